@@ -1,0 +1,141 @@
+"""Everything in which the engines differ, as a Protocol.
+
+The rest of the library asks a dialect and never asks for its name. Adding an engine difference
+means adding a method here, with the promise that both engines keep, and one body for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sqlalchemy import URL, Connection, Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+
+    from agentstore.errors import DatabaseError
+    from agentstore.schema import Names, Tables
+    from agentstore.settings import Settings
+
+
+class Mode(Enum):
+    """What a unit of work needs from its transaction."""
+
+    READ = "one statement that reads"
+    SNAPSHOT = "several statements that read one state of the database"
+    STATEMENT = "a write that is one statement where the engine can say it in one"
+    WRITE = "several statements, all or nothing"
+
+
+class Failure(Enum):
+    """What a driver's error means for the question whether to try again."""
+
+    ROLLED_BACK = "certainly nothing happened, and trying again may succeed"
+    DISCONNECTED = "the connection broke; a commit under way is in doubt"
+    FINAL = "trying again would fail again"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """A driver's error in our words."""
+
+    failure: Failure
+    error: DatabaseError
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where appended messages landed: their branch, and the last one's numbers."""
+
+    branch: int
+    last_seq: int
+    last_turn: int
+
+
+class EngineDialect(Protocol):
+    """One engine's ways."""
+
+    schemas: bool
+    """Whether the engine has schemas."""
+
+    single_writer: bool
+    """Whether the engine takes one writer at a time."""
+
+    threads_async_work: bool
+    """Whether an AsyncStore runs units in threads, because the engine is in the process."""
+
+    def url(self, url: URL, *, asynchronous: bool) -> URL:
+        """Name the driver: the same URL opens in Store and in AsyncStore.
+
+        Raises:
+            UnsupportedUrl: The URL names a driver that is not supported.
+        """
+
+    def names_async_driver(self, url: URL) -> bool:
+        """Say whether the URL asks for a driver that is asynchronous only."""
+
+    def engine_options(self, url: URL, settings: Settings) -> dict[str, Any]:
+        """Give the arguments of ``create_engine``: pool, timeouts, connection arguments."""
+
+    def install(self, engine: Engine, settings: Settings, *, adopted: bool) -> None:
+        """Add the connection events; on an adopted engine, for its open connections too."""
+
+    def modes(self, engine: Engine) -> dict[Mode, Engine]:
+        """Give the engine as each mode needs it; all share one pool."""
+
+    def async_modes(self, engine: AsyncEngine) -> dict[Mode, AsyncEngine]:
+        """Do the same for an asynchronous engine."""
+
+    def diagnose(self, error: DBAPIError) -> Diagnosis:
+        """Say what a driver's error means."""
+
+    def brings_itself_to_head(self, connection: Connection) -> bool:
+        """Say whether this database is new and may be migrated without being told to."""
+
+    def lock_for_migration(self, connection: Connection, names: Names) -> None:
+        """Begin the transaction of a migration, and wait until no other one runs.
+
+        Raises:
+            DatabaseBusy: Another migration took longer than the timeout.
+        """
+
+    def check_after_migration(self, connection: Connection) -> None:
+        """Refuse, before the commit, what a migration must not leave.
+
+        Raises:
+            DatabaseError: Rows refer to rows that are gone.
+        """
+
+    def unlock_after_migration(self, connection: Connection) -> None:
+        """Undo what ``lock_for_migration`` changed on the connection; no transaction is open."""
+
+    def next_activity(self, tables: Tables) -> ColumnElement[int]:
+        """Give a number larger than every ``activity`` there is, as an expression."""
+
+    def append_messages(
+        self,
+        connection: Connection,
+        tables: Tables,
+        session: dict[str, Any],
+        rows: Sequence[dict[str, Any]],
+        calls: Sequence[dict[str, Any]],
+    ) -> Appended | None:
+        """Count messages in their session and insert them, with one lock, the session's row.
+
+        Args:
+            connection: In a transaction, or in autocommit where ``Mode.STATEMENT`` says so.
+            tables: The tables.
+            session: ``session_id``, ``now``, and what to add: ``messages``, ``users`` (how many
+                are of the role user), ``tokens``, ``cost``.
+            rows: The rows of ``messages`` without branch; ``seq`` counts from 1 and ``turn``
+                from 0 or 1, to be added to what the session has.
+            calls: The rows of ``message_tool_calls``, ``seq`` as above.
+
+        Returns:
+            Where they landed, or None if there is no such session; nothing was written then.
+        """

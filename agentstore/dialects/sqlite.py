@@ -1,0 +1,286 @@
+"""SQLite: a file, or memory, in this process.
+
+The file is in WAL mode, so that readers and the writer do not wait for each other. SQLite has
+one writer at a time; every unit that writes says so at its start (``BEGIN IMMEDIATE``), because
+a transaction that begins as a reader and then writes cannot wait for its turn: it fails, or,
+with the driver's own ways, loses the other's update silently.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    Insert,
+    QueuePool,
+    bindparam,
+    event,
+    func,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.sql.dml import ReturningUpdate
+
+from agentstore import errors
+from agentstore.dialects.base import Appended, Diagnosis, Failure, Mode
+from agentstore.schema import Names, Tables
+from agentstore.settings import Settings
+
+_MODE = "agentstore_mode"
+_CONFIGURED = "agentstore_configured"
+_BEGIN = {Mode.READ: None, Mode.SNAPSHOT: "BEGIN"}
+"""What begins a transaction. A single SELECT is its own; all that write are immediate."""
+
+_ADVICE: dict[int, tuple[type[errors.DatabaseError], str]] = {
+    sqlite3.SQLITE_BUSY: (
+        errors.DatabaseBusy,
+        "Another process kept writing for longer than busy_timeout. Raise busy_timeout, or look "
+        "for a transaction that stays open.",
+    ),
+    sqlite3.SQLITE_LOCKED: (
+        errors.DatabaseBusy,
+        "Another connection in this process holds the table. End its transaction first.",
+    ),
+    sqlite3.SQLITE_READONLY: (
+        errors.DatabaseReadOnly,
+        "The database may only be read. Check the permissions of the file and of its folder, "
+        "and that the URL does not say mode=ro.",
+    ),
+    sqlite3.SQLITE_FULL: (
+        errors.DatabaseFull,
+        "The disk is full; nothing was written. Free some space and repeat the call.",
+    ),
+    sqlite3.SQLITE_IOERR: (
+        errors.DatabaseError,
+        "The disk failed, or is full; nothing was written. Check the disk and its free space.",
+    ),
+    sqlite3.SQLITE_CORRUPT: (
+        errors.DatabaseCorrupt,
+        "The file is damaged. Restore a backup, or save what can be read with sqlite3 .recover.",
+    ),
+    sqlite3.SQLITE_NOTADB: (
+        errors.NotADatabase,
+        "The file is not a SQLite database. Check the path in the URL.",
+    ),
+    sqlite3.SQLITE_CANTOPEN: (
+        errors.DatabaseUnreachable,
+        "The file cannot be opened. Check that its folder exists and may be written to.",
+    ),
+}
+
+
+class SQLite:
+    """The dialect of SQLite; see ``EngineDialect`` for what each method promises."""
+
+    schemas = False
+    single_writer = True
+    threads_async_work = True
+
+    def url(self, url: URL, *, asynchronous: bool) -> URL:
+        """Name pysqlite or aiosqlite."""
+        if url.get_driver_name() not in ("pysqlite", "aiosqlite"):
+            raise errors.UnsupportedUrl(f"The SQLite driver {url.get_driver_name()!r} is unknown")
+        return url.set(drivername="sqlite+aiosqlite" if asynchronous else "sqlite+pysqlite")
+
+    def names_async_driver(self, url: URL) -> bool:
+        """Say whether the URL names aiosqlite."""
+        return url.get_driver_name() == "aiosqlite"
+
+    def engine_options(self, url: URL, settings: Settings) -> dict[str, Any]:
+        """Pool the connections; memory lives in a single one, which all threads share in turn."""
+        in_memory = _in_memory(url)
+        options: dict[str, Any] = {
+            "pool_size": 1 if in_memory else settings.pool_size,
+            "max_overflow": 0 if in_memory else settings.max_overflow,
+            "pool_timeout": settings.pool_timeout,
+            "connect_args": {"check_same_thread": False},
+        }
+        if not self.names_async_driver(url):
+            options["poolclass"] = QueuePool
+        return options
+
+    def install(self, engine: Engine, settings: Settings, *, adopted: bool) -> None:
+        """Set the pragmas on each connection, and begin each transaction as its mode needs."""
+
+        @event.listens_for(engine, "connect")
+        def configure(dbapi_connection: Any, record: Any) -> None:
+            _configure(dbapi_connection, settings)
+            record.info[_CONFIGURED] = True
+
+        if adopted:
+
+            @event.listens_for(engine, "checkout")
+            def configure_open_ones(dbapi_connection: Any, record: Any, _proxy: Any) -> None:
+                if _CONFIGURED not in record.info:
+                    configure(dbapi_connection, record)
+
+        @event.listens_for(engine, "begin")
+        def begin(connection: Connection) -> None:
+            mode = connection.get_execution_options().get(_MODE)
+            statement = _BEGIN.get(mode, "BEGIN IMMEDIATE") if mode else "BEGIN"
+            if statement is None:
+                return
+            driver = connection.connection.dbapi_connection
+            if adopted and driver is not None and getattr(driver, "in_transaction", False):
+                connection.exec_driver_sql("ROLLBACK")  # the application's own BEGIN, deferred
+            connection.exec_driver_sql(statement)
+
+    def modes(self, engine: Engine) -> dict[Mode, Engine]:
+        """Tag the engine with the mode, for the begin event."""
+        return {mode: engine.execution_options(**{_MODE: mode}) for mode in Mode}
+
+    def async_modes(self, engine: AsyncEngine) -> dict[Mode, AsyncEngine]:
+        """Tag the engine with the mode, for the begin event."""
+        return {mode: engine.execution_options(**{_MODE: mode}) for mode in Mode}
+
+    def diagnose(self, error: DBAPIError) -> Diagnosis:
+        """Read SQLite's primary result code."""
+        code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_CONSTRAINT:
+            return Diagnosis(
+                Failure.FINAL, errors.ConstraintViolation(f"{error.orig}. Nothing was written.")
+            )
+        kind, advice = _ADVICE.get(
+            code, (errors.DatabaseError, "Nothing was written. See the chained error.")
+        )
+        return Diagnosis(Failure.FINAL, kind(f"{error.orig}. {advice}"))
+
+    def brings_itself_to_head(self, connection: Connection) -> bool:
+        """Accept a file without a single table."""
+        return not connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1").first()
+
+    def lock_for_migration(self, connection: Connection, names: Names) -> None:
+        """Take the write lock at once; foreign keys are off, or a rebuilt table empties others."""
+        _pragma(connection, "foreign_keys=OFF")
+        connection.execution_options(**{_MODE: Mode.WRITE})
+        connection.begin()
+
+    def check_after_migration(self, connection: Connection) -> None:
+        """Look for rows that refer to nothing."""
+        orphans = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchmany(5)
+        if orphans:
+            found = ", ".join(
+                f"{table} row {rowid} -> {parent}" for table, rowid, parent, _ in orphans
+            )
+            raise errors.DatabaseError(
+                f"The migration would leave rows that refer to nothing ({found}); it was rolled "
+                "back. Mend these rows and run it again."
+            )
+
+    def unlock_after_migration(self, connection: Connection) -> None:
+        """Enforce foreign keys again."""
+        _pragma(connection, "foreign_keys=ON")
+
+    def next_activity(self, tables: Tables) -> Any:
+        """Count on from the largest; there is one writer, so no two can take the same."""
+        column = tables.sessions.c.activity
+        return select(func.coalesce(func.max(column), 0) + 1).scalar_subquery()
+
+    def append_messages(
+        self,
+        connection: Connection,
+        tables: Tables,
+        session: dict[str, Any],
+        rows: Sequence[dict[str, Any]],
+        calls: Sequence[dict[str, Any]],
+    ) -> Appended | None:
+        """Count on the session's row, then insert."""
+        statements = _append_statements(tables, self)
+        counted = connection.execute(statements[0], session).first()
+        if counted is None:
+            return None
+        last_seq, last_turn, branch = counted
+        first_seq = last_seq - session["messages"]
+        first_turn = last_turn - session["users"]
+        for row in rows:
+            row["seq"] += first_seq
+            row["turn"] += first_turn
+            row["branch"] = branch
+        connection.execute(statements[1], rows)
+        if calls:
+            for call in calls:
+                call["seq"] += first_seq
+            connection.execute(statements[2], calls)
+        return Appended(branch, last_seq, last_turn)
+
+
+@lru_cache(maxsize=64)
+def _append_statements(
+    tables: Tables, dialect: SQLite
+) -> tuple[ReturningUpdate[Any], Insert, Insert]:
+    sessions = tables.sessions
+    count = (
+        update(sessions)
+        .where(sessions.c.id == bindparam("session_id"))
+        .values(
+            last_seq=sessions.c.last_seq + bindparam("messages"),
+            turn=sessions.c.turn + bindparam("users"),
+            message_count=sessions.c.message_count + bindparam("messages"),
+            total_tokens=sessions.c.total_tokens + bindparam("tokens"),
+            total_cost=sessions.c.total_cost + bindparam("cost"),
+            activity=dialect.next_activity(tables),
+            last_active_at=bindparam("now"),
+        )
+        .returning(sessions.c.last_seq, sessions.c.turn, sessions.c.active_branch)
+    )
+    return count, insert(tables.messages).inline(), insert(tables.message_tool_calls).inline()
+
+
+def _in_memory(url: URL) -> bool:
+    database = url.database
+    return (
+        not database
+        or database == ":memory:"
+        or database.startswith("file::memory:")
+        or url.query.get("mode") == "memory"
+    )
+
+
+def _pragma(connection: Connection, pragma: str) -> None:
+    """Set a pragma outside of a transaction, where alone some of them work."""
+    driver = connection.connection.dbapi_connection
+    assert driver is not None
+    cursor = driver.cursor()
+    cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _configure(dbapi_connection: Any, settings: Settings) -> None:
+    dbapi_connection.isolation_level = None  # we say BEGIN; the driver's own comes too late
+    cursor = dbapi_connection.cursor()
+    # First, so that the next pragmas wait for other processes too.
+    cursor.execute(f"PRAGMA busy_timeout={int(settings.busy_timeout * 1000)}")
+    _switch_to_wal(cursor, settings.busy_timeout)
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.execute(f"PRAGMA synchronous={settings.synchronous}")
+    cursor.close()
+
+
+def _switch_to_wal(cursor: Any, timeout: float) -> None:
+    """Turn the WAL on, once in the life of a file.
+
+    Two processes that open a new file at the same moment both want its exclusive lock; SQLite
+    then answers one of them at once, without the busy timeout, lest they wait for each other.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            code = error.sqlite_errorcode & 0xFF
+            if code == sqlite3.SQLITE_READONLY:
+                return  # reading works in whatever mode the file is in
+            if code != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)

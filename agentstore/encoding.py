@@ -1,0 +1,131 @@
+"""Text and JSON that come back exactly as they went in, from either engine.
+
+The idea: PostgreSQL refuses NUL and lone surrogates in text, its ``json`` operators fail on
+``\\u0000``, its ``jsonb`` sorts keys and rewrites numbers, and SQLite's functions stop at NUL.
+So whatever an engine cannot carry is written as U+FDD0 followed by four hexadecimal digits, and
+U+FDD0 itself likewise. Unicode reserves that code point for a program's internal use, so
+ordinary text is stored as it is and stays readable to everyone.
+
+JSON is kept as text: the keys in their order, ``-0.0``, ``1e22`` and integers of any size as
+Python writes them, non-ASCII characters as themselves. What is stored is always valid JSON
+without ``\\u0000``, so that PostgreSQL can cast it to jsonb.
+
+The invariant, held by property tests: ``decode_text(encode_text(s)) == s`` for every str, and
+``load_json(dump_json(v)) == v`` for everything that JSON can say, where a tuple comes back as
+a list. Everything else is refused before anything is written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from agentstore.errors import InvalidJson
+
+MAX_DEPTH = 200
+"""Deepest nesting. SQLite's JSON functions stop at 1,000; Python's decoder shares the caller's
+recursion limit, 1,000 by default, and an async stack may have used half of it."""
+
+_ESCAPE = "\ufdd0"
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff\ufdd0]")
+_ESCAPED = re.compile("\ufdd0([0-9a-f]{4})")
+_JSON_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_decoder = json.JSONDecoder()
+_lenient_decoder = json.JSONDecoder(strict=False)
+_canonical_encoder = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
+)
+
+
+def encode_text(text: str) -> str:
+    """Write a str so that both engines can store it; see the module's docstring."""
+    if text.isascii():
+        if "\x00" not in text:
+            return text
+    elif _UNSTORABLE.search(text) is None:
+        return text
+    return _UNSTORABLE.sub(lambda match: f"{_ESCAPE}{ord(match[0]):04x}", text)
+
+
+def decode_text(stored: str) -> str:
+    """Undo ``encode_text``."""
+    if stored.isascii() or _ESCAPE not in stored:
+        return stored
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), stored)
+
+
+def dump_json(value: Any, name: str = "value") -> str:
+    """Write a JSON value as text that both engines can store.
+
+    Args:
+        value: None, bool, int, finite float, str, and lists, tuples and dicts (with str keys)
+            of these, at most 200 deep. An ``Enum`` of str or int counts as its value.
+        name: What the value is called, for the error.
+
+    Raises:
+        InvalidJson: The value holds something else; the error names the place.
+    """
+    _check(value, name, 0)
+    try:
+        text = encode_text(_encoder.encode(value))
+    except ValueError as error:  # an int of more digits than Python is willing to convert
+        raise InvalidJson(name, str(error)) from None
+    return _JSON_NUL.sub(rf"\1{_ESCAPE}0000", text) if "\\u0000" in text else text
+
+
+def load_json(stored: str) -> Any:
+    """Undo ``dump_json``."""
+    if stored.isascii() or _ESCAPE not in stored:
+        return _decoder.decode(stored)
+    return _lenient_decoder.decode(decode_text(stored))
+
+
+def canonical_json(value: Any, name: str = "value") -> str:
+    """Write a JSON value so that equal values give equal text.
+
+    Keys are sorted and a float that is a whole number is written as an integer, so that ``1``
+    and ``1.0``, which JSON does not tell apart, are the same.
+    """
+    _check(value, name, 0)
+    return encode_text(_canonical_encoder.encode(_integral(value)))
+
+
+def _integral(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _integral(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_integral(item) for item in value]
+    return value
+
+
+def _check(value: Any, path: str, depth: int) -> None:
+    if value is None or isinstance(value, str | int):
+        return
+    if isinstance(value, float):
+        if value - value != 0.0:
+            raise InvalidJson(path, f"{value!r} is not a JSON number")
+        return
+    if depth >= MAX_DEPTH:
+        raise InvalidJson(path[:80], f"nested more than {MAX_DEPTH} deep")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise InvalidJson(path, f"the key {key!r} is {_a(key)}, not a str")
+            if type(item) is not str:
+                _check(item, f"{path}.{key}", depth + 1)
+    elif isinstance(value, list | tuple):
+        for position, item in enumerate(value):
+            if type(item) is not str:
+                _check(item, f"{path}[{position}]", depth + 1)
+    else:
+        raise InvalidJson(path, f"{_a(value)} is not JSON")
+
+
+def _a(value: object) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

@@ -1,0 +1,60 @@
+"""From a URL to an engine.
+
+Both kinds of store come here. What an engine needs beyond its URL (pool, connection events,
+isolation) is its dialect's business; here it is only put together. No secret leaves: an error
+about a URL never quotes it, and statements' parameters are hidden from SQLAlchemy's own errors.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import URL, Engine, create_engine, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from agentstore.dialects import EngineDialect, dialect_for
+from agentstore.errors import UnsupportedUrl
+from agentstore.settings import Settings, default_url
+
+
+def parse_url(url: str | URL | None) -> URL:
+    """Read a URL; None means ``AGENTSTORE_URL``, else ``sqlite:///agentstore.db``.
+
+    Raises:
+        UnsupportedUrl: It is not a database URL; the error does not quote it.
+    """
+    try:
+        return make_url(default_url() if url is None else url)
+    except (ArgumentError, ValueError):
+        raise UnsupportedUrl("This is not a database URL") from None
+
+
+def open_engine(url: URL, settings: Settings) -> Engine:
+    """Make a synchronous engine, connection events installed."""
+    dialect = dialect_for(url)
+    sync_url = dialect.url(url, asynchronous=False)
+    options = dialect.engine_options(sync_url, settings)
+    engine = create_engine(sync_url, hide_parameters=True, **options)
+    dialect.install(engine, settings, adopted=False)
+    return engine
+
+
+def open_async_engine(url: URL, settings: Settings) -> AsyncEngine:
+    """Make an asynchronous engine, connection events installed."""
+    dialect = dialect_for(url)
+    async_url = dialect.url(url, asynchronous=True)
+    options = dialect.engine_options(async_url, settings)
+    engine = create_async_engine(async_url, hide_parameters=True, **options)
+    dialect.install(engine.sync_engine, settings, adopted=False)
+    return engine
+
+
+def adopt_engine(engine: Engine | AsyncEngine, settings: Settings) -> EngineDialect:
+    """Prepare an engine of the application's own.
+
+    The connection events are added to it, so that on SQLite its transactions, the
+    application's included, begin with an explicit BEGIN and foreign keys are enforced.
+    """
+    sync_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
+    dialect = dialect_for(sync_engine.url)
+    dialect.install(sync_engine, settings, adopted=True)
+    return dialect

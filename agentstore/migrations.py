@@ -1,0 +1,271 @@
+"""The one source of change to the schema: Alembic's revisions, however they are run.
+
+``alembic upgrade head``, ``agentstore upgrade`` and ``migrations.upgrade()`` all end in
+``run_env``, which begins the transaction that only one process can be in, then hands the
+connection to Alembic, then commits. So a migration that fails half-way leaves nothing, and any
+number of processes may upgrade one empty database at once.
+
+The revisions travel inside the wheel as ``agentstore/_alembic`` and lie beside the package in a
+checkout. Alembic is imported only when something is to be migrated: a store that finds its
+database at head never pays for it.
+"""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import (
+    URL,
+    Column,
+    Connection,
+    Engine,
+    MetaData,
+    NullPool,
+    Table,
+    Text,
+    create_engine,
+    inspect,
+    select,
+)
+from sqlalchemy.exc import DBAPIError
+
+from agentstore.dialects import dialect_for
+from agentstore.engine import parse_url
+from agentstore.errors import (
+    DatabaseError,
+    SchemaFromFuture,
+    SchemaMissing,
+    SchemaOutdated,
+)
+from agentstore.schema import Names, tables
+from agentstore.settings import Settings
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+REVISIONS = ("0001",)
+"""Every revision, oldest first. A test holds this equal to the tree."""
+
+HEAD = REVISIONS[-1]
+
+_PLACE = "agentstore_names"
+_alembic_is_not_reentrant = threading.Lock()
+
+
+def script_location() -> Path:
+    """Find the folder of ``env.py`` and the revisions: in the wheel, or beside the package."""
+    package = Path(__file__).resolve().parent
+    installed = package / "_alembic"
+    return installed if installed.is_dir() else package.parent / "alembic"
+
+
+def upgrade(
+    url: str | URL | None = None, revision: str = "head", *, names: Names | None = None
+) -> str:
+    """Bring a database to a revision.
+
+    Args:
+        url: The database; None means ``AGENTSTORE_URL``, else ``sqlite:///agentstore.db``.
+        revision: ``head``, or a revision's number, or ``+1``.
+        names: Schema and table prefix, where they are not the plain ones.
+
+    Returns:
+        The revision that the database is at now. Where it is there already nothing is done.
+
+    Raises:
+        SchemaFromFuture: The database is at a revision that this version does not know.
+        DatabaseError: The database failed; it is as it was before.
+    """
+    return _migrate(url, "upgrade", revision, names or Names())
+
+
+def downgrade(url: str | URL | None = None, *, revision: str, names: Names | None = None) -> str:
+    """Take a database back to a revision; ``base`` drops everything. See ``upgrade``."""
+    return _migrate(url, "downgrade", revision, names or Names())
+
+
+def current(connection: Connection, names: Names = Names()) -> str | None:  # noqa: B008 - frozen
+    """Read the revision of a database; None where there is no agentstore schema."""
+    version = _version_table(names)
+    if not inspect(connection).has_table(version.name, schema=version.schema):
+        return None
+    return connection.execute(select(version.c.version_num)).scalar()
+
+
+def check(connection: Connection, names: Names = Names()) -> None:  # noqa: B008 - frozen
+    """Refuse a database that is not at head.
+
+    Raises:
+        SchemaMissing: It has no agentstore schema.
+        SchemaOutdated: It is behind.
+        SchemaFromFuture: It is ahead.
+    """
+    found = current(connection, names)
+    if found == HEAD:
+        return
+    if found is None:
+        raise SchemaMissing(HEAD, _command(connection, names))
+    if found in REVISIONS:
+        raise SchemaOutdated(found, HEAD, _command(connection, names))
+    raise SchemaFromFuture(found, HEAD)
+
+
+def upgrade_connection(
+    connection: Connection,
+    names: Names = Names(),
+    revision: str = "head",  # noqa: B008 - frozen
+) -> None:
+    """Bring the database of an open connection to a revision, and commit.
+
+    The connection must not be in a transaction. For databases that live in their connection.
+    """
+    _run_alembic("upgrade", revision, names, connection)
+
+
+def run_env() -> None:
+    """Do the work of ``alembic/env.py``, whoever started Alembic."""
+    from alembic import context
+
+    config = context.config
+    names = config.attributes.get(_PLACE) or _names_from_arguments(context.get_x_argument(True))
+    if context.is_offline_mode():
+        url = _url_from_arguments(context.get_x_argument(True))
+        context.configure(dialect_name=url.get_backend_name(), literal_binds=True, **_opts(names))
+        with context.begin_transaction():
+            context.run_migrations()
+        return
+    connection = config.attributes.get("connection")
+    if connection is not None:
+        _run(connection, names)
+        return
+    engine = _engine(_url_from_arguments(context.get_x_argument(True)))
+    with engine.connect() as own:
+        _run(own, names)
+
+
+def _run(connection: Connection, names: Names) -> None:
+    from alembic import context
+
+    dialect = dialect_for(connection.engine.url)
+    dialect.lock_for_migration(connection, names)
+    context.configure(connection=connection, **_opts(names))
+    with context.begin_transaction():
+        context.run_migrations()
+    dialect.check_after_migration(connection)
+    connection.commit()
+
+
+def _opts(names: Names) -> dict[str, Any]:
+    plain = {table.name for table in tables(names).metadata.tables.values()}
+
+    def include_name(name: str | None, kind: str, parents: Any) -> bool:
+        if kind == "schema":
+            return name == names.schema
+        return kind != "table" or name in plain  # the search index keeps tables of its own
+
+    version = _version_table(names)
+    return {
+        "target_metadata": tables(names).metadata,
+        "version_table": version.name,
+        "version_table_schema": version.schema,
+        "include_schemas": names.schema is not None,
+        "include_name": include_name,
+        "render_as_batch": True,
+        "compare_type": True,
+        "compare_server_default": True,
+        _PLACE: names,
+    }
+
+
+def _migrate(url: str | URL | None, command: str, revision: str, names: Names) -> str:
+    engine = _engine(parse_url(url))
+    dialect = dialect_for(engine.url)
+    try:
+        with engine.connect() as connection:
+            found = current(connection, names)
+            connection.rollback()
+            if found is not None and found not in REVISIONS:
+                raise SchemaFromFuture(found, HEAD)
+            if found != HEAD or revision != "head":
+                _run_alembic(command, revision, names, connection)
+            after = current(connection, names)
+            connection.rollback()
+            return after or "base"
+    except DBAPIError as error:
+        raise dialect.diagnose(error).error from error
+
+
+def _run_alembic(command: str, revision: str, names: Names, connection: Connection) -> None:
+    from alembic import command as commands
+    from alembic.util import CommandError
+
+    config = _config(names)
+    config.attributes["connection"] = connection
+    with _alembic_is_not_reentrant:
+        try:
+            getattr(commands, command)(config, revision)
+        except CommandError as error:
+            raise DatabaseError(f"{error}. Known revisions: {', '.join(REVISIONS)}.") from error
+        finally:
+            connection.rollback()
+            dialect_for(connection.engine.url).unlock_after_migration(connection)
+
+
+def _config(names: Names) -> Config:
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(script_location()).replace("%", "%%"))
+    config.attributes[_PLACE] = names
+    return config
+
+
+def _engine(url: URL) -> Engine:
+    dialect = dialect_for(url)
+    sync_url = dialect.url(url, asynchronous=False)
+    settings = Settings()
+    connect_args = dialect.engine_options(sync_url, settings)["connect_args"]
+    engine = create_engine(
+        sync_url, poolclass=NullPool, hide_parameters=True, connect_args=connect_args
+    )
+    dialect.install(engine, settings, adopted=False)
+    return engine
+
+
+def _version_table(names: Names) -> Table:
+    metadata = MetaData(schema=names.schema)
+    return Table(f"{names.prefix}alembic_version", metadata, Column("version_num", Text()))
+
+
+def _command(connection: Connection, names: Names) -> str:
+    url = connection.engine.url.render_as_string(hide_password=True)
+    words = ["agentstore upgrade --url", shlex.quote(url)]
+    if names.schema:
+        words += ["--schema", names.schema]
+    if names.prefix:
+        words += ["--table-prefix", names.prefix]
+    return " ".join(words)
+
+
+def _names_from_arguments(arguments: dict[str, str]) -> Names:
+    return Names(arguments.get("schema") or None, arguments.get("table_prefix", ""))
+
+
+def _url_from_arguments(arguments: dict[str, str]) -> URL:
+    return parse_url(arguments.get("url"))
+
+
+__all__ = [
+    "HEAD",
+    "REVISIONS",
+    "check",
+    "current",
+    "downgrade",
+    "run_env",
+    "script_location",
+    "upgrade",
+    "upgrade_connection",
+]

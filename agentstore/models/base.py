@@ -1,0 +1,56 @@
+"""What all models share: names of constraints, types of columns, and the row number.
+
+Every table has ``pk``, the number of its rows in the order of creation. It never leaves the
+database: it gives lists an order that no clock can disturb, and on SQLite it is the rowid and
+costs nothing. What the world sees is ``id``, text, and other tables refer to that, so that a
+person who reads the tables can follow them.
+
+Whatever belongs to a user, a session or a checkpoint thread says so itself in ``user_id``,
+``session_id`` or ``thread_id``, even where it could be found through another table: scoping,
+deleting and counting then need no joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Any
+
+from sqlalchemy import BigInteger, Boolean, Float, MetaData
+from sqlalchemy.orm import DeclarativeBase, mapped_column
+
+from agentstore.types import Json, Nanos, RowNumber, SafeText, UtcDateTime
+
+NAMING_CONVENTION = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+Pk = Annotated[int, mapped_column(RowNumber, primary_key=True, autoincrement=True)]
+"""The row number."""
+
+
+class Base(DeclarativeBase):
+    """The declarative base of all agentstore tables."""
+
+    metadata = MetaData(naming_convention=NAMING_CONVENTION)
+    type_annotation_map = {
+        str: SafeText,
+        int: BigInteger,
+        float: Float(53),
+        bool: Boolean(create_constraint=False),
+        datetime: UtcDateTime,
+        Decimal: Nanos,
+        dict[str, Any]: Json,
+        list[Any]: Json,
+        Any: Json,
+    }
+
+
+def one_of(column: str, values: Iterable[str]) -> str:
+    """Write the condition of a CHECK: the column holds one of these plain names."""
+    return f"{column} IN ({', '.join(repr(value) for value in values)})"

@@ -1,0 +1,303 @@
+"""What repositories return: frozen records, complete in themselves.
+
+Nothing loads lazily, nothing expires, nothing depends on an open connection: a record is what
+the database said at one moment. Times are aware and in UTC, money is in Decimal dollars (or
+whatever currency the application counts in), tokens are whole numbers, durations milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """A part of a list.
+
+    Attributes:
+        items: The records, in the order of the list.
+        next_cursor: What to pass for the next page; None on the last one.
+    """
+
+    items: tuple[T, ...]
+    next_cursor: str | None
+
+    def __iter__(self) -> Iterator[T]:
+        """Iterate over this page's records."""
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        """Count this page's records."""
+        return len(self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionReceipt:
+    """What a deletion removed.
+
+    Attributes:
+        rows: For each table that lost rows, how many, by the table's plain name.
+    """
+
+    rows: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        """How many rows are gone, in all tables together."""
+        return sum(self.rows.values())
+
+
+@dataclass(frozen=True, slots=True)
+class UserRecord:
+    """A user.
+
+    Attributes:
+        quota_total: Tokens that the user may consume in all; None means without limit.
+        quota_used: Tokens consumed.
+        quota_reserved: Tokens set aside for calls under way.
+    """
+
+    id: str
+    name: str
+    email: str | None
+    quota_total: int | None
+    quota_used: int
+    quota_reserved: int
+    preferences: dict[str, Any]
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def quota_remaining(self) -> int | None:
+        """Tokens that can still be consumed; None means without limit."""
+        if self.quota_total is None:
+            return None
+        return max(0, self.quota_total - self.quota_used - self.quota_reserved)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """A session.
+
+    Attributes:
+        version: Grows with each change of state, metadata, config or the pending question; pass
+            it as ``expected_version`` to change only what you have read.
+        message_count: Messages, on all branches.
+        total_tokens: Sum of their ``token_count``.
+        total_cost: Sum of their ``cost``.
+        last_seq: The newest message's sequence number; it never goes down.
+        question: What the agent waits for the user to answer, in status ``waiting_user``.
+        ttl: How long after its last activity the session expires; None means never.
+    """
+
+    id: str
+    user_id: str | None
+    status: str
+    title: str | None
+    model: str | None
+    metadata: dict[str, Any]
+    config: dict[str, Any]
+    state: Any
+    version: int
+    question: str | None
+    asked_at: datetime | None
+    message_count: int
+    total_tokens: int
+    total_cost: Decimal
+    last_seq: int
+    ttl: timedelta | None
+    created_at: datetime
+    last_active_at: datetime
+    updated_at: datetime
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When the session expires if nothing happens in it any more; None means never."""
+        return None if self.ttl is None else self.last_active_at + self.ttl
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCounters:
+    """A session's counters beside what its messages add up to.
+
+    Attributes:
+        stored: ``message_count``, ``total_tokens`` and ``total_cost`` of the session.
+        counted: The same, computed from the messages.
+    """
+
+    session_id: str
+    stored: tuple[int, int, Decimal]
+    counted: tuple[int, int, Decimal]
+
+    @property
+    def agree(self) -> bool:
+        """Whether the counters are right."""
+        return self.stored == self.counted
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRecord:
+    """A message.
+
+    Attributes:
+        seq: Its number in its session; larger is later, and there are no ties.
+        branch: The number of the branch in which it was written; 0 is main.
+        turn: The turn that it belongs to; a user message begins one, 0 precedes the first.
+        content: Text, or a list of content blocks, or None.
+        status: ``complete``, or ``streaming`` and ``incomplete`` for a streamed one.
+        payload: A framework's own item, whole.
+    """
+
+    id: str
+    session_id: str
+    seq: int
+    branch: int
+    turn: int
+    role: str
+    content: str | list[Any] | None
+    tool_calls: list[Any] | None
+    tool_call_id: str | None
+    name: str | None
+    token_count: int
+    cost: Decimal
+    metadata: dict[str, Any] | None
+    payload: Any
+    external_id: str | None
+    status: str
+    created_at: datetime
+    chat_keys: list[str] | None = field(default=None, repr=False)
+
+    def to_chat(self) -> dict[str, Any]:
+        """Give the message as the chat APIs take it.
+
+        Returns:
+            A new dict with role, content and, where they are set, tool_calls, tool_call_id and
+            name. An imported message has the very keys, in the order, that it was imported with.
+        """
+        if self.chat_keys is None:
+            chat = {"role": self.role, "content": self.content}
+            for key in ("tool_calls", "tool_call_id", "name"):
+                if (value := getattr(self, key)) is not None:
+                    chat[key] = value
+            return chat
+        extra = self.payload if isinstance(self.payload, dict) else {}
+        return {
+            key: getattr(self, key) if key in CHAT_KEYS else extra[key] for key in self.chat_keys
+        }
+
+
+CHAT_KEYS = ("role", "content", "tool_calls", "tool_call_id", "name")
+"""The keys of a chat message that have columns of their own, in their usual order."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolLogRecord:
+    """One call of a tool, secrets redacted as the store's policy says."""
+
+    id: str
+    session_id: str
+    message_id: str | None
+    tool: str
+    input: Any
+    output: Any
+    success: bool
+    error: str | None
+    elapsed_ms: float | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStats:
+    """What the calls of one tool add up to.
+
+    Attributes:
+        calls: How many there were.
+        failures: How many of them failed.
+        mean_ms: Mean of their ``elapsed_ms``, over the calls that have one; None if none has.
+        p95_ms: Their 95th percentile, by the nearest-rank method: the smallest value that at
+            least 95 % of the calls did not exceed.
+    """
+
+    tool: str
+    calls: int
+    failures: int
+    mean_ms: float | None
+    p95_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class UserStats:
+    """What a user did in a window of time.
+
+    Attributes:
+        since: The window's beginning, which belongs to it.
+        until: The window's end, which does not.
+        sessions: Sessions that were created, or got a message, in the window.
+        messages: Messages created in the window.
+        tokens: Sum of their ``token_count``.
+        cost: Sum of their ``cost``.
+        tools: The tools called in the window, the most called first.
+    """
+
+    user_id: str
+    since: datetime
+    until: datetime
+    sessions: int
+    messages: int
+    tokens: int
+    cost: Decimal
+    tools: tuple[ToolStats, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRecord:
+    """A task.
+
+    Attributes:
+        run_at: When it may be started at the earliest.
+        attempts: How often it was started.
+        max_retries: How often a failed attempt may be repeated.
+        started_at: When it was last started; the other times likewise are the last ones.
+    """
+
+    id: str
+    session_id: str | None
+    queue: str
+    kind: str
+    status: str
+    priority: int
+    payload: Any
+    result: Any
+    error: str | None
+    run_at: datetime
+    attempts: int
+    max_retries: int
+    idempotency_key: str | None
+    created_at: datetime
+    updated_at: datetime
+    started_at: datetime | None
+    paused_at: datetime | None
+    completed_at: datetime | None
+    failed_at: datetime | None
+    cancelled_at: datetime | None
+    dead_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseTotals:
+    """How many rows the database holds, and what its messages add up to.
+
+    Attributes:
+        rows: For each table its rows, by the table's plain name.
+    """
+
+    rows: Mapping[str, int]
+    sessions_by_status: Mapping[str, int]
+    tokens: int
+    cost: Decimal

@@ -1,0 +1,10 @@
+"""The repositories: one class per aggregate, and the only place with queries."""
+
+from agentstore.repositories.messages import Messages
+from agentstore.repositories.sessions import Sessions
+from agentstore.repositories.tasks import Tasks
+from agentstore.repositories.tool_logs import ToolLogs
+from agentstore.repositories.usage import Usage
+from agentstore.repositories.users import Users
+
+__all__ = ["Messages", "Sessions", "Tasks", "ToolLogs", "Usage", "Users"]

@@ -1,0 +1,229 @@
+"""What repositories share: how a method becomes an operation that a unit runs.
+
+A method is written once, synchronously, against ``self.unit``. Its decorator says what it needs
+from a transaction; called on a store's repository it runs in a unit of its own, called from
+another repository's body, or in a transaction, it joins the one that is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    Table,
+    bindparam,
+    cast,
+    insert,
+    literal,
+    select,
+    tuple_,
+)
+from sqlalchemy.sql.dml import ReturningInsert
+
+from agentstore.dialects.base import Mode
+from agentstore.errors import InvalidCursor, InvalidInput
+from agentstore.paging import Cursors, check_limit
+from agentstore.records import Page
+from agentstore.schema import Tables
+from agentstore.types import UtcDateTime
+from agentstore.unit import Runner, Unit
+
+R = TypeVar("R", bound="Repository")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CHUNK = 500
+"""Ids in one IN list: far below the engines' limits on parameters, 32,766 and 65,535."""
+
+
+class Unset:
+    """The default of an argument that can be None: left out means left as it is."""
+
+    def __repr__(self) -> str:
+        """Show up well in signatures."""
+        return "UNSET"
+
+
+UNSET = Unset()
+
+
+class Repository:
+    """The queries of one aggregate."""
+
+    __slots__ = ("_runner", "_unit")
+
+    def __init__(self, runner: Runner | Unit) -> None:
+        """Bind to a runner, which opens a unit for each call, or to a unit that is open."""
+        self._unit = runner if isinstance(runner, Unit) else None
+        self._runner = None if isinstance(runner, Unit) else runner
+
+    @property
+    def unit(self) -> Unit:
+        """The open unit. Only bodies may ask."""
+        assert self._unit is not None, "a repository's body runs inside a unit"
+        return self._unit
+
+    @property
+    def connection(self) -> Connection:
+        """The open unit's connection."""
+        return self.unit.connection
+
+    @property
+    def tables(self) -> Tables:
+        """The tables of the open unit's database."""
+        return self.unit.tables
+
+
+class Operation:
+    """What the decorator knows of a method; the asynchronous side lifts it."""
+
+    __slots__ = ("body", "mode")
+
+    def __init__(self, body: Callable[..., Any], mode: Mode) -> None:
+        """Keep a body with its mode."""
+        self.body = body
+        self.mode = mode
+
+    def work(self, repository: type[Repository], args: Any, kwargs: Any) -> Callable[[Unit], Any]:
+        """Give what a runner runs."""
+        body = self.body
+        return lambda unit: body(repository(unit), *args, **kwargs)
+
+
+def operation(
+    mode: Mode,
+) -> Callable[[Callable[Concatenate[R, P], T]], Callable[Concatenate[R, P], T]]:
+    """Make a method an operation that needs this of its transaction."""
+
+    def decorate(body: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
+        described = Operation(body, mode)
+
+        @wraps(body)
+        def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            if self._runner is None:
+                return body(self, *args, **kwargs)
+            result: T = self._runner.run(
+                mode,
+                described.work(type(self), args, kwargs),
+                repeatable=kwargs.get("idempotency_key") is not None,
+            )
+            return result
+
+        call.operation = described  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+reads = operation(Mode.READ)
+"""One SELECT."""
+reads_snapshot = operation(Mode.SNAPSHOT)
+"""Several SELECTs that see one state of the database."""
+appends = operation(Mode.STATEMENT)
+"""A write that is one statement where the engine can say it in one."""
+writes = operation(Mode.WRITE)
+"""Several statements, all or nothing."""
+
+
+def chunks(values: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
+    """Cut a long list of ids into pieces that fit into one statement."""
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
+
+
+def ids_of(name: str, values: object) -> list[str]:
+    """Require a list of ids, and drop what it holds twice.
+
+    Raises:
+        InvalidInput: It is a single str, or holds something else than str.
+    """
+    if isinstance(values, str) or not isinstance(values, list | tuple | set | frozenset):
+        raise InvalidInput(f"{name} must be a list of ids, not {type(values).__name__}.")
+    if not all(isinstance(value, str) for value in values):
+        raise InvalidInput(f"{name} must hold ids, which are str.")
+    return list(dict.fromkeys(values))
+
+
+def insert_where(
+    table: Table, columns: Sequence[str], *conditions: ColumnElement[bool]
+) -> ReturningInsert[Any]:
+    """Give a statement that inserts one row if the conditions hold, and returns it whole.
+
+    One statement, and so one round trip, where a look-up and an insert would be two.
+    """
+    values = [cast(bindparam(c, type_=table.c[c].type), table.c[c].type) for c in columns]
+    row = select(*values).where(*conditions)
+    return insert(table).from_select(list(columns), row).returning(*table.c)
+
+
+def newest_first(
+    connection: Connection,
+    query: Select[Any],
+    key: Sequence[ColumnElement[Any]],
+    cursors: Cursors,
+    limit: int,
+    cursor: str | None,
+    record: Callable[[Any], T],
+) -> Page[T]:
+    """Run a query as one page, the largest key first.
+
+    Args:
+        connection: Where to run it.
+        query: Filtered, unordered; an index on its filters and then the key makes it cheap.
+        key: Columns that together no two rows share: whole numbers, or instants.
+        cursors: What reads and makes the cursors of this query.
+        limit: How many records the page may hold.
+        cursor: Where to go on, or None.
+        record: Makes a record of a row.
+    """
+    check_limit(limit)
+    if cursor is not None:
+        position = cursors.read(cursor, len(key))
+        values = [_key_value(column, number) for column, number in zip(key, position, strict=True)]
+        query = query.where(key[0] < values[0] if len(key) == 1 else tuple_(*key) < tuple_(*values))
+    labelled = [column.label(f"page_key_{n}") for n, column in enumerate(key)]
+    query = query.add_columns(*labelled).order_by(*(column.desc() for column in key))
+    rows = connection.execute(query.limit(limit + 1)).all()
+    following = None
+    if len(rows) > limit:
+        following = cursors.make([_key_number(value) for value in rows[limit - 1][-len(key) :]])
+    return Page(tuple(record(row) for row in rows[:limit]), following)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def _key_number(value: Any) -> int:
+    return (value - _EPOCH) // _MICROSECOND if isinstance(value, datetime) else int(value)
+
+
+def _key_value(column: ColumnElement[Any], number: int) -> Any:
+    if not isinstance(column.type, UtcDateTime):
+        return literal(number, column.type)
+    try:
+        return literal(_EPOCH + number * _MICROSECOND, column.type)
+    except OverflowError:
+        raise InvalidCursor("cannot be read") from None
+
+
+__all__ = [
+    "UNSET",
+    "Operation",
+    "Repository",
+    "Unset",
+    "appends",
+    "chunks",
+    "ids_of",
+    "insert_where",
+    "newest_first",
+    "reads",
+    "reads_snapshot",
+    "writes",
+]

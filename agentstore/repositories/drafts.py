@@ -1,0 +1,158 @@
+"""Messages on their way in: everything checked and written out before anything is sent."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Required, TypedDict
+
+from agentstore import validation
+from agentstore.encoding import load_json
+from agentstore.errors import InvalidInput
+from agentstore.ids import new_id
+from agentstore.records import MessageRecord
+from agentstore.states import ROLES
+
+
+class NewMessage(TypedDict, total=False):
+    """A message for ``save_many``: the arguments of ``save``."""
+
+    role: Required[str]
+    content: str | list[Any] | None
+    tool_calls: list[dict[str, Any]] | None
+    tool_call_id: str | None
+    name: str | None
+    token_count: int
+    cost: Decimal | int | str | None
+    metadata: Mapping[str, Any] | None
+    payload: Any
+    external_id: str | None
+    chat_keys: list[str] | None
+
+
+_KEYS = frozenset(NewMessage.__annotations__)
+
+
+@dataclass(slots=True)
+class Draft:
+    """A message that can be written.
+
+    Attributes:
+        row: Its row in ``messages``; who appends it adds session, branch, seq and turn.
+        calls: Its rows in ``message_tool_calls``.
+    """
+
+    row: dict[str, Any]
+    calls: list[dict[str, Any]]
+
+    def record(self) -> MessageRecord:
+        """Give what a reader would see, once the row is complete."""
+        row = self.row
+
+        def read(column: str) -> Any:
+            stored = row[column]
+            return None if stored is None else load_json(stored)
+
+        return MessageRecord(
+            id=row["id"],
+            session_id=row["session_id"],
+            seq=row["seq"],
+            branch=row["branch"],
+            turn=row["turn"],
+            role=row["role"],
+            content=row["content"] if row["blocks"] is None else read("blocks"),
+            tool_calls=read("tool_calls"),
+            tool_call_id=row["tool_call_id"],
+            name=row["name"],
+            token_count=row["token_count"],
+            cost=row["cost"],
+            metadata=read("metadata"),
+            payload=read("payload"),
+            external_id=row["external_id"],
+            status=row["status"],
+            created_at=row["created_at"],
+            chat_keys=read("chat_keys"),
+        )
+
+
+def draft(message: Mapping[str, Any], prefix: str = "") -> Draft:
+    """Check a message and write out its documents.
+
+    Args:
+        message: Its keys are those of ``NewMessage``.
+        prefix: What the names of arguments begin with in errors.
+
+    Raises:
+        InvalidInput: It cannot be stored.
+    """
+    if not isinstance(message, Mapping):
+        raise InvalidInput(f"{prefix or 'message '}must be a mapping with a role.")
+    if unknown := message.keys() - _KEYS:
+        raise InvalidInput(
+            f"{prefix}{min(map(str, unknown))} is no argument of a message. Use "
+            f"{', '.join(sorted(_KEYS))}, and put the rest into metadata or payload."
+        )
+    get = message.get
+    role = get("role")
+    if not isinstance(role, str) or role not in ROLES:
+        raise InvalidInput(f"{prefix}role is {role!r}; use one of {', '.join(ROLES)}.")
+    content = get("content")
+    if content is not None and not isinstance(content, str | list):
+        raise InvalidInput(
+            f"{prefix}content must be a str, a list of blocks or None, "
+            f"not {type(content).__name__}."
+        )
+    is_text = isinstance(content, str)
+    metadata = get("metadata")
+    identity = new_id()
+    row = {
+        "id": identity,
+        "role": validation.text("role", role),
+        "status": "complete",
+        "content": validation.text("content", content) if is_text else None,
+        "blocks": None if is_text else validation.document(f"{prefix}content", content),
+        "tool_call_id": validation.optional_text(f"{prefix}tool_call_id", get("tool_call_id")),
+        "name": validation.optional_text(f"{prefix}name", get("name")),
+        "token_count": validation.tokens(f"{prefix}token_count", get("token_count", 0)),
+        "cost": validation.cost(f"{prefix}cost", get("cost")),
+        "metadata": None
+        if metadata is None
+        else validation.json_object(f"{prefix}metadata", metadata),
+        "payload": validation.document(f"{prefix}payload", get("payload")),
+        "external_id": validation.optional_key(f"{prefix}external_id", get("external_id")),
+        "idempotency_key": None,
+        "chat_keys": validation.document(f"{prefix}chat_keys", get("chat_keys")),
+        "tool_calls": None,
+    }
+    tool_calls = get("tool_calls")
+    if tool_calls is None:
+        return Draft(row, [])
+    if not isinstance(tool_calls, list) or not all(isinstance(c, dict) for c in tool_calls):
+        raise InvalidInput(f"{prefix}tool_calls must be a list of dicts.")
+    row["tool_calls"] = validation.document(f"{prefix}tool_calls", tool_calls)
+    calls = [
+        _call(identity, position, call, f"{prefix}tool_calls[{position}]")
+        for position, call in enumerate(tool_calls)
+    ]
+    return Draft(row, [call for call in calls if call["name"] is not None])
+
+
+def indexed_call_id(call_id: str) -> str:
+    """Give a call's id as it is indexed: some providers' are too long for an index."""
+    if len(call_id) <= validation.MAX_KEY_CHARACTERS:
+        return call_id
+    return f"sha256:{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def _call(message_id: str, position: int, call: dict[str, Any], place: str) -> dict[str, Any]:
+    function = call.get("function")
+    name = function.get("name") if isinstance(function, dict) else call.get("name")
+    call_id = call.get("id")
+    return {
+        "message_id": message_id,
+        "position": position,
+        "name": validation.key(f"{place}.name", name) if isinstance(name, str) else None,
+        "call_id": indexed_call_id(call_id) if isinstance(call_id, str) else None,
+    }

@@ -1,0 +1,97 @@
+"""Deleting a user or a session with all that is theirs, and saying what went.
+
+Which rows belong to whom is read off the tables themselves: everything that a user, a session
+or a checkpoint thread owns has ``user_id``, ``session_id`` or ``thread_id`` (see
+``agentstore.models.base``), so a table that is added later is counted and deleted without
+anybody thinking of it. The deleting itself is the foreign keys' (ON DELETE CASCADE).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, Table, delete, func, or_, select
+
+from agentstore.errors import NotFound
+from agentstore.records import DeletionReceipt
+from agentstore.schema import Tables
+from agentstore.unit import Unit
+
+
+def delete_owned(unit: Unit, kind: str, key: str) -> DeletionReceipt:
+    """Delete a user or a session, and everything below.
+
+    Args:
+        unit: In a write transaction.
+        kind: ``user`` or ``session``.
+        key: Its id.
+
+    Raises:
+        NotFound: There is none with this id.
+    """
+    tables, connection = unit.tables, unit.connection
+    root = tables[f"{kind}s"]
+    # The root goes first: its row lock keeps others from adding below it meanwhile.
+    locked = select(root.c.pk).where(root.c.id == key).with_for_update()
+    if connection.execute(locked).first() is None:
+        raise NotFound(kind, key)
+    if kind == "user":
+        theirs = tables.sessions.c
+        every = select(theirs.pk).where(theirs.user_id == key).order_by(theirs.pk)
+        connection.execute(every.with_for_update())
+    prefix = len(tables.names.prefix)
+    counts: dict[str, int] = {}
+    for table in tables.metadata.sorted_tables:
+        condition = _owned(tables, table, kind, key)
+        if condition is None:
+            continue
+        count = connection.execute(select(func.count()).select_from(table).where(condition))
+        if found := count.scalar_one():
+            counts[table.name[prefix:]] = found
+    attached = _attached_blobs(unit, kind, key)
+    connection.execute(delete(root).where(root.c.id == key))
+    if gone := _drop_unattached(unit, attached):
+        counts["blobs"] = gone
+    counts[f"{kind}s"] = 1
+    return DeletionReceipt(dict(sorted(counts.items())))
+
+
+def _owned(tables: Tables, table: Table, kind: str, key: str) -> ColumnElement[bool] | None:
+    """Give the condition under which a row of the table belongs to the user or session."""
+    columns = table.c
+    by_session: Any = key
+    if kind == "user":
+        sessions = tables.sessions.c
+        by_session = select(sessions.id).where(sessions.user_id == key).scalar_subquery()
+    owners = []
+    if kind == "user" and "user_id" in columns:
+        owners.append(columns.user_id == key)
+    if "session_id" in columns:
+        owners.append(
+            columns.session_id.in_(by_session) if kind == "user" else columns.session_id == key
+        )
+    if "thread_id" in columns:
+        threads = tables.checkpoint_threads
+        owned = _owned(tables, threads, kind, key)
+        assert owned is not None
+        owners.append(columns.thread_id.in_(select(threads.c.id).where(owned)))
+    return or_(*owners) if owners else None
+
+
+def _attached_blobs(unit: Unit, kind: str, key: str) -> list[str]:
+    attachments = unit.tables.attachments
+    condition = _owned(unit.tables, attachments, kind, key)
+    assert condition is not None
+    query = select(attachments.c.digest).where(condition).distinct()
+    return list(unit.connection.execute(query).scalars())
+
+
+def _drop_unattached(unit: Unit, digests: list[str]) -> int:
+    """Delete the blobs that nothing refers to any more."""
+    blobs, attachments = unit.tables.blobs, unit.tables.attachments
+    gone = 0
+    for digest in digests:
+        unattached = ~select(attachments.c.pk).where(attachments.c.digest == digest).exists()
+        query = delete(blobs).where(blobs.c.digest == digest, unattached)
+        gone += unit.connection.execute(query).rowcount
+    return gone

@@ -1,0 +1,450 @@
+"""Sessions: their lives, their documents, their counters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Select, bindparam, func, insert, select, update
+
+from agentstore import validation
+from agentstore.errors import AlreadyExists, IllegalTransition, InvalidInput, NotFound, StaleSession
+from agentstore.ids import new_id
+from agentstore.paging import DEFAULT_LIMIT, Cursors
+from agentstore.records import (
+    DeletionReceipt,
+    MessageRecord,
+    Page,
+    SessionCounters,
+    SessionRecord,
+)
+from agentstore.repositories.base import (
+    UNSET,
+    Repository,
+    Unset,
+    newest_first,
+    reads,
+    reads_snapshot,
+    writes,
+)
+from agentstore.repositories.messages import Messages
+from agentstore.repositories.ownership import delete_owned
+from agentstore.schema import Tables
+from agentstore.states import SESSION_STATUSES, SESSION_TRANSITIONS, sources
+from agentstore.types import Nanos, from_nanos
+
+MAIN = "main"
+"""The name of the branch that every session has."""
+
+
+class Sessions(Repository):
+    """The sessions, and what an agent needs to come back to life."""
+
+    __slots__ = ()
+
+    @writes
+    def create(
+        self,
+        user_id: str | None = None,
+        *,
+        title: str | None = None,
+        model: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+        state: Any = None,
+        ttl: timedelta | None = None,
+        id: str | None = None,
+    ) -> SessionRecord:
+        """Create a session, active and empty.
+
+        Args:
+            user_id: Whose it is; None for nobody's.
+            title: For people.
+            model: The model that it talks to.
+            metadata: A JSON object of the application's.
+            config: Model settings, a JSON object without secrets.
+            state: Any JSON value: what the agent needs to go on.
+            ttl: How long after its last activity it expires.
+            id: The application's own id; left out, a UUIDv7 is made.
+
+        Raises:
+            NotFound: There is no such user.
+            AlreadyExists: The id is taken.
+            SecretRefused: The config holds a secret and the policy refuses it.
+            InvalidInput: An argument cannot be stored.
+        """
+        tables, now = self.tables, self.unit.now()
+        session_id = new_id() if id is None else validation.key("id", id)
+        row = {
+            "id": session_id,
+            "user_id": validation.optional_key("user_id", user_id),
+            "title": validation.optional_text("title", title),
+            "model": validation.optional_text("model", model),
+            "ttl_seconds": _seconds(ttl),
+            "expires_at": None if ttl is None else now + ttl,
+            "created_at": now,
+            "last_active_at": now,
+        }
+        documents = {
+            "session_id": session_id,
+            "metadata": validation.json_object("metadata", metadata),
+            "config": validation.json_object("config", self._without_secrets(config)),
+            "state": validation.document("state", state),
+            "updated_at": now,
+        }
+        if user_id is not None:
+            users = tables.users
+            owner = select(users.c.pk).where(users.c.id == user_id)
+            if self.connection.execute(owner).first() is None:
+                raise NotFound("user", user_id)
+        sessions = tables.sessions
+        if self.connection.execute(
+            select(sessions.c.pk).where(sessions.c.id == session_id)
+        ).first():
+            raise AlreadyExists("session", session_id)
+        activity = self.unit.dialect.next_activity(tables)
+        self.connection.execute(insert(sessions).values(**row, activity=activity))
+        self.connection.execute(insert(tables.session_data), documents)
+        branch = {"session_id": session_id, "number": 0, "name": MAIN, "created_at": now}
+        self.connection.execute(insert(tables.branches), branch)
+        return self.get(session_id)
+
+    @reads
+    def get(self, session_id: str) -> SessionRecord:
+        """Give a session.
+
+        Raises:
+            NotFound: There is none with this id.
+        """
+        found = self.find(session_id)
+        if found is None:
+            raise NotFound("session", session_id)
+        return found
+
+    @reads
+    def find(self, session_id: str) -> SessionRecord | None:
+        """Give a session, or None."""
+        query = _sessions(self.tables).where(self.tables.sessions.c.id == bindparam("session_id"))
+        row = self.connection.execute(query, {"session_id": session_id}).first()
+        return None if row is None else session_record(row)
+
+    @reads
+    def list(
+        self,
+        *,
+        user_id: str | None = None,
+        status: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        cursor: str | None = None,
+    ) -> Page[SessionRecord]:
+        """List sessions, the one with the newest activity first.
+
+        Activity is a message, or the creation. The order is that of the writes themselves,
+        whatever the clock said. A session that is written to while one pages moves to the
+        front, so it may be seen twice, or, if it was further down, only on the first page.
+
+        Args:
+            user_id: Only this user's.
+            status: Only in this status.
+            limit: How many to give at most.
+            cursor: The ``next_cursor`` of the page before.
+        """
+        sessions = self.tables.sessions
+        query = _filtered(_sessions(self.tables), self.tables, user_id, status)
+        cursors = Cursors("sessions", user_id, status)
+        return newest_first(
+            self.connection, query, [sessions.c.activity], cursors, limit, cursor, session_record
+        )
+
+    @reads
+    def count(self, *, user_id: str | None = None, status: str | None = None) -> int:
+        """Count sessions, of a user and in a status if given."""
+        query = select(func.count()).select_from(self.tables.sessions)
+        query = _filtered(query, self.tables, user_id, status)
+        return int(self.connection.execute(query).scalar_one())
+
+    @writes
+    def rename(self, session_id: str, title: str | None) -> SessionRecord:
+        """Change the title.
+
+        Raises:
+            NotFound: There is no such session.
+        """
+        self._change(session_id, title=validation.optional_text("title", title))
+        return self.get(session_id)
+
+    @writes
+    def update(
+        self,
+        session_id: str,
+        *,
+        title: str | None | Unset = UNSET,
+        model: str | None | Unset = UNSET,
+        metadata: Mapping[str, Any] | Unset = UNSET,
+        config: Mapping[str, Any] | Unset = UNSET,
+        state: Any = UNSET,
+        expected_version: int | None = None,
+    ) -> SessionRecord:
+        """Change what is given and leave the rest; documents are replaced whole.
+
+        Args:
+            session_id: The session.
+            title: See ``create``.
+            model: See ``create``.
+            metadata: See ``create``.
+            config: See ``create``.
+            state: See ``create``.
+            expected_version: The ``version`` that the caller has read. With it, nothing is
+                changed if somebody else changed the documents since.
+
+        Raises:
+            StaleSession: The session is at another version.
+            NotFound: There is no such session.
+            SecretRefused: The config holds a secret and the policy refuses it.
+            InvalidInput: An argument cannot be stored.
+        """
+        documents: dict[str, Any] = {}
+        if not isinstance(metadata, Unset):
+            documents["metadata"] = validation.json_object("metadata", metadata)
+        if not isinstance(config, Unset):
+            documents["config"] = validation.json_object("config", self._without_secrets(config))
+        if not isinstance(state, Unset):
+            documents["state"] = validation.document("state", state)
+        changes: dict[str, Any] = {}
+        if not isinstance(title, Unset):
+            changes["title"] = validation.optional_text("title", title)
+        if not isinstance(model, Unset):
+            changes["model"] = validation.optional_text("model", model)
+        self._lock(session_id)
+        self._change_documents(session_id, expected_version, documents)
+        if changes:
+            self._change(session_id, **changes)
+        return self.get(session_id)
+
+    @writes
+    def pause(self, session_id: str) -> SessionRecord:
+        """Go from active to paused.
+
+        Raises:
+            IllegalTransition: The session is in a status from which it cannot.
+            NotFound: There is no such session.
+        """
+        return self._move(session_id, "paused")
+
+    @writes
+    def resume(self, session_id: str) -> SessionRecord:
+        """Go from paused to active. A finished session stays finished, and a question pending
+        is answered with ``answer``.
+
+        Raises:
+            IllegalTransition: The session is not paused.
+            NotFound: There is no such session.
+        """
+        return self._move(session_id, "active", only_from="paused")
+
+    @writes
+    def complete(self, session_id: str) -> SessionRecord:
+        """Finish the session. Raises as ``pause`` does."""
+        return self._move(session_id, "completed")
+
+    @writes
+    def cancel(self, session_id: str) -> SessionRecord:
+        """Finish the session before its time. Raises as ``pause`` does."""
+        return self._move(session_id, "cancelled")
+
+    @writes
+    def fail(self, session_id: str) -> SessionRecord:
+        """Finish the session as failed. Raises as ``pause`` does."""
+        return self._move(session_id, "failed")
+
+    @writes
+    def wait_for_user(self, session_id: str, question: str) -> SessionRecord:
+        """Ask the user something and wait; the question survives a restart.
+
+        Raises:
+            IllegalTransition: The session is not active.
+            NotFound: There is no such session.
+        """
+        validation.text("question", question)
+        self._move(session_id, "waiting_user")
+        self._change_documents(
+            session_id, None, {"question": question, "asked_at": self.unit.now()}
+        )
+        return self.get(session_id)
+
+    @writes
+    def answer(self, session_id: str, text: str) -> MessageRecord:
+        """Answer the pending question: in one transaction the answer becomes a user message,
+        the question is gone and the session is active.
+
+        Returns:
+            The user message.
+
+        Raises:
+            IllegalTransition: The session does not wait for an answer.
+            NotFound: There is no such session.
+        """
+        validation.text("text", text)
+        self._move(session_id, "active", only_from="waiting_user")
+        self._change_documents(session_id, None, {"question": None, "asked_at": None})
+        return Messages(self.unit).save(session_id, "user", text)
+
+    @writes
+    def delete(self, session_id: str) -> DeletionReceipt:
+        """Delete a session and everything below.
+
+        Returns:
+            How many rows went, for each table.
+
+        Raises:
+            NotFound: There is no such session.
+        """
+        return delete_owned(self.unit, "session", session_id)
+
+    @reads_snapshot
+    def verify(self, session_id: str) -> SessionCounters:
+        """Compute what the messages add up to, beside what the session's counters say.
+
+        Raises:
+            NotFound: There is no such session.
+        """
+        session = self.get(session_id)
+        messages = self.tables.messages
+        query = select(
+            func.count(),
+            func.coalesce(func.sum(messages.c.token_count), 0),
+            func.coalesce(func.sum(messages.c.cost, type_=Nanos()), from_nanos(0)),
+        ).where(messages.c.session_id == session_id)
+        count, tokens, cost = self.connection.execute(query).one()
+        return SessionCounters(
+            session_id,
+            (session.message_count, session.total_tokens, session.total_cost),
+            (int(count), int(tokens), cost),
+        )
+
+    def _without_secrets(self, config: Mapping[str, Any] | None) -> Any:
+        secrets = self.unit.settings.secrets
+        return secrets.apply(secrets.on_config, config, "config")
+
+    def _lock(self, session_id: str) -> str:
+        """Lock the session's row until the unit ends, and give its status.
+
+        Whoever changes a session locks this row first, so that two changes wait for each other
+        instead of deadlocking.
+        """
+        sessions = self.tables.sessions
+        query = select(sessions.c.status).where(sessions.c.id == session_id).with_for_update()
+        status = self.connection.execute(query).scalar()
+        if status is None:
+            raise NotFound("session", session_id)
+        return str(status)
+
+    def _move(self, session_id: str, wanted: str, only_from: str | None = None) -> SessionRecord:
+        current = self._lock(session_id)
+        allowed = (only_from,) if only_from else sources(SESSION_TRANSITIONS, wanted)
+        if current not in allowed:
+            onward = SESSION_TRANSITIONS[current]
+            if only_from:
+                onward -= {wanted}
+            raise IllegalTransition("session", session_id, current, wanted, onward)
+        self._change(session_id, status=wanted)
+        if current == "waiting_user" and wanted != "active":
+            self._change_documents(session_id, None, {"question": None, "asked_at": None})
+        return self.get(session_id)
+
+    def _change(self, session_id: str, **values: Any) -> None:
+        sessions = self.tables.sessions
+        query = update(sessions).where(sessions.c.id == session_id).values(values)
+        if self.connection.execute(query).rowcount == 0:
+            raise NotFound("session", session_id)
+
+    def _change_documents(
+        self, session_id: str, expected_version: int | None, values: dict[str, Any]
+    ) -> None:
+        data = self.tables.session_data
+        query = update(data).where(data.c.session_id == session_id)
+        if expected_version is not None:
+            validation.amount("expected_version", expected_version)
+            query = query.where(data.c.version == expected_version)
+        if not values and expected_version is None:
+            return
+        values = {**values, "version": data.c.version + 1, "updated_at": self.unit.now()}
+        if self.connection.execute(query.values(values)).rowcount == 0:
+            assert expected_version is not None
+            version = select(data.c.version).where(data.c.session_id == session_id)
+            actual = self.connection.execute(version).scalar_one()
+            raise StaleSession(session_id, expected_version, int(actual))
+
+
+def _seconds(ttl: timedelta | None) -> int | None:
+    if ttl is None:
+        return None
+    if not isinstance(ttl, timedelta) or ttl < timedelta(seconds=1) or ttl > timedelta(days=36500):
+        raise InvalidInput("ttl must be a timedelta from one second to a hundred years.")
+    return int(ttl.total_seconds())
+
+
+@lru_cache(maxsize=64)
+def _sessions(tables: Tables) -> Select[Any]:
+    sessions, data = tables.sessions.c, tables.session_data.c
+    return select(
+        sessions.id,
+        sessions.user_id,
+        sessions.status,
+        sessions.title,
+        sessions.model,
+        sessions.message_count,
+        sessions.total_tokens,
+        sessions.total_cost,
+        sessions.last_seq,
+        sessions.ttl_seconds,
+        sessions.created_at,
+        sessions.last_active_at,
+        data.metadata,
+        data.config,
+        data.state,
+        data.version,
+        data.question,
+        data.asked_at,
+        data.updated_at,
+    ).join_from(tables.sessions, tables.session_data)
+
+
+def _filtered(
+    query: Select[Any], tables: Tables, user_id: str | None, status: str | None
+) -> Select[Any]:
+    sessions = tables.sessions
+    if user_id is not None:
+        query = query.where(sessions.c.user_id == validation.text("user_id", user_id))
+    if status is not None:
+        if status not in SESSION_STATUSES:
+            raise InvalidInput(f"status is {status!r}; use one of {', '.join(SESSION_STATUSES)}.")
+        query = query.where(sessions.c.status == status)
+    return query
+
+
+def session_record(row: Any) -> SessionRecord:
+    """Make a record of a row of ``sessions`` joined with ``session_data``."""
+    return SessionRecord(
+        id=row.id,
+        user_id=row.user_id,
+        status=row.status,
+        title=row.title,
+        model=row.model,
+        metadata=row.metadata,
+        config=row.config,
+        state=row.state,
+        version=row.version,
+        question=row.question,
+        asked_at=row.asked_at,
+        message_count=row.message_count,
+        total_tokens=row.total_tokens,
+        total_cost=row.total_cost,
+        last_seq=row.last_seq,
+        ttl=None if row.ttl_seconds is None else timedelta(seconds=row.ttl_seconds),
+        created_at=row.created_at,
+        last_active_at=row.last_active_at,
+        updated_at=row.updated_at,
+    )

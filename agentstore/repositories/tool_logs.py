@@ -1,0 +1,284 @@
+"""Tool logs: what tools were called with, what they gave, how long they took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Select,
+    case,
+    cast,
+    bindparam,
+    func,
+    select,
+)
+from sqlalchemy.sql.dml import ReturningInsert
+
+from agentstore import validation
+from agentstore.errors import AgentStoreError, InvalidInput, NotFound, WrongSession
+from agentstore.ids import new_id
+from agentstore.paging import DEFAULT_LIMIT, Cursors
+from agentstore.records import Page, ToolLogRecord, ToolStats
+from agentstore.repositories.base import Repository, appends, insert_where, newest_first, reads
+from agentstore.schema import Tables
+from agentstore.types import iso, require_utc
+
+
+class ToolLogs(Repository):
+    """The calls of tools."""
+
+    __slots__ = ()
+
+    @appends
+    def log(
+        self,
+        session_id: str,
+        tool: str,
+        *,
+        input: Any = None,
+        output: Any = None,
+        elapsed_ms: float | None = None,
+        success: bool = True,
+        error: str | None = None,
+        message_id: str | None = None,
+    ) -> ToolLogRecord:
+        """Log one call of a tool; secrets are redacted by the store's policy.
+
+        Args:
+            session_id: The session in which it was called.
+            tool: The tool's name.
+            input: What it was called with, any JSON.
+            output: What it gave, any JSON.
+            elapsed_ms: How long it took, in milliseconds.
+            success: Whether it did what it should.
+            error: What went wrong.
+            message_id: The message that called it, of the same session.
+
+        Raises:
+            NotFound: There is no such session.
+            WrongSession: The message is not of this session.
+            SecretRefused: A secret was found and the policy refuses it.
+            InvalidInput: An argument cannot be stored.
+        """
+        secrets = self.unit.settings.secrets
+        action = secrets.on_tool_logs
+        row = {
+            "id": new_id(),
+            "session_id": validation.text("session_id", session_id),
+            "message_id": validation.optional_text("message_id", message_id),
+            "tool": validation.key("tool", tool),
+            "success": validation.flag("success", success),
+            "elapsed_ms": _milliseconds(elapsed_ms),
+            "error": secrets.apply(action, validation.optional_text("error", error), "error"),
+            "input": validation.document("input", secrets.apply(action, input, "input")),
+            "output": validation.document("output", secrets.apply(action, output, "output")),
+            "created_at": self.unit.now(),
+        }
+        statement = _insert(self.tables, of_a_message=message_id is not None)
+        written = self.connection.execute(statement, row).first()
+        if written is None:
+            raise self._why_not(session_id, message_id)
+        return tool_log_record(written)
+
+    @reads
+    def get(self, log_id: str) -> ToolLogRecord:
+        """Give a log.
+
+        Raises:
+            NotFound: There is none with this id.
+        """
+        found = self.find(log_id)
+        if found is None:
+            raise NotFound("tool log", log_id)
+        return found
+
+    @reads
+    def find(self, log_id: str) -> ToolLogRecord | None:
+        """Give a log, or None."""
+        logs = self.tables.tool_logs
+        row = self.connection.execute(select(logs).where(logs.c.id == log_id)).first()
+        return None if row is None else tool_log_record(row)
+
+    @reads
+    def list(
+        self,
+        *,
+        session_id: str | None = None,
+        tool: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = DEFAULT_LIMIT,
+        cursor: str | None = None,
+    ) -> Page[ToolLogRecord]:
+        """List logs, the last written first; with ``since`` or ``until``, by their times.
+
+        Args:
+            session_id: Only of this session.
+            tool: Only of this tool.
+            since: Only from this instant on.
+            until: Only before this instant.
+            limit: How many to give at most.
+            cursor: The ``next_cursor`` of the page before.
+
+        Raises:
+            NaiveDatetime: ``since`` or ``until`` has no time zone.
+        """
+        logs = self.tables.tool_logs
+        window = _window(logs.c.created_at, since, until)
+        query = select(logs).where(*_of(self.tables, session_id, tool), *window)
+        cursors = Cursors("tool logs", session_id, tool, _text(since), _text(until))
+        key = [logs.c.created_at, logs.c.pk] if window else [logs.c.pk]
+        return newest_first(self.connection, query, key, cursors, limit, cursor, tool_log_record)
+
+    @reads
+    def stats(
+        self,
+        *,
+        session_id: str | None = None,
+        tool: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> tuple[ToolStats, ...]:
+        """Add up the calls of each tool, the most called first, then by name.
+
+        The arguments are those of ``list``.
+        """
+        logs = self.tables.tool_logs
+        window = _window(logs.c.created_at, since, until)
+        return tool_stats(self, [*_of(self.tables, session_id, tool), *window])
+
+    def _why_not(self, session_id: str, message_id: str | None) -> AgentStoreError:
+        sessions = self.tables.sessions.c
+        session = select(sessions.pk).where(sessions.id == session_id)
+        if self.connection.execute(session).first() is None or message_id is None:
+            return NotFound("session", session_id)
+        return WrongSession(session_id, message_id)
+
+
+@lru_cache(maxsize=64)
+def _insert(tables: Tables, *, of_a_message: bool) -> ReturningInsert[Any]:
+    """Insert a log if its session is there, and its message is one of that session's."""
+    sessions, messages, logs = tables.sessions.c, tables.messages.c, tables.tool_logs
+    owner = select(sessions.pk).where(sessions.id == bindparam("session_id")).exists()
+    if of_a_message:
+        owner = (
+            select(messages.pk)
+            .where(
+                messages.id == bindparam("message_id"),
+                messages.session_id == bindparam("session_id"),
+            )
+            .exists()
+        )
+    return insert_where(logs, [c.name for c in logs.columns if c.name != "pk"], owner)
+
+
+def tool_stats(
+    repository: Repository, conditions: Sequence[ColumnElement[bool]]
+) -> tuple[ToolStats, ...]:
+    """Compute the statistics of the logs that meet the conditions, in one query.
+
+    The 95th percentile is the value at rank ceil(0.95 n) (nearest rank), in whole numbers, so
+    that both engines pick the same row.
+    """
+    query = _stats(repository.tables, conditions)
+    return tuple(
+        ToolStats(
+            tool=row.tool,
+            calls=int(row.calls),
+            failures=int(row.failures),
+            mean_ms=None if row.mean_ms is None else float(row.mean_ms),
+            p95_ms=None if row.p95_ms is None else float(row.p95_ms),
+        )
+        for row in repository.connection.execute(query)
+    )
+
+
+def _stats(tables: Tables, conditions: Sequence[ColumnElement[bool]]) -> Select[Any]:
+    logs = tables.tool_logs.c
+    timed = case((logs.elapsed_ms.is_(None), 1), else_=0)
+    ranked = (
+        select(
+            logs.tool,
+            logs.success,
+            logs.elapsed_ms,
+            func.row_number()
+            .over(partition_by=(logs.tool, timed), order_by=logs.elapsed_ms)
+            .label("rank"),
+            func.count(logs.elapsed_ms).over(partition_by=logs.tool).label("timed"),
+        )
+        .where(*conditions)
+        .subquery("ranked")
+    )
+    at_p95 = ranked.c.rank * 100 >= ranked.c.timed * 95
+    calls = func.count()
+    return (
+        select(
+            ranked.c.tool,
+            calls.label("calls"),
+            func.sum(cast(case((ranked.c.success, 0), else_=1), Integer)).label("failures"),
+            func.avg(ranked.c.elapsed_ms).label("mean_ms"),
+            func.min(case((at_p95, ranked.c.elapsed_ms))).label("p95_ms"),
+        )
+        .group_by(ranked.c.tool)
+        .order_by(calls.desc(), ranked.c.tool)
+    )
+
+
+def _of(tables: Tables, session_id: str | None, tool: str | None) -> list[ColumnElement[bool]]:
+    logs = tables.tool_logs.c
+    conditions: list[ColumnElement[bool]] = []
+    if session_id is not None:
+        conditions.append(logs.session_id == validation.text("session_id", session_id))
+    if tool is not None:
+        conditions.append(logs.tool == validation.key("tool", tool))
+    return conditions
+
+
+def _window(
+    column: ColumnElement[datetime], since: datetime | None, until: datetime | None
+) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if since is not None:
+        conditions.append(column >= require_utc("since", since))
+    if until is not None:
+        conditions.append(column < require_utc("until", until))
+    return conditions
+
+
+def _text(instant: datetime | None) -> str | None:
+    return None if instant is None else iso(instant)
+
+
+def _milliseconds(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidInput(f"elapsed_ms must be a number, not {type(value).__name__}.")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = float("inf")
+    if not 0 <= number < float("inf"):
+        raise InvalidInput(f"elapsed_ms is {number}; it must be finite, zero or more.")
+    return number
+
+
+def tool_log_record(row: Any) -> ToolLogRecord:
+    """Make a record of a row of ``tool_logs``."""
+    return ToolLogRecord(
+        id=row.id,
+        session_id=row.session_id,
+        message_id=row.message_id,
+        tool=row.tool,
+        input=row.input,
+        output=row.output,
+        success=bool(row.success),
+        error=row.error,
+        elapsed_ms=row.elapsed_ms,
+        created_at=row.created_at,
+    )

@@ -1,0 +1,270 @@
+"""Users and their quota."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Select, bindparam, case, delete, insert, select, update
+
+from agentstore import validation
+from agentstore.errors import AlreadyExists, NotFound, QuotaExceeded
+from agentstore.ids import new_id
+from agentstore.paging import DEFAULT_LIMIT, Cursors
+from agentstore.preferences import digest, digests, path_of
+from agentstore.records import DeletionReceipt, Page, UserRecord
+from agentstore.repositories.base import (
+    UNSET,
+    Repository,
+    Unset,
+    appends,
+    newest_first,
+    reads,
+    writes,
+)
+from agentstore.repositories.ownership import delete_owned
+from agentstore.schema import Tables
+
+
+class Users(Repository):
+    """The users, what they prefer, and what they may spend."""
+
+    __slots__ = ()
+
+    @writes
+    def create(
+        self,
+        name: str,
+        *,
+        email: str | None = None,
+        quota_total: int | None = None,
+        preferences: Mapping[str, Any] | None = None,
+        id: str | None = None,
+    ) -> UserRecord:
+        """Create a user.
+
+        Args:
+            name: What to call the user; need not be unique.
+            email: Contact data, not an identity: need not be unique.
+            quota_total: Tokens that the user may consume in all; None means without limit.
+            preferences: A JSON object.
+            id: The application's own id; left out, a UUIDv7 is made.
+
+        Raises:
+            AlreadyExists: The id is taken.
+            InvalidInput: An argument cannot be stored.
+        """
+        row = {
+            "id": new_id() if id is None else validation.key("id", id),
+            "name": validation.text("name", name),
+            "email": validation.optional_key("email", email),
+            "quota_total": validation.optional_amount("quota_total", quota_total),
+            "preferences": validation.json_object("preferences", preferences),
+        }
+        row["created_at"] = row["updated_at"] = self.unit.now()
+        if self._row(row["id"]) is not None:
+            raise AlreadyExists("user", row["id"])
+        self.connection.execute(insert(self.tables.users), row)
+        self._index_preferences(row["id"], preferences)
+        return self.get(row["id"])
+
+    @reads
+    def get(self, user_id: str) -> UserRecord:
+        """Give a user.
+
+        Raises:
+            NotFound: There is none with this id.
+        """
+        found = self._row(user_id)
+        if found is None:
+            raise NotFound("user", user_id)
+        return user_record(found)
+
+    @reads
+    def find(self, user_id: str) -> UserRecord | None:
+        """Give a user, or None."""
+        found = self._row(user_id)
+        return None if found is None else user_record(found)
+
+    @reads
+    def list(
+        self, *, email: str | None = None, limit: int = DEFAULT_LIMIT, cursor: str | None = None
+    ) -> Page[UserRecord]:
+        """List users, the newest first, of one email address if given."""
+        users = self.tables.users
+        query = select(users)
+        if email is not None:
+            query = query.where(users.c.email == validation.key("email", email))
+        return newest_first(
+            self.connection,
+            query,
+            [users.c.pk],
+            Cursors("users", email),
+            limit,
+            cursor,
+            user_record,
+        )
+
+    @reads
+    def find_by_preference(
+        self,
+        path: str | Sequence[str],
+        value: Any,
+        *,
+        limit: int = DEFAULT_LIMIT,
+        cursor: str | None = None,
+    ) -> Page[UserRecord]:
+        """List the users who have this value at this place in their preferences, newest first.
+
+        Args:
+            path: Keys with dots between, such as ``ui.theme``; a list of keys where one of them
+                holds a dot.
+            value: Any JSON value; objects and lists are compared whole.
+            limit: How many to give at most.
+            cursor: The ``next_cursor`` of the page before.
+        """
+        users, preferences = self.tables.users, self.tables.user_preferences
+        wanted = digest(path_of(path), value)
+        query = (
+            select(users)
+            .join(preferences, preferences.c.user_id == users.c.id)
+            .where(preferences.c.digest == wanted)
+        )
+        cursors = Cursors("users by preference", wanted)
+        return newest_first(
+            self.connection, query, [users.c.pk], cursors, limit, cursor, user_record
+        )
+
+    @writes
+    def update(
+        self,
+        user_id: str,
+        *,
+        name: str | Unset = UNSET,
+        email: str | None | Unset = UNSET,
+        quota_total: int | None | Unset = UNSET,
+        preferences: Mapping[str, Any] | Unset = UNSET,
+    ) -> UserRecord:
+        """Change what is given and leave the rest.
+
+        ``preferences`` replaces the whole object.
+
+        Raises:
+            NotFound: There is no such user.
+            InvalidInput: An argument cannot be stored.
+        """
+        changes: dict[str, Any] = {}
+        if not isinstance(name, Unset):
+            changes["name"] = validation.text("name", name)
+        if not isinstance(email, Unset):
+            changes["email"] = validation.optional_key("email", email)
+        if not isinstance(quota_total, Unset):
+            changes["quota_total"] = validation.optional_amount("quota_total", quota_total)
+        if not isinstance(preferences, Unset):
+            changes["preferences"] = validation.json_object("preferences", preferences)
+        changes["updated_at"] = self.unit.now()
+        users = self.tables.users
+        query = update(users).where(users.c.id == user_id).values(changes)
+        if self.connection.execute(query).rowcount == 0:
+            raise NotFound("user", user_id)
+        if not isinstance(preferences, Unset):
+            index = self.tables.user_preferences
+            self.connection.execute(delete(index).where(index.c.user_id == user_id))
+            self._index_preferences(user_id, preferences)
+        return self.get(user_id)
+
+    @writes
+    def delete(self, user_id: str) -> DeletionReceipt:
+        """Delete a user and all that is theirs: sessions and everything below, keys, threads.
+
+        Returns:
+            How many rows went, for each table.
+
+        Raises:
+            NotFound: There is no such user.
+        """
+        return delete_owned(self.unit, "user", user_id)
+
+    @reads
+    def check_quota(self, user_id: str, tokens: int) -> bool:
+        """Say whether the user could consume so many tokens now.
+
+        The answer is out of date as soon as it is given; only ``consume_quota`` decides.
+
+        Raises:
+            NotFound: There is no such user.
+            InvalidInput: The amount is negative or not a whole number.
+        """
+        validation.tokens("tokens", tokens)
+        remaining = self.get(user_id).quota_remaining
+        return remaining is None or tokens <= remaining
+
+    @appends
+    def consume_quota(self, user_id: str, tokens: int) -> int | None:
+        """Consume tokens, if so many are left: one conditional statement, so that any number of
+        callers at once never overshoot.
+
+        Returns:
+            The tokens left; None for a user without limit.
+
+        Raises:
+            QuotaExceeded: Fewer are left; none were consumed.
+            NotFound: There is no such user.
+            InvalidInput: The amount is negative or not a whole number.
+        """
+        validation.tokens("tokens", tokens)
+        users = self.tables.users
+        used = users.c.quota_used + tokens
+        query = (
+            update(users)
+            .where(
+                users.c.id == user_id,
+                (users.c.quota_total.is_(None))
+                | (used + users.c.quota_reserved <= users.c.quota_total),
+            )
+            .values(quota_used=used)
+            .returning(
+                case(
+                    (users.c.quota_total.is_(None), None),
+                    else_=users.c.quota_total - users.c.quota_used - users.c.quota_reserved,
+                )
+            )
+        )
+        consumed = self.connection.execute(query).first()
+        if consumed is None:
+            raise QuotaExceeded(user_id, tokens, self.get(user_id).quota_remaining or 0)
+        remaining: int | None = consumed[0]
+        return remaining
+
+    def _row(self, user_id: str) -> Any:
+        statement = _by_id(self.tables)
+        return self.connection.execute(statement, {"user_id": user_id}).first()
+
+    def _index_preferences(self, user_id: str, preferences: Mapping[str, Any] | None) -> None:
+        rows = [
+            {"user_id": user_id, "digest": found}
+            for found in sorted(digests(dict(preferences or {})))
+        ]
+        if rows:
+            self.connection.execute(insert(self.tables.user_preferences), rows)
+
+
+@lru_cache(maxsize=64)
+def _by_id(tables: Tables) -> Select[Any]:
+    return select(tables.users).where(tables.users.c.id == bindparam("user_id"))
+
+
+def user_record(row: Any) -> UserRecord:
+    """Make a record of a row of ``users``."""
+    return UserRecord(
+        id=row.id,
+        name=row.name,
+        email=row.email,
+        quota_total=row.quota_total,
+        quota_used=row.quota_used,
+        quota_reserved=row.quota_reserved,
+        preferences=row.preferences,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )

@@ -1,0 +1,237 @@
+"""Who opens units and runs bodies in them, synchronously.
+
+``UnitRunner`` gives each call a transaction of its own and repeats it where that is safe;
+``JoinRunner`` runs calls inside a transaction that is open. Errors of the driver and of
+SQLAlchemy end here: what leaves is an ``AgentStoreError``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+from sqlalchemy import Connection, Engine
+
+from agentstore import migrations
+from agentstore.dialects import EngineDialect
+from agentstore.dialects.base import Mode
+from agentstore.errors import DatabaseBusy, TransactionMisuse
+from agentstore.recovery import HANDLED, Trouble, pause_before_retry, trouble
+from agentstore.schema import Names, tables
+from agentstore.settings import Settings
+from agentstore.unit import Unit
+
+T = TypeVar("T")
+
+READING = (Mode.READ, Mode.SNAPSHOT)
+
+
+class _Open:
+    """A transaction that a thread or task has open, to catch calls that would wait for it."""
+
+    __slots__ = ("active", "store")
+
+    def __init__(self, store: object) -> None:
+        self.store = store
+        self.active = True
+
+
+_open_here: ContextVar[tuple[_Open, ...]] = ContextVar("agentstore_open_transactions", default=())
+
+
+def refuse_inside_own_transaction(store: object) -> None:
+    """Refuse a call on a store by whoever has a transaction open on it.
+
+    On SQLite the call would wait for that transaction, and the transaction for the call; on
+    PostgreSQL it would silently not belong to it.
+
+    Raises:
+        TransactionMisuse: There is such a transaction.
+    """
+    if any(opened.store is store and opened.active for opened in _open_here.get()):
+        raise TransactionMisuse(
+            "This is called on the store inside its own transaction. Call the repositories of "
+            "the transaction: with store.transaction() as tx: tx.messages.save(...)."
+        )
+
+
+@contextmanager
+def announce_transaction(store: object) -> Iterator[None]:
+    """Mark that this thread or task has a transaction open on the store."""
+    refuse_inside_own_transaction(store)
+    opened = _Open(store)
+    token = _open_here.set((*_open_here.get(), opened))
+    try:
+        yield
+    finally:
+        opened.active = False
+        _open_here.reset(token)
+
+
+class JoinRunner:
+    """Runs bodies inside a transaction that is open.
+
+    Each write is a savepoint: if it fails and the caller goes on, nothing of it stays, and on
+    PostgreSQL the transaction can go on at all.
+    """
+
+    def __init__(self, unit: Unit) -> None:
+        """Join this unit."""
+        self._unit = unit
+        self._closed = False
+        self._busy = threading.Lock()
+
+    def close(self) -> None:
+        """Refuse all further calls."""
+        self._closed = True
+
+    def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
+        """Run a body; see ``Runner``."""
+        if self._closed:
+            raise TransactionMisuse(
+                "This transaction has ended. Begin another with store.transaction()."
+            )
+        with self._busy:  # a transaction shared by threads takes their calls one by one
+            try:
+                if mode in (Mode.READ, Mode.SNAPSHOT):
+                    return work(self._unit)
+                with self._unit.connection.begin_nested():
+                    return work(self._unit)
+            except HANDLED as error:
+                found = trouble(self._unit.dialect, Mode.WRITE, error, committing=False)
+                raise found.error from cause_of(error)
+
+
+class WriteTurns:
+    """Lets the writers of one store go one after the other, where the engine has one writer.
+
+    SQLite would make them wait too, but by polling, with pauses of up to 100 ms.
+    """
+
+    def __init__(self, dialect: EngineDialect, settings: Settings) -> None:
+        """Make a lock if the engine needs one."""
+        self._lock = threading.Lock() if dialect.single_writer else None
+        self._timeout = settings.busy_timeout
+
+    def acquire(self, mode: Mode) -> bool:
+        """Wait for the turn; say whether it has to be given back.
+
+        Raises:
+            DatabaseBusy: It did not come within busy_timeout.
+        """
+        if self._lock is None or mode in READING:
+            return False
+        if not self._lock.acquire(timeout=self._timeout):
+            raise DatabaseBusy(
+                "Another transaction of this store wrote for longer than busy_timeout. Keep "
+                "transactions short, and do not wait for a model inside one."
+            )
+        return True
+
+    def release(self) -> None:
+        """Give the turn back."""
+        assert self._lock is not None
+        self._lock.release()
+
+
+class UnitRunner:
+    """Opens a unit on a synchronous engine, runs a body, commits."""
+
+    def __init__(self, engine: Engine, dialect: EngineDialect, settings: Settings) -> None:
+        """Prepare the engine for each mode."""
+        self.engine = engine
+        self.dialect = dialect
+        self.settings = settings
+        self.tables = tables(names_on(dialect, settings))
+        self._engines = dialect.modes(engine)
+        self._turns = WriteTurns(dialect, settings)
+
+    def unit(self, connection: Connection) -> Unit:
+        """Give the unit of an open connection."""
+        return Unit(connection, self.dialect, self.tables, self.settings)
+
+    @contextmanager
+    def transaction(self, mode: Mode = Mode.WRITE) -> Iterator[Unit]:
+        """Open a unit; commit at the end of the block, or roll back if it raises.
+
+        Raises:
+            Trouble: The database failed.
+        """
+        committing = False
+        turn = self._turns.acquire(mode)
+        try:
+            with self._engines[mode].connect() as connection:
+                yield self.unit(connection)
+                committing = True
+                connection.commit()
+        except HANDLED as error:
+            found = trouble(self.dialect, mode, error, committing=committing)
+            raise found from cause_of(error)
+        finally:
+            if turn:
+                self._turns.release()
+
+    def once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
+        """Run a body in a transaction of its own, one time.
+
+        Raises:
+            Trouble: The database failed.
+        """
+        with self.transaction(mode) as unit:
+            return work(unit)
+
+    def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
+        """Run a body in a transaction of its own; see ``Runner``."""
+        attempt = 0
+        while True:
+            try:
+                return self.once(mode, work)
+            except Trouble as problem:
+                attempt += 1
+                pause = self.pause(problem, attempt, repeatable=repeatable or mode in READING)
+                if pause is None:
+                    raise problem.error from problem.__cause__
+            time.sleep(pause)
+
+    def pause(self, problem: Trouble, attempt: int, *, repeatable: bool) -> float | None:
+        """Give the seconds to wait before the next try; None if there is to be none."""
+        retries = self.settings.max_retries
+        return pause_before_retry(problem, attempt, repeatable=repeatable, max_retries=retries)
+
+    def open(self) -> None:
+        """Bring a new database to head, or refuse one that is not there.
+
+        Raises:
+            SchemaError: The schema is missing, behind or ahead.
+            DatabaseError: The database cannot be reached or read.
+        """
+        if self.run(Mode.READ, is_new, repeatable=True):
+            self.run(Mode.READ, migrate, repeatable=True)
+
+
+def is_new(unit: Unit) -> bool:
+    """Say whether the database is to be brought to head; refuse one that is not at head."""
+    if unit.dialect.brings_itself_to_head(unit.connection):
+        return True
+    migrations.check(unit.connection, unit.tables.names)
+    return False
+
+
+def migrate(unit: Unit) -> None:
+    """Bring a database to head, unless another process has done so meanwhile."""
+    unit.connection.rollback()
+    migrations.upgrade_connection(unit.connection, unit.tables.names)
+
+
+def names_on(dialect: EngineDialect, settings: Settings) -> Names:
+    """Give schema and prefix as the engine knows them."""
+    return settings.names if dialect.schemas else Names(None, settings.table_prefix)
+
+
+def cause_of(error: Exception) -> BaseException | None:
+    """Give the driver's own error; SQLAlchemy's around it would quote the statement."""
+    return getattr(error, "orig", None)

@@ -1,0 +1,211 @@
+"""The tables under the names that a database gives them: a schema and a prefix of one's own.
+
+The models carry the plain names. Where a store is opened with ``schema=`` or ``table_prefix=``,
+its repositories work on copies of the tables that carry the other names, constraints and
+indexes included; the plain ones are used as they are otherwise. Copies are made once for each
+pair of settings, so that statements built from them stay in SQLAlchemy's cache.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import cast
+
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    ForeignKeyConstraint,
+    Index,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.sql.elements import KeyedColumnElement
+
+from agentstore import models
+from agentstore.errors import InvalidInput
+
+_NAME = re.compile(r"[a-z_][a-z0-9_]*\Z")
+MAX_PREFIX = 15
+"""PostgreSQL cuts names at 63 bytes; the longest name of an index here has 47."""
+
+
+@dataclass(frozen=True)
+class Names:
+    """Where the tables are.
+
+    Attributes:
+        schema: The PostgreSQL schema; None means the connection's own, usually public.
+        prefix: What every table, index and constraint name carries in front of the table.
+    """
+
+    schema: str | None = None
+    prefix: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse names that would need quoting, or that PostgreSQL would cut."""
+        for setting, value in (("schema", self.schema), ("table_prefix", self.prefix or None)):
+            if value is not None and not _NAME.match(value):
+                raise InvalidInput(
+                    f"{setting} is {value!r}; use lower-case letters, digits and underscores, "
+                    "not starting with a digit."
+                )
+        if len(self.prefix) > MAX_PREFIX:
+            raise InvalidInput(f"table_prefix has {len(self.prefix)} characters; use up to 15.")
+
+
+class Tables:
+    """The tables of one database, by their model's name; see the module's docstring."""
+
+    def __init__(self, names: Names) -> None:
+        """Take the models' own tables, or make copies under other names."""
+        self.names = names
+        plain = names == Names()
+        self.metadata = models.Base.metadata if plain else _renamed(names)
+
+    def __getitem__(self, name: str) -> Table:
+        """Find a table by its plain name."""
+        key = f"{self.names.prefix}{name}"
+        return self.metadata.tables[f"{self.names.schema}.{key}" if self.names.schema else key]
+
+    @cached_property
+    def users(self) -> Table:
+        """See ``models.User``."""
+        return self["users"]
+
+    @cached_property
+    def user_preferences(self) -> Table:
+        """See ``models.UserPreference``."""
+        return self["user_preferences"]
+
+    @cached_property
+    def sessions(self) -> Table:
+        """See ``models.Session``."""
+        return self["sessions"]
+
+    @cached_property
+    def session_data(self) -> Table:
+        """See ``models.SessionData``."""
+        return self["session_data"]
+
+    @cached_property
+    def branches(self) -> Table:
+        """See ``models.Branch``."""
+        return self["branches"]
+
+    @cached_property
+    def messages(self) -> Table:
+        """See ``models.Message``."""
+        return self["messages"]
+
+    @cached_property
+    def message_tool_calls(self) -> Table:
+        """See ``models.MessageToolCall``."""
+        return self["message_tool_calls"]
+
+    @cached_property
+    def blobs(self) -> Table:
+        """See ``models.Blob``."""
+        return self["blobs"]
+
+    @cached_property
+    def attachments(self) -> Table:
+        """See ``models.Attachment``."""
+        return self["attachments"]
+
+    @cached_property
+    def tool_logs(self) -> Table:
+        """See ``models.ToolLog``."""
+        return self["tool_logs"]
+
+    @cached_property
+    def turn_usage(self) -> Table:
+        """See ``models.TurnUsage``."""
+        return self["turn_usage"]
+
+    @cached_property
+    def tasks(self) -> Table:
+        """See ``models.Task``."""
+        return self["tasks"]
+
+    @cached_property
+    def checkpoint_threads(self) -> Table:
+        """See ``models.CheckpointThread``."""
+        return self["checkpoint_threads"]
+
+
+@lru_cache(maxsize=64)
+def tables(names: Names = Names()) -> Tables:  # noqa: B008 - frozen
+    """Give the tables of a pair of settings; the same object for the same pair."""
+    return Tables(names)
+
+
+def _renamed(names: Names) -> MetaData:
+    source = models.Base.metadata
+    target = MetaData(schema=names.schema)
+    for table in source.sorted_tables:
+        _copy(table, target, names)
+    return target
+
+
+def _copy(table: Table, target: MetaData, names: Names) -> Table:
+    new_name = f"{names.prefix}{table.name}"
+    dialect_options = {"sqlite_autoincrement": table.dialect_options["sqlite"]["autoincrement"]}
+    copy = Table(new_name, target, *(_column(c) for c in table.columns), **dialect_options)
+
+    def named(constraint: object) -> str:
+        name = cast(str, getattr(constraint, "name", None))
+        return name.replace(table.name, new_name, 1)
+
+    for constraint in sorted(table.constraints, key=lambda c: str(c.name)):
+        columns = [c.name for c in getattr(constraint, "columns", ())]
+        if isinstance(constraint, PrimaryKeyConstraint):
+            copy.append_constraint(PrimaryKeyConstraint(*columns, name=named(constraint)))
+        elif isinstance(constraint, UniqueConstraint):
+            copy.append_constraint(UniqueConstraint(*columns, name=named(constraint)))
+        elif isinstance(constraint, CheckConstraint):
+            copy.append_constraint(
+                CheckConstraint(text(str(constraint.sqltext)), name=named(constraint))
+            )
+        elif isinstance(constraint, ForeignKeyConstraint):
+            referred = f"{names.prefix}{constraint.referred_table.name}"
+            qualified = f"{names.schema}.{referred}" if names.schema else referred
+            copy.append_constraint(
+                ForeignKeyConstraint(
+                    columns,
+                    [f"{qualified}.{element.column.name}" for element in constraint.elements],
+                    name=named(constraint),
+                    ondelete=constraint.ondelete,
+                )
+            )
+    for index in sorted(table.indexes, key=lambda i: str(i.name)):
+        where = index.dialect_options["postgresql"].get("where")
+        Index(
+            named(index),
+            *(
+                copy.c[e.name]
+                if isinstance(e, KeyedColumnElement)
+                else text(str(e).replace(f"{table.name}.", ""))
+                for e in index.expressions
+            ),
+            unique=index.unique,
+            sqlite_where=where,
+            postgresql_where=where,
+            _table=copy,
+        )
+    return copy
+
+
+def _column(column: Column[object]) -> Column[object]:
+    return Column(
+        column.name,
+        column.type,
+        nullable=column.nullable,
+        primary_key=column.primary_key,
+        autoincrement=column.autoincrement,
+        server_default=column.server_default,
+    )

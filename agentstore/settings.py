@@ -1,0 +1,112 @@
+"""How a store is opened: everything that is not the URL.
+
+One frozen dataclass holds the settings with their defaults and reasons. ``StoreOptions`` is the
+same list as keyword arguments, so that ``Store(url, synchronous="NORMAL")`` is typed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal, TypedDict
+
+from agentstore.errors import InvalidInput
+from agentstore.redaction import Secrets
+from agentstore.schema import Names
+
+DEFAULT_URL = "sqlite:///agentstore.db"
+URL_VARIABLE = "AGENTSTORE_URL"
+
+Synchronous = Literal["FULL", "EXTRA", "NORMAL", "OFF"]
+Clock = Callable[[], datetime]
+
+
+def default_url() -> str:
+    """Give the URL for whoever names none: ``AGENTSTORE_URL``, else a file in this folder."""
+    return os.environ.get(URL_VARIABLE) or DEFAULT_URL
+
+
+def utc_now() -> datetime:
+    """Give the present instant, in UTC."""
+    return datetime.now(UTC)
+
+
+class StoreOptions(TypedDict, total=False):
+    """The keyword arguments of ``Store`` and ``AsyncStore``; see ``Settings``."""
+
+    schema: str | None
+    table_prefix: str
+    pool_size: int
+    max_overflow: int
+    pool_timeout: float
+    connect_timeout: float
+    ping_after: float
+    prepare_threshold: int | None
+    busy_timeout: float
+    synchronous: Synchronous
+    max_retries: int
+    secrets: Secrets
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a store.
+
+    Attributes:
+        schema: PostgreSQL schema of the tables; None means the connection's own (public).
+            Ignored on SQLite, which has none.
+        table_prefix: What the tables' names begin with, on both engines: up to 15 lower-case
+            letters, digits and underscores.
+        pool_size: Connections kept open. An in-memory SQLite database has always one.
+        max_overflow: Connections opened beyond that under load, and closed again after.
+        pool_timeout: Seconds to wait for a free connection before ``DatabaseBusy``.
+        connect_timeout: Seconds to wait for a PostgreSQL server before ``DatabaseUnreachable``.
+        ping_after: A connection that lay idle for longer than so many seconds is tested before
+            it is used, and replaced if it died; a test costs one round trip on PostgreSQL.
+        prepare_threshold: After how many executions psycopg prepares a statement on the server.
+            Set None behind pgbouncer in transaction mode.
+        busy_timeout: Seconds that a SQLite writer waits for other processes before
+            ``DatabaseBusy``.
+        synchronous: SQLite's durability. FULL, the default, survives a power cut. With NORMAL
+            the last commits before a power cut may be lost, though never by a killed process;
+            OFF risks the file.
+        max_retries: How often a call is repeated, where that is safe, after a conflict or a
+            broken connection.
+        secrets: What is done about secrets in session configs and tool logs.
+        clock: Where the present comes from; it must give aware datetimes.
+    """
+
+    schema: str | None = None
+    table_prefix: str = ""
+    pool_size: int = 10
+    max_overflow: int = 20
+    pool_timeout: float = 30.0
+    connect_timeout: float = 10.0
+    ping_after: float = 5.0
+    prepare_threshold: int | None = 5
+    busy_timeout: float = 30.0
+    synchronous: Synchronous = "FULL"
+    max_retries: int = 5
+    secrets: Secrets = field(default_factory=Secrets)
+    clock: Clock = utc_now
+
+    def __post_init__(self) -> None:
+        """Refuse what could only fail later, and less clearly."""
+        Names(self.schema, self.table_prefix)
+        if self.synchronous not in ("FULL", "EXTRA", "NORMAL", "OFF"):
+            raise InvalidInput(
+                f"synchronous is {self.synchronous!r}; use FULL, EXTRA, NORMAL or OFF."
+            )
+        for name in ("pool_timeout", "connect_timeout", "ping_after", "busy_timeout"):
+            if getattr(self, name) < 0:
+                raise InvalidInput(f"{name} is negative; use seconds, zero or more.")
+        if self.pool_size < 1 or self.max_overflow < 0 or self.max_retries < 0:
+            raise InvalidInput("pool_size starts at 1, max_overflow and max_retries at 0.")
+
+    @property
+    def names(self) -> Names:
+        """Where the tables are."""
+        return Names(self.schema, self.table_prefix)

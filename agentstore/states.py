@@ -1,0 +1,43 @@
+"""The lives of a session and of a task, and the roles of a message.
+
+The one place that says which status may follow which. The models make CHECK constraints of the
+names, the repositories make conditional updates of the arrows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+SESSION_STATUSES = ("active", "paused", "waiting_user", "completed", "cancelled", "failed")
+
+SESSION_TRANSITIONS: Mapping[str, frozenset[str]] = {
+    "active": frozenset({"paused", "waiting_user", "completed", "cancelled", "failed"}),
+    "paused": frozenset({"active", "completed", "cancelled", "failed"}),
+    "waiting_user": frozenset({"active", "completed", "cancelled", "failed"}),
+    "completed": frozenset(),
+    "cancelled": frozenset(),
+    "failed": frozenset(),
+}
+"""From each status of a session, the statuses that may follow."""
+
+TASK_STATUSES = ("pending", "running", "paused", "completed", "failed", "cancelled", "dead")
+
+TASK_TRANSITIONS: Mapping[str, frozenset[str]] = {
+    "pending": frozenset({"running", "paused", "cancelled"}),
+    "running": frozenset({"pending", "paused", "completed", "failed", "cancelled", "dead"}),
+    "paused": frozenset({"pending", "cancelled"}),
+    "failed": frozenset({"pending", "dead"}),
+    "dead": frozenset({"pending"}),
+    "completed": frozenset(),
+    "cancelled": frozenset(),
+}
+"""From each status of a task, the statuses that may follow; pending again is a retry."""
+
+MESSAGE_STATUSES = ("complete", "streaming", "incomplete")
+
+
+def sources(transitions: Mapping[str, frozenset[str]], wanted: str) -> tuple[str, ...]:
+    """List the statuses from which ``wanted`` can be reached in one step, sorted."""
+    return tuple(sorted(status for status, onward in transitions.items() if wanted in onward))

@@ -1,0 +1,185 @@
+"""The store: repositories over one database, synchronously.
+
+A call on one of the store's repositories is a transaction of its own. ``transaction()`` makes
+several calls one; ``run()`` does the same with a function, and repeats it after a conflict.
+
+A store may be used from any number of threads. After ``fork()`` the child must open its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+from sqlalchemy import URL, Engine
+
+from agentstore.dialects import dialect_for
+from agentstore.dialects.base import Mode
+from agentstore.engine import adopt_engine, open_engine, parse_url
+from agentstore.recovery import Trouble
+from agentstore.repositories import Messages, Sessions, Tasks, ToolLogs, Usage, Users
+from agentstore.runners import (
+    JoinRunner,
+    UnitRunner,
+    announce_transaction,
+    refuse_inside_own_transaction,
+)
+from agentstore.settings import Settings, StoreOptions
+from agentstore.unit import Runner, Unit
+
+T = TypeVar("T")
+
+
+class Repositories:
+    """The repositories, bound to whatever runs them: a store, or a transaction."""
+
+    def __init__(self, runner: Runner) -> None:
+        """Bind all repositories to one runner."""
+        self.users = Users(runner)
+        self.sessions = Sessions(runner)
+        self.messages = Messages(runner)
+        self.tool_logs = ToolLogs(runner)
+        self.tasks = Tasks(runner)
+        self.usage = Usage(runner)
+
+
+class Transaction(Repositories):
+    """The repositories inside one transaction."""
+
+
+class Store(Repositories):
+    """A database of agents' memory.
+
+    Example:
+        >>> with Store("sqlite:///agent.db") as store:
+        ...     session = store.sessions.create(title="Weather")
+        ...     message = store.messages.save(session.id, "user", "How is the weather?")
+
+    Attributes:
+        users: See ``Users``.
+        sessions: See ``Sessions``.
+        messages: See ``Messages``.
+        tool_logs: See ``ToolLogs``.
+        tasks: See ``Tasks``.
+        usage: See ``Usage``.
+    """
+
+    def __init__(
+        self,
+        url: str | URL | None = None,
+        *,
+        engine: Engine | None = None,
+        **options: Unpack[StoreOptions],
+    ) -> None:
+        """Open a database; a new SQLite file is made and brought to the newest schema.
+
+        Args:
+            url: ``sqlite:///file.db``, ``sqlite://`` (in memory) or
+                ``postgresql://user@host/database``; None means ``AGENTSTORE_URL``, else
+                ``sqlite:///agentstore.db``.
+            engine: An engine of the application's own, instead of a URL. Connection events are
+                added to it; closing the store does not dispose of it.
+            options: See ``Settings``.
+
+        Raises:
+            UnsupportedUrl: The URL is not one of those.
+            DatabaseError: The database cannot be reached, read or written.
+            SchemaError: Its schema is missing, behind or ahead; the error says what to run.
+        """
+        settings = Settings(**options)
+        self._owns_engine = engine is None
+        if engine is None:
+            parsed = parse_url(url)
+            dialect = dialect_for(parsed)
+            engine = open_engine(parsed, settings)
+        else:
+            dialect = adopt_engine(engine, settings)
+        self._engine = engine
+        self._runner = UnitRunner(engine, dialect, settings)
+        super().__init__(_StoreRunner(self, self._runner))
+        try:
+            self._runner.open()
+        except BaseException:
+            self.close()
+            raise
+
+    def __repr__(self) -> str:
+        """Name the database, without its password."""
+        return f"Store({self._engine.url.render_as_string(hide_password=True)!r})"
+
+    def __enter__(self) -> Self:
+        """Give the store, which is open already."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the store."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the store's connections; those of an engine handed in stay open."""
+        if self._owns_engine:
+            self._engine.dispose()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Make several calls one: all of them happen, or, if the block raises, none.
+
+        Inside the block use the repositories of the transaction, not the store's. On SQLite
+        nobody else can write until the block ends, so do not wait for a model in it.
+
+        Raises:
+            TransactionMisuse: The store is called inside the block.
+            ConnectionLost: The connection broke; ``in_doubt`` says whether in the commit.
+        """
+        with announce_transaction(self):
+            try:
+                with self._runner.transaction() as unit:
+                    unit.connection.begin()
+                    joined = JoinRunner(unit)
+                    try:
+                        yield Transaction(joined)
+                    finally:
+                        joined.close()
+            except Trouble as problem:
+                raise problem.error from problem.__cause__
+
+    def run(self, work: Callable[[Transaction], T]) -> T:
+        """Run a function in a transaction, and again if the database rolled it back for a
+        conflict or lost the connection before the commit.
+
+        Args:
+            work: Gets the transaction's repositories. It may run several times, so it should
+                have no effects elsewhere.
+
+        Returns:
+            What the function returned.
+        """
+
+        def body(unit: Unit) -> T:
+            joined = JoinRunner(unit)
+            try:
+                return work(Transaction(joined))
+            finally:
+                joined.close()
+
+        with announce_transaction(self):
+            return self._runner.run(Mode.WRITE, body, repeatable=False)
+
+
+class _StoreRunner:
+    """Runs a store's own calls, and catches those inside its own transaction."""
+
+    def __init__(self, store: Store, runner: UnitRunner) -> None:
+        self._store = store
+        self._runner = runner
+
+    def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
+        refuse_inside_own_transaction(self._store)
+        return self._runner.run(mode, work, repeatable=repeatable)

@@ -1,0 +1,63 @@
+"""A unit of work: one transaction, and what the code in it needs.
+
+A repository method is a body that runs inside a unit. Who opens the unit, in which thread, on
+which kind of engine, and whether it is repeated after a conflict, is a ``Runner``'s business:
+``Store`` has one, ``AsyncStore`` has others, a transaction has one that joins it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol, TypeVar
+
+from sqlalchemy import Connection
+
+from agentstore.dialects.base import EngineDialect, Mode
+from agentstore.schema import Tables
+from agentstore.settings import Settings
+from agentstore.types import require_utc
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a body works with.
+
+    Attributes:
+        connection: In a transaction, or in autocommit where the mode allows; never to be
+            committed or closed by a body.
+    """
+
+    connection: Connection
+    dialect: EngineDialect
+    tables: Tables
+    settings: Settings
+
+    def now(self) -> datetime:
+        """Read the store's clock, in UTC."""
+        return require_utc("the clock's time", self.settings.clock())
+
+
+class Runner(Protocol):
+    """Opens units and runs bodies in them, synchronously."""
+
+    def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
+        """Run a body in a unit.
+
+        Args:
+            mode: What the body needs from its transaction.
+            work: The body. It may be run more than once, never after it was committed, unless
+                repeatable.
+            repeatable: Whether a write whose outcome is in doubt may be repeated, because it
+                carries an idempotency key.
+        """
+
+
+class AsyncRunner(Protocol):
+    """Opens units and runs bodies in them, for coroutines; see ``Runner``."""
+
+    async def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
+        """Run a body in a unit without holding up the event loop."""

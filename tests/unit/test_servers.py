@@ -1,0 +1,386 @@
+"""The PostgreSQL servers of the test-suite start anywhere and leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import LiteralString
+from urllib.parse import parse_qs, urlsplit
+
+import psycopg
+import pytest
+
+from tests import servers
+from tests.servers import Installation, Server, installations
+
+INSTALLATIONS = installations()
+ROOT = Path(__file__).parents[2]
+STARTS_A_SERVER = """
+import sys
+from pathlib import Path
+from tests.servers import Installation, Server
+server = Server(Installation(Path(sys.argv[1]), "", ""))
+server.start()
+print(server.url, flush=True)
+sys.stdin.read()
+"""
+
+each_installation = pytest.mark.parametrize(
+    "installation", INSTALLATIONS, ids=[f"{each.origin}-{each.version}" for each in INSTALLATIONS]
+)
+sees_processes = pytest.mark.skipif(
+    not Path("/proc/self/cwd").exists(), reason="only Linux shows where other processes work"
+)
+
+
+@pytest.fixture(scope="module", params=INSTALLATIONS, ids=lambda each: each.origin)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """Return a server of each installation, which the tests share and do not stop."""
+    with Server(request.param) as server:
+        yield server
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Return the directories that the servers have created so far, whether they still exist."""
+    created: list[Path] = []
+    create = servers._temporary_directory
+
+    def recorded() -> Path:
+        created.append(create())
+        return created[-1]
+
+    monkeypatch.setattr(servers, "_temporary_directory", recorded)
+    return created
+
+
+def connect(url: str) -> psycopg.Connection:
+    """Connect to the database of an SQLAlchemy URL."""
+    return psycopg.connect(url.replace("+psycopg", ""))
+
+
+def ask(url: str, question: LiteralString) -> object:
+    """Return the first column of the first row of the answer."""
+    with connect(url) as connection:
+        row = connection.execute(question).fetchone()
+    return row and row[0]
+
+
+def directory_of(url: str) -> Path:
+    """Return the directory in which the server of a URL keeps all it has."""
+    return Path(parse_qs(urlsplit(url).query)["host"][0])
+
+
+def processes_of(directory: Path) -> list[str]:
+    """Return the ids of a server's processes: all work in its directory, even a removed one."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        # It is gone by now, or it belongs to somebody else.
+        with contextlib.suppress(OSError):
+            if str((process / "cwd").readlink()).startswith(f"{directory}/"):
+                found.append(process.name)
+    return found
+
+
+def wait_until_gone(directory: Path) -> None:
+    """Return when no process of a server is left, or fail after 20 seconds."""
+    deadline = time.monotonic() + 20
+    while left := processes_of(directory):
+        assert time.monotonic() < deadline, f"processes are left: {left}"
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def python_with_a_server(
+    installation: Installation,
+) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Run a Python that starts a server and goes on until its standard input is closed."""
+    # A copy for another account is to be made here: a Python that is killed would leave it behind.
+    reachable = servers._reachable(installation.bin)
+    python = subprocess.Popen(  # noqa: S603 - this interpreter and the script above
+        [sys.executable, "-c", STARTS_A_SERVER, str(reachable)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with python:
+        assert python.stdout is not None
+        directory = directory_of(python.stdout.readline().strip())
+        try:
+            assert processes_of(directory)
+            yield python, directory
+        finally:
+            python.kill()
+            python.wait()
+            wait_until_gone(directory)
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def installation_of_scripts(directory: Path, *, initdb: str, postgres: str) -> Installation:
+    """Create an installation whose programs are shell scripts."""
+    binaries = directory / "bin"
+    binaries.mkdir()
+    for name, script in (("initdb", initdb), ("postgres", postgres)):
+        (binaries / name).write_text(f"#!/bin/sh\n{script}\n")
+        (binaries / name).chmod(0o755)
+    return Installation(binaries, "0", "system")
+
+
+def test_a_machine_that_runs_these_tests_has_an_installation() -> None:
+    assert INSTALLATIONS
+
+
+def test_the_wheel_comes_before_the_system_and_nothing_comes_twice() -> None:
+    origins = [installation.origin for installation in INSTALLATIONS]
+    assert origins in (["wheel", "system"], ["wheel"], ["system"])
+    assert len({installation.bin.resolve() for installation in INSTALLATIONS}) == len(INSTALLATIONS)
+
+
+def test_the_newest_of_several_installations_is_found_by_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version in ("9.6.24", "16.14", "18.4", "17.9 (Debian 17.9-1)"):
+        place = tmp_path / version[:2].strip(".")
+        place.mkdir()
+        said = f"echo 'postgres (PostgreSQL) {version}'"
+        installation_of_scripts(place, initdb="exit 0", postgres=said)
+    # One that cannot create a data directory does not count, however new it is.
+    broken = tmp_path / "19"
+    broken.mkdir()
+    said = "echo 'postgres (PostgreSQL) 19.1'"
+    installation_of_scripts(broken, initdb="exit 0", postgres=said)
+    (broken / "bin" / "initdb").unlink()
+    monkeypatch.setattr(servers, "_wheel_directories", lambda: tmp_path.glob("*/bin"))
+    monkeypatch.setattr(servers, "_system_directories", lambda: tmp_path.glob("1?/bin"))
+    expected = Installation((tmp_path / "18" / "bin").resolve(), "18.4", "wheel")
+    assert installations() == [expected]
+
+
+def test_without_any_postgresql_there_are_no_installations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "_wheel_directories", lambda: [tmp_path])
+    monkeypatch.setattr(servers, "_system_directories", lambda: [tmp_path / "missing"])
+    assert installations() == []
+
+
+def test_a_started_server_answers_as_the_version_that_was_asked_for(server: Server) -> None:
+    assert ask(server.url, "select 1") == 1
+    versions = [installation.version for installation in INSTALLATIONS]
+    assert str(ask(server.url, "show server_version")).split()[0] in versions
+    assert ask(server.url, "show server_encoding") == "UTF8"
+
+
+def test_the_socket_path_is_short_enough_whatever_the_temporary_directory(server: Server) -> None:
+    assert len(os.fsencode(directory_of(server.url) / ".s.PGSQL.65535")) < 104
+
+
+def test_a_server_is_reachable_through_its_socket_only(server: Server) -> None:
+    assert ask(server.url, "show listen_addresses") == ""
+    assert directory_of(server.url).stat().st_mode & 0o077 == 0
+
+
+def test_a_server_does_not_wait_for_the_disk(server: Server) -> None:
+    assert ask(server.url, "show fsync") == "off"
+    assert ask(server.url, "show synchronous_commit") == "off"
+    assert ask(server.url, "show full_page_writes") == "off"
+
+
+@each_installation
+def test_a_durable_server_waits_for_the_disk(installation: Installation) -> None:
+    with Server(installation, durable=True) as server:
+        assert ask(server.url, "show fsync") == "on"
+        assert ask(server.url, "show synchronous_commit") == "on"
+        assert ask(server.url, "show full_page_writes") == "on"
+
+
+def test_a_created_database_has_an_url_of_its_own(server: Server) -> None:
+    url = server.create_database("of_its_own")
+    assert ask(url, "select current_database()") == "of_its_own"
+    server.drop_database("of_its_own")
+
+
+def test_a_database_starts_as_a_copy_of_its_template(server: Server) -> None:
+    template = server.create_database("pattern")
+    with connect(template) as connection:
+        connection.execute("create table kept as select 42 as answer")
+    copy = server.create_database("copy", template="pattern")
+    assert ask(copy, "select answer from kept") == 42
+    server.drop_database("copy")
+    server.drop_database("pattern")
+
+
+def test_a_database_name_may_need_quotes(server: Server) -> None:
+    server.create_database('With "quotes" and-more')
+    server.drop_database('With "quotes" and-more')
+
+
+def test_a_database_is_dropped_whoever_is_connected(server: Server) -> None:
+    url = server.create_database("busy")
+    with connect(url) as connection:
+        server.drop_database("busy")
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("select 1")
+    with pytest.raises(psycopg.OperationalError, match="does not exist"):
+        connect(url)
+
+
+@sees_processes
+@each_installation
+def test_a_stopped_server_leaves_no_process_and_no_directory(installation: Installation) -> None:
+    server = Server(installation)
+    server.start()
+    directory = directory_of(server.url)
+    with connect(server.url):
+        assert processes_of(directory)
+        server.stop()
+    assert not processes_of(directory)
+    assert not directory.exists()
+    server.stop()
+
+
+def test_a_stopped_server_starts_again_with_nothing_in_it() -> None:
+    server = Server(INSTALLATIONS[0])
+    with server:
+        server.create_database("former")
+    with server:
+        assert ask(server.url, "select count(*) from pg_database where datname = 'former'") == 0
+
+
+@sees_processes
+@each_installation
+def test_a_python_that_is_killed_leaves_no_server(installation: Installation) -> None:
+    if "setpriv" not in servers._launcher().prefix:
+        pytest.skip("only setpriv ties a server to a Python that is killed")
+    with python_with_a_server(installation) as (python, directory):
+        python.kill()
+        python.wait()
+        wait_until_gone(directory)
+
+
+@sees_processes
+@each_installation
+def test_a_python_that_forgets_to_stop_leaves_no_server(installation: Installation) -> None:
+    with python_with_a_server(installation) as (python, directory):
+        python.communicate()
+        assert python.returncode == 0
+        assert not processes_of(directory)
+        assert not directory.exists()
+
+
+@each_installation
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_hard_stop_breaks_connections_and_keeps_what_was_committed(
+    installation: Installation, durable: bool
+) -> None:
+    with Server(installation, durable=durable) as server:
+        with connect(server.url) as connection:
+            connection.execute("create table kept as select 42 as answer")
+            connection.commit()
+            server.stop_hard()
+            with pytest.raises(psycopg.OperationalError):
+                connection.execute("select 1")
+        with pytest.raises(psycopg.OperationalError):
+            ask(server.url, "select 1")
+        server.restart()
+        assert ask(server.url, "select answer from kept") == 42
+
+
+@each_installation
+def test_a_restart_of_a_running_server_breaks_connections_too(installation: Installation) -> None:
+    with (
+        Server(installation) as server,
+        connect(server.url) as connection,
+    ):
+        server.restart()
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("select 1")
+        assert ask(server.url, "select 1") == 1
+
+
+def test_a_server_that_is_not_started_has_no_url() -> None:
+    server = Server(Installation(Path("/nowhere"), "0", "system"))
+    for use in (lambda: server.url, server.restart, lambda: server.create_database("any")):
+        with pytest.raises(RuntimeError, match="not started"):
+            use()
+
+
+def test_a_started_server_refuses_to_start_once_more(server: Server) -> None:
+    with pytest.raises(RuntimeError, match="already started"):
+        server.start()
+    assert ask(server.url, "select 1") == 1
+
+
+def test_a_failing_initdb_is_quoted_and_leaves_nothing(
+    tmp_path: Path, temporary: list[Path]
+) -> None:
+    broken = installation_of_scripts(
+        tmp_path, initdb='[ "$1" = --version ] || { echo no room >&2; exit 1; }', postgres="exit 0"
+    )
+    with pytest.raises(RuntimeError, match="no room"):
+        Server(broken).start()
+    assert not temporary[-1].exists()
+
+
+def test_a_failing_server_is_quoted_at_once_and_leaves_nothing(
+    tmp_path: Path, temporary: list[Path]
+) -> None:
+    broken = installation_of_scripts(
+        tmp_path, initdb="exit 0", postgres="echo FATAL: out of luck >&2; exit 1"
+    )
+    before = time.monotonic()
+    with pytest.raises(RuntimeError, match="FATAL: out of luck"):
+        Server(broken).start()
+    assert time.monotonic() - before < 10
+    assert not temporary[-1].exists()
+
+
+def test_a_c_library_without_the_utf8_locale_gets_the_plain_one(
+    tmp_path: Path, temporary: list[Path]
+) -> None:
+    said = 'case "$*" in *C.UTF-8) echo invalid locale name \\"C.UTF-8\\" >&2; exit 1;; esac'
+    plain = installation_of_scripts(tmp_path, initdb=said, postgres="echo came so far; exit 1")
+    with pytest.raises(RuntimeError, match="came so far"):
+        Server(plain).start()
+
+
+@each_installation
+def test_root_runs_an_installation_that_only_root_can_reach(
+    installation: Installation, tmp_path: Path, temporary: list[Path]
+) -> None:
+    if servers._launcher().owner is None:
+        pytest.skip("no account is stepped down to here")
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    package = installation.bin.parent.parent
+    for neighbour in (package, package.with_name(f"{package.name}.libs")):
+        (closed / neighbour.name).symlink_to(neighbour)
+    hidden = closed / installation.bin.relative_to(package.parent)
+    with Server(Installation(hidden, installation.version, installation.origin)) as server:
+        assert ask(server.url, "select 1") == 1
+        assert len(temporary) == 2, "the copy and the data"
+
+
+def test_root_without_setpriv_and_unshare_is_told_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RuntimeError, match="install util-linux"):
+        servers._launcher.__wrapped__()
+
+
+def test_a_user_without_setpriv_runs_the_server_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "true").symlink_to(shutil.which("true") or "true")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert servers._launcher.__wrapped__() == ((), None)
