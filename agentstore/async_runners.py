@@ -221,7 +221,9 @@ class GreenletRunner:
             try:
                 async with self._engines[Mode.WRITE].connect() as connection:
                     await connection.begin()
-                    joined = JoinRunner(self._runner.unit(connection.sync_connection))
+                    sync_connection = connection.sync_connection
+                    assert sync_connection is not None
+                    joined = JoinRunner(self._runner.unit(sync_connection))
                     try:
                         yield _AsyncJoinRunner(
                             joined, lambda call: connection.run_sync(lambda _: call())

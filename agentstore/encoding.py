@@ -1,14 +1,14 @@
-"""Text and JSON that come back exactly as they went in, from either engine.
+r"""Text and JSON that come back exactly as they went in, from either engine.
 
 The idea: PostgreSQL refuses NUL and lone surrogates in text, its ``json`` operators fail on
-``\\u0000``, its ``jsonb`` sorts keys and rewrites numbers, and SQLite's functions stop at NUL.
+``\u0000``, its ``jsonb`` sorts keys and rewrites numbers, and SQLite's functions stop at NUL.
 So whatever an engine cannot carry is written as U+FDD0 followed by four hexadecimal digits, and
 U+FDD0 itself likewise. Unicode reserves that code point for a program's internal use, so
 ordinary text is stored as it is and stays readable to everyone.
 
 JSON is kept as text: the keys in their order, ``-0.0``, ``1e22`` and integers of any size as
 Python writes them, non-ASCII characters as themselves. What is stored is always valid JSON
-without ``\\u0000``, so that PostgreSQL can cast it to jsonb.
+without ``\u0000``, so that PostgreSQL can cast it to jsonb.
 
 The invariant, held by property tests: ``decode_text(encode_text(s)) == s`` for every str, and
 ``load_json(dump_json(v)) == v`` for everything that JSON can say, where a tuple comes back as

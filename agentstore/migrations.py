@@ -40,7 +40,7 @@ from agentstore.errors import (
     SchemaMissing,
     SchemaOutdated,
 )
-from agentstore.schema import Names, tables
+from agentstore.schema import PLAIN, Names, tables
 from agentstore.settings import Settings
 
 if TYPE_CHECKING:
@@ -79,15 +79,15 @@ def upgrade(
         SchemaFromFuture: The database is at a revision that this version does not know.
         DatabaseError: The database failed; it is as it was before.
     """
-    return _migrate(url, "upgrade", revision, names or Names())
+    return _migrate(url, "upgrade", revision, names or PLAIN)
 
 
 def downgrade(url: str | URL | None = None, *, revision: str, names: Names | None = None) -> str:
     """Take a database back to a revision; ``base`` drops everything. See ``upgrade``."""
-    return _migrate(url, "downgrade", revision, names or Names())
+    return _migrate(url, "downgrade", revision, names or PLAIN)
 
 
-def current(connection: Connection, names: Names = Names()) -> str | None:  # noqa: B008 - frozen
+def current(connection: Connection, names: Names = PLAIN) -> str | None:
     """Read the revision of a database; None where there is no agentstore schema."""
     version = _version_table(names)
     if not inspect(connection).has_table(version.name, schema=version.schema):
@@ -95,7 +95,7 @@ def current(connection: Connection, names: Names = Names()) -> str | None:  # no
     return connection.execute(select(version.c.version_num)).scalar()
 
 
-def check(connection: Connection, names: Names = Names()) -> None:  # noqa: B008 - frozen
+def check(connection: Connection, names: Names = PLAIN) -> None:
     """Refuse a database that is not at head.
 
     Raises:
@@ -115,8 +115,8 @@ def check(connection: Connection, names: Names = Names()) -> None:  # noqa: B008
 
 def upgrade_connection(
     connection: Connection,
-    names: Names = Names(),
-    revision: str = "head",  # noqa: B008 - frozen
+    names: Names = PLAIN,
+    revision: str = "head",
 ) -> None:
     """Bring the database of an open connection to a revision, and commit.
 

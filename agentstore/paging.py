@@ -68,4 +68,4 @@ class Cursors:
             raise InvalidCursor("belongs to another query")
         if len(key) != length or not all(type(k) is int and abs(k) <= MAX_INTEGER for k in key):
             raise InvalidCursor("cannot be read")
-        return key
+        return [int(number) for number in key]

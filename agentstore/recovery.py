@@ -28,7 +28,7 @@ HANDLED = (StatementError, PoolTimeout, InvalidRequestError)
 """What SQLAlchemy raises in a unit."""
 
 
-class Trouble(Exception):  # noqa: N818 - never leaves the runners
+class Trouble(Exception):
     """A unit failed.
 
     Attributes:
@@ -43,9 +43,7 @@ class Trouble(Exception):  # noqa: N818 - never leaves the runners
         self.in_doubt = in_doubt
 
 
-def trouble(
-    dialect: EngineDialect, mode: Mode, error: Exception, *, committing: bool
-) -> Trouble:
+def trouble(dialect: EngineDialect, mode: Mode, error: Exception, *, committing: bool) -> Trouble:
     """Say what an error of SQLAlchemy's means.
 
     Args:

@@ -19,11 +19,37 @@ from agentstore.errors import SecretRefused
 REDACTED = "[redacted]"
 
 KEYS = frozenset(
-    "apikey authorization auth bearer credential credentials passphrase passwd password "
-    "privatekey proxyauthorization pwd secret sessiontoken setcookie cookie token".split()
+    {
+        "apikey",
+        "auth",
+        "authorization",
+        "bearer",
+        "cookie",
+        "credential",
+        "credentials",
+        "passphrase",
+        "passwd",
+        "password",
+        "privatekey",
+        "proxyauthorization",
+        "pwd",
+        "secret",
+        "sessiontoken",
+        "setcookie",
+        "token",
+    }
 )
-ENDINGS = ("apikey", "password", "secret", "secretkey", "accesstoken", "authtoken", "privatekey",
-           "refreshtoken", "accesskey")  # fmt: skip
+ENDINGS = (
+    "accesskey",
+    "accesstoken",
+    "apikey",
+    "authtoken",
+    "password",
+    "privatekey",
+    "refreshtoken",
+    "secret",
+    "secretkey",
+)
 PATTERNS = (
     r"\b(?i:bearer)\s+[A-Za-z0-9._~+/=-]{12,}",
     r"\bsk-[A-Za-z0-9_-]{16,}",

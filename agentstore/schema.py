@@ -58,13 +58,17 @@ class Names:
             raise InvalidInput(f"table_prefix has {len(self.prefix)} characters; use up to 15.")
 
 
+PLAIN = Names()
+"""No schema and no prefix."""
+
+
 class Tables:
     """The tables of one database, by their model's name; see the module's docstring."""
 
     def __init__(self, names: Names) -> None:
         """Take the models' own tables, or make copies under other names."""
         self.names = names
-        plain = names == Names()
+        plain = names == PLAIN
         self.metadata = models.Base.metadata if plain else _renamed(names)
 
     def __getitem__(self, name: str) -> Table:
@@ -139,7 +143,7 @@ class Tables:
 
 
 @lru_cache(maxsize=64)
-def tables(names: Names = Names()) -> Tables:  # noqa: B008 - frozen
+def tables(names: Names = Names()) -> Tables:
     """Give the tables of a pair of settings; the same object for the same pair."""
     return Tables(names)
 

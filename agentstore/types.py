@@ -21,7 +21,16 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, DateTime, Dialect, Integer, Text, cast, type_coerce
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    DateTime,
+    Dialect,
+    Integer,
+    Text,
+    cast,
+    type_coerce,
+)
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
 from agentstore.encoding import decode_text, dump_json, encode_text, load_json

@@ -21,7 +21,6 @@ from sqlalchemy import (
     Engine,
     FromClause,
     Select,
-    Sequence as DatabaseSequence,
     Text,
     bindparam,
     cast,
@@ -31,6 +30,9 @@ from sqlalchemy import (
     select,
     true,
     update,
+)
+from sqlalchemy import (
+    Sequence as DatabaseSequence,
 )
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -324,15 +326,17 @@ def _new_rows(
     parameters for one row, arrays side by side for many.
     """
     if not many:
-        row = {column: cast(bindparam(column, type_=kind), kind) for column, kind in types.items()}
-        return row, counted
+        single = {
+            column: cast(bindparam(column, type_=kind), kind) for column, kind in types.items()
+        }
+        return single, counted
     # JSON travels as text and is cast on arrival, because an array of json has no operators.
     arrays = [
         bindparam(column, type_=ARRAY(Text() if isinstance(kind, Json) else kind))
         for column, kind in types.items()
     ]
     rows = func.unnest(*arrays).table_valued(*types, name=name).render_derived()
-    row = {
+    row: dict[str, Any] = {
         column: cast(rows.c[column], kind) if isinstance(kind, Json) else rows.c[column]
         for column, kind in types.items()
     }

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from sqlalchemy import BigInteger, Boolean, Float, MetaData
 from sqlalchemy.orm import DeclarativeBase, mapped_column
@@ -38,7 +38,7 @@ class Base(DeclarativeBase):
     """The declarative base of all agentstore tables."""
 
     metadata = MetaData(naming_convention=NAMING_CONVENTION)
-    type_annotation_map = {
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
         str: SafeText,
         int: BigInteger,
         float: Float(53),

@@ -207,9 +207,18 @@ class Tasks(Repository):
 
 
 _GIVEN = (
-    "id session_id queue kind priority payload run_at max_retries idempotency_key "
-    "created_at updated_at"
-).split()
+    "id",
+    "session_id",
+    "queue",
+    "kind",
+    "priority",
+    "payload",
+    "run_at",
+    "max_retries",
+    "idempotency_key",
+    "created_at",
+    "updated_at",
+)
 """The columns that a new task has a say in; the others have defaults."""
 
 

@@ -11,9 +11,9 @@ from sqlalchemy import (
     ColumnElement,
     Integer,
     Select,
+    bindparam,
     case,
     cast,
-    bindparam,
     func,
     select,
 )

@@ -55,7 +55,7 @@ class Users(Repository):
             AlreadyExists: The id is taken.
             InvalidInput: An argument cannot be stored.
         """
-        row = {
+        row: dict[str, Any] = {
             "id": new_id() if id is None else validation.key("id", id),
             "name": validation.text("name", name),
             "email": validation.optional_key("email", email),
@@ -142,8 +142,8 @@ class Users(Repository):
         user_id: str,
         *,
         name: str | Unset = UNSET,
-        email: str | None | Unset = UNSET,
-        quota_total: int | None | Unset = UNSET,
+        email: str | Unset | None = UNSET,
+        quota_total: int | Unset | None = UNSET,
         preferences: Mapping[str, Any] | Unset = UNSET,
     ) -> UserRecord:
         """Change what is given and leave the rest.

@@ -252,7 +252,8 @@ def upgrade() -> None:
         check("attempts", "attempts >= 0 AND max_retries >= 0"),
         check(
             "status",
-            "status IN ('pending', 'running', 'paused', 'completed', 'failed', 'cancelled', 'dead')",
+            "status IN ('pending', 'running', 'paused', 'completed', 'failed', 'cancelled', "
+            "'dead')",
         ),
         references("session_id", "sessions", "id", ondelete="CASCADE"),
         unique("id"),
@@ -290,7 +291,8 @@ def upgrade() -> None:
         primary_key("pk"),
         check(
             "amounts",
-            "requests >= 0 AND input_tokens >= 0 AND output_tokens >= 0 AND total_tokens >= 0 AND cost >= 0",
+            "requests >= 0 AND input_tokens >= 0 AND output_tokens >= 0 AND total_tokens >= 0 "
+            "AND cost >= 0",
         ),
         references("session_id", "sessions", "id", ondelete="CASCADE"),
         unique("id"),

@@ -1,0 +1,156 @@
+"""For tests: an asynchronous store that is driven from synchronous code.
+
+One contract suite then holds for every kind of store, from one body: what a test says to a
+``Store`` it says to a ``BlockingStore`` in the same words, and the coroutines run in an event
+loop of its own, in a thread of its own.
+
+    store = BlockingStore(lambda: AsyncStore("sqlite:///test.db"))
+    store.messages.save(session.id, "user", "hello")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Self, TypeVar
+
+from agentstore.aio import AsyncRepositories, AsyncStore
+
+T = TypeVar("T")
+
+REPOSITORIES = ("users", "sessions", "messages", "tool_logs", "tasks", "usage")
+
+
+class LoopThread:
+    """An event loop in a thread."""
+
+    def __init__(self) -> None:
+        """Start it."""
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine there and wait for its result."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+    def close(self) -> None:
+        """End it."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+class _Blocking:
+    """An asynchronous repository whose methods wait."""
+
+    def __init__(self, repository: object, loop: LoopThread) -> None:
+        self._repository = repository
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._repository, name)
+        if not inspect.iscoroutinefunction(method):
+            return method
+        return lambda *args, **kwargs: self._loop.run(method(*args, **kwargs))
+
+
+class BlockingRepositories:
+    """Asynchronous repositories whose methods wait."""
+
+    def __init__(self, repositories: AsyncRepositories, loop: LoopThread) -> None:
+        """Wrap each of them."""
+        for name in REPOSITORIES:
+            setattr(self, name, _Blocking(getattr(repositories, name), loop))
+
+    def __getattr__(self, name: str) -> Any:
+        """Satisfy type checkers: the repositories are set in ``__init__``."""
+        raise AttributeError(name)
+
+
+class BlockingStore(BlockingRepositories):
+    """An ``AsyncStore`` whose methods wait; usable from any number of threads."""
+
+    def __init__(self, make: Callable[[], AsyncStore]) -> None:
+        """Make the store in a loop of its own, and open it."""
+        self._loop = LoopThread()
+
+        async def open_store() -> AsyncStore:
+            store = make()
+            try:
+                await store.open()
+            except BaseException:
+                await store.close()
+                raise
+            return store
+
+        try:
+            self.store = self._loop.run(open_store())
+        except BaseException:
+            self._loop.close()
+            raise
+        super().__init__(self.store, self._loop)
+
+    def __enter__(self) -> Self:
+        """Give the store, which is open already."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the store."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Show the store's own."""
+        return repr(self.store)
+
+    def close(self) -> None:
+        """Close the store and end the loop."""
+        self._loop.run(self.store.close())
+        self._loop.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[BlockingRepositories]:
+        """Make several calls one.
+
+        The block lives in one task of the loop, so that it is one context there too.
+        """
+        entered: asyncio.Future[Any] = self._loop.run(self._future())
+        ending: asyncio.Future[Any] = self._loop.run(self._future())
+
+        async def live() -> None:
+            try:
+                async with self.store.transaction() as transaction:
+                    entered.set_result(transaction)
+                    error = await ending
+                    if error is not None:
+                        raise error
+            except BaseException as error:
+                if not entered.done():
+                    entered.set_exception(error)
+                    return
+                raise
+
+        task = asyncio.run_coroutine_threadsafe(live(), self._loop.loop)
+
+        async def wait() -> Any:
+            return await entered
+
+        transaction = self._loop.run(wait())
+        try:
+            yield BlockingRepositories(transaction, self._loop)
+        except BaseException as error:
+            self._loop.loop.call_soon_threadsafe(ending.set_result, error)
+            task.result()
+            raise
+        self._loop.loop.call_soon_threadsafe(ending.set_result, None)
+        task.result()
+
+    def run(self, work: Callable[[Any], T]) -> T:
+        """Run a function in a transaction."""
+        return self._loop.run(self.store.run(work))
+
+    async def _future(self) -> asyncio.Future[Any]:
+        return self._loop.loop.create_future()

