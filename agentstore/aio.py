@@ -104,6 +104,7 @@ class AsyncSessions(AsyncRepository[Sessions]):
     get = lift(Sessions.get)
     find = lift(Sessions.find)
     list = lift(Sessions.list)
+    walk = lift(Sessions.walk)
     count = lift(Sessions.count)
     rename = lift(Sessions.rename)
     update = lift(Sessions.update)

@@ -31,6 +31,8 @@ def parse_url(url: str | URL | None) -> URL:
 def open_engine(url: URL, settings: Settings) -> Engine:
     """Make a synchronous engine, connection events installed."""
     dialect = dialect_for(url)
+    if not settings.create:
+        dialect.require_existing(url)
     sync_url = dialect.url(url, asynchronous=False)
     options = dialect.engine_options(sync_url, settings)
     engine = create_engine(sync_url, hide_parameters=True, **options)
@@ -41,6 +43,8 @@ def open_engine(url: URL, settings: Settings) -> Engine:
 def open_async_engine(url: URL, settings: Settings) -> AsyncEngine:
     """Make an asynchronous engine, connection events installed."""
     dialect = dialect_for(url)
+    if not settings.create:
+        dialect.require_existing(url)
     async_url = dialect.url(url, asynchronous=True)
     options = dialect.engine_options(async_url, settings)
     engine = create_async_engine(async_url, hide_parameters=True, **options)

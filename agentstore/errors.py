@@ -340,6 +340,6 @@ class TranscriptError(InvalidInput):
         self.imported = imported
         stays = f"{imported} conversations before it were imported" if imported else ""
         super().__init__(
-            f"{source}, line {line}: {problem}. {stays or 'Nothing was imported'}. "
+            f"{source}, line {line}: {problem.rstrip('.')}. {stays or 'Nothing was imported'}. "
             "Mend the line and import again; conversations that are there already are skipped."
         )

@@ -87,6 +87,23 @@ def downgrade(url: str | URL | None = None, *, revision: str, names: Names | Non
     return _migrate(url, "downgrade", revision, names or PLAIN)
 
 
+def revision_of(url: str | URL | None = None, names: Names = PLAIN) -> str | None:
+    """Read the revision of a database by its URL; None where there is no agentstore schema.
+
+    Raises:
+        DatabaseError: The database cannot be reached, or there is no such file.
+    """
+    parsed = parse_url(url)
+    dialect = dialect_for(parsed)
+    dialect.require_existing(parsed)
+    engine = _engine(parsed)
+    try:
+        with engine.connect() as connection:
+            return current(connection, names)
+    except DBAPIError as error:
+        raise dialect.diagnose(error).error from error.orig
+
+
 def current(connection: Connection, names: Names = PLAIN) -> str | None:
     """Read the revision of a database; None where there is no agentstore schema."""
     version = _version_table(names)
@@ -195,7 +212,7 @@ def _migrate(url: str | URL | None, command: str, revision: str, names: Names) -
             connection.rollback()
             return after or "base"
     except DBAPIError as error:
-        raise dialect.diagnose(error).error from error
+        raise dialect.diagnose(error).error from error.orig
 
 
 def _run_alembic(command: str, revision: str, names: Names, connection: Connection) -> None:
@@ -264,6 +281,7 @@ __all__ = [
     "check",
     "current",
     "downgrade",
+    "revision_of",
     "run_env",
     "script_location",
     "upgrade",

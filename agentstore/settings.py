@@ -36,6 +36,7 @@ def utc_now() -> datetime:
 class StoreOptions(TypedDict, total=False):
     """The keyword arguments of ``Store`` and ``AsyncStore``; see ``Settings``."""
 
+    create: bool
     schema: str | None
     table_prefix: str
     pool_size: int
@@ -56,6 +57,7 @@ class Settings:
     """The settings of a store.
 
     Attributes:
+        create: Whether a SQLite file that is not there yet is made.
         schema: PostgreSQL schema of the tables; None means the connection's own (public).
             Ignored on SQLite, which has none.
         table_prefix: What the tables' names begin with, on both engines: up to 15 lower-case
@@ -79,6 +81,7 @@ class Settings:
         clock: Where the present comes from; it must give aware datetimes.
     """
 
+    create: bool = True
     schema: str | None = None
     table_prefix: str = ""
     pool_size: int = 10

@@ -79,6 +79,13 @@ class EngineDialect(Protocol):
     def names_async_driver(self, url: URL) -> bool:
         """Say whether the URL asks for a driver that is asynchronous only."""
 
+    def require_existing(self, url: URL) -> None:
+        """Refuse a database that opening would create.
+
+        Raises:
+            DatabaseUnreachable: There is none.
+        """
+
     def engine_options(self, url: URL, settings: Settings) -> dict[str, Any]:
         """Give the arguments of ``create_engine``: pool, timeouts, connection arguments."""
 

@@ -123,6 +123,9 @@ class PostgreSQL:
         """Say no: psycopg is both."""
         return False
 
+    def require_existing(self, url: URL) -> None:
+        """Nothing to look for: connecting never creates a database."""
+
     def engine_options(self, url: URL, settings: Settings) -> dict[str, Any]:
         """Pool the connections; those that died are found at checkout, not by a ping each time."""
         return {

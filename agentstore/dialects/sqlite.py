@@ -12,6 +12,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
@@ -95,6 +96,14 @@ class SQLite:
     def names_async_driver(self, url: URL) -> bool:
         """Say whether the URL names aiosqlite."""
         return url.get_driver_name() == "aiosqlite"
+
+    def require_existing(self, url: URL) -> None:
+        """Look for the file."""
+        if not _in_memory(url) and not Path(str(url.database).removeprefix("file:")).exists():
+            raise errors.DatabaseUnreachable(
+                f"There is no file {url.database}. Check the path in the URL, or create the "
+                "database with: agentstore upgrade"
+            )
 
     def engine_options(self, url: URL, settings: Settings) -> dict[str, Any]:
         """Pool the connections; memory lives in a single one, which all threads share in turn."""

@@ -162,7 +162,7 @@ def insert_where(
     return insert(table).from_select(list(columns), row).returning(*table.c)
 
 
-def newest_first(
+def one_page(
     connection: Connection,
     query: Select[Any],
     key: Sequence[ColumnElement[Any]],
@@ -170,8 +170,10 @@ def newest_first(
     limit: int,
     cursor: str | None,
     record: Callable[[Any], T],
+    *,
+    ascending: bool = False,
 ) -> Page[T]:
-    """Run a query as one page, the largest key first.
+    """Run a query as one page, the largest key first, or the smallest if ascending.
 
     Args:
         connection: Where to run it.
@@ -181,14 +183,17 @@ def newest_first(
         limit: How many records the page may hold.
         cursor: Where to go on, or None.
         record: Makes a record of a row.
+        ascending: Whether the smallest key comes first.
     """
     check_limit(limit)
     if cursor is not None:
         position = cursors.read(cursor, len(key))
         values = [_key_value(column, number) for column, number in zip(key, position, strict=True)]
-        query = query.where(key[0] < values[0] if len(key) == 1 else tuple_(*key) < tuple_(*values))
+        last, this = (key[0], values[0]) if len(key) == 1 else (tuple_(*key), tuple_(*values))
+        query = query.where(last > this if ascending else last < this)
     labelled = [column.label(f"page_key_{n}") for n, column in enumerate(key)]
-    query = query.add_columns(*labelled).order_by(*(column.desc() for column in key))
+    order = [column.asc() if ascending else column.desc() for column in key]
+    query = query.add_columns(*labelled).order_by(*order)
     rows = connection.execute(query.limit(limit + 1)).all()
     following = None
     if len(rows) > limit:
@@ -222,7 +227,7 @@ __all__ = [
     "chunks",
     "ids_of",
     "insert_where",
-    "newest_first",
+    "one_page",
     "reads",
     "reads_snapshot",
     "writes",

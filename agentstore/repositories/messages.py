@@ -18,7 +18,7 @@ from agentstore.repositories.base import (
     appends,
     chunks,
     ids_of,
-    newest_first,
+    one_page,
     reads,
     writes,
 )
@@ -181,7 +181,7 @@ class Messages(Repository):
             )
         )
         cursors = Cursors("messages by tool", session_id, tool)
-        return newest_first(
+        return one_page(
             self.connection, query, [calls.c.seq], cursors, limit, cursor, message_record
         )
 

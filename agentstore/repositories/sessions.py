@@ -24,7 +24,7 @@ from agentstore.repositories.base import (
     UNSET,
     Repository,
     Unset,
-    newest_first,
+    one_page,
     reads,
     reads_snapshot,
     writes,
@@ -154,8 +154,28 @@ class Sessions(Repository):
         sessions = self.tables.sessions
         query = _filtered(_sessions(self.tables), self.tables, user_id, status)
         cursors = Cursors("sessions", user_id, status)
-        return newest_first(
+        return one_page(
             self.connection, query, [sessions.c.activity], cursors, limit, cursor, session_record
+        )
+
+    @reads
+    def walk(self, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None) -> Page[SessionRecord]:
+        """List sessions in the order of their creation, for whoever wants to see every one.
+
+        Unlike ``list``, nothing moves while one pages: each session is seen exactly once.
+        """
+        sessions = self.tables.sessions
+        query = _sessions(self.tables)
+        cursors = Cursors("sessions by creation")
+        return one_page(
+            self.connection,
+            query,
+            [sessions.c.pk],
+            cursors,
+            limit,
+            cursor,
+            session_record,
+            ascending=True,
         )
 
     @reads

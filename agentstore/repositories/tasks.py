@@ -14,7 +14,7 @@ from agentstore.errors import IllegalTransition, InvalidInput, NotFound
 from agentstore.ids import new_id
 from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.records import Page, TaskRecord
-from agentstore.repositories.base import Repository, appends, insert_where, newest_first, reads
+from agentstore.repositories.base import Repository, appends, insert_where, one_page, reads
 from agentstore.schema import Tables
 from agentstore.states import TASK_STATUSES, TASK_TRANSITIONS, sources
 from agentstore.types import require_utc
@@ -140,7 +140,7 @@ class Tasks(Repository):
         if queue is not None:
             query = query.where(tasks.c.queue == validation.text("queue", queue))
         cursors = Cursors("tasks", session_id, status, queue)
-        return newest_first(
+        return one_page(
             self.connection, query, [tasks.c.pk], cursors, limit, cursor, task_record
         )
 

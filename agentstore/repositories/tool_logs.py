@@ -24,7 +24,7 @@ from agentstore.errors import AgentStoreError, InvalidInput, NotFound, WrongSess
 from agentstore.ids import new_id
 from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.records import Page, ToolLogRecord, ToolStats
-from agentstore.repositories.base import Repository, appends, insert_where, newest_first, reads
+from agentstore.repositories.base import Repository, appends, insert_where, one_page, reads
 from agentstore.schema import Tables
 from agentstore.types import iso, require_utc
 
@@ -133,7 +133,7 @@ class ToolLogs(Repository):
         query = select(logs).where(*_of(self.tables, session_id, tool), *window)
         cursors = Cursors("tool logs", session_id, tool, _text(since), _text(until))
         key = [logs.c.created_at, logs.c.pk] if window else [logs.c.pk]
-        return newest_first(self.connection, query, key, cursors, limit, cursor, tool_log_record)
+        return one_page(self.connection, query, key, cursors, limit, cursor, tool_log_record)
 
     @reads
     def stats(

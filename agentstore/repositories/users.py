@@ -19,7 +19,7 @@ from agentstore.repositories.base import (
     Repository,
     Unset,
     appends,
-    newest_first,
+    one_page,
     reads,
     writes,
 )
@@ -96,7 +96,7 @@ class Users(Repository):
         query = select(users)
         if email is not None:
             query = query.where(users.c.email == validation.key("email", email))
-        return newest_first(
+        return one_page(
             self.connection,
             query,
             [users.c.pk],
@@ -132,7 +132,7 @@ class Users(Repository):
             .where(preferences.c.digest == wanted)
         )
         cursors = Cursors("users by preference", wanted)
-        return newest_first(
+        return one_page(
             self.connection, query, [users.c.pk], cursors, limit, cursor, user_record
         )
 
