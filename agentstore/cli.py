@@ -108,7 +108,7 @@ def upgrade(
     """
     database = Database(url, schema, table_prefix)
     at = migrations.upgrade(url, revision, names=database.names)
-    out.print(f"{escape(str(database))} is at revision {at}.", highlight=False)
+    _say(f"{database} is at revision {at}.")
 
 
 @app.command()
@@ -125,7 +125,7 @@ def current(
         _print_json({"current": found, "head": migrations.HEAD})
     else:
         state = "up to date" if found == migrations.HEAD else "run: agentstore upgrade"
-        out.print(f"{found or 'no schema'} (head: {migrations.HEAD}), {state}", highlight=False)
+        _say(f"{found or 'no schema'} (head: {migrations.HEAD}), {state}")
 
 
 @app.command("import")
@@ -159,7 +159,7 @@ def import_(
         )
     else:
         skipped = f", {done.skipped} were there already" if done.skipped else ""
-        out.print(f"{done.conversations} conversations, {done.messages} messages{skipped}.")
+        _say(f"{done.conversations} conversations, {done.messages} messages{skipped}.")
 
 
 @app.command()
@@ -259,8 +259,8 @@ def stats(
             table.add_row(name, f"{rows:,}")
     out.print(table)
     by_status = ", ".join(f"{n:,} {status}" for status, n in totals.sessions_by_status.items())
-    out.print(f"sessions: {by_status or 'none'}", highlight=False)
-    out.print(f"tokens: {totals.tokens:,}   cost: {totals.cost:f}", highlight=False)
+    _say(f"sessions: {by_status or 'none'}")
+    _say(f"tokens: {totals.tokens:,}   cost: {totals.cost:f}")
 
 
 def print_message(console: Console, message: MessageRecord) -> None:
@@ -304,6 +304,11 @@ def _progress(total: int) -> Progress:
         transient=True,
         disable=not err.is_terminal,
     )
+
+
+def _say(line: str) -> None:
+    """Print one line as it is: no markup, no breaks that a program would stumble over."""
+    out.print(Text(line), soft_wrap=True)
 
 
 def _print_json(value: Any) -> None:

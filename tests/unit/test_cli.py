@@ -1,0 +1,138 @@
+"""The command line: what it prints, where failures go, what it exits with."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentstore import Store, migrations
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = ROOT / "examples" / "conversations.jsonl"
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run_command(*arguments, code=0, **environment):
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", "PYTHONUTF8": "1"}
+        env.pop("AGENTSTORE_URL", None)
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-m", "agentstore.cli", *arguments],
+            cwd=tmp_path,
+            env=env | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    return run_command
+
+
+def test_import_show_stats_and_export_work_on_the_default_file(run, tmp_path):
+    assert "4 conversations, 21 messages" in run("import", str(SAMPLES)).stdout
+    shown = run("show", "sample-weather").stdout
+    assert "北京天气怎么样？" in shown
+    assert "-> get_weather(" in shown
+    rows = json.loads(run("stats", "--json").stdout)["rows"]
+    assert (rows["sessions"], rows["messages"]) == (4, 21)
+    assert "sessions" in run("stats").stdout
+    assert run("export").stdout == SAMPLES.read_text(encoding="utf-8")
+    run("export", "out.jsonl")
+    assert (tmp_path / "out.jsonl").read_bytes() == SAMPLES.read_bytes()
+
+
+def test_the_same_commands_work_on_each_engine(run, engine_url):
+    run("import", str(SAMPLES), "--url", engine_url)
+    assert run("export", AGENTSTORE_URL=engine_url).stdout == SAMPLES.read_text(encoding="utf-8")
+    as_json = json.loads(run("show", "sample-invoice", "--json", "--url", engine_url).stdout)
+    assert len(as_json["messages"]) == 10
+
+
+def test_upgrade_and_current_tell_the_revision(run, empty_url):
+    if empty_url.startswith("postgresql"):
+        assert "no schema" in run("current", "--url", empty_url).stdout
+    assert f"revision {migrations.HEAD}" in run("upgrade", "--url", empty_url).stdout
+    assert json.loads(run("current", "--url", empty_url, "--json").stdout) == {
+        "current": migrations.HEAD,
+        "head": migrations.HEAD,
+    }
+
+
+def test_an_export_does_not_overwrite_a_file_unasked(run, tmp_path):
+    run("import", str(SAMPLES))
+    target = tmp_path / "out.jsonl"
+    target.write_text("precious")
+    assert "--force" in run("export", "out.jsonl", code=1).stderr
+    assert target.read_text() == "precious"
+    run("export", "out.jsonl", "--force")
+    assert target.read_bytes() == SAMPLES.read_bytes()
+
+
+FAILURES = {
+    "a session that is not there": (("show", "nobody"), "no session"),
+    "a file that is not there": (("import", "nothing.jsonl"), "No such file"),
+    "a database that is not there": (("stats", "--url", "sqlite:///nothing.db"), "no file"),
+    "an engine that is not supported": (
+        ("stats", "--url", "mysql://root:hunter2@localhost/x"),
+        "not supported",
+    ),
+    "a server that does not answer": (
+        ("stats", "--url", "postgresql://root:hunter2@127.0.0.1:1/x"),
+        "Check the host",
+    ),
+    "a revision that nobody knows": (("upgrade", "9999"), "Known revisions"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "advice"), FAILURES.values(), ids=FAILURES.keys())
+def test_a_failure_is_one_line_that_says_what_to_do(run, tmp_path, arguments, advice):
+    Store(f"sqlite:///{tmp_path / 'agentstore.db'}").close()
+    done = run(*arguments, code=1)
+    assert advice in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    assert "hunter2" not in done.stderr + done.stdout
+
+
+def test_debug_shows_where_a_failure_came_from(run):
+    assert "Traceback" in run("--debug", "stats", "--url", "sqlite:///nothing.db", code=1).stderr
+
+
+def test_reading_commands_do_not_make_a_database(run, tmp_path):
+    run("stats", code=1)
+    run("current", code=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_markup_and_control_characters_in_messages_are_shown_as_text(run, tmp_path):
+    with Store(f"sqlite:///{tmp_path / 'agentstore.db'}") as store:
+        store.sessions.create(id="s", title="[bold]t[/bold]")
+        store.messages.save("s", "user", "[red]x[/red] \x1b[2J \x00 \ud800")
+    shown = run("show", "s").stdout
+    assert "[bold]t[/bold]" in shown
+    assert r"[red]x[/red] \x1b[2J \x00 \ud800" in shown
+
+
+def test_help_names_every_command(run):
+    text = run("--help").stdout
+    for command in ("upgrade", "current", "import", "export", "show", "stats"):
+        assert command in text
+
+
+def test_the_demo_runs_on_each_engine(engine_url, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(ROOT / "examples" / "demo.py"), "--url", engine_url],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "0 differ" in done.stdout
+    assert "counters equal what the rows add up to: True" in done.stdout

@@ -1,0 +1,97 @@
+"""Every code block in the documents runs, in order, as a reader would run it."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentstore import Store
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "CHANGELOG.md",
+        *(ROOT / "docs").rglob("*.md"),
+    ]
+)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ENGINE_URLS = ("postgresql+psycopg://agent@localhost/agents", "postgresql://agent@localhost/agents")
+LANGUAGES = {"python", "sh", "text"}
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    return [(match[1], match[2]) for match in BLOCK.finditer(page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_code_block_runs_as_it_stands(page, tmp_path, servers):
+    found = blocks(page)
+    assert {language for language, _ in found} <= LANGUAGES, "a block in a language nobody runs"
+    if not any(language in ("python", "sh") for language, _ in found):
+        return
+    url = ""
+    if any("agent@localhost" in code for _, code in found):
+        url = servers.new_database(next(iter(_versions())))
+    program: list[str] = []
+    exported: list[str] = []
+    for language, code in found:
+        for given in ENGINE_URLS if url else ():
+            code = code.replace(given, url)
+        if language == "python":
+            program.append(code)
+        elif language == "sh":
+            _run_python(program, tmp_path)
+            program = []
+            lines = [line for line in code.splitlines() if not line.startswith("make ")]
+            _run_shell([*exported, *lines], tmp_path)
+            exported += [line for line in lines if line.startswith("export ")]
+    _run_python(program, tmp_path)
+
+
+def test_the_commands_that_the_readme_names_for_make_exist():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"make ([a-z-]+)", (ROOT / "README.md").read_text(encoding="utf-8")))
+    assert {"demo", "test"} <= named <= targets
+
+
+def test_links_between_the_documents_lead_somewhere():
+    for page in PAGES:
+        for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def _versions():
+    from tests.conftest import VERSIONS
+
+    return VERSIONS
+
+
+def _run_python(program: list[str], folder: Path) -> None:
+    if not program:
+        return
+    script = folder / "blocks.py"
+    script.write_text("\n\n".join(program), encoding="utf-8")
+    _check([sys.executable, "-W", "error", str(script)], folder)
+
+
+def _run_shell(lines: list[str], folder: Path) -> None:
+    if any("SESSION" in line for line in lines):
+        with Store(f"sqlite:///{folder / 'agent.db'}", create=False) as store:
+            known = store.sessions.list(limit=1).items[0].id
+        lines = [line.replace("SESSION", known) for line in lines]
+    command = f'{sys.executable} -W error -m agentstore.cli "$@"'
+    _check(["bash", "-euc", "\n".join([f"agentstore() {{ {command}; }}", *lines])], folder)
+
+
+def _check(command: list[str], folder: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
+    environment.pop("AGENTSTORE_URL", None)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
