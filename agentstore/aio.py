@@ -23,30 +23,41 @@ from agentstore.async_runners import (
     ThreadRunner,
     open_database,
     run_with_retries,
+    store_is_closed,
 )
 from agentstore.dialects import dialect_for
 from agentstore.dialects.base import Mode
-from agentstore.engine import adopt_engine, open_async_engine, open_engine, parse_url
-from agentstore.errors import TransactionMisuse
+from agentstore.engine import adopt_engine, open_async_engine, open_engine, parse_url, show_url
 from agentstore.recovery import Trouble
-from agentstore.repositories import Messages, Sessions, Tasks, ToolLogs, Usage, Users
+from agentstore.repositories import (
+    Checkpoints,
+    Messages,
+    Search,
+    Sessions,
+    Tasks,
+    ToolLogs,
+    Usage,
+    Users,
+)
 from agentstore.repositories.base import Operation, Repository
+from agentstore.repositories.steps import Step, Steps, driven
 from agentstore.runners import (
-    JoinRunner,
     UnitRunner,
     announce_transaction,
     refuse_inside_own_transaction,
 )
 from agentstore.settings import Settings, StoreOptions
-from agentstore.store import Transaction
+from agentstore.store import Transaction, in_transaction
 from agentstore.unit import AsyncRunner, Unit
 
 R = TypeVar("R", bound=Repository)
+R_co = TypeVar("R_co", bound=Repository, covariant=True)
+"""Covariant: what is lifted from a base of a repository is also the repository's."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class AsyncRepository(Generic[R]):
+class AsyncRepository(Generic[R_co]):
     """The queries of one aggregate, for coroutines."""
 
     __slots__ = ("_runner",)
@@ -77,6 +88,24 @@ def lift(
     return call
 
 
+def lift_steps(
+    method: Callable[Concatenate[R, P], T],
+) -> Callable[Concatenate[AsyncRepository[R], P], Coroutine[Any, Any, T]]:
+    """Make a coroutine function of a repository's method that is several units of work."""
+    body: Callable[..., Steps[T]] = method.steps  # type: ignore[attr-defined]
+
+    @wraps(method)
+    async def call(self: AsyncRepository[R], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        async def run(step: Step) -> Any:
+            return await self._runner.run(step.mode, step.work, repeatable=True)
+
+        # The body only says which steps; it never runs one, so it needs no runner.
+        unbound = self.repository.__new__(self.repository)
+        return await driven(body(unbound, *args, **kwargs), run)
+
+    return call
+
+
 class AsyncUsers(AsyncRepository[Users]):
     """See ``Users``."""
 
@@ -92,6 +121,14 @@ class AsyncUsers(AsyncRepository[Users]):
     delete = lift(Users.delete)
     check_quota = lift(Users.check_quota)
     consume_quota = lift(Users.consume_quota)
+    reserve_quota = lift(Users.reserve_quota)
+    settle_quota = lift(Users.settle_quota)
+    release_quota = lift(Users.release_quota)
+    issue_api_key = lift(Users.issue_api_key)
+    authenticate = lift(Users.authenticate)
+    touch_api_key = lift(Users.touch_api_key)
+    api_keys = lift(Users.api_keys)
+    revoke_api_key = lift(Users.revoke_api_key)
 
 
 class AsyncSessions(AsyncRepository[Sessions]):
@@ -133,6 +170,7 @@ class AsyncMessages(AsyncRepository[Messages]):
     find_by_tool = lift(Messages.find_by_tool)
     history = lift(Messages.history)
     page = lift(Messages.page)
+    search = lift_steps(Messages.search)
     pop = lift(Messages.pop)
     delete = lift(Messages.delete)
     clear = lift(Messages.clear)
@@ -168,6 +206,16 @@ class AsyncTasks(AsyncRepository[Tasks]):
     resume = lift(Tasks.resume)
     retry = lift(Tasks.retry)
     cancel = lift(Tasks.cancel)
+    claim = lift(Tasks.claim)
+    heartbeat = lift(Tasks.heartbeat)
+    heartbeat_many = lift(Tasks.heartbeat_many)
+    release = lift(Tasks.release)
+    complete_many = lift(Tasks.complete_many)
+    fail_many = lift(Tasks.fail_many)
+    rescue = lift(Tasks.rescue)
+    requeue = lift(Tasks.requeue)
+    due = lift(Tasks.due)
+    watch = lift(Tasks.watch)
 
 
 class AsyncUsage(AsyncRepository[Usage]):
@@ -177,7 +225,46 @@ class AsyncUsage(AsyncRepository[Usage]):
     repository = Usage
 
     stats = lift(Usage.stats)
+    record = lift(Usage.record)
+    replace = lift(Usage.replace)
+    sum_by = lift(Usage.sum_by)
     totals = lift(Usage.totals)
+
+
+class AsyncSearch(AsyncRepository[Search]):
+    """See ``Search``."""
+
+    __slots__ = ()
+    repository = Search
+
+    status = lift(Search.status)
+    refresh = lift_steps(Search.refresh)
+    reindex = lift_steps(Search.reindex)
+
+
+class AsyncCheckpoints(AsyncRepository[Checkpoints]):
+    """See ``Checkpoints``."""
+
+    __slots__ = ()
+    repository = Checkpoints
+
+    put = lift(Checkpoints.put)
+    get = lift(Checkpoints.get)
+    find = lift(Checkpoints.find)
+    latest = lift(Checkpoints.latest)
+    list = lift(Checkpoints.list)
+    threads = lift(Checkpoints.threads)
+    path = lift(Checkpoints.path)
+    tree = lift(Checkpoints.tree)
+    fork = lift(Checkpoints.fork)
+    rewind = lift(Checkpoints.rewind)
+    copy_thread = lift(Checkpoints.copy_thread)
+    delete_thread = lift(Checkpoints.delete_thread)
+    delete_before = lift(Checkpoints.delete_before)
+    delete_run = lift(Checkpoints.delete_run)
+    prune = lift(Checkpoints.prune)
+    put_writes = lift(Checkpoints.put_writes)
+    writes = lift(Checkpoints.writes)
 
 
 class AsyncRepositories:
@@ -191,6 +278,8 @@ class AsyncRepositories:
         self.tool_logs = AsyncToolLogs(runner)
         self.tasks = AsyncTasks(runner)
         self.usage = AsyncUsage(runner)
+        self.search = AsyncSearch(runner)
+        self.checkpoints = AsyncCheckpoints(runner)
 
 
 class AsyncTransaction(AsyncRepositories):
@@ -250,7 +339,7 @@ class AsyncStore(AsyncRepositories):
 
     def __repr__(self) -> str:
         """Name the database, without its password."""
-        return f"AsyncStore({self._url.render_as_string(hide_password=True)!r})"
+        return f"AsyncStore({show_url(self._url)!r})"
 
     async def __aenter__(self) -> Self:
         """Open the database."""
@@ -276,13 +365,20 @@ class AsyncStore(AsyncRepositories):
             return
         async with self._opening:
             if self._closed:
-                raise TransactionMisuse("This store is closed. Open another AsyncStore.")
+                raise store_is_closed()
             if not self._opened:
                 await open_database(self._unit_runner)
                 self._opened = True
 
     async def close(self) -> None:
-        """Close the store's connections; those of an engine handed in stay open."""
+        """Close the store's connections; those of an engine handed in stay open.
+
+        Calls and transactions that run are waited for, up to ``busy_timeout``.
+
+        Raises:
+            TransactionMisuse: This is called inside the store's own transaction.
+        """
+        refuse_inside_own_transaction(self)
         self._closed = True
         self._opened = False
         await self._unit_runner.close()
@@ -301,14 +397,7 @@ class AsyncStore(AsyncRepositories):
     async def run(self, work: Callable[[Transaction], T]) -> T:
         """Run a synchronous function in a transaction, in one hop; see ``Store.run``."""
         await self.open()
-
-        def body(unit: Unit) -> T:
-            joined = JoinRunner(unit)
-            try:
-                return work(Transaction(joined))
-            finally:
-                joined.close()
-
+        body = in_transaction(work)
         with announce_transaction(self):
             return await run_with_retries(self._unit_runner, Mode.WRITE, body, repeatable=False)
 

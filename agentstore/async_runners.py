@@ -7,29 +7,35 @@ Two ways, one hop each per unit of work, never one per statement:
   brings an ``AsyncEngine``: the body runs in a greenlet that awaits the driver.
 
 Cancellation: a call that still waits for its turn is taken back and leaves nothing. One that is
-running in a thread settles first, committed or rolled back; then the cancellation goes on. One
-that awaits PostgreSQL is cancelled there and rolled back, unless its commit was under way.
+running on an engine in this process settles first, committed or rolled back; then the
+cancellation goes on. One that awaits PostgreSQL is cancelled there and rolled back, unless its
+commit was under way. Whatever was cancelled, its connection is back in the pool afterwards.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-)
-from typing import Protocol, TypeVar, cast
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
+from typing import Any, Protocol, TypeVar, cast
 
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from agentstore.dialects import EngineDialect
 from agentstore.dialects.base import Mode
+from agentstore.errors import TransactionMisuse
 from agentstore.recovery import HANDLED, Trouble, trouble
-from agentstore.runners import READING, JoinRunner, UnitRunner, cause_of, is_new, migrate
+from agentstore.runners import (
+    READING,
+    JoinRunner,
+    UnitRunner,
+    cause_of,
+    is_new,
+    joined,
+    migrate,
+    turn_never_came,
+)
 from agentstore.settings import Settings
 from agentstore.unit import AsyncRunner, Unit
 
@@ -89,6 +95,65 @@ class _AsyncJoinRunner:
             result = await self._hop(lambda: self._joined.run(mode, work, repeatable=repeatable))
         return cast("T", result)
 
+    async def close(self) -> None:
+        """Refuse all further calls, and wait until one that another task is in has ended."""
+        self._joined.refuse()
+        async with self._turn:
+            pass
+
+
+class _AsyncTurns:
+    """``WriteTurns`` for tasks; and nobody's turn comes any more once the store is closed."""
+
+    def __init__(self, dialect: EngineDialect, settings: Settings) -> None:
+        self._lock = asyncio.Lock() if dialect.single_writer else None
+        self._timeout = settings.busy_timeout
+        self._closed = False
+        self._inside = 0
+        self._nobody_inside = asyncio.Event()
+
+    async def acquire(self, mode: Mode) -> bool:
+        """Wait for the turn; say whether it is the one of the writer.
+
+        Raises:
+            DatabaseBusy: It did not come within busy_timeout.
+            TransactionMisuse: The store is closed.
+        """
+        writer = self._lock is not None and mode not in READING
+        if self._lock is not None and writer:
+            try:
+                async with asyncio.timeout(self._timeout):
+                    await self._lock.acquire()
+            except TimeoutError:
+                raise turn_never_came() from None
+        self._inside += 1
+        if self._closed:
+            self.release(writer=writer)
+            raise store_is_closed()
+        return writer
+
+    def release(self, *, writer: bool) -> None:
+        """Give the turn back."""
+        if self._lock is not None and writer:
+            self._lock.release()
+        self._inside -= 1
+        if not self._inside:
+            self._nobody_inside.set()
+
+    @property
+    def over(self) -> bool:
+        """Whether the store is closed and nobody is inside any more."""
+        return self._closed and not self._inside
+
+    async def close(self) -> None:
+        """Let nobody else in, and wait up to busy_timeout for those who are inside."""
+        self._closed = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout):
+                while self._inside:
+                    self._nobody_inside.clear()
+                    await self._nobody_inside.wait()
+
 
 class ThreadRunner:
     """Runs units of a synchronous engine in threads."""
@@ -97,7 +162,7 @@ class ThreadRunner:
         """Start no thread yet."""
         self._runner = runner
         self._owns_engine = owns_engine
-        self._writing = asyncio.Lock() if runner.dialect.single_writer else None
+        self._turns = _AsyncTurns(runner.dialect, runner.settings)
         workers = runner.settings.pool_size
         self._readers = ThreadPoolExecutor(workers, thread_name_prefix="agentstore-read")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="agentstore-write")
@@ -105,71 +170,126 @@ class ThreadRunner:
 
     async def once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
         """Run a body in a transaction of its own, one time; raises Trouble."""
-        if mode in READING or self._writing is None:
-            return await _settled(self._readers, lambda: self._runner.once(mode, work))
-        async with self._writing:
-            return await _settled(self._writer, lambda: self._runner.once(mode, work))
+        writer = await self._turns.acquire(mode)
+        try:
+            threads = self._writer if writer else self._readers
+            return await _settled(threads, lambda: self._runner.once(mode, work))
+        finally:
+            self._turns.release(writer=writer)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncRunner]:
         """Open a transaction; raises Trouble."""
-        async with AsyncExitStack() as stack:
-            if self._writing is not None:
-                await stack.enter_async_context(self._writing)
-            opened = self._runner.transaction()
-            unit = await _settled(self._writer, lambda: _begin(opened))
-            joined = JoinRunner(unit)
-            try:
-                yield _AsyncJoinRunner(joined, lambda call: _settled(self._writer, call))
-            except BaseException as error:
-                joined.close()
-                raised = error
-                await _settled(
-                    self._writer,
-                    lambda: opened.__exit__(type(raised), raised, raised.__traceback__),
-                )
-                raise
-            joined.close()
-            await _settled(self._writer, lambda: opened.__exit__(None, None, None))
+        writer = await self._turns.acquire(Mode.WRITE)
+        opened = ExitStack()  # begun, used and ended in the writer's thread, in this order
+
+        def begin() -> JoinRunner:
+            unit = opened.enter_context(self._runner.transaction())
+            unit.connection.begin()
+            return opened.enter_context(joined(unit))
+
+        try:
+            runner = await _settled(self._writer, begin)
+            yield _AsyncJoinRunner(runner, lambda call: _settled(self._writer, call))
+        except BaseException as error:
+            raised = error
+            await _settled(
+                self._writer,
+                lambda: opened.__exit__(type(raised), raised, raised.__traceback__),
+                take_back=False,
+            )
+            raise
+        else:
+            await _settled(self._writer, opened.close, take_back=False)
+        finally:
+            self._turns.release(writer=writer)
+            self._dispose_if_over()
 
     async def close(self) -> None:
         """Wait for what runs, end the threads, close the engine if it is the store's own."""
+        await self._turns.close()
 
         def close() -> None:
             self._readers.shutdown()
             self._writer.shutdown()
-            if self._owns_engine:
-                self._runner.engine.dispose()
+            self._dispose_if_over()
 
         await asyncio.to_thread(close)
 
+    def _dispose_if_over(self) -> None:
+        # A transaction that outlives its store is the last one out.
+        if self._owns_engine and self._turns.over:
+            self._runner.engine.dispose()
 
-def _begin(opened: AbstractContextManager[Unit]) -> Unit:
-    unit = opened.__enter__()
+
+async def _settled(
+    executor: ThreadPoolExecutor, call: Callable[[], T], *, take_back: bool = True
+) -> T:
+    """Run a call in a thread; when cancelled, take it back or wait until it has settled.
+
+    Args:
+        executor: The thread.
+        call: What to run there.
+        take_back: Whether it may be left undone if it has not begun.
+    """
     try:
-        unit.connection.begin()
-    except BaseException as error:
-        opened.__exit__(type(error), error, error.__traceback__)
-        raise
-    return unit
-
-
-async def _settled(executor: ThreadPoolExecutor, call: Callable[[], T]) -> T:
-    """Run a call in a thread; when cancelled, take it back or wait until it has settled."""
-    future = executor.submit(call)
+        future = executor.submit(call)
+    except RuntimeError as error:  # closing did not wait any longer, and ended the threads
+        if take_back:
+            raise store_is_closed() from error
+        return call()
     waiting = asyncio.wrap_future(future)
     try:
         return await asyncio.shield(waiting)
     except asyncio.CancelledError:
-        if not future.cancel():
-            while not waiting.done():
-                try:
-                    await asyncio.wait([waiting])
-                except asyncio.CancelledError:  # again: settle first all the same
-                    continue
-            if not waiting.cancelled():
-                waiting.exception()  # it is the cancellation that the caller asked for
+        if not (take_back and future.cancel()):
+            await _done(waiting)
         raise
+
+
+def store_is_closed() -> TransactionMisuse:
+    """Say that a store is used after it was closed."""
+    return TransactionMisuse("This store is closed. Open another AsyncStore.")
+
+
+async def _finished(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end; when cancelled, let the cancellation go on only then."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await _done(task)
+        raise
+
+
+async def _done(waiting: asyncio.Future[Any]) -> None:
+    """Wait until this is done, however often one is cancelled meanwhile."""
+    while not waiting.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([waiting])
+    if not waiting.cancelled():
+        waiting.exception()  # it is the cancellation that the caller asked for
+
+
+async def _cancellable(work: Coroutine[Any, Any, T]) -> T:
+    return await work
+
+
+@asynccontextmanager
+async def _opened(connection: AsyncConnection, start: Awaitable[object]) -> AsyncIterator[None]:
+    """Check a connection out, and in again, as ``runners.opened`` does."""
+    try:
+        await start
+        yield
+    except BaseException:
+        try:
+            with suppress(*HANDLED):
+                await _finished(connection.rollback())
+        finally:
+            with suppress(*HANDLED):
+                await _finished(connection.close())
+        raise
+    await _finished(connection.close())
 
 
 class GreenletRunner:
@@ -189,20 +309,25 @@ class GreenletRunner:
         self._engine = engine
         self._engines = dialect.async_modes(engine)
         self._owns_engine = owns_engine
-        self._writing = asyncio.Lock() if dialect.single_writer else None
+        self._turns = _AsyncTurns(dialect, settings)
+        # Cancelled in the middle, a driver that keeps a thread would leave it to itself.
+        self._uncut = _finished if dialect.threads_async_work else _cancellable
         self.pause = self._runner.pause
 
     async def once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
         """Run a body in a transaction of its own, one time; raises Trouble."""
-        if mode in READING or self._writing is None:
-            return await self._once(mode, work)
-        async with self._writing:
-            return await self._once(mode, work)
+        writer = await self._turns.acquire(mode)
+        try:
+            result: T = await self._uncut(self._once(mode, work))
+            return result
+        finally:
+            self._turns.release(writer=writer)
 
     async def _once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
         committing = False
+        connection = self._engines[mode].connect()
         try:
-            async with self._engines[mode].connect() as connection:
+            async with _opened(connection, connection.start()):
                 result = await connection.run_sync(lambda c: work(self._runner.unit(c)))
                 committing = True
                 await connection.commit()
@@ -215,28 +340,36 @@ class GreenletRunner:
     async def transaction(self) -> AsyncIterator[AsyncRunner]:
         """Open a transaction; raises Trouble."""
         committing = False
-        async with AsyncExitStack() as stack:
-            if self._writing is not None:
-                await stack.enter_async_context(self._writing)
-            try:
-                async with self._engines[Mode.WRITE].connect() as connection:
-                    await connection.begin()
-                    sync_connection = connection.sync_connection
-                    assert sync_connection is not None
-                    joined = JoinRunner(self._runner.unit(sync_connection))
+        writer = await self._turns.acquire(Mode.WRITE)
+        connection = self._engines[Mode.WRITE].connect()
+        try:
+            async with _opened(connection, self._uncut(connection.start())):
+                await self._uncut(connection.begin().start())
+                sync_connection = connection.sync_connection
+                assert sync_connection is not None
+                with joined(self._runner.unit(sync_connection)) as runner:
+                    calls = _AsyncJoinRunner(
+                        runner, lambda call: self._uncut(connection.run_sync(lambda _: call()))
+                    )
                     try:
-                        yield _AsyncJoinRunner(
-                            joined, lambda call: connection.run_sync(lambda _: call())
-                        )
+                        yield calls
                     finally:
-                        joined.close()
-                    committing = True
-                    await connection.commit()
-            except HANDLED as error:
-                found = trouble(self._runner.dialect, Mode.WRITE, error, committing=committing)
-                raise found from cause_of(error)
+                        await _finished(calls.close())
+                committing = True
+                await self._uncut(connection.commit())
+        except HANDLED as error:
+            found = trouble(self._runner.dialect, Mode.WRITE, error, committing=committing)
+            raise found from cause_of(error)
+        finally:
+            self._turns.release(writer=writer)
+            await self._dispose_if_over()
 
     async def close(self) -> None:
-        """Close the engine if it is the store's own."""
-        if self._owns_engine:
+        """Wait for what runs, close the engine if it is the store's own."""
+        await self._turns.close()
+        await self._dispose_if_over()
+
+    async def _dispose_if_over(self) -> None:
+        # A transaction that outlives its store is the last one out.
+        if self._owns_engine and self._turns.over:
             await self._engine.dispose()

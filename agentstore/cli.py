@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentstore import migrations, transcripts
-from agentstore.engine import parse_url
+from agentstore.engine import parse_url, show_url
 from agentstore.errors import AgentStoreError
 from agentstore.records import MessageRecord
 from agentstore.schema import Names
@@ -80,7 +80,7 @@ class Database:
 
     def __str__(self) -> str:
         """Name it, without its password."""
-        return parse_url(self.url).render_as_string(hide_password=True)
+        return show_url(parse_url(self.url))
 
 
 @app.callback()

@@ -90,7 +90,10 @@ def canonical_json(value: Any, name: str = "value") -> str:
     and ``1.0``, which JSON does not tell apart, are the same.
     """
     _check(value, name, 0)
-    return encode_text(_canonical_encoder.encode(_integral(value)))
+    try:
+        return encode_text(_canonical_encoder.encode(_integral(value)))
+    except ValueError as error:  # an int of more digits than Python is willing to convert
+        raise InvalidJson(name, str(error)) from None
 
 
 def _integral(value: Any) -> Any:

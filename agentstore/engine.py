@@ -7,6 +7,9 @@ about a URL never quotes it, and statements' parameters are hidden from SQLAlche
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from sqlalchemy import URL, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -28,28 +31,48 @@ def parse_url(url: str | URL | None) -> URL:
         raise UnsupportedUrl("This is not a database URL") from None
 
 
+def show_url(url: URL) -> str:
+    """Write a URL for people: without its password, wherever that stands."""
+    secret = [key for key in url.query if "password" in key.lower()]
+    return url.difference_update_query(secret).render_as_string(hide_password=True)
+
+
 def open_engine(url: URL, settings: Settings) -> Engine:
-    """Make a synchronous engine, connection events installed."""
+    """Make a synchronous engine, connection events installed.
+
+    Raises:
+        UnsupportedUrl: The URL's engine does not understand it.
+    """
     dialect = dialect_for(url)
     if not settings.create:
         dialect.require_existing(url)
     sync_url = dialect.url(url, asynchronous=False)
     options = dialect.engine_options(sync_url, settings)
-    engine = create_engine(sync_url, hide_parameters=True, **options)
+    with _refusing_odd_urls():
+        engine = create_engine(sync_url, hide_parameters=True, **options)
     dialect.install(engine, settings, adopted=False)
     return engine
 
 
 def open_async_engine(url: URL, settings: Settings) -> AsyncEngine:
-    """Make an asynchronous engine, connection events installed."""
+    """Make an asynchronous engine, connection events installed; see ``open_engine``."""
     dialect = dialect_for(url)
     if not settings.create:
         dialect.require_existing(url)
     async_url = dialect.url(url, asynchronous=True)
     options = dialect.engine_options(async_url, settings)
-    engine = create_async_engine(async_url, hide_parameters=True, **options)
+    with _refusing_odd_urls():
+        engine = create_async_engine(async_url, hide_parameters=True, **options)
     dialect.install(engine.sync_engine, settings, adopted=False)
     return engine
+
+
+@contextmanager
+def _refusing_odd_urls() -> Iterator[None]:
+    try:
+        yield
+    except (ArgumentError, ValueError):
+        raise UnsupportedUrl("This URL has parts that its engine does not understand") from None
 
 
 def adopt_engine(engine: Engine | AsyncEngine, settings: Settings) -> EngineDialect:

@@ -12,10 +12,43 @@ too, so that code which knows nothing of this library can still handle them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 
 class AgentStoreError(Exception):
-    """The root of all errors that agentstore raises."""
+    """The root of all errors that agentstore raises. They can be pickled, attributes and all."""
+
+    def __reduce__(self) -> Any:
+        """Rebuild from message and attributes: the constructors take other arguments."""
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+
+def _rebuilt(kind: type[E], args: tuple[object, ...], attributes: dict[str, Any]) -> E:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
+
+
+def shown(value: object) -> str:
+    """Show a refused value in a message: a number or a single short word as it is.
+
+    Of everything else only the type, because it may be a secret or somebody's conversation that
+    came in the wrong place, or too long to read.
+    """
+    if isinstance(value, str):
+        plain = len(value) <= _LONGEST_WORD and value.isidentifier()
+        return repr(str.__str__(value)) if plain else f"a str of {len(value)} characters"
+    if isinstance(value, int) and abs(value) >= 10**20:
+        return "a number of more than 64 bits"
+    if value is None or isinstance(value, int | float):
+        return repr(value)
+    return f"of type {type(value).__name__}"
+
+
+_LONGEST_WORD = 20
 
 
 # --- What the caller handed in -------------------------------------------------------------
@@ -72,7 +105,7 @@ class LimitOutOfRange(InvalidInput):
         self.limit = limit
         self.maximum = maximum
         span = "zero or more" if maximum is None else f"from 1 to {maximum}"
-        super().__init__(f"limit is {limit!r}; pass a whole number {span}, and page for more.")
+        super().__init__(f"limit is {shown(limit)}; pass a whole number {span}, and page for more.")
 
 
 class SecretRefused(InvalidInput):
@@ -150,6 +183,40 @@ class WrongSession(AgentStoreError):
         )
 
 
+class WrongThread(AgentStoreError):
+    """An id of a checkpoint that is taken in another thread, from which it never moves.
+
+    Attributes:
+        thread_id: The thread of the call.
+        checkpoint_id: The id.
+    """
+
+    def __init__(self, thread_id: str, checkpoint_id: str) -> None:
+        self.thread_id = thread_id
+        self.checkpoint_id = checkpoint_id
+        super().__init__(
+            f"The checkpoint id {checkpoint_id!r} is taken in another thread than {thread_id!r}. "
+            "Choose another id, or leave it out; fork() takes a checkpoint to another thread."
+        )
+
+
+class WrongOwner(AgentStoreError):
+    """A thread of checkpoints that belongs to another user or session than was said.
+
+    Attributes:
+        thread_id: The thread.
+        owner: ``user_id`` or ``session_id``, whichever differs.
+    """
+
+    def __init__(self, thread_id: str, owner: str) -> None:
+        self.thread_id = thread_id
+        self.owner = owner
+        super().__init__(
+            f"The thread {thread_id!r} belongs to another {owner.removesuffix('_id')}. Leave "
+            f"{owner} out to go on in it, or put into a thread of your own."
+        )
+
+
 class IllegalTransition(AgentStoreError):
     """A change of status that the life of a session or a task does not know.
 
@@ -159,22 +226,104 @@ class IllegalTransition(AgentStoreError):
         current: The status it has.
         wanted: The status asked for.
         allowed: The statuses it may go to from here, in alphabetical order.
+        instead: The method that makes this very change, where another one was called.
     """
 
     def __init__(
-        self, kind: str, key: str, current: str, wanted: str, allowed: Iterable[str]
+        self,
+        kind: str,
+        key: str,
+        current: str,
+        wanted: str,
+        allowed: Iterable[str],
+        instead: str = "",
     ) -> None:
         self.kind = kind
         self.key = key
         self.current = current
         self.wanted = wanted
         self.allowed = tuple(sorted(allowed))
-        onward = (
-            f"From {current} it can go to: {', '.join(self.allowed)}."
-            if self.allowed
-            else f"{current} is final: create a new {kind}."
+        self.instead = instead
+        if instead:
+            onward = f" in this way. Call {instead}."
+        elif self.allowed:
+            onward = f". From {current} it can go to: {', '.join(self.allowed)}."
+        else:
+            onward = f". {current} is final: create a new {kind}."
+        super().__init__(f"The {kind} {key!r} cannot go from {current} to {wanted}{onward}")
+
+
+class LeaseLost(AgentStoreError):
+    """The caller does not hold the task: its lease ran out, or was taken away, or never was.
+
+    Nothing was changed. Whatever the caller did for the task counts for nothing, because
+    somebody else does it again, or nobody is to do it.
+
+    Attributes:
+        task_id: The task.
+        fence: The fencing token that the caller passed; None if none.
+        current_fence: The token of the latest claim.
+        status: The status that the task has.
+        worker: Who holds it now; None if nobody does.
+    """
+
+    def __init__(
+        self, task_id: str, fence: int | None, current_fence: int, status: str, worker: str | None
+    ) -> None:
+        self.task_id = task_id
+        self.fence = fence
+        self.current_fence = current_fence
+        self.status = status
+        self.worker = worker
+        if fence is None:
+            super().__init__(
+                f"The task {task_id!r} is held under a lease by {worker!r}. Only its holder can "
+                "do this: pass the fence of the record that claim() returned."
+            )
+            return
+        holder = f" by {worker!r}" if worker is not None else ""
+        super().__init__(
+            f"The lease on the task {task_id!r} with fence {fence} is lost: the task is {status}"
+            f"{holder}, at fence {current_fence}. Discard the result; heartbeat in time, or claim "
+            "with a longer lease."
         )
-        super().__init__(f"The {kind} {key!r} cannot go from {current} to {wanted}. {onward}")
+
+
+class JobInterrupted(AgentStoreError):
+    """A handler is to stop what it does for a task: ``Job.check()`` raises this in it.
+
+    Let it pass, after tidying up: the worker knows what to do about the task.
+
+    Attributes:
+        task_id: The task.
+        reason: ``cancelled``, ``lost`` (the lease), or ``stopping`` (the worker).
+    """
+
+    def __init__(self, task_id: str, reason: str) -> None:
+        self.task_id = task_id
+        self.reason = reason
+        super().__init__(
+            f"Stop working on the task {task_id!r} ({reason}): let this error out of the handler."
+        )
+
+
+class SessionOccupied(AgentStoreError):
+    """A task that asked to be alone in its session cannot start beside another such task.
+
+    Attributes:
+        session_id: The session.
+        task_id: The task that was to start.
+        running_id: The one that runs.
+    """
+
+    def __init__(self, session_id: str, task_id: str, running_id: str) -> None:
+        self.session_id = session_id
+        self.task_id = task_id
+        self.running_id = running_id
+        super().__init__(
+            f"The task {task_id!r} asked to be alone in the session {session_id!r}, where the task "
+            f"{running_id!r} runs. Start it when that one has ended; claim() waits by itself."
+        )
 
 
 class StaleSession(AgentStoreError):
@@ -213,6 +362,35 @@ class QuotaExceeded(AgentStoreError):
             f"The user {user_id!r} has {remaining} tokens left and {requested} were asked for. "
             "Ask for fewer, or raise quota_total with users.update()."
         )
+
+
+class SearchIndexStale(AgentStoreError):
+    """The search index does not say what the messages say; messages themselves are not affected.
+
+    Attributes:
+        reason: Why: it is damaged, of another version, or far behind.
+        pending: Changes that it lacks, as far as they were counted.
+    """
+
+    def __init__(self, reason: str, pending: int) -> None:
+        self.reason = reason
+        self.pending = pending
+        super().__init__(
+            f"The search index {reason}. Run agentstore reindex, or call store.search.reindex()."
+        )
+
+
+class AuthenticationFailed(AgentStoreError):
+    """An API key that does not open anything.
+
+    Attributes:
+        reason: ``unknown``, ``revoked`` or ``expired``; for the application's log, not for
+            whoever presented the key.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__("The API key is not valid. Issue another with users.issue_api_key().")
 
 
 # --- The schema ------------------------------------------------------------------------------

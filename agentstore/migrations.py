@@ -31,9 +31,10 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.schema import CreateSchema
 
 from agentstore.dialects import dialect_for
-from agentstore.engine import parse_url
+from agentstore.engine import parse_url, show_url
 from agentstore.errors import (
     DatabaseError,
     SchemaFromFuture,
@@ -46,7 +47,7 @@ from agentstore.settings import Settings
 if TYPE_CHECKING:
     from alembic.config import Config
 
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 """Every revision, oldest first. A test holds this equal to the tree."""
 
 HEAD = REVISIONS[-1]
@@ -106,7 +107,7 @@ def revision_of(url: str | URL | None = None, names: Names = PLAIN) -> str | Non
 
 def current(connection: Connection, names: Names = PLAIN) -> str | None:
     """Read the revision of a database; None where there is no agentstore schema."""
-    version = _version_table(names)
+    version = _version_table(_possible(names, connection.engine.url))
     if not inspect(connection).has_table(version.name, schema=version.schema):
         return None
     return connection.execute(select(version.c.version_num)).scalar()
@@ -150,8 +151,11 @@ def run_env() -> None:
     names = config.attributes.get(_PLACE) or _names_from_arguments(context.get_x_argument(True))
     if context.is_offline_mode():
         url = _url_from_arguments(context.get_x_argument(True))
+        names = _possible(names, url)
         context.configure(dialect_name=url.get_backend_name(), literal_binds=True, **_opts(names))
         with context.begin_transaction():
+            if names.schema is not None:
+                context.execute(CreateSchema(names.schema, if_not_exists=True))
             context.run_migrations()
         return
     connection = config.attributes.get("connection")
@@ -167,6 +171,7 @@ def _run(connection: Connection, names: Names) -> None:
     from alembic import context
 
     dialect = dialect_for(connection.engine.url)
+    names = _possible(names, connection.engine.url)
     dialect.lock_for_migration(connection, names)
     context.configure(connection=connection, **_opts(names))
     with context.begin_transaction():
@@ -257,8 +262,13 @@ def _version_table(names: Names) -> Table:
     return Table(f"{names.prefix}alembic_version", metadata, Column("version_num", Text()))
 
 
+def _possible(names: Names, url: URL) -> Names:
+    """Leave the schema out where the engine has none."""
+    return names if dialect_for(url).schemas else Names(None, names.prefix)
+
+
 def _command(connection: Connection, names: Names) -> str:
-    url = connection.engine.url.render_as_string(hide_password=True)
+    url = show_url(connection.engine.url)
     words = ["agentstore upgrade --url", shlex.quote(url)]
     if names.schema:
         words += ["--schema", names.schema]

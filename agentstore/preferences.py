@@ -23,7 +23,11 @@ def path_of(path: str | Sequence[str]) -> tuple[str, ...]:
     Raises:
         InvalidInput: The path is empty or holds something else than str.
     """
-    keys = tuple(path.split(".")) if isinstance(path, str) else tuple(path)
+    keys: tuple[str, ...] = ()
+    if isinstance(path, str):
+        keys = tuple(path.split("."))
+    elif isinstance(path, list | tuple):
+        keys = tuple(path)
     if not keys or not all(isinstance(key, str) for key in keys) or keys == ("",):
         raise InvalidInput(
             "The path of a preference is keys with dots between, such as 'ui.theme', or a list "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Generic, TypeVar
 
@@ -79,6 +79,48 @@ class UserRecord:
         if self.quota_total is None:
             return None
         return max(0, self.quota_total - self.quota_used - self.quota_reserved)
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationRecord:
+    """Tokens set aside for a call whose cost is known only afterwards."""
+
+    id: str
+    user_id: str
+    tokens: int
+    created_at: datetime
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKeyRecord:
+    """A key of a user, as far as it is stored.
+
+    Attributes:
+        prefix: What a key begins with behind ``ask_``, to tell keys apart.
+    """
+
+    id: str
+    user_id: str
+    name: str
+    prefix: str
+    created_at: datetime
+    last_used_at: datetime | None
+    expires_at: datetime | None
+    revoked_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedApiKey:
+    """A key that was just made.
+
+    Attributes:
+        key: The key itself, this once; a repr does not show it.
+        record: What is stored of it.
+    """
+
+    key: str = field(repr=False)
+    record: ApiKeyRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +274,48 @@ class ToolStats:
 
 
 @dataclass(frozen=True, slots=True)
+class UsageSum:
+    """What requests to models add up to.
+
+    Attributes:
+        key: What they have in common: a turn's or a branch's number, a session's or a user's
+            id, a model's name, a ``date`` in UTC; None for what has none, and for a total.
+        requests: How many there were.
+        input_tokens: Tokens read.
+        output_tokens: Tokens written.
+        total_tokens: Both, or what the provider counted.
+        cost: What they cost, as far as it is known.
+        unpriced_requests: Requests whose cost is not known; the cost leaves them out.
+    """
+
+    key: int | str | date | None
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    cost: Decimal
+    unpriced_requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRecord:
+    """The use of a model, in a turn of a branch of a session."""
+
+    id: str
+    session_id: str
+    branch: int
+    turn: int
+    model: str | None
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    cost: Decimal | None
+    details: dict[str, Any] | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class UserStats:
     """What a user did in a window of time.
 
@@ -262,7 +346,13 @@ class TaskRecord:
     Attributes:
         run_at: When it may be started at the earliest.
         attempts: How often it was started.
+        failures: How many attempts failed, or were abandoned: their lease ran out.
         max_retries: How often a failed attempt may be repeated.
+        alone_in_session: Whether it waits while another such task of its session runs.
+        cancel_requested: Whether whoever runs it is asked to stop.
+        fence: The fencing token of the latest attempt; every attempt has a larger one.
+        worker: Who holds it under a lease; None if nobody does.
+        lease_expires_at: Until when, unless a heartbeat comes.
         started_at: When it was last started; the other times likewise are the last ones.
     """
 
@@ -277,7 +367,13 @@ class TaskRecord:
     error: str | None
     run_at: datetime
     attempts: int
+    failures: int
     max_retries: int
+    alone_in_session: bool
+    cancel_requested: bool
+    fence: int
+    worker: str | None
+    lease_expires_at: datetime | None
     idempotency_key: str | None
     created_at: datetime
     updated_at: datetime
@@ -287,6 +383,53 @@ class TaskRecord:
     failed_at: datetime | None
     cancelled_at: datetime | None
     dead_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskBatch:
+    """What became of a batch of tasks that a worker handed back.
+
+    Attributes:
+        settled: Those that it held, as they are now, in the order given.
+        lost: The ids of those that it did not hold any more, in the order given; nothing of
+            them was changed, and what was done for them is to be discarded.
+    """
+
+    settled: tuple[TaskRecord, ...]
+    lost: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """A message that was found.
+
+    Attributes:
+        snippet: Up to some 160 characters of its text around the first hit, with ``**`` before
+            and after each; nothing in it is escaped.
+        score: How well it fits: above 0, and up to 2.2 for each word or phrase. Of two messages
+            that hold a word equally often the shorter one has more.
+    """
+
+    message: MessageRecord
+    snippet: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class SearchStatus:
+    """The state of the search index.
+
+    Attributes:
+        segmentation: The version of the segmentation that made it; None if that is lost.
+        needed: The version of this agentstore.
+        pending: Changes of messages that are not in it yet; a search takes them in first.
+        trouble: What is wrong with it, if only ``reindex`` can mend it; None if all is well.
+    """
+
+    segmentation: str | None
+    needed: str
+    pending: int
+    trouble: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,12 @@ from __future__ import annotations
 
 import random
 
-from sqlalchemy.exc import DBAPIError, InvalidRequestError, StatementError
+from sqlalchemy.exc import (
+    DBAPIError,
+    InvalidRequestError,
+    PendingRollbackError,
+    StatementError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from agentstore.dialects.base import EngineDialect, Failure, Mode
@@ -37,7 +42,7 @@ class Trouble(Exception):
         in_doubt: Whether the unit may have been committed.
     """
 
-    def __init__(self, error: AgentStoreError, *, repeatable: bool, in_doubt: bool) -> None:
+    def __init__(self, error: Exception, *, repeatable: bool, in_doubt: bool) -> None:
         self.error = error
         self.repeatable = repeatable
         self.in_doubt = in_doubt
@@ -73,6 +78,12 @@ def trouble(dialect: EngineDialect, mode: Mode, error: Exception, *, committing:
             lost = ConnectionLost(f"{found.error} {advice}", in_doubt=in_doubt)
             return Trouble(lost, repeatable=not in_doubt, in_doubt=in_doubt)
         return Trouble(found.error, repeatable=False, in_doubt=False)
+    if isinstance(error, PendingRollbackError):
+        lost = ConnectionLost(
+            "The connection broke earlier in this transaction. Nothing was written; repeat it.",
+            in_doubt=False,
+        )
+        return Trouble(lost, repeatable=True, in_doubt=False)
     if isinstance(error, StatementError) and isinstance(error.orig, AgentStoreError):
         return Trouble(error.orig, repeatable=False, in_doubt=False)
     failed = DatabaseError(f"{type(error).__name__} in the database layer; nothing was written.")

@@ -14,7 +14,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agentstore.errors import SecretRefused
+from agentstore.encoding import MAX_DEPTH
+from agentstore.errors import InvalidInput, InvalidJson, SecretRefused
 
 REDACTED = "[redacted]"
 
@@ -56,7 +57,7 @@ PATTERNS = (
     r"\bgh[pousr]_[A-Za-z0-9]{30,}",
     r"\bAKIA[0-9A-Z]{16}\b",
     r"\bxox[abprs]-[A-Za-z0-9-]{10,}",
-    r"\b[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]+:[^\s/@]+@",
+    r"\b[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/:@]*:[^\s/@]+@",
 )
 
 Action = Literal["refuse", "redact", "keep"]
@@ -80,12 +81,16 @@ class Secrets:
     keys: frozenset[str] = KEYS
     endings: tuple[str, ...] = ENDINGS
     patterns: tuple[str, ...] = PATTERNS
-    _pattern: re.Pattern[str] | None = field(init=False, repr=False, compare=False, default=None)
+    _compiled: tuple[re.Pattern[str], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Compile the patterns once."""
-        if self.patterns:
-            object.__setattr__(self, "_pattern", re.compile("|".join(self.patterns)))
+        """Compile the patterns once; refuse an action that nobody knows."""
+        for name in ("on_config", "on_tool_logs"):
+            if getattr(self, name) not in ("refuse", "redact", "keep"):
+                raise InvalidInput(f"{name} is unknown; use 'refuse', 'redact' or 'keep'.")
+        # One by one: joined, a pattern's own flags and group numbers would mean something else.
+        compiled = tuple(re.compile(pattern) for pattern in self.patterns)
+        object.__setattr__(self, "_compiled", compiled)
 
     def apply(self, action: Action, value: Any, name: str) -> Any:
         """Give the value as it may be stored.
@@ -97,6 +102,7 @@ class Secrets:
 
         Raises:
             SecretRefused: A secret was found and the action is ``refuse``.
+            InvalidJson: The value is nested deeper than JSON may be here, or holds itself.
         """
         if action == "keep" or value is None:
             return value
@@ -105,8 +111,8 @@ class Secrets:
     def _clean(self, action: Action, value: Any, path: str, depth: int) -> Any:
         if isinstance(value, str):
             return self._clean_text(action, value, path)
-        if depth > 200:  # deeper than JSON may be here; refused when it is written
-            return value
+        if depth > MAX_DEPTH:
+            raise InvalidJson(path[:80], f"nested more than {MAX_DEPTH} deep")
         if isinstance(value, dict):
             return {
                 key: self._secret(action, f"{path}.{key}")
@@ -122,11 +128,12 @@ class Secrets:
         return value
 
     def _clean_text(self, action: Action, value: str, path: str) -> str:
-        if self._pattern is None or self._pattern.search(value) is None:
-            return value
-        if action == "refuse":
-            raise SecretRefused(path)
-        return self._pattern.sub(REDACTED, value)
+        for pattern in self._compiled:
+            if pattern.search(value) is not None:
+                if action == "refuse":
+                    raise SecretRefused(path)
+                value = pattern.sub(REDACTED, value)
+        return value
 
     def _is_secret(self, key: str) -> bool:
         plain = key.lower().replace("-", "").replace("_", "")

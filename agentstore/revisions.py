@@ -6,11 +6,13 @@ It may import this module, which only ever grows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
+from alembic.operations import BatchOperations
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
 
@@ -74,9 +76,50 @@ class Place:
             postgresql_where=condition,
         )
 
+    @contextmanager
+    def alter(self, name: str) -> Iterator[BatchOperations]:
+        """Change a table's columns and constraints, on SQLite by a copy where it has no other way.
+
+        A copy would forget AUTOINCREMENT, triggers, and indexes that have a direction, a function
+        or an operator in them; these are made again, as they were. Drop those first that refer to
+        a column that goes.
+        """
+        table = self.table(name)
+        if self.on_postgresql:
+            with op.batch_alter_table(table, schema=self.schema) as batch:
+                yield batch
+            return
+        before = _parts(table)
+        counts = any(part.type == "table" and "AUTOINCREMENT" in part.sql for part in before)
+        ordered = [part for part in before if _has_more_than_columns(part)]
+        for index in ordered:  # or the copy gets one that is only a list of columns
+            op.drop_index(index.name, table)
+        options = {"sqlite_autoincrement": True} if counts else {}
+        with op.batch_alter_table(table, table_kwargs=options) as batch:
+            yield batch
+        there = {part.name for part in _parts(table)}
+        for part in [*ordered, *(part for part in before if part.type == "trigger")]:
+            if part.name not in there:
+                op.get_bind().exec_driver_sql(part.sql)
+
     def drop(self, name: str) -> None:
         """Drop a table with its indexes."""
         op.drop_table(self.table(name), schema=self.schema)
+
+
+def _parts(table: str) -> Sequence[sa.Row[Any]]:
+    """Give a table of SQLite's, its indexes and its triggers, each with its SQL."""
+    parts = "SELECT type, name, sql FROM sqlite_master WHERE tbl_name = :table AND sql NOT NULL"
+    return op.get_bind().execute(sa.text(parts), {"table": table}).all()
+
+
+def _has_more_than_columns(part: sa.Row[Any]) -> bool:
+    """Say whether an index is more than a list of columns, which is all that a copy keeps."""
+    if part.type != "index":
+        return False
+    inside = "SELECT cid, desc FROM pragma_index_xinfo(:name) WHERE key"
+    columns = op.get_bind().execute(sa.text(inside), {"name": part.name})
+    return any(number == -2 or descending for number, descending in columns)
 
 
 def column(
@@ -107,7 +150,8 @@ def unique(*columns: str) -> Callable[[Place, str], sa.Constraint]:
 
 def check(label: str, condition: str) -> Callable[[Place, str], sa.Constraint]:
     """Describe a CHECK constraint; the label is its name without ``ck_`` and the table."""
-    return lambda place, table: sa.CheckConstraint(condition, name=f"ck_{table}_{label}")
+    # The name is complete; without f() the models' convention would put it into another one.
+    return lambda place, table: sa.CheckConstraint(condition, name=op.f(f"ck_{table}_{label}"))
 
 
 def references(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine
 from agentstore import migrations
 from agentstore.dialects import EngineDialect
 from agentstore.dialects.base import Mode
-from agentstore.errors import DatabaseBusy, TransactionMisuse
+from agentstore.errors import AgentStoreError, DatabaseBusy, TransactionMisuse
 from agentstore.recovery import HANDLED, Trouble, pause_before_retry, trouble
 from agentstore.schema import Names, tables
 from agentstore.settings import Settings
@@ -69,7 +69,8 @@ def announce_transaction(store: object) -> Iterator[None]:
         yield
     finally:
         opened.active = False
-        _open_here.reset(token)
+        with suppress(ValueError):  # ended in another context than it began, as fixtures may
+            _open_here.reset(token)
 
 
 class JoinRunner:
@@ -84,18 +85,26 @@ class JoinRunner:
         self._unit = unit
         self._closed = False
         self._busy = threading.Lock()
+        self.trouble: Trouble | None = None
+        """What the last call that failed met with."""
 
-    def close(self) -> None:
+    def refuse(self) -> None:
         """Refuse all further calls."""
         self._closed = True
 
+    def close(self) -> None:
+        """Refuse all further calls, and wait until one that another thread is in has ended."""
+        self.refuse()
+        with self._busy:
+            pass
+
     def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
         """Run a body; see ``Runner``."""
-        if self._closed:
-            raise TransactionMisuse(
-                "This transaction has ended. Begin another with store.transaction()."
-            )
         with self._busy:  # a transaction shared by threads takes their calls one by one
+            if self._closed:
+                raise TransactionMisuse(
+                    "This transaction has ended. Begin another with store.transaction()."
+                )
             try:
                 if mode in (Mode.READ, Mode.SNAPSHOT):
                     return work(self._unit)
@@ -103,7 +112,51 @@ class JoinRunner:
                     return work(self._unit)
             except HANDLED as error:
                 found = trouble(self._unit.dialect, Mode.WRITE, error, committing=False)
+                self.trouble = found
                 raise found.error from cause_of(error)
+
+
+@contextmanager
+def joined(unit: Unit) -> Iterator[JoinRunner]:
+    """Give a block of the application's what it needs to join the unit.
+
+    Raises:
+        Trouble: The block raised what the database did to one of its calls; or an error of
+            SQLAlchemy's, which is of some other database then, and is passed on as it is.
+    """
+    runner = JoinRunner(unit)
+    try:
+        yield runner
+    except HANDLED as error:
+        raise Trouble(error, repeatable=False, in_doubt=False) from error.__cause__
+    except AgentStoreError as error:
+        if runner.trouble is not None and runner.trouble.error is error:
+            raise runner.trouble from error.__cause__
+        raise
+    finally:
+        runner.close()
+
+
+@contextmanager
+def opened(engine: Engine) -> Iterator[Connection]:
+    """Check a connection out; in the end roll back what is open and check it in again.
+
+    What the block raises gets out even if the rollback fails: then the connection is lost, which
+    rolls back too. The rollback is explicit, because after a commit that failed SQLAlchemy's
+    ``close()`` takes the transaction for ended.
+    """
+    connection = engine.connect()
+    try:
+        yield connection
+    except BaseException:
+        try:
+            with suppress(*HANDLED):
+                connection.rollback()
+        finally:
+            with suppress(*HANDLED):
+                connection.close()
+        raise
+    connection.close()
 
 
 class WriteTurns:
@@ -126,16 +179,21 @@ class WriteTurns:
         if self._lock is None or mode in READING:
             return False
         if not self._lock.acquire(timeout=self._timeout):
-            raise DatabaseBusy(
-                "Another transaction of this store wrote for longer than busy_timeout. Keep "
-                "transactions short, and do not wait for a model inside one."
-            )
+            raise turn_never_came()
         return True
 
     def release(self) -> None:
         """Give the turn back."""
         assert self._lock is not None
         self._lock.release()
+
+
+def turn_never_came() -> DatabaseBusy:
+    """Say that other writers of this store were in front for too long."""
+    return DatabaseBusy(
+        "Other transactions of this store wrote for longer than busy_timeout. Keep transactions "
+        "short, and do not wait for a model inside one."
+    )
 
 
 class UnitRunner:
@@ -164,7 +222,7 @@ class UnitRunner:
         committing = False
         turn = self._turns.acquire(mode)
         try:
-            with self._engines[mode].connect() as connection:
+            with opened(self._engines[mode]) as connection:
                 yield self.unit(connection)
                 committing = True
                 connection.commit()
@@ -234,4 +292,5 @@ def names_on(dialect: EngineDialect, settings: Settings) -> Names:
 
 def cause_of(error: Exception) -> BaseException | None:
     """Give the driver's own error; SQLAlchemy's around it would quote the statement."""
-    return getattr(error, "orig", None)
+    cause = getattr(error, "orig", None)
+    return None if isinstance(cause, AgentStoreError) else cause

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import cast
+from typing import Any, cast
 
 from sqlalchemy import (
     CheckConstraint,
@@ -25,6 +25,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.sql.elements import KeyedColumnElement
+from sqlalchemy.sql.visitors import replacement_traverse
 
 from agentstore import models
 from agentstore.errors import InvalidInput
@@ -32,6 +33,10 @@ from agentstore.errors import InvalidInput
 _NAME = re.compile(r"[a-z_][a-z0-9_]*\Z")
 MAX_PREFIX = 15
 """PostgreSQL cuts names at 63 bytes; the longest name of an index here has 47."""
+
+_MAX_SCHEMA = 63
+_RESERVED = ("pg_", "sqlite_")
+"""What the engines keep for themselves; refused on both, so that a name means the same on both."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,13 @@ class Names:
                     f"{setting} is {value!r}; use lower-case letters, digits and underscores, "
                     "not starting with a digit."
                 )
+            if value is not None and value.startswith(_RESERVED):
+                raise InvalidInput(
+                    f"{setting} is {value!r}; names that begin with {' or '.join(_RESERVED)} "
+                    "belong to the engines: choose another."
+                )
+        if len(self.schema or "") > _MAX_SCHEMA:
+            raise InvalidInput(f"schema has {len(self.schema or '')} characters; use up to 63.")
         if len(self.prefix) > MAX_PREFIX:
             raise InvalidInput(f"table_prefix has {len(self.prefix)} characters; use up to 15.")
 
@@ -85,6 +97,16 @@ class Tables:
     def user_preferences(self) -> Table:
         """See ``models.UserPreference``."""
         return self["user_preferences"]
+
+    @cached_property
+    def quota_reservations(self) -> Table:
+        """See ``models.QuotaReservation``."""
+        return self["quota_reservations"]
+
+    @cached_property
+    def api_keys(self) -> Table:
+        """See ``models.ApiKey``."""
+        return self["api_keys"]
 
     @cached_property
     def sessions(self) -> Table:
@@ -141,6 +163,26 @@ class Tables:
         """See ``models.CheckpointThread``."""
         return self["checkpoint_threads"]
 
+    @cached_property
+    def checkpoints(self) -> Table:
+        """See ``models.Checkpoint``."""
+        return self["checkpoints"]
+
+    @cached_property
+    def checkpoint_values(self) -> Table:
+        """See ``models.CheckpointValue``."""
+        return self["checkpoint_values"]
+
+    @cached_property
+    def checkpoint_entries(self) -> Table:
+        """See ``models.CheckpointEntry``."""
+        return self["checkpoint_entries"]
+
+    @cached_property
+    def checkpoint_writes(self) -> Table:
+        """See ``models.CheckpointWrite``."""
+        return self["checkpoint_writes"]
+
 
 @lru_cache(maxsize=64)
 def tables(names: Names = Names()) -> Tables:
@@ -186,16 +228,15 @@ def _copy(table: Table, target: MetaData, names: Names) -> Table:
                     ondelete=constraint.ondelete,
                 )
             )
+
+    def own_column(element: object, **_: object) -> Column[Any] | None:
+        return copy.c[element.name] if isinstance(element, KeyedColumnElement) else None
+
     for index in sorted(table.indexes, key=lambda i: str(i.name)):
         where = index.dialect_options["postgresql"].get("where")
         Index(
             named(index),
-            *(
-                copy.c[e.name]
-                if isinstance(e, KeyedColumnElement)
-                else text(str(e).replace(f"{table.name}.", ""))
-                for e in index.expressions
-            ),
+            *(replacement_traverse(expression, {}, own_column) for expression in index.expressions),
             unique=index.unique,
             sqlite_where=where,
             postgresql_where=where,

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Literal, TypedDict
 
 from agentstore.errors import InvalidInput
+from agentstore.prices import Prices, default_prices
 from agentstore.redaction import Secrets
 from agentstore.schema import Names
 
@@ -49,6 +50,7 @@ class StoreOptions(TypedDict, total=False):
     synchronous: Synchronous
     max_retries: int
     secrets: Secrets
+    prices: Prices
     clock: Clock
 
 
@@ -78,6 +80,7 @@ class Settings:
         max_retries: How often a call is repeated, where that is safe, after a conflict or a
             broken connection.
         secrets: What is done about secrets in session configs and tool logs.
+        prices: What models cost, for usage that is recorded without a cost.
         clock: Where the present comes from; it must give aware datetimes.
     """
 
@@ -94,6 +97,7 @@ class Settings:
     synchronous: Synchronous = "FULL"
     max_retries: int = 5
     secrets: Secrets = field(default_factory=Secrets)
+    prices: Prices = field(default_factory=default_prices)
     clock: Clock = utc_now
 
     def __post_init__(self) -> None:

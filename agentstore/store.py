@@ -17,13 +17,23 @@ from sqlalchemy import URL, Engine
 
 from agentstore.dialects import dialect_for
 from agentstore.dialects.base import Mode
-from agentstore.engine import adopt_engine, open_engine, parse_url
+from agentstore.engine import adopt_engine, open_engine, parse_url, show_url
+from agentstore.errors import TransactionMisuse
 from agentstore.recovery import Trouble
-from agentstore.repositories import Messages, Sessions, Tasks, ToolLogs, Usage, Users
+from agentstore.repositories import (
+    Checkpoints,
+    Messages,
+    Search,
+    Sessions,
+    Tasks,
+    ToolLogs,
+    Usage,
+    Users,
+)
 from agentstore.runners import (
-    JoinRunner,
     UnitRunner,
     announce_transaction,
+    joined,
     refuse_inside_own_transaction,
 )
 from agentstore.settings import Settings, StoreOptions
@@ -43,10 +53,22 @@ class Repositories:
         self.tool_logs = ToolLogs(runner)
         self.tasks = Tasks(runner)
         self.usage = Usage(runner)
+        self.search = Search(runner)
+        self.checkpoints = Checkpoints(runner)
 
 
 class Transaction(Repositories):
     """The repositories inside one transaction."""
+
+
+def in_transaction(work: Callable[[Transaction], T]) -> Callable[[Unit], T]:
+    """Make a body of a function that wants a transaction's repositories."""
+
+    def body(unit: Unit) -> T:
+        with joined(unit) as runner:
+            return work(Transaction(runner))
+
+    return body
 
 
 class Store(Repositories):
@@ -64,6 +86,8 @@ class Store(Repositories):
         tool_logs: See ``ToolLogs``.
         tasks: See ``Tasks``.
         usage: See ``Usage``.
+        checkpoints: See ``Checkpoints``.
+        search: See ``Search``; messages are found with ``messages.search``.
     """
 
     def __init__(
@@ -97,6 +121,7 @@ class Store(Repositories):
         else:
             dialect = adopt_engine(engine, settings)
         self._engine = engine
+        self._closed = False
         self._runner = UnitRunner(engine, dialect, settings)
         super().__init__(_StoreRunner(self, self._runner))
         try:
@@ -107,7 +132,7 @@ class Store(Repositories):
 
     def __repr__(self) -> str:
         """Name the database, without its password."""
-        return f"Store({self._engine.url.render_as_string(hide_password=True)!r})"
+        return f"Store({show_url(self._engine.url)!r})"
 
     def __enter__(self) -> Self:
         """Give the store, which is open already."""
@@ -124,6 +149,7 @@ class Store(Repositories):
 
     def close(self) -> None:
         """Close the store's connections; those of an engine handed in stay open."""
+        self._closed = True
         if self._owns_engine:
             self._engine.dispose()
 
@@ -135,18 +161,16 @@ class Store(Repositories):
         nobody else can write until the block ends, so do not wait for a model in it.
 
         Raises:
-            TransactionMisuse: The store is called inside the block.
+            TransactionMisuse: The store is called inside the block, or is closed.
             ConnectionLost: The connection broke; ``in_doubt`` says whether in the commit.
         """
+        self._require_open()
         with announce_transaction(self):
             try:
                 with self._runner.transaction() as unit:
                     unit.connection.begin()
-                    joined = JoinRunner(unit)
-                    try:
-                        yield Transaction(joined)
-                    finally:
-                        joined.close()
+                    with joined(unit) as runner:
+                        yield Transaction(runner)
             except Trouble as problem:
                 raise problem.error from problem.__cause__
 
@@ -161,16 +185,13 @@ class Store(Repositories):
         Returns:
             What the function returned.
         """
-
-        def body(unit: Unit) -> T:
-            joined = JoinRunner(unit)
-            try:
-                return work(Transaction(joined))
-            finally:
-                joined.close()
-
+        self._require_open()
         with announce_transaction(self):
-            return self._runner.run(Mode.WRITE, body, repeatable=False)
+            return self._runner.run(Mode.WRITE, in_transaction(work), repeatable=False)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise TransactionMisuse("This store is closed. Open another Store.")
 
 
 class _StoreRunner:
@@ -181,5 +202,6 @@ class _StoreRunner:
         self._runner = runner
 
     def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
+        self._store._require_open()
         refuse_inside_own_transaction(self._store)
         return self._runner.run(mode, work, repeatable=repeatable)

@@ -14,14 +14,23 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
 
 from agentstore.aio import AsyncRepositories, AsyncStore
 
 T = TypeVar("T")
 
-REPOSITORIES = ("users", "sessions", "messages", "tool_logs", "tasks", "usage")
+REPOSITORIES = (
+    "users",
+    "sessions",
+    "messages",
+    "tool_logs",
+    "tasks",
+    "usage",
+    "search",
+    "checkpoints",
+)
 
 
 class LoopThread:
@@ -69,6 +78,10 @@ class BlockingRepositories:
     def __getattr__(self, name: str) -> Any:
         """Satisfy type checkers: the repositories are set in ``__init__``."""
         raise AttributeError(name)
+
+
+class _Interrupted(Exception):
+    """Stands for an interrupt of the thread that holds a transaction."""
 
 
 class BlockingStore(BlockingRepositories):
@@ -142,8 +155,11 @@ class BlockingStore(BlockingRepositories):
         try:
             yield BlockingRepositories(transaction, self._loop)
         except BaseException as error:
-            self._loop.loop.call_soon_threadsafe(ending.set_result, error)
-            task.result()
+            # An interrupt is this thread's; raised in the loop it would end the loop.
+            passed_on = error if isinstance(error, Exception) else _Interrupted()
+            self._loop.loop.call_soon_threadsafe(ending.set_result, passed_on)
+            with suppress(_Interrupted):
+                task.result()
             raise
         self._loop.loop.call_soon_threadsafe(ending.set_result, None)
         task.result()

@@ -18,7 +18,7 @@ that no driver's own JSON decoding comes between; see ``agentstore.encoding`` fo
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow, Underflow
 from typing import Any
 
 from sqlalchemy import (
@@ -34,9 +34,12 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
 from agentstore.encoding import decode_text, dump_json, encode_text, load_json
-from agentstore.errors import InvalidInput, NaiveDatetime
+from agentstore.errors import InvalidInput, NaiveDatetime, shown
 
-_NANOS = Decimal(1_000_000_000)
+_MOST_MONEY = Decimal("9223372036.854775807")
+_EXACT = Context(prec=40, traps=[Inexact, InvalidOperation, Overflow, Underflow])
+"""For money: the caller's own decimal context may round to a few digits."""
+
 MAX_INTEGER = 2**63 - 1
 """The largest number that a column of whole numbers holds, on both engines."""
 
@@ -74,20 +77,30 @@ def to_nanos(name: str, amount: Decimal | int | str) -> int:
             f"not {type(amount).__name__}: floats cannot hold money exactly."
         )
     try:
-        nanos = Decimal(amount) * _NANOS
-        whole = int(nanos)
+        value = Decimal(amount)
     except (ArithmeticError, ValueError):
-        raise InvalidInput(f"{name} is {amount!r}, which is not an amount of money.") from None
-    if whole != nanos:
-        raise InvalidInput(f"{name} is {amount}; the smallest unit is 0.000000001: quantize it.")
-    if not 0 <= whole <= MAX_INTEGER:
-        raise InvalidInput(f"{name} is {amount}; it must be from 0 to 9223372036.")
-    return whole
+        value = Decimal("NaN")
+    if not value.is_finite():
+        raise InvalidInput(
+            f"{name} is {shown(amount)}, which is not an amount of money. Pass a Decimal, an int "
+            "or a str such as '0.0021'."
+        )
+    if not 0 <= value <= _MOST_MONEY:
+        raise InvalidInput(f"{name} is {value:.6g}; it must be from 0 to 9223372036.")
+    try:
+        nanos = value.scaleb(9, _EXACT)
+    except ArithmeticError:  # more digits than whole billionths in that range have
+        nanos = None
+    if nanos is None or nanos != int(nanos):
+        raise InvalidInput(
+            f"{name} is {value:.6g} or so; the smallest unit is 0.000000001: quantize it."
+        )
+    return int(nanos)
 
 
 def from_nanos(nanos: int) -> Decimal:
     """Undo ``to_nanos``."""
-    return Decimal(nanos).scaleb(-9) if nanos else Decimal(0)
+    return Decimal(nanos).scaleb(-9, _EXACT) if nanos else Decimal(0)
 
 
 class SafeText(TypeDecorator[str]):
@@ -97,8 +110,12 @@ class SafeText(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Escape what the engines cannot carry."""
-        return None if value is None else encode_text(value)
+        """Escape what the engines cannot carry; raises InvalidInput."""
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise InvalidInput(f"An id or a text must be a str, not {type(value).__name__}.")
+        return encode_text(value)
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> str | None:
         """Give back the text as it went in."""

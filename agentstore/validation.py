@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from agentstore.encoding import dump_json, encode_text
-from agentstore.errors import InvalidInput
+from agentstore.errors import InvalidInput, shown
 from agentstore.types import MAX_INTEGER, Document, from_nanos, to_nanos
 
 MAX_KEY_CHARACTERS = 255
@@ -48,8 +48,9 @@ def key(name: str, value: object) -> str:
     found = text(name, value)
     if not found:
         raise InvalidInput(f"{name} is empty. Pass 1 to {MAX_KEY_CHARACTERS} characters.")
+    stored = encode_text(found)
     if len(found) > MAX_KEY_CHARACTERS or (
-        not found.isascii() and len(encode_text(found).encode("utf-8")) > MAX_KEY_BYTES
+        not stored.isascii() and len(stored.encode("utf-8")) > MAX_KEY_BYTES
     ):
         raise InvalidInput(
             f"{name} has {len(found)} characters. Pass up to {MAX_KEY_CHARACTERS}, and up to "
@@ -76,7 +77,7 @@ def cost(name: str, value: Decimal | int | str | None) -> Decimal:
     """
     nanos = 0 if value is None else to_nanos(name, value)
     if nanos > MAX_COST_NANOS:
-        raise InvalidInput(f"{name} is {value}; it must be up to 1000000 for one call.")
+        raise InvalidInput(f"{name} is {from_nanos(nanos)}; it must be up to 1000000 for one call.")
     return from_nanos(nanos)
 
 
@@ -89,7 +90,7 @@ def amount(name: str, value: object, *, least: int = 0, most: int = MAX_INTEGER)
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidInput(f"{name} must be an int, not {type(value).__name__}.")
     if not least <= value <= most:
-        raise InvalidInput(f"{name} is {value}; it must be from {least} to {most}.")
+        raise InvalidInput(f"{name} is {shown(value)}; it must be from {least} to {most}.")
     return value
 
 

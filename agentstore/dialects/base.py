@@ -6,8 +6,9 @@ means adding a method here, with the promise that both engines keep, and one bod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,8 +17,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement
+    from sqlalchemy import ColumnElement, Executable
+    from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
+    from agentstore.dialects.search import SearchIndex
+    from agentstore.dialects.signals import TaskSignal
     from agentstore.errors import DatabaseError
     from agentstore.schema import Names, Tables
     from agentstore.settings import Settings
@@ -68,6 +72,12 @@ class EngineDialect(Protocol):
 
     threads_async_work: bool
     """Whether an AsyncStore runs units in threads, because the engine is in the process."""
+
+    search: SearchIndex
+    """The engine's index for full-text search."""
+
+    def __hash__(self) -> int:
+        """There is one of each, and statements that are built once are kept by it."""
 
     def url(self, url: URL, *, asynchronous: bool) -> URL:
         """Name the driver: the same URL opens in Store and in AsyncStore.
@@ -121,8 +131,20 @@ class EngineDialect(Protocol):
     def unlock_after_migration(self, connection: Connection) -> None:
         """Undo what ``lock_for_migration`` changed on the connection; no transaction is open."""
 
-    def next_activity(self, tables: Tables) -> ColumnElement[int]:
-        """Give a number larger than every ``activity`` there is, as an expression."""
+    def utc_day(self, instant: ColumnElement[Any]) -> ColumnElement[str]:
+        """Give the day of an instant, in UTC, as YYYY-MM-DD."""
+
+    def next_activity(self, tables: Tables, of: str = "sessions") -> ColumnElement[int]:
+        """Give a number larger than every ``activity`` in this table, as an expression."""
+
+    def lapse_reservations(
+        self, connection: Connection, tables: Tables, user_id: str, now: datetime
+    ) -> int:
+        """Let a user's expired reservations lapse, and take them off ``quota_reserved``.
+
+        Returns:
+            How many did; 0 also where the user has none.
+        """
 
     def append_messages(
         self,
@@ -146,3 +168,28 @@ class EngineDialect(Protocol):
         Returns:
             Where they landed, or None if there is no such session; nothing was written then.
         """
+
+    def server_clock(self) -> ColumnElement[datetime] | None:
+        """Give the server's present as an expression; None where the engine is in this process
+        and so has this machine's clock.
+        """
+
+    def announcing(
+        self, statement: ReturningInsert[Any] | ReturningUpdate[Any], tables: Tables
+    ) -> Executable:
+        """Make a change of tasks that returns their whole rows tell waiting workers too.
+
+        They hear at the commit, of rows that are pending now, and of those whose end lets another
+        task of their session start. The rows come back as before, perhaps with more columns.
+        """
+
+    def announce(self, connection: Connection, tables: Tables, queues: Iterable[str]) -> None:
+        """Tell the workers of these queues, at the commit, that tasks may be claimable."""
+
+    def only_checked(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Give the column for a condition that is to be checked on rows that were found by
+        another one, where a planner would not see that by itself.
+        """
+
+    def task_signal(self, connection: Connection, tables: Tables) -> TaskSignal:
+        """Give what a worker waits for between two claims, not opened yet."""

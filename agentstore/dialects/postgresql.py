@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +18,7 @@ from sqlalchemy import (
     CTE,
     URL,
     BigInteger,
+    ColumnElement,
     Connection,
     Engine,
     FromClause,
@@ -40,6 +42,9 @@ from sqlalchemy.schema import CreateSchema
 
 from agentstore import errors
 from agentstore.dialects.base import Appended, Diagnosis, Failure, Mode
+from agentstore.dialects.postgresql_search import PostgreSQLSearch
+from agentstore.dialects.postgresql_tasks import NotifyingTasks
+from agentstore.dialects.search import SearchIndex
 from agentstore.schema import Names, Tables
 from agentstore.settings import Settings
 from agentstore.types import Json
@@ -103,13 +108,17 @@ _ADVICE: dict[str, tuple[Failure, type[errors.DatabaseError], str]] = {
 }
 """By SQLSTATE, or its beginning. Source: PostgreSQL documentation, appendix A."""
 
+_RACES = ("23503", "23505")
+"""A foreign key, or a unique one, is violated."""
 
-class PostgreSQL:
+
+class PostgreSQL(NotifyingTasks):
     """The dialect of PostgreSQL; see ``EngineDialect`` for what each method promises."""
 
     schemas = True
     single_writer = False
     threads_async_work = False
+    search: SearchIndex = PostgreSQLSearch()
 
     def url(self, url: URL, *, asynchronous: bool) -> URL:
         """Name psycopg, which is both sync and async."""
@@ -182,10 +191,11 @@ class PostgreSQL:
         state = getattr(error.orig, "sqlstate", None)
         constraint = _constraint(error)
         if constraint is not None:
-            if constraint.endswith(("_idempotency_key", "_external_id")):
-                # Two callers with one key, at the same moment: the other's row is there now.
+            if state in _RACES:
+                # Whoever wrote looked before. The next look finds what is there, or not, now.
                 conflict = errors.TransactionConflict(
-                    "Another caller wrote the same key at the same moment. Repeat the transaction."
+                    f"The constraint {constraint} is violated: another caller wrote the same key, "
+                    "or deleted what this belongs to, at the same moment. Repeat the transaction."
                 )
                 return Diagnosis(Failure.ROLLED_BACK, conflict)
             violation = errors.ConstraintViolation(
@@ -220,11 +230,48 @@ class PostgreSQL:
     def unlock_after_migration(self, connection: Connection) -> None:
         """Nothing to undo: the lock ended with the transaction."""
 
-    def next_activity(self, tables: Tables) -> Any:
-        """Take the next of a sequence, which nobody waits for."""
+    def utc_day(self, instant: ColumnElement[Any]) -> ColumnElement[str]:
+        """Let the server write the day, in UTC whatever the connection's time zone."""
+        return func.to_char(func.timezone("UTC", instant), "YYYY-MM-DD")
+
+    def next_activity(self, tables: Tables, of: str = "sessions") -> Any:
+        """Take the next of a sequence, which all tables share and nobody waits for."""
         names = tables.names
         sequence = DatabaseSequence(f"{names.prefix}activity", schema=names.schema)
         return sequence.next_value()
+
+    def lapse_reservations(
+        self, connection: Connection, tables: Tables, user_id: str, now: datetime
+    ) -> int:
+        """Mark and subtract in one statement, which is whole in autocommit too.
+
+        The user's row is locked before the reservations are, as everybody does.
+        """
+        reservations, users = tables.quota_reservations, tables.users
+        owner = select(users.c.id).where(users.c.id == user_id).with_for_update().cte("owner")
+        expired = (
+            select(reservations.c.pk)
+            .join(owner, owner.c.id == reservations.c.user_id)
+            .where(reservations.c.expires_at <= now, reservations.c.lapsed.is_(False))
+            .with_for_update(of=reservations)
+            .cte("expired")
+        )
+        marked = (
+            update(reservations)
+            .where(reservations.c.pk.in_(select(expired.c.pk)))
+            .values(lapsed=True)
+            .returning(reservations.c.tokens)
+            .cte("marked")
+        )
+        tokens = select(func.coalesce(func.sum(marked.c.tokens), 0)).scalar_subquery()
+        count = select(func.count()).select_from(marked).scalar_subquery()
+        query = (
+            update(users)
+            .where(users.c.id == user_id)
+            .values(quota_reserved=users.c.quota_reserved - tokens)
+            .returning(count)
+        )
+        return int(connection.execute(query).scalar() or 0)
 
     def append_messages(
         self,

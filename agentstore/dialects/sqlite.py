@@ -11,21 +11,27 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
     URL,
+    AsyncAdaptedQueuePool,
+    ColumnElement,
     Connection,
     Engine,
+    ExceptionContext,
     Insert,
     QueuePool,
+    Text,
     bindparam,
     event,
     func,
     insert,
     select,
+    type_coerce,
     update,
 )
 from sqlalchemy.exc import DBAPIError
@@ -34,10 +40,14 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from agentstore import errors
 from agentstore.dialects.base import Appended, Diagnosis, Failure, Mode
+from agentstore.dialects.search import SearchIndex
+from agentstore.dialects.sqlite_search import SQLiteSearch
+from agentstore.dialects.sqlite_tasks import FileTasks
 from agentstore.schema import Names, Tables
 from agentstore.settings import Settings
 
 _MODE = "agentstore_mode"
+_IMMEDIATE = "BEGIN IMMEDIATE"
 _CONFIGURED = "agentstore_configured"
 _BEGIN = {Mode.READ: None, Mode.SNAPSHOT: "BEGIN"}
 """What begins a transaction. A single SELECT is its own; all that write are immediate."""
@@ -80,12 +90,19 @@ _ADVICE: dict[int, tuple[type[errors.DatabaseError], str]] = {
 }
 
 
-class SQLite:
+_DAMAGED_INDEX = (
+    "The search index is damaged; messages are not affected. Run agentstore reindex, or call "
+    "store.search.reindex()."
+)
+
+
+class SQLite(FileTasks):
     """The dialect of SQLite; see ``EngineDialect`` for what each method promises."""
 
     schemas = False
     single_writer = True
     threads_async_work = True
+    search: SearchIndex = SQLiteSearch()
 
     def url(self, url: URL, *, asynchronous: bool) -> URL:
         """Name pysqlite or aiosqlite."""
@@ -112,14 +129,15 @@ class SQLite:
             "pool_size": 1 if in_memory else settings.pool_size,
             "max_overflow": 0 if in_memory else settings.max_overflow,
             "pool_timeout": settings.pool_timeout,
+            "poolclass": AsyncAdaptedQueuePool if self.names_async_driver(url) else QueuePool,
             "connect_args": {"check_same_thread": False},
         }
-        if not self.names_async_driver(url):
-            options["poolclass"] = QueuePool
         return options
 
     def install(self, engine: Engine, settings: Settings, *, adopted: bool) -> None:
         """Set the pragmas on each connection, and begin each transaction as its mode needs."""
+        if adopted and event.contains(engine, "begin", _begin_on_adopted):
+            return  # another store of the application's has it already
 
         @event.listens_for(engine, "connect")
         def configure(dbapi_connection: Any, record: Any) -> None:
@@ -133,16 +151,11 @@ class SQLite:
                 if _CONFIGURED not in record.info:
                     configure(dbapi_connection, record)
 
-        @event.listens_for(engine, "begin")
-        def begin(connection: Connection) -> None:
-            mode = connection.get_execution_options().get(_MODE)
-            statement = _BEGIN.get(mode, "BEGIN IMMEDIATE") if mode else "BEGIN"
-            if statement is None:
-                return
-            driver = connection.connection.dbapi_connection
-            if adopted and driver is not None and getattr(driver, "in_transaction", False):
-                connection.exec_driver_sql("ROLLBACK")  # the application's own BEGIN, deferred
-            connection.exec_driver_sql(statement)
+            event.listen(engine, "begin", _begin_on_adopted)
+            return
+        event.listen(engine, "begin", _begin)
+        if _in_memory(engine.url):
+            event.listen(engine, "handle_error", _keep_connection)
 
     def modes(self, engine: Engine) -> dict[Mode, Engine]:
         """Tag the engine with the mode, for the begin event."""
@@ -154,7 +167,10 @@ class SQLite:
 
     def diagnose(self, error: DBAPIError) -> Diagnosis:
         """Read SQLite's primary result code."""
-        code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+        extended = getattr(error.orig, "sqlite_errorcode", 0)
+        if extended == sqlite3.SQLITE_CORRUPT_VTAB:
+            return Diagnosis(Failure.FINAL, errors.DatabaseCorrupt(_DAMAGED_INDEX))
+        code = extended & 0xFF
         if code == sqlite3.SQLITE_CONSTRAINT:
             return Diagnosis(
                 Failure.FINAL, errors.ConstraintViolation(f"{error.orig}. Nothing was written.")
@@ -190,10 +206,37 @@ class SQLite:
         """Enforce foreign keys again."""
         _pragma(connection, "foreign_keys=ON")
 
-    def next_activity(self, tables: Tables) -> Any:
+    def utc_day(self, instant: ColumnElement[Any]) -> ColumnElement[str]:
+        """Cut the day off the text."""
+        return func.substr(type_coerce(instant, Text()), 1, 10)
+
+    def next_activity(self, tables: Tables, of: str = "sessions") -> Any:
         """Count on from the largest; there is one writer, so no two can take the same."""
-        column = tables.sessions.c.activity
+        column = tables[of].c.activity
         return select(func.coalesce(func.max(column), 0) + 1).scalar_subquery()
+
+    def lapse_reservations(
+        self, connection: Connection, tables: Tables, user_id: str, now: datetime
+    ) -> int:
+        """Mark them, then subtract: nobody else writes meanwhile."""
+        reservations, users = tables.quota_reservations, tables.users
+        marked = (
+            update(reservations)
+            .where(
+                reservations.c.user_id == user_id,
+                reservations.c.expires_at <= now,
+                reservations.c.lapsed.is_(False),
+            )
+            .values(lapsed=True)
+            .returning(reservations.c.tokens)
+        )
+        lapsed = connection.execute(marked).scalars().all()
+        if lapsed:
+            less = users.c.quota_reserved - sum(lapsed)
+            connection.execute(
+                update(users).where(users.c.id == user_id).values(quota_reserved=less)
+            )
+        return len(lapsed)
 
     def append_messages(
         self,
@@ -243,6 +286,41 @@ def _append_statements(
         .returning(sessions.c.last_seq, sessions.c.turn, sessions.c.active_branch)
     )
     return count, insert(tables.messages).inline(), insert(tables.message_tool_calls).inline()
+
+
+def _first_statement(connection: Connection) -> str | None:
+    mode = connection.get_execution_options().get(_MODE)
+    return _BEGIN.get(mode, _IMMEDIATE) if mode else "BEGIN"
+
+
+def _begin(connection: Connection) -> None:
+    statement = _first_statement(connection)
+    if statement is not None:
+        connection.exec_driver_sql(statement)
+
+
+def _begin_on_adopted(connection: Connection) -> None:
+    """Begin on an engine whose application may have told it, before us, to begin by itself."""
+    begun = bool(getattr(connection.connection.driver_connection, "in_transaction", False))
+    if _MODE not in connection.get_execution_options():  # the application's own transaction
+        if not begun and not connection._is_autocommit_isolation():
+            connection.exec_driver_sql("BEGIN")
+        return
+    if begun:
+        if _first_statement(connection) != _IMMEDIATE:
+            return
+        connection.exec_driver_sql("ROLLBACK")  # it may have begun as a reader
+    _begin(connection)
+
+
+def _keep_connection(context: ExceptionContext) -> None:
+    """Keep the one connection of a database in memory, which would be gone with it.
+
+    SQLAlchemy gives a connection up when an interrupt comes in the middle of a statement, because
+    other drivers are then in no known state. This one is.
+    """
+    if not isinstance(context.original_exception, Exception):
+        context.is_disconnect = False
 
 
 def _in_memory(url: URL) -> bool:

@@ -1,8 +1,10 @@
 """Checkpoints of an agent's state.
 
-A checkpoint names values; a value is a node in ``checkpoint_values`` that may build on another
-(``base_id``), so that what is equal to the parent's is stored once and a growing list costs
-what was added to it.
+A checkpoint names values. A value that is a list grows along a *line*: each node in
+``checkpoint_values`` holds the items that one version added, and all nodes of a line up to a
+length, together with what the line began with on another one, are that version. So what is equal
+to the parent's is stored once, and reading is a few ranges of an index (see
+``agentstore.checkpoint_values``).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
     LargeBinary,
+    UniqueConstraint,
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
@@ -25,16 +28,30 @@ from agentstore.models.base import Base, Pk, one_of
 _ROOT_NAMESPACE = text("namespace = ''")
 _IN_A_SESSION = text("session_id IS NOT NULL")
 _OF_A_USER = text("user_id IS NOT NULL")
+_OF_A_RUN = text("run_id IS NOT NULL")
+_BASED = text("base_line IS NOT NULL")
+_KINDS = ("json", "bytes", "list")
+_ENCODINGS = ("raw", "zlib")
 
 
 class CheckpointThread(Base):
-    """A thread of checkpoints; ``activity`` orders the threads by their last checkpoint."""
+    """A thread of checkpoints; ``activity`` orders the threads by what was put last.
+
+    Whoever changes a thread changes this row first, and so waits for who is at it. ``last_line``
+    is the largest number that was set aside for a line of values.
+    """
 
     __tablename__ = "checkpoint_threads"
     __table_args__ = (
         Index(None, "activity"),
-        Index(None, "user_id", sqlite_where=_OF_A_USER, postgresql_where=_OF_A_USER),
-        Index(None, "session_id", sqlite_where=_IN_A_SESSION, postgresql_where=_IN_A_SESSION),
+        Index(None, "user_id", "activity", sqlite_where=_OF_A_USER, postgresql_where=_OF_A_USER),
+        Index(
+            None,
+            "session_id",
+            "activity",
+            sqlite_where=_IN_A_SESSION,
+            postgresql_where=_IN_A_SESSION,
+        ),
     )
 
     pk: Mapped[Pk]
@@ -42,11 +59,12 @@ class CheckpointThread(Base):
     user_id: Mapped[str | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
     session_id: Mapped[str | None] = mapped_column(ForeignKey("sessions.id", ondelete="CASCADE"))
     activity: Mapped[int]
+    last_line: Mapped[int] = mapped_column(server_default=text("0"))
     created_at: Mapped[datetime]
 
 
 class Checkpoint(Base):
-    """One checkpoint. ``parent_id`` is no foreign key: a parent may be pruned.
+    """One checkpoint; its parent is in the same thread and namespace, or it is a root.
 
     In the root namespace, ``''``, an id belongs to one thread alone; other namespaces may hold
     the same id in several threads, as copies of a thread do.
@@ -54,10 +72,14 @@ class Checkpoint(Base):
 
     __tablename__ = "checkpoints"
     __table_args__ = (
-        Index(None, "thread_id", "namespace", "id", unique=True),
+        UniqueConstraint("thread_id", "namespace", "id"),
+        ForeignKeyConstraint(
+            ["thread_id", "namespace", "parent_id"],
+            ["checkpoints.thread_id", "checkpoints.namespace", "checkpoints.id"],
+        ),
+        CheckConstraint("step >= 0", name="step"),
         Index(None, "thread_id", "namespace", "step", "pk"),
         Index(None, "thread_id", "namespace", "parent_id"),
-        Index(None, "thread_id", "created_at"),
         Index(
             "uq_checkpoints_id",
             "id",
@@ -65,7 +87,7 @@ class Checkpoint(Base):
             sqlite_where=_ROOT_NAMESPACE,
             postgresql_where=_ROOT_NAMESPACE,
         ),
-        Index(None, "run_id"),
+        Index(None, "run_id", "pk", sqlite_where=_OF_A_RUN, postgresql_where=_OF_A_RUN),
     )
 
     pk: Mapped[Pk]
@@ -83,56 +105,88 @@ class Checkpoint(Base):
 
 
 class CheckpointValue(Base):
-    """A value, or what it adds to the value that it builds on.
+    """A node: one version of a value, or what it adds to the version before it on its line.
 
-    ``digest`` is that of the whole value, so that equal values of a thread are found and shared;
-    ``encoding`` says how ``data`` is written.
+    ``length`` is how many items a list has at this version; it and the line are the node's name.
+    A line begins with the first ``start`` items of another version, its base, which every node of
+    the line repeats. ``digest`` is that of the whole version; ``position`` counts the nodes of
+    the line, ``depth`` the lines below it.
     """
 
     __tablename__ = "checkpoint_values"
     __table_args__ = (
-        CheckConstraint(one_of("kind", ("json", "bytes", "list")), name="kind"),
-        CheckConstraint(one_of("encoding", ("raw", "zlib")), name="encoding"),
-        Index(None, "thread_id", "digest", unique=True),
-        Index(None, "base_id"),
+        ForeignKeyConstraint(
+            ["thread_id", "base_line", "base_length"],
+            [
+                "checkpoint_values.thread_id",
+                "checkpoint_values.line",
+                "checkpoint_values.length",
+            ],
+            name="fk_checkpoint_values_base",
+        ),
+        CheckConstraint(one_of("kind", _KINDS), name="kind"),
+        CheckConstraint(one_of("encoding", _ENCODINGS), name="encoding"),
+        CheckConstraint("start >= 0 AND start <= length", name="start"),
+        Index(
+            "ix_checkpoint_values_base",
+            "thread_id",
+            "base_line",
+            "base_length",
+            sqlite_where=_BASED,
+            postgresql_where=_BASED,
+        ),
     )
 
-    pk: Mapped[Pk]
-    id: Mapped[str] = mapped_column(unique=True)
-    thread_id: Mapped[str] = mapped_column(ForeignKey("checkpoint_threads.id", ondelete="CASCADE"))
-    base_id: Mapped[str | None] = mapped_column(ForeignKey("checkpoint_values.id"))
-    digest: Mapped[str]
+    thread_id: Mapped[str] = mapped_column(
+        ForeignKey("checkpoint_threads.id", ondelete="CASCADE"), primary_key=True
+    )
+    line: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    length: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    start: Mapped[int]
+    base_line: Mapped[int | None]
+    base_length: Mapped[int | None]
+    depth: Mapped[int]
+    position: Mapped[int]
     kind: Mapped[str]
     encoding: Mapped[str]
-    length: Mapped[int]
+    digest: Mapped[bytes] = mapped_column(LargeBinary)
     data: Mapped[bytes] = mapped_column(LargeBinary)
 
 
 class CheckpointEntry(Base):
-    """Which value a checkpoint holds under which name."""
+    """Which version of a value a checkpoint holds under which name."""
 
     __tablename__ = "checkpoint_entries"
     __table_args__ = (
         ForeignKeyConstraint(
-            ["thread_id", "namespace", "checkpoint_id"],
-            ["checkpoints.thread_id", "checkpoints.namespace", "checkpoints.id"],
-            ondelete="CASCADE",
-            name="fk_checkpoint_entries_checkpoint_id",
+            ["thread_id", "line", "length"],
+            [
+                "checkpoint_values.thread_id",
+                "checkpoint_values.line",
+                "checkpoint_values.length",
+            ],
+            name="fk_checkpoint_entries_value",
         ),
-        Index(None, "value_id"),
+        Index("ix_checkpoint_entries_value", "thread_id", "line", "length"),
     )
 
-    thread_id: Mapped[str] = mapped_column(primary_key=True)
-    namespace: Mapped[str] = mapped_column(primary_key=True)
-    checkpoint_id: Mapped[str] = mapped_column(primary_key=True)
+    checkpoint_pk: Mapped[int] = mapped_column(
+        ForeignKey("checkpoints.pk", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    )
     name: Mapped[str] = mapped_column(primary_key=True)
-    value_id: Mapped[str] = mapped_column(ForeignKey("checkpoint_values.id"))
+    thread_id: Mapped[str]
+    line: Mapped[int]
+    length: Mapped[int]
 
 
 class CheckpointWrite(Base):
     """A pending write of a task. It may arrive before its checkpoint, hence no foreign key."""
 
     __tablename__ = "checkpoint_writes"
+    __table_args__ = (
+        CheckConstraint(one_of("kind", ("json", "bytes")), name="kind"),
+        CheckConstraint(one_of("encoding", _ENCODINGS), name="encoding"),
+    )
 
     thread_id: Mapped[str] = mapped_column(
         ForeignKey("checkpoint_threads.id", ondelete="CASCADE"), primary_key=True
@@ -144,4 +198,5 @@ class CheckpointWrite(Base):
     task_path: Mapped[str] = mapped_column(server_default=text("''"))
     channel: Mapped[str]
     kind: Mapped[str]
+    encoding: Mapped[str]
     data: Mapped[bytes] = mapped_column(LargeBinary)

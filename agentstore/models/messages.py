@@ -105,7 +105,10 @@ class Message(Base):
 
 
 class MessageToolCall(Base):
-    """An index of the calls in ``messages.tool_calls``: which message calls which tool."""
+    """An index of the calls in ``messages.tool_calls``: which message calls which tool.
+
+    ``name`` is empty where a call has an id but names no tool.
+    """
 
     __tablename__ = "message_tool_calls"
     __table_args__ = (

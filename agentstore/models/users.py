@@ -69,7 +69,10 @@ class ApiKey(Base):
 
 
 class QuotaReservation(Base):
-    """Tokens set aside for a call whose cost is known only afterwards."""
+    """Tokens set aside for a call whose cost is known only afterwards.
+
+    Until it has lapsed, it is counted in the user's ``quota_reserved``.
+    """
 
     __tablename__ = "quota_reservations"
     __table_args__ = (
@@ -82,5 +85,6 @@ class QuotaReservation(Base):
     id: Mapped[str] = mapped_column(unique=True)
     user_id: Mapped[str] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
     tokens: Mapped[int]
+    lapsed: Mapped[bool] = mapped_column(server_default=text("false"))
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime]

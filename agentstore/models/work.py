@@ -14,6 +14,8 @@ from agentstore.states import TASK_STATUSES
 
 _PENDING = text("status = 'pending'")
 _RUNNING = text("status = 'running'")
+_PENDING_ALONE = text("status = 'pending' AND alone_in_session")
+_RUNNING_ALONE = text("status = 'running' AND alone_in_session")
 _IDEMPOTENT = text("idempotency_key IS NOT NULL")
 _OF_A_MESSAGE = text("message_id IS NOT NULL")
 
@@ -46,7 +48,10 @@ class ToolLog(Base):
 
 
 class TurnUsage(Base):
-    """What one or more requests of a turn used. Rows are only added; a turn is their sum."""
+    """What one or more requests of a turn used. Rows are only added; a turn is their sum.
+
+    ``cost`` NULL means that nobody knows: the model had no price.
+    """
 
     __tablename__ = "turn_usage"
     __table_args__ = (
@@ -71,7 +76,7 @@ class TurnUsage(Base):
     input_tokens: Mapped[int]
     output_tokens: Mapped[int]
     total_tokens: Mapped[int]
-    cost: Mapped[Decimal]
+    cost: Mapped[Decimal | None]
     details: Mapped[dict[str, Any] | None]
     created_at: Mapped[datetime]
 
@@ -80,12 +85,14 @@ class Task(Base):
     """A piece of work, and its life.
 
     ``fence`` grows with every claim; a worker whose fence is not the row's has lost its lease.
+    Of the tasks of a session that ask to be alone, a unique index lets one run at a time.
     """
 
     __tablename__ = "tasks"
     __table_args__ = (
         CheckConstraint(one_of("status", TASK_STATUSES), name="status"),
-        CheckConstraint("attempts >= 0 AND max_retries >= 0", name="attempts"),
+        CheckConstraint("attempts >= 0 AND failures >= 0 AND max_retries >= 0", name="attempts"),
+        CheckConstraint("session_id IS NOT NULL OR NOT alone_in_session", name="alone_in_session"),
         Index(
             "ix_tasks_lease_expires_at",
             "lease_expires_at",
@@ -97,6 +104,14 @@ class Task(Base):
         Index(None, "status", "pk"),
         Index(None, "queue", "pk"),
         Index(None, "queue", "status", "pk"),
+        Index("ix_tasks_due", "queue", "run_at", sqlite_where=_PENDING, postgresql_where=_PENDING),
+        Index(
+            "uq_tasks_running_alone",
+            "session_id",
+            unique=True,
+            sqlite_where=_RUNNING_ALONE,
+            postgresql_where=_RUNNING_ALONE,
+        ),
         Index(
             None,
             "queue",
@@ -116,6 +131,7 @@ class Task(Base):
     priority: Mapped[int] = mapped_column(server_default=text("0"))
     run_at: Mapped[datetime]
     attempts: Mapped[int] = mapped_column(server_default=text("0"))
+    failures: Mapped[int] = mapped_column(server_default=text("0"))
     max_retries: Mapped[int] = mapped_column(server_default=text("0"))
     alone_in_session: Mapped[bool] = mapped_column(server_default=text("false"))
     cancel_requested: Mapped[bool] = mapped_column(server_default=text("false"))
@@ -141,6 +157,15 @@ Index(
     Task.queue,
     Task.priority.desc(),
     Task.pk,
+    Task.run_at,  # last, so that what is not due yet is passed over without reading its row
     sqlite_where=_PENDING,
     postgresql_where=_PENDING,
+)
+Index(
+    "ix_tasks_alone",
+    Task.session_id,
+    Task.priority.desc(),
+    Task.pk,
+    sqlite_where=_PENDING_ALONE,
+    postgresql_where=_PENDING_ALONE,
 )

@@ -1,10 +1,12 @@
 """The repositories: one class per aggregate, and the only place with queries."""
 
+from agentstore.repositories.checkpoints import Checkpoints
 from agentstore.repositories.messages import Messages
+from agentstore.repositories.search import Search
 from agentstore.repositories.sessions import Sessions
 from agentstore.repositories.tasks import Tasks
 from agentstore.repositories.tool_logs import ToolLogs
 from agentstore.repositories.usage import Usage
 from agentstore.repositories.users import Users
 
-__all__ = ["Messages", "Sessions", "Tasks", "ToolLogs", "Usage", "Users"]
+__all__ = ["Checkpoints", "Messages", "Search", "Sessions", "Tasks", "ToolLogs", "Usage", "Users"]

@@ -91,7 +91,7 @@ class Operation:
         self.mode = mode
 
     def work(self, repository: type[Repository], args: Any, kwargs: Any) -> Callable[[Unit], Any]:
-        """Give what a runner runs."""
+        """Give what a runner runs, perhaps more than once: no argument may be used up by it."""
         body = self.body
         return lambda unit: body(repository(unit), *args, **kwargs)
 

@@ -10,9 +10,9 @@ from typing import Any, Required, TypedDict
 
 from agentstore import validation
 from agentstore.encoding import load_json
-from agentstore.errors import InvalidInput
+from agentstore.errors import InvalidInput, shown
 from agentstore.ids import new_id
-from agentstore.records import MessageRecord
+from agentstore.records import CHAT_KEYS, MessageRecord
 from agentstore.states import ROLES
 
 
@@ -88,7 +88,7 @@ def draft(message: Mapping[str, Any], prefix: str = "") -> Draft:
         InvalidInput: It cannot be stored.
     """
     if not isinstance(message, Mapping):
-        raise InvalidInput(f"{prefix or 'message '}must be a mapping with a role.")
+        raise InvalidInput(f"{prefix.rstrip('.') or 'message'} must be a mapping with a role.")
     if unknown := message.keys() - _KEYS:
         raise InvalidInput(
             f"{prefix}{min(map(str, unknown))} is no argument of a message. Use "
@@ -97,7 +97,7 @@ def draft(message: Mapping[str, Any], prefix: str = "") -> Draft:
     get = message.get
     role = get("role")
     if not isinstance(role, str) or role not in ROLES:
-        raise InvalidInput(f"{prefix}role is {role!r}; use one of {', '.join(ROLES)}.")
+        raise InvalidInput(f"{prefix}role is {shown(role)}; use one of {', '.join(ROLES)}.")
     content = get("content")
     if content is not None and not isinstance(content, str | list):
         raise InvalidInput(
@@ -126,6 +126,7 @@ def draft(message: Mapping[str, Any], prefix: str = "") -> Draft:
         "chat_keys": validation.document(f"{prefix}chat_keys", get("chat_keys")),
         "tool_calls": None,
     }
+    _require_chat_keys(get("chat_keys"), get("payload"), prefix)
     tool_calls = get("tool_calls")
     if tool_calls is None:
         return Draft(row, [])
@@ -136,7 +137,21 @@ def draft(message: Mapping[str, Any], prefix: str = "") -> Draft:
         _call(identity, position, call, f"{prefix}tool_calls[{position}]")
         for position, call in enumerate(tool_calls)
     ]
-    return Draft(row, [call for call in calls if call["name"] is not None])
+    return Draft(row, [call for call in calls if call["name"] or call["call_id"] is not None])
+
+
+def _require_chat_keys(keys: Any, payload: Any, prefix: str) -> None:
+    """Require of an imported message that ``to_chat`` will find every key's value."""
+    if keys is None:
+        return
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        raise InvalidInput(f"{prefix}chat_keys must be a list of str.")
+    extra = payload if isinstance(payload, dict) else {}
+    if any(key not in CHAT_KEYS and key not in extra for key in keys):
+        raise InvalidInput(
+            f"{prefix}chat_keys names a key that has no value. Use {', '.join(CHAT_KEYS)}, and "
+            "put the values of others into payload."
+        )
 
 
 def indexed_call_id(call_id: str) -> str:
@@ -153,6 +168,6 @@ def _call(message_id: str, position: int, call: dict[str, Any], place: str) -> d
     return {
         "message_id": message_id,
         "position": position,
-        "name": validation.key(f"{place}.name", name) if isinstance(name, str) else None,
+        "name": validation.key(f"{place}.name", name) if isinstance(name, str) else "",
         "call_id": indexed_call_id(call_id) if isinstance(call_id, str) else None,
     }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Literal
@@ -10,9 +11,10 @@ from typing import Any, Literal
 from sqlalchemy import Row, Select, bindparam, delete, func, select, update
 
 from agentstore import validation
-from agentstore.errors import AlreadyExists, InvalidInput, LimitOutOfRange, NotFound
+from agentstore.errors import AlreadyExists, InvalidInput, LimitOutOfRange, NotFound, shown
 from agentstore.paging import Cursors, check_limit
-from agentstore.records import MessageRecord, Page
+from agentstore.records import MessageRecord, Page, SearchHit
+from agentstore.repositories import finding
 from agentstore.repositories.base import (
     Repository,
     appends,
@@ -23,8 +25,10 @@ from agentstore.repositories.base import (
     writes,
 )
 from agentstore.repositories.drafts import Draft, NewMessage, draft, indexed_call_id
+from agentstore.repositories.search import forget_deleted
+from agentstore.repositories.steps import Steps, in_steps
 from agentstore.schema import Tables
-from agentstore.types import Nanos, from_nanos
+from agentstore.types import MAX_INTEGER, Nanos, from_nanos, to_nanos
 
 OnDuplicate = Literal["skip", "refuse"]
 
@@ -104,7 +108,7 @@ class Messages(Repository):
     def save_many(
         self,
         session_id: str,
-        messages: Iterable[NewMessage | Mapping[str, Any]],
+        messages: Collection[NewMessage | Mapping[str, Any]],
         *,
         on_duplicate: OnDuplicate = "skip",
         idempotency_key: str | None = None,
@@ -125,7 +129,8 @@ class Messages(Repository):
             AlreadyExists: An external id is taken, and ``on_duplicate`` is ``refuse``.
             InvalidInput: A message cannot be stored; the error says which.
         """
-        if isinstance(messages, Mapping | str):
+        # An iterator would be used up if the call had to be repeated after a conflict.
+        if isinstance(messages, Mapping | str) or not isinstance(messages, Collection):
             raise InvalidInput("messages must be a list of mappings.")
         drafts = [draft(message, f"messages[{n}].") for n, message in enumerate(messages)]
         return self._append(session_id, drafts, on_duplicate, idempotency_key)
@@ -213,7 +218,7 @@ class Messages(Repository):
             rows = self._last_rows(session_id, limit)
             return [message_record(row) for row in reversed(rows)]
         extra = _LOOKBACK if keep_tool_calls else 0
-        rows = self._last_rows(session_id, limit + extra)
+        rows = self._last_rows(session_id, min(limit + extra, MAX_INTEGER))
         records = [message_record(row) for row in reversed(rows)]
         start = max(0, len(records) - limit)
         if not keep_tool_calls or len(records) <= limit:
@@ -252,6 +257,64 @@ class Messages(Repository):
         following = cursors.make([rows[limit - 1].seq]) if len(rows) > limit else None
         return Page(tuple(message_record(row) for row in reversed(rows[:limit])), following)
 
+    @in_steps
+    def search(
+        self,
+        text: str,
+        *,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        role: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        order: finding.Order = "relevance",
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> Steps[Page[SearchHit]]:
+        """Find messages by their words, on all branches, in any language.
+
+        What was saved before the call is found, whoever saved it: the index is brought up to
+        date first, which is a write where something is new and costs nothing otherwise.
+
+        Args:
+            text: Words, all of which a message must hold; ``"words in quotes"`` in a row;
+                ``begin*`` for what begins so. Case, accents' encoding and width do not matter.
+                Chinese, Japanese, Korean or Thai is found inside a sentence. Other characters
+                separate words and are no syntax. Up to 1,000 characters; without a word in it
+                nothing is found.
+            user_id: Only in this user's sessions.
+            session_id: Only in this session.
+            role: Only messages of this role.
+            since: Only messages created at this time or later.
+            until: Only messages created before this time.
+            order: ``relevance``, the best first, within each 500 of the most recent hits;
+                ``recent``, the last created first.
+            limit: How many, up to 1,000.
+            cursor: The ``next_cursor`` of the page before, of the same search.
+
+        Returns:
+            Hits. Order and scores are the same on both engines.
+
+        Raises:
+            SearchIndexStale: The index is damaged, of another version, or lacks more than
+                10,000 changes; the error says what to run.
+            InvalidInput: An argument cannot be asked for.
+        """
+        asked = finding.request(
+            text,
+            user_id=user_id,
+            session_id=session_id,
+            role=role,
+            since=since,
+            until=until,
+            order=order,
+            limit=limit,
+            cursor=cursor,
+        )
+        return (
+            yield from finding.in_order(asked, lambda unit: _messages(unit.tables), message_record)
+        )
+
     @writes
     def pop(self, session_id: str) -> MessageRecord | None:
         """Take the last message of the active branch back; None if the branch is empty.
@@ -285,7 +348,7 @@ class Messages(Repository):
             query = select(messages.session_id).where(messages.id.in_(chunk)).distinct()
             owners.update(self.connection.execute(query).scalars())
         if session_id is not None:
-            owners &= {session_id}
+            owners &= {validation.text("session_id", session_id)}
         self._lock(sorted(owners))
         return sum(
             self._remove(owner, messages.id.in_(chunk))
@@ -314,11 +377,11 @@ class Messages(Repository):
         idempotency_key: str | None,
     ) -> list[MessageRecord]:
         if on_duplicate not in ("skip", "refuse"):
-            raise InvalidInput(f"on_duplicate is {on_duplicate!r}; use 'skip' or 'refuse'.")
+            raise InvalidInput(f"on_duplicate is {shown(on_duplicate)}; use 'skip' or 'refuse'.")
         validation.text("session_id", session_id)
         if idempotency_key is not None:
             validation.key("idempotency_key", idempotency_key)
-            if done := self._by_idempotency_key(session_id, idempotency_key, len(drafts)):
+            if done := self._by_idempotency_key(session_id, idempotency_key, drafts):
                 return done
         wanted = [d.row["external_id"] for d in drafts if d.row["external_id"] is not None]
         there: dict[str, MessageRecord] = {}
@@ -366,7 +429,7 @@ class Messages(Repository):
             "messages": len(rows),
             "users": users,
             "tokens": sum(row["token_count"] for row in rows),
-            "cost": sum((row["cost"] for row in rows), from_nanos(0)),
+            "cost": from_nanos(sum(to_nanos("cost", row["cost"]) for row in rows)),
         }
         calls = [
             {**call, "session_id": session_id, "seq": new.row["seq"]}
@@ -381,10 +444,10 @@ class Messages(Repository):
         return [new.record() for new in drafts]
 
     def _by_idempotency_key(
-        self, session_id: str, idempotency_key: str, count: int
+        self, session_id: str, idempotency_key: str, drafts: list[Draft]
     ) -> list[MessageRecord]:
-        """Give what the first call with this key wrote: it carries the key on its first row,
-        and the others follow without a gap.
+        """Give what the first call with this key gave: it carries the key on its first row,
+        and the others follow without a gap, but for those that it skipped.
         """
         messages = self.tables.messages.c
         first = (
@@ -403,11 +466,24 @@ class Messages(Repository):
                 messages.session_id == session_id,
                 messages.branch == branch,
                 messages.seq >= first,
-                messages.seq < first + count,
+                messages.seq < first + len(drafts),
             )
             .order_by(messages.seq)
         )
-        return [message_record(row) for row in self.connection.execute(query)]
+        written = [message_record(row) for row in self.connection.execute(query)]
+        wanted = [d.row["external_id"] for d in drafts if d.row["external_id"] is not None]
+        if not written or not wanted:
+            return written
+        there = self._by_external_ids(session_id, wanted)
+        following = {record.seq: record for record in written}
+        seq = written[0].seq
+        records: list[MessageRecord | None] = []
+        for new in drafts:
+            external_id = new.row["external_id"]
+            found = following.get(seq) if external_id is None else there.get(external_id)
+            records.append(found)
+            seq += external_id is None or (found is not None and found.seq == seq)
+        return [record for record in records if record is not None]
 
     def _by_external_ids(
         self, session_id: str, external_ids: Sequence[str]
@@ -450,15 +526,23 @@ class Messages(Repository):
             wanted = _calls_wanted(records[start:])
             if not wanted:
                 return records[start:]
-            # A call further back than the lookback, or one that was never stored.
-            query = select(func.min(calls.seq)).where(
-                calls.session_id == session_id,
-                calls.call_id.in_([indexed_call_id(call) for call in sorted(wanted)]),
-                calls.seq < records[0].seq,
-            )
-            first = self.connection.execute(query).scalar()
-            if first is None:
+            # Calls further back than the lookback, or never stored. An id may have been used
+            # before: the last call that has it is meant.
+            made: list[int] = []
+            for chunk in chunks([indexed_call_id(call) for call in sorted(wanted)]):
+                query = (
+                    select(func.max(calls.seq))
+                    .where(
+                        calls.session_id == session_id,
+                        calls.call_id.in_(chunk),
+                        calls.seq < records[0].seq,
+                    )
+                    .group_by(calls.call_id)
+                )
+                made.extend(self.connection.execute(query).scalars())
+            if not made:
                 return records[start:]
+            first = min(made)
             between = (
                 _of_active_branch(self.tables)
                 .where(messages.seq >= first, messages.seq < records[0].seq)
@@ -497,6 +581,7 @@ class Messages(Repository):
         if not count:
             return 0
         self.connection.execute(delete(messages).where(*matching))
+        forget_deleted(self.unit)
         last_turn = (
             select(messages.c.turn)
             .where(
@@ -525,7 +610,7 @@ def _start_with_calls(records: Sequence[MessageRecord], start: int) -> int:
         making = [n for n in range(start) if _calls_made(records[n]) & wanted]
         if not making:
             break
-        start = making[0]
+        start = making[-1]
     return start
 
 

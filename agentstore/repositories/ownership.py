@@ -3,17 +3,19 @@
 Which rows belong to whom is read off the tables themselves: everything that a user, a session
 or a checkpoint thread owns has ``user_id``, ``session_id`` or ``thread_id`` (see
 ``agentstore.models.base``), so a table that is added later is counted and deleted without
-anybody thinking of it. The deleting itself is the foreign keys' (ON DELETE CASCADE).
+anybody thinking of it. What refers goes before what it refers to: on PostgreSQL a cascade from
+the root would come upon rows that are still in use, such as the values that a checkpoint names.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, delete, func, or_, select
+from sqlalchemy import ColumnElement, Table, delete, or_, select
 
 from agentstore.errors import NotFound
 from agentstore.records import DeletionReceipt
+from agentstore.repositories.search import forget_deleted
 from agentstore.schema import Tables
 from agentstore.unit import Unit
 
@@ -39,17 +41,22 @@ def delete_owned(unit: Unit, kind: str, key: str) -> DeletionReceipt:
         theirs = tables.sessions.c
         every = select(theirs.pk).where(theirs.user_id == key).order_by(theirs.pk)
         connection.execute(every.with_for_update())
+    threads = tables.checkpoint_threads
+    threads_of = _owned(tables, threads, kind, key)
+    assert threads_of is not None
+    put_into = select(threads.c.pk).where(threads_of).order_by(threads.c.pk)
+    connection.execute(put_into.with_for_update())
     prefix = len(tables.names.prefix)
+    attached = _attached_blobs(unit, kind, key)
     counts: dict[str, int] = {}
-    for table in tables.metadata.sorted_tables:
+    for table in reversed(tables.metadata.sorted_tables):
         condition = _owned(tables, table, kind, key)
         if condition is None:
             continue
-        count = connection.execute(select(func.count()).select_from(table).where(condition))
-        if found := count.scalar_one():
+        if found := connection.execute(delete(table).where(condition)).rowcount:
             counts[table.name[prefix:]] = found
-    attached = _attached_blobs(unit, kind, key)
     connection.execute(delete(root).where(root.c.id == key))
+    forget_deleted(unit)
     if gone := _drop_unattached(unit, attached):
         counts["blobs"] = gone
     counts[f"{kind}s"] = 1

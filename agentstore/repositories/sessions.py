@@ -10,7 +10,14 @@ from typing import Any
 from sqlalchemy import Select, bindparam, func, insert, select, update
 
 from agentstore import validation
-from agentstore.errors import AlreadyExists, IllegalTransition, InvalidInput, NotFound, StaleSession
+from agentstore.errors import (
+    AlreadyExists,
+    IllegalTransition,
+    InvalidInput,
+    NotFound,
+    StaleSession,
+    shown,
+)
 from agentstore.ids import new_id
 from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.records import (
@@ -37,6 +44,9 @@ from agentstore.types import Nanos, from_nanos
 
 MAIN = "main"
 """The name of the branch that every session has."""
+
+_ONLY_BY = {"paused": "sessions.resume()", "waiting_user": "sessions.answer()"}
+"""What alone makes a session in this status active again."""
 
 
 class Sessions(Repository):
@@ -366,9 +376,10 @@ class Sessions(Repository):
         allowed = (only_from,) if only_from else sources(SESSION_TRANSITIONS, wanted)
         if current not in allowed:
             onward = SESSION_TRANSITIONS[current]
-            if only_from:
+            instead = _ONLY_BY.get(current, "") if wanted in onward else ""
+            if not instead:
                 onward -= {wanted}
-            raise IllegalTransition("session", session_id, current, wanted, onward)
+            raise IllegalTransition("session", session_id, current, wanted, onward, instead)
         self._change(session_id, status=wanted)
         if current == "waiting_user" and wanted != "active":
             self._change_documents(session_id, None, {"question": None, "asked_at": None})
@@ -401,8 +412,11 @@ class Sessions(Repository):
 def _seconds(ttl: timedelta | None) -> int | None:
     if ttl is None:
         return None
-    if not isinstance(ttl, timedelta) or ttl < timedelta(seconds=1) or ttl > timedelta(days=36500):
-        raise InvalidInput("ttl must be a timedelta from one second to a hundred years.")
+    second = timedelta(seconds=1)
+    if not isinstance(ttl, timedelta) or not second <= ttl <= timedelta(days=36500) or ttl % second:
+        raise InvalidInput(
+            "ttl must be a timedelta of whole seconds, from one second to a hundred years."
+        )
     return int(ttl.total_seconds())
 
 
@@ -440,7 +454,9 @@ def _filtered(
         query = query.where(sessions.c.user_id == validation.text("user_id", user_id))
     if status is not None:
         if status not in SESSION_STATUSES:
-            raise InvalidInput(f"status is {status!r}; use one of {', '.join(SESSION_STATUSES)}.")
+            raise InvalidInput(
+                f"status is {shown(status)}; use one of {', '.join(SESSION_STATUSES)}."
+            )
         query = query.where(sessions.c.status == status)
     return query
 

@@ -6,34 +6,45 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import bindparam, select, update
-from sqlalchemy.sql.dml import ReturningInsert
+from sqlalchemy import (
+    ColumnElement,
+    Executable,
+    bindparam,
+    case,
+    cast,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    update,
+)
 
 from agentstore import validation
-from agentstore.errors import IllegalTransition, InvalidInput, NotFound
+from agentstore.backoff import DEFAULT_BACKOFF, Backoff
+from agentstore.dialects.base import EngineDialect
+from agentstore.errors import InvalidInput, NotFound, shown
 from agentstore.ids import new_id
 from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.records import Page, TaskRecord
-from agentstore.repositories.base import Repository, appends, insert_where, one_page, reads
+from agentstore.repositories.base import appends, one_page, reads, writes
+from agentstore.repositories.task_queue import TaskQueue
+from agentstore.repositories.task_rows import RUNNING, task_record
+from agentstore.repositories.task_statements import current
 from agentstore.schema import Tables
 from agentstore.states import TASK_STATUSES, TASK_TRANSITIONS, sources
 from agentstore.types import require_utc
 
 _MAX_PRIORITY = 2**31 - 1
 
-_STAMPS = {
-    "running": "started_at",
-    "paused": "paused_at",
-    "completed": "completed_at",
-    "failed": "failed_at",
-    "cancelled": "cancelled_at",
-    "dead": "dead_at",
-}
-"""The column that says when a task last entered a status."""
 
+class Tasks(TaskQueue):
+    """The tasks, in a session or on their own.
 
-class Tasks(Repository):
-    """The tasks, in a session or on their own."""
+    ``start``, ``complete`` and ``fail`` alone are enough where one program does its own tasks.
+    Workers that share them ``claim`` them: such a task is held under a lease, and from then on
+    only its holder, who passes its ``fence``, can complete it or make it fail.
+    """
 
     __slots__ = ()
 
@@ -48,6 +59,7 @@ class Tasks(Repository):
         run_at: datetime | None = None,
         max_retries: int = 0,
         queue: str = "default",
+        alone_in_session: bool = False,
         idempotency_key: str | None = None,
     ) -> TaskRecord:
         """Create a task, pending.
@@ -60,9 +72,12 @@ class Tasks(Repository):
             kind: What is to be done; the application's own word.
             payload: Any JSON.
             priority: The highest goes first.
-            run_at: When it may be started at the earliest; None means now.
+            run_at: When it may be started at the earliest; None means now, by the clock that
+                leases go by.
             max_retries: How often a failed attempt may be repeated.
             queue: Which workers take it.
+            alone_in_session: Whether it waits while another task of its session that asked for
+                the same runs.
             idempotency_key: Unique in its queue: a repeated call returns the first one's task.
 
         Raises:
@@ -70,7 +85,6 @@ class Tasks(Repository):
             NaiveDatetime: ``run_at`` has no time zone.
             InvalidInput: An argument cannot be stored.
         """
-        now = self.unit.now()
         row = {
             "id": new_id(),
             "session_id": validation.optional_text("session_id", session_id),
@@ -80,12 +94,13 @@ class Tasks(Repository):
                 "priority", priority, least=-_MAX_PRIORITY, most=_MAX_PRIORITY
             ),
             "payload": validation.document("payload", payload),
-            "run_at": now if run_at is None else require_utc("run_at", run_at),
+            "run_at": None if run_at is None else require_utc("run_at", run_at),
             "max_retries": validation.amount("max_retries", max_retries, most=_MAX_PRIORITY),
+            "alone_in_session": validation.flag("alone_in_session", alone_in_session),
             "idempotency_key": validation.optional_key("idempotency_key", idempotency_key),
-            "created_at": now,
-            "updated_at": now,
         }
+        if alone_in_session and session_id is None:
+            raise InvalidInput("alone_in_session needs a session: pass the session_id.")
         tasks = self.tables.tasks
         if idempotency_key is not None:
             query = select(tasks).where(
@@ -93,30 +108,14 @@ class Tasks(Repository):
             )
             if (first := self.connection.execute(query).first()) is not None:
                 return task_record(first)
-        statement = _insert(self.tables, in_a_session=session_id is not None)
+        clock = self._clock()
+        if clock is None:
+            row["now"] = self.unit.now()
+        statement = _insert(self.tables, self.unit.dialect, clock, alone=session_id is None)
         written = self.connection.execute(statement, row).first()
         if written is None:
             raise NotFound("session", session_id)
         return task_record(written)
-
-    @reads
-    def get(self, task_id: str) -> TaskRecord:
-        """Give a task.
-
-        Raises:
-            NotFound: There is none with this id.
-        """
-        found = self.find(task_id)
-        if found is None:
-            raise NotFound("task", task_id)
-        return found
-
-    @reads
-    def find(self, task_id: str) -> TaskRecord | None:
-        """Give a task, or None."""
-        tasks = self.tables.tasks
-        row = self.connection.execute(select(tasks).where(tasks.c.id == task_id)).first()
-        return None if row is None else task_record(row)
 
     @reads
     def list(
@@ -135,40 +134,92 @@ class Tasks(Repository):
             query = query.where(tasks.c.session_id == validation.text("session_id", session_id))
         if status is not None:
             if status not in TASK_STATUSES:
-                raise InvalidInput(f"status is {status!r}; use one of {', '.join(TASK_STATUSES)}.")
+                raise InvalidInput(
+                    f"status is {shown(status)}; use one of {', '.join(TASK_STATUSES)}."
+                )
             query = query.where(tasks.c.status == status)
         if queue is not None:
             query = query.where(tasks.c.queue == validation.text("queue", queue))
         cursors = Cursors("tasks", session_id, status, queue)
-        return one_page(
-            self.connection, query, [tasks.c.pk], cursors, limit, cursor, task_record
-        )
+        return one_page(self.connection, query, [tasks.c.pk], cursors, limit, cursor, task_record)
 
     @appends
     def start(self, task_id: str) -> TaskRecord:
-        """Go from pending to running, and count the attempt.
+        """Go from pending to running, and count the attempt; nobody else can claim it then.
+
+        There is no lease: if this process dies, the task stays running.
 
         Raises:
             IllegalTransition: The task is in a status from which it cannot.
+            SessionOccupied: It asked to be alone in its session, and is not.
             NotFound: There is no such task.
         """
-        attempts = self.tables.tasks.c.attempts + 1
-        fence = self.tables.tasks.c.fence + 1
-        return self._move(task_id, "running", attempts=attempts, fence=fence)
+        c = self.tables.tasks.c
+        return self._move(
+            task_id,
+            "running",
+            attempts=c.attempts + 1,
+            fence=c.fence + 1,
+            cancel_requested=False,
+        )
 
     @appends
-    def complete(self, task_id: str, result: Any = None) -> TaskRecord:
-        """Go from running to completed, with a result, any JSON. Raises as ``start`` does."""
-        return self._move(task_id, "completed", result=validation.document("result", result))
+    def complete(self, task_id: str, result: Any = None, *, fence: int | None = None) -> TaskRecord:
+        """Go from running to completed, with a result, any JSON.
 
-    @appends
-    def fail(self, task_id: str, error: str | None = None) -> TaskRecord:
-        """Go from running to failed, with what went wrong. Raises as ``start`` does."""
-        return self._move(task_id, "failed", error=validation.optional_text("error", error))
+        Args:
+            task_id: The task.
+            result: What came of it.
+            fence: ``fence`` of the record that ``claim`` returned, if it was claimed.
+
+        Raises:
+            LeaseLost: Somebody else holds the task, or nobody does any more.
+            IllegalTransition: The task is not running.
+            NotFound: There is no such task.
+        """
+        document = validation.document("result", result)
+        return self._move(task_id, "completed", token=fence, held=True, result=document)
+
+    @writes
+    def fail(
+        self,
+        task_id: str,
+        error: str | None = None,
+        *,
+        fence: int | None = None,
+        retry: bool = True,
+        backoff: Backoff = DEFAULT_BACKOFF,
+    ) -> TaskRecord:
+        """Say that the attempt failed, and with what; secrets are redacted by the store's policy.
+
+        A task that was claimed is pending again after a pause as long as ``failures`` does not
+        exceed ``max_retries``, and dead then. One that was started with ``start``, or that there
+        is no use in retrying, is failed. If its cancellation was asked for it is cancelled.
+
+        Args:
+            task_id: The task.
+            error: What went wrong.
+            fence: ``fence`` of the record that ``claim`` returned, if it was claimed.
+            retry: Whether trying again may help.
+            backoff: How long to wait before.
+
+        Raises:
+            LeaseLost: Somebody else holds the task, or nobody does any more.
+            IllegalTransition: The task is not running.
+            NotFound: There is no such task.
+            SecretRefused: A secret was found and the policy refuses it.
+        """
+        if fence is not None:
+            return self._fail_held(task_id, error, fence, retry=retry, backoff=backoff)
+        return self._move(task_id, "failed", held=True, error=self._error(error))
 
     @appends
     def pause(self, task_id: str) -> TaskRecord:
-        """Go from pending or running to paused. Raises as ``start`` does."""
+        """Go from pending or running to paused. Raises as ``start`` does.
+
+        A task that a worker holds is taken away from it: the worker hears of it by its next
+        heartbeat, and what it still does for the task is refused.
+        """
         return self._move(task_id, "paused")
 
     @appends
@@ -178,32 +229,49 @@ class Tasks(Repository):
 
     @appends
     def retry(self, task_id: str) -> TaskRecord:
-        """Go from failed or dead to pending, to be started again. Raises as ``start`` does."""
+        """Go from failed or dead to pending, to be started again. Raises as ``start`` does.
+
+        What failed before still counts: a dead task is given one more attempt. ``requeue`` gives
+        dead tasks all their retries again.
+        """
         return self._move(task_id, "pending", only_from=("failed", "dead"))
 
     @appends
-    def cancel(self, task_id: str) -> TaskRecord:
-        """Go to cancelled from pending, running or paused. Raises as ``start`` does."""
-        return self._move(task_id, "cancelled")
+    def cancel(self, task_id: str, *, fence: int | None = None) -> TaskRecord:
+        """Go to cancelled from pending, running or paused. Raises as ``start`` does.
 
-    def _move(
-        self, task_id: str, wanted: str, *, only_from: tuple[str, ...] = (), **values: Any
-    ) -> TaskRecord:
-        """Change the status if the present one allows it, in one conditional statement."""
-        tasks, now = self.tables.tasks, self.unit.now()
-        allowed = only_from or sources(TASK_TRANSITIONS, wanted)
-        values |= {"status": wanted, "updated_at": now}
-        if wanted in _STAMPS:
-            values[_STAMPS[wanted]] = now
-        query = update(tasks).where(tasks.c.id == task_id, tasks.c.status.in_(allowed))
-        moved = self.connection.execute(query.values(values).returning(*tasks.c)).first()
-        if moved is None:
-            current = self.get(task_id).status
-            onward = TASK_TRANSITIONS[current]
-            if only_from:
-                onward -= {wanted}
-            raise IllegalTransition("task", task_id, current, wanted, onward)
-        return task_record(moved)
+        A task that a worker holds goes on running, with ``cancel_requested``: the worker hears of
+        it by its next heartbeat, and confirms by calling this with its fence. If it completes the
+        task instead, that counts; if it fails, dies or gives it back, the task is cancelled.
+
+        Args:
+            task_id: The task.
+            fence: Of whoever holds the task, to confirm.
+
+        Raises:
+            LeaseLost: The caller with this fence does not hold the task any more.
+        """
+        if fence is not None:
+            return self._move(task_id, "cancelled", only_from=("running",), token=fence)
+        c = self.tables.tasks.c
+        now = self._now()
+        held = (c.status == RUNNING) & c.lease_expires_at.is_not(None)
+        query = (
+            update(self.tables.tasks)
+            .where(c.id == task_id, c.status.in_(sources(TASK_TRANSITIONS, "cancelled")))
+            .values(
+                status=case((held, RUNNING), else_=literal_column("'cancelled'")),
+                cancel_requested=or_(c.cancel_requested, held),
+                cancelled_at=case((held, c.cancelled_at), else_=now),
+                updated_at=now,
+            )
+            .returning(*c)
+        )
+        statement = self.unit.dialect.announcing(query, self.tables)
+        cancelled = self.connection.execute(statement).first()
+        if cancelled is None:
+            raise self._why_not(task_id, "cancelled")
+        return task_record(cancelled)
 
 
 _GIVEN = (
@@ -213,44 +281,27 @@ _GIVEN = (
     "kind",
     "priority",
     "payload",
-    "run_at",
     "max_retries",
+    "alone_in_session",
     "idempotency_key",
-    "created_at",
-    "updated_at",
 )
-"""The columns that a new task has a say in; the others have defaults."""
+"""The columns that a new task has a say in; the others have defaults, or are times."""
 
 
 @lru_cache(maxsize=64)
-def _insert(tables: Tables, *, in_a_session: bool) -> ReturningInsert[Any]:
-    sessions = tables.sessions.c
-    there = select(sessions.pk).where(sessions.id == bindparam("session_id")).exists()
-    return insert_where(tables.tasks, _GIVEN, *([there] if in_a_session else []))
-
-
-def task_record(row: Any) -> TaskRecord:
-    """Make a record of a row of ``tasks``."""
-    return TaskRecord(
-        id=row.id,
-        session_id=row.session_id,
-        queue=row.queue,
-        kind=row.kind,
-        status=row.status,
-        priority=row.priority,
-        payload=row.payload,
-        result=row.result,
-        error=row.error,
-        run_at=row.run_at,
-        attempts=row.attempts,
-        max_retries=row.max_retries,
-        idempotency_key=row.idempotency_key,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        started_at=row.started_at,
-        paused_at=row.paused_at,
-        completed_at=row.completed_at,
-        failed_at=row.failed_at,
-        cancelled_at=row.cancelled_at,
-        dead_at=row.dead_at,
-    )
+def _insert(
+    tables: Tables, dialect: EngineDialect, clock: EngineDialect | None, *, alone: bool
+) -> Executable:
+    """Insert a task if its session is there, or if it is alone; times by the leases' clock."""
+    tasks, sessions = tables.tasks, tables.sessions.c
+    now = current(clock)
+    values: dict[str, ColumnElement[Any]] = {
+        name: cast(bindparam(name, type_=tasks.c[name].type), tasks.c[name].type) for name in _GIVEN
+    }
+    values["run_at"] = func.coalesce(bindparam("run_at", type_=tasks.c.run_at.type), now)
+    values |= {"created_at": now, "updated_at": now}
+    row = select(*values.values())
+    if not alone:
+        row = row.where(select(sessions.pk).where(sessions.id == bindparam("session_id")).exists())
+    added = insert(tasks).from_select(list(values), row).returning(*tasks.c)
+    return dialect.announcing(added, tables)

@@ -186,7 +186,7 @@ def tool_stats(
     that both engines pick the same row.
     """
     query = _stats(repository.tables, conditions)
-    return tuple(
+    stats = [
         ToolStats(
             tool=row.tool,
             calls=int(row.calls),
@@ -195,7 +195,9 @@ def tool_stats(
             p95_ms=None if row.p95_ms is None else float(row.p95_ms),
         )
         for row in repository.connection.execute(query)
-    )
+    ]
+    # Sorted here, since the engines' collations differ.
+    return tuple(sorted(stats, key=lambda found: (-found.calls, found.tool)))
 
 
 def _stats(tables: Tables, conditions: Sequence[ColumnElement[bool]]) -> Select[Any]:
@@ -215,18 +217,13 @@ def _stats(tables: Tables, conditions: Sequence[ColumnElement[bool]]) -> Select[
         .subquery("ranked")
     )
     at_p95 = ranked.c.rank * 100 >= ranked.c.timed * 95
-    calls = func.count()
-    return (
-        select(
-            ranked.c.tool,
-            calls.label("calls"),
-            func.sum(cast(case((ranked.c.success, 0), else_=1), Integer)).label("failures"),
-            func.avg(ranked.c.elapsed_ms).label("mean_ms"),
-            func.min(case((at_p95, ranked.c.elapsed_ms))).label("p95_ms"),
-        )
-        .group_by(ranked.c.tool)
-        .order_by(calls.desc(), ranked.c.tool)
-    )
+    return select(
+        ranked.c.tool,
+        func.count().label("calls"),
+        func.sum(cast(case((ranked.c.success, 0), else_=1), Integer)).label("failures"),
+        func.avg(ranked.c.elapsed_ms).label("mean_ms"),
+        func.min(case((at_p95, ranked.c.elapsed_ms))).label("p95_ms"),
+    ).group_by(ranked.c.tool)
 
 
 def _of(tables: Tables, session_id: str | None, tool: str | None) -> list[ColumnElement[bool]]:

@@ -1,20 +1,39 @@
-"""What was used: statistics over a window of time, and totals."""
+"""What was used: per turn, summed every way, over a window of time, and in all."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from functools import lru_cache
+from typing import Any, Literal, get_args
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    bindparam,
+    case,
+    cast,
+    delete,
+    func,
+    insert,
+    null,
+    or_,
+    select,
+)
+from sqlalchemy.sql.dml import ReturningInsert
 
+from agentstore import validation
 from agentstore.errors import InvalidInput, NotFound
-from agentstore.records import DatabaseTotals, UserStats
-from agentstore.repositories.base import Repository, reads_snapshot
+from agentstore.ids import new_id
+from agentstore.records import DatabaseTotals, UsageRecord, UsageSum, UserStats
+from agentstore.repositories.base import Repository, appends, reads, reads_snapshot, writes
 from agentstore.repositories.tool_logs import tool_stats
+from agentstore.schema import Tables
 from agentstore.types import Nanos, from_nanos, require_utc
 
 _MAX_DAYS = 36500
+
+Dimension = Literal["turn", "branch", "session", "user", "model", "day", "total"]
 
 
 class Usage(Repository):
@@ -46,7 +65,10 @@ class Usage(Repository):
             if until is None
             else require_utc("until", until)
         )
-        since = end - timedelta(days=days)
+        try:
+            since = end - timedelta(days=days)
+        except OverflowError:
+            raise InvalidInput("The window begins before the year 1; pass fewer days.") from None
         tables = self.tables
         users, sessions, messages, logs = (
             tables.users,
@@ -92,6 +114,227 @@ class Usage(Repository):
             ),
         )
 
+    @appends
+    def record(
+        self,
+        session_id: str,
+        *,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        total_tokens: int | None = None,
+        cached_input_tokens: int = 0,
+        requests: int = 1,
+        model: str | None = None,
+        cost: Decimal | int | str | None = None,
+        details: Mapping[str, Any] | None = None,
+        turn: int | None = None,
+        branch: int | None = None,
+    ) -> UsageRecord:
+        """Record what requests to a model used. It is added to what the turn has used so far.
+
+        Args:
+            session_id: The session.
+            input_tokens: Tokens read, the cached ones included.
+            output_tokens: Tokens written.
+            total_tokens: What the provider counts as total; None means the sum of both.
+            cached_input_tokens: How many of the tokens read were cached; for the price.
+            requests: How many requests there were.
+            model: The model; None means the session's.
+            cost: What it cost; None means by the store's ``prices``, and unknown if the model
+                has no price there.
+            details: A JSON object of the application's.
+            turn: The turn; None means the active branch's last one.
+            branch: The branch's number; None means the active one.
+
+        Raises:
+            NotFound: There is no such session.
+            InvalidInput: An amount is negative or no whole number.
+        """
+        return self._record(
+            session_id,
+            _amounts(
+                input_tokens, output_tokens, total_tokens, cached_input_tokens, requests, details
+            ),
+            cached_input_tokens,
+            model,
+            cost,
+            turn,
+            branch,
+        )
+
+    @writes
+    def replace(
+        self,
+        session_id: str,
+        *,
+        turn: int,
+        branch: int,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        total_tokens: int | None = None,
+        cached_input_tokens: int = 0,
+        requests: int = 1,
+        model: str | None = None,
+        cost: Decimal | int | str | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> UsageRecord:
+        """Record what a turn used in the place of all that was recorded for it before.
+
+        The arguments, and what is raised, are those of ``record``.
+        """
+        amounts = _amounts(
+            input_tokens, output_tokens, total_tokens, cached_input_tokens, requests, details
+        )
+        used = self.tables.turn_usage
+        self.connection.execute(
+            delete(used).where(
+                used.c.session_id == session_id,
+                used.c.branch == validation.amount("branch", branch),
+                used.c.turn == validation.amount("turn", turn),
+            )
+        )
+        return self._record(session_id, amounts, cached_input_tokens, model, cost, turn, branch)
+
+    @reads
+    def sum_by(
+        self,
+        dimension: Dimension,
+        *,
+        session_id: str | None = None,
+        user_id: str | None = None,
+        model: str | None = None,
+        branch: int | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> tuple[UsageSum, ...]:
+        """Add up what was used, for each value of a dimension.
+
+        Args:
+            dimension: ``turn``, ``branch``, ``session``, ``user``, ``model``, ``day`` (in UTC)
+                or ``total``, which gives one sum of all. Turns and branches are numbered in
+                their session: pass ``session_id`` with them.
+            session_id: Only this session.
+            user_id: Only this user's sessions.
+            model: Only this model.
+            branch: Only this branch.
+            since: Only from this instant on.
+            until: Only before this instant.
+
+        Returns:
+            The sums, by their keys, ascending; what has no key comes first.
+
+        Raises:
+            InvalidInput: The dimension is unknown, or is turn or branch without a session.
+            NaiveDatetime: ``since`` or ``until`` has no time zone.
+        """
+        if dimension not in get_args(Dimension):
+            raise InvalidInput(
+                f"dimension is {dimension!r}; use one of {', '.join(get_args(Dimension))}."
+            )
+        if dimension in ("turn", "branch") and session_id is None:
+            raise InvalidInput(f"Sums by {dimension} need a session_id.")
+        used, sessions = self.tables.turn_usage.c, self.tables.sessions.c
+        keys: dict[str, ColumnElement[Any]] = {
+            "turn": used.turn,
+            "branch": used.branch,
+            "session": used.session_id,
+            "user": sessions.user_id,
+            "model": used.model,
+            "day": self.unit.dialect.utc_day(used.created_at),
+            "total": null(),
+        }
+        key = keys[dimension].label("key")
+        unknown = case((used.cost.is_(None), used.requests), else_=0)
+        query = select(
+            key,
+            func.sum(used.requests),
+            func.sum(used.input_tokens),
+            func.sum(used.output_tokens),
+            func.sum(used.total_tokens),
+            func.coalesce(func.sum(used.cost, type_=Nanos()), from_nanos(0)),
+            func.sum(unknown),
+        )
+        if dimension == "user" or user_id is not None:
+            query = query.join_from(
+                self.tables.turn_usage, self.tables.sessions, sessions.id == used.session_id
+            )
+        if user_id is not None:
+            query = query.where(sessions.user_id == validation.text("user_id", user_id))
+        if session_id is not None:
+            query = query.where(used.session_id == validation.text("session_id", session_id))
+        if model is not None:
+            query = query.where(used.model == validation.text("model", model))
+        if branch is not None:
+            query = query.where(used.branch == validation.amount("branch", branch))
+        if since is not None:
+            query = query.where(used.created_at >= require_utc("since", since))
+        if until is not None:
+            query = query.where(used.created_at < require_utc("until", until))
+        if dimension != "total":
+            query = query.group_by(key)
+        sums = [
+            UsageSum(
+                key=date.fromisoformat(row[0]) if dimension == "day" else row[0],
+                requests=int(row[1]),
+                input_tokens=int(row[2]),
+                output_tokens=int(row[3]),
+                total_tokens=int(row[4]),
+                cost=row[5],
+                unpriced_requests=int(row[6]),
+            )
+            for row in self.connection.execute(query)
+            if row[1] is not None
+        ]
+        # Sorted here, since the engines' collations differ.
+        return tuple(sorted(sums, key=lambda found: (found.key is not None, found.key)))
+
+    def _record(
+        self,
+        session_id: str,
+        amounts: dict[str, Any],
+        cached_input_tokens: int,
+        model: str | None,
+        cost: Decimal | int | str | None,
+        turn: int | None,
+        branch: int | None,
+    ) -> UsageRecord:
+        price = self.unit.settings.prices.find(validation.optional_key("model", model))
+        if cost is not None:
+            amounts["cost"] = validation.cost("cost", cost)
+        elif price is not None:
+            amounts["cost"] = price.cost(
+                amounts["input_tokens"], amounts["output_tokens"], cached_input_tokens
+            )
+        row = {
+            "id": new_id(),
+            "session_id": validation.text("session_id", session_id),
+            "turn": validation.optional_amount("turn", turn),
+            "branch": validation.optional_amount("branch", branch),
+            "model": model,
+            "cost": None,
+            "created_at": self.unit.now(),
+            **amounts,
+        }
+        if model is None and cost is None:
+            row |= self._priced_by_session(session_id, amounts, cached_input_tokens)
+        written = self.connection.execute(_insert(self.tables), row).first()
+        if written is None:
+            raise NotFound("session", session_id)
+        return usage_record(written)
+
+    def _priced_by_session(
+        self, session_id: str, amounts: dict[str, Any], cached_input_tokens: int
+    ) -> dict[str, Any]:
+        """Look the session's model up, whose price is needed before the row can be written."""
+        sessions = self.tables.sessions.c
+        query = select(sessions.model).where(sessions.id == session_id)
+        model = self.connection.execute(query).scalar()
+        price = self.unit.settings.prices.find(model)
+        if price is None:
+            return {"model": model}
+        tokens = (amounts["input_tokens"], amounts["output_tokens"], cached_input_tokens)
+        return {"model": model, "cost": price.cost(*tokens)}
+
     @reads_snapshot
     def totals(self) -> DatabaseTotals:
         """Count the rows of every table, exactly, and add the messages up.
@@ -108,9 +351,7 @@ class Usage(Repository):
         by_status: dict[str, int] = {
             status: int(count)
             for status, count in execute(
-                select(sessions.status, func.count())
-                .group_by(sessions.status)
-                .order_by(sessions.status)
+                select(sessions.status, func.count()).group_by(sessions.status)
             )
         }
         totals: Any = execute(
@@ -120,4 +361,66 @@ class Usage(Repository):
             )
         ).one()
         cost: Decimal = totals[1]
-        return DatabaseTotals(dict(sorted(rows.items())), by_status, int(totals[0]), cost)
+        return DatabaseTotals(
+            dict(sorted(rows.items())), dict(sorted(by_status.items())), int(totals[0]), cost
+        )
+
+
+def _amounts(
+    input_tokens: int,
+    output_tokens: int,
+    total_tokens: int | None,
+    cached_input_tokens: int,
+    requests: int,
+    details: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Check the amounts of a record, and give its columns."""
+    read = validation.tokens("input_tokens", input_tokens)
+    written = validation.tokens("output_tokens", output_tokens)
+    if validation.tokens("cached_input_tokens", cached_input_tokens) > read:
+        raise InvalidInput(
+            f"cached_input_tokens is {cached_input_tokens}, more than the {read} input_tokens "
+            "that it is a part of."
+        )
+    total = read + written if total_tokens is None else total_tokens
+    return {
+        "input_tokens": read,
+        "output_tokens": written,
+        "total_tokens": validation.tokens("total_tokens", total),
+        "requests": validation.tokens("requests", requests),
+        "details": None if details is None else validation.json_object("details", details),
+    }
+
+
+@lru_cache(maxsize=64)
+def _insert(tables: Tables) -> ReturningInsert[Any]:
+    """Insert a row if its session is there; turn and branch are the session's if not given."""
+    used, sessions = tables.turn_usage, tables.sessions.c
+
+    def given(column: str) -> ColumnElement[Any]:
+        kind = used.c[column].type
+        return cast(bindparam(column, type_=kind), kind)
+
+    values = {column.name: given(column.name) for column in used.columns if column.name != "pk"}
+    values["turn"] = func.coalesce(given("turn"), sessions.turn)
+    values["branch"] = func.coalesce(given("branch"), sessions.active_branch)
+    row = select(*values.values()).where(sessions.id == given("session_id"))
+    return insert(used).from_select(list(values), row).returning(*used.c)
+
+
+def usage_record(row: Any) -> UsageRecord:
+    """Make a record of a row of ``turn_usage``."""
+    return UsageRecord(
+        id=row.id,
+        session_id=row.session_id,
+        branch=row.branch,
+        turn=row.turn,
+        model=row.model,
+        requests=row.requests,
+        input_tokens=row.input_tokens,
+        output_tokens=row.output_tokens,
+        total_tokens=row.total_tokens,
+        cost=row.cost,
+        details=row.details,
+        created_at=row.created_at,
+    )

@@ -6,29 +6,29 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Select, bindparam, case, delete, insert, select, update
+from sqlalchemy import Select, bindparam, delete, insert, select, update
 
 from agentstore import validation
-from agentstore.errors import AlreadyExists, NotFound, QuotaExceeded
+from agentstore.errors import AlreadyExists, NotFound
 from agentstore.ids import new_id
 from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.preferences import digest, digests, path_of
 from agentstore.records import DeletionReceipt, Page, UserRecord
+from agentstore.repositories.api_keys import ApiKeys
 from agentstore.repositories.base import (
     UNSET,
-    Repository,
     Unset,
-    appends,
     one_page,
     reads,
     writes,
 )
 from agentstore.repositories.ownership import delete_owned
+from agentstore.repositories.quotas import Quotas
 from agentstore.schema import Tables
 
 
-class Users(Repository):
-    """The users, what they prefer, and what they may spend."""
+class Users(Quotas, ApiKeys):
+    """The users: who they are, what they prefer, what they may spend, their keys."""
 
     __slots__ = ()
 
@@ -132,9 +132,7 @@ class Users(Repository):
             .where(preferences.c.digest == wanted)
         )
         cursors = Cursors("users by preference", wanted)
-        return one_page(
-            self.connection, query, [users.c.pk], cursors, limit, cursor, user_record
-        )
+        return one_page(self.connection, query, [users.c.pk], cursors, limit, cursor, user_record)
 
     @writes
     def update(
@@ -185,57 +183,6 @@ class Users(Repository):
             NotFound: There is no such user.
         """
         return delete_owned(self.unit, "user", user_id)
-
-    @reads
-    def check_quota(self, user_id: str, tokens: int) -> bool:
-        """Say whether the user could consume so many tokens now.
-
-        The answer is out of date as soon as it is given; only ``consume_quota`` decides.
-
-        Raises:
-            NotFound: There is no such user.
-            InvalidInput: The amount is negative or not a whole number.
-        """
-        validation.tokens("tokens", tokens)
-        remaining = self.get(user_id).quota_remaining
-        return remaining is None or tokens <= remaining
-
-    @appends
-    def consume_quota(self, user_id: str, tokens: int) -> int | None:
-        """Consume tokens, if so many are left: one conditional statement, so that any number of
-        callers at once never overshoot.
-
-        Returns:
-            The tokens left; None for a user without limit.
-
-        Raises:
-            QuotaExceeded: Fewer are left; none were consumed.
-            NotFound: There is no such user.
-            InvalidInput: The amount is negative or not a whole number.
-        """
-        validation.tokens("tokens", tokens)
-        users = self.tables.users
-        used = users.c.quota_used + tokens
-        query = (
-            update(users)
-            .where(
-                users.c.id == user_id,
-                (users.c.quota_total.is_(None))
-                | (used + users.c.quota_reserved <= users.c.quota_total),
-            )
-            .values(quota_used=used)
-            .returning(
-                case(
-                    (users.c.quota_total.is_(None), None),
-                    else_=users.c.quota_total - users.c.quota_used - users.c.quota_reserved,
-                )
-            )
-        )
-        consumed = self.connection.execute(query).first()
-        if consumed is None:
-            raise QuotaExceeded(user_id, tokens, self.get(user_id).quota_remaining or 0)
-        remaining: int | None = consumed[0]
-        return remaining
 
     def _row(self, user_id: str) -> Any:
         statement = _by_id(self.tables)

@@ -14,6 +14,7 @@ from agentstore.revisions import (
     JSON,
     NANOS,
     REAL,
+    ROW_NUMBER,
     TEXT,
     WHOLE,
     Place,
@@ -111,6 +112,7 @@ def upgrade() -> None:
         column("id", TEXT),
         column("user_id", TEXT),
         column("tokens", WHOLE),
+        column("lapsed", FLAG, default="false"),
         column("created_at", INSTANT),
         column("expires_at", INSTANT),
         primary_key("pk"),
@@ -185,6 +187,7 @@ def upgrade() -> None:
         column("user_id", TEXT, null=True),
         column("session_id", TEXT, null=True),
         column("activity", WHOLE),
+        column("last_line", WHOLE, default="0"),
         column("created_at", INSTANT),
         primary_key("pk"),
         references("session_id", "sessions", "id", ondelete="CASCADE"),
@@ -192,8 +195,20 @@ def upgrade() -> None:
         unique("id"),
     )
     place.index("activity", "checkpoint_threads", "activity")
-    place.index("session_id", "checkpoint_threads", "session_id", where="session_id IS NOT NULL")
-    place.index("user_id", "checkpoint_threads", "user_id", where="user_id IS NOT NULL")
+    place.index(
+        "session_id_activity",
+        "checkpoint_threads",
+        "session_id",
+        "activity",
+        where="session_id IS NOT NULL",
+    )
+    place.index(
+        "user_id_activity",
+        "checkpoint_threads",
+        "user_id",
+        "activity",
+        where="user_id IS NOT NULL",
+    )
     place.create(
         "session_data",
         column("session_id", TEXT),
@@ -230,6 +245,7 @@ def upgrade() -> None:
         column("priority", WHOLE, default="0"),
         column("run_at", INSTANT),
         column("attempts", WHOLE, default="0"),
+        column("failures", WHOLE, default="0"),
         column("max_retries", WHOLE, default="0"),
         column("alone_in_session", FLAG, default="false"),
         column("cancel_requested", FLAG, default="false"),
@@ -249,7 +265,8 @@ def upgrade() -> None:
         column("cancelled_at", INSTANT, null=True),
         column("dead_at", INSTANT, null=True),
         primary_key("pk"),
-        check("attempts", "attempts >= 0 AND max_retries >= 0"),
+        check("alone_in_session", "session_id IS NOT NULL OR NOT alone_in_session"),
+        check("attempts", "attempts >= 0 AND failures >= 0 AND max_retries >= 0"),
         check(
             "status",
             "status IN ('pending', 'running', 'paused', 'completed', 'failed', 'cancelled', "
@@ -258,7 +275,25 @@ def upgrade() -> None:
         references("session_id", "sessions", "id", ondelete="CASCADE"),
         unique("id"),
     )
-    place.index("claim", "tasks", "queue", "priority DESC", "pk", where="status = 'pending'")
+    place.index(
+        "alone",
+        "tasks",
+        "session_id",
+        "priority DESC",
+        "pk",
+        where="status = 'pending' AND alone_in_session",
+    )
+    place.index(
+        "claim", "tasks", "queue", "priority DESC", "pk", "run_at", where="status = 'pending'"
+    )
+    place.index("due", "tasks", "queue", "run_at", where="status = 'pending'")
+    place.index(
+        "!running_alone",
+        "tasks",
+        "session_id",
+        unique=True,
+        where="status = 'running' AND alone_in_session",
+    )
     place.index("lease_expires_at", "tasks", "lease_expires_at", where="status = 'running'")
     place.index(
         "queue_idempotency_key",
@@ -285,7 +320,7 @@ def upgrade() -> None:
         column("input_tokens", WHOLE),
         column("output_tokens", WHOLE),
         column("total_tokens", WHOLE),
-        column("cost", NANOS),
+        column("cost", NANOS, null=True),
         column("details", JSON, null=True),
         column("created_at", INSTANT),
         primary_key("pk"),
@@ -303,24 +338,38 @@ def upgrade() -> None:
     place.index("session_id_created_at", "turn_usage", "session_id", "created_at")
     place.create(
         "checkpoint_values",
-        row_number(),
-        column("id", TEXT),
         column("thread_id", TEXT),
-        column("base_id", TEXT, null=True),
-        column("digest", TEXT),
+        column("line", WHOLE),
+        column("length", WHOLE),
+        column("start", WHOLE),
+        column("base_line", WHOLE, null=True),
+        column("base_length", WHOLE, null=True),
+        column("depth", WHOLE),
+        column("position", WHOLE),
         column("kind", TEXT),
         column("encoding", TEXT),
-        column("length", WHOLE),
+        column("digest", BYTES),
         column("data", BYTES),
-        primary_key("pk"),
+        primary_key("thread_id", "line", "length"),
         check("encoding", "encoding IN ('raw', 'zlib')"),
         check("kind", "kind IN ('json', 'bytes', 'list')"),
-        references("base_id", "checkpoint_values", "id"),
+        check("start", "start >= 0 AND start <= length"),
+        references(
+            "thread_id base_line base_length",
+            "checkpoint_values",
+            "thread_id line length",
+            label="base",
+        ),
         references("thread_id", "checkpoint_threads", "id", ondelete="CASCADE"),
-        unique("id"),
     )
-    place.index("base_id", "checkpoint_values", "base_id")
-    place.index("thread_id_digest", "checkpoint_values", "thread_id", "digest", unique=True)
+    place.index(
+        "base",
+        "checkpoint_values",
+        "thread_id",
+        "base_line",
+        "base_length",
+        where="base_line IS NOT NULL",
+    )
     place.create(
         "checkpoint_writes",
         column("thread_id", TEXT),
@@ -331,8 +380,11 @@ def upgrade() -> None:
         column("task_path", TEXT, default="''"),
         column("channel", TEXT),
         column("kind", TEXT),
+        column("encoding", TEXT),
         column("data", BYTES),
         primary_key("thread_id", "namespace", "checkpoint_id", "task_id", "position"),
+        check("encoding", "encoding IN ('raw', 'zlib')"),
+        check("kind", "kind IN ('json', 'bytes')"),
         references("thread_id", "checkpoint_threads", "id", ondelete="CASCADE"),
     )
     place.create(
@@ -350,20 +402,19 @@ def upgrade() -> None:
         column("metadata", JSON, null=True),
         column("created_at", INSTANT),
         primary_key("pk"),
+        check("step", "step >= 0"),
         references("thread_id", "checkpoint_threads", "id", ondelete="CASCADE"),
+        references("thread_id namespace parent_id", "checkpoints", "thread_id namespace id"),
+        unique("thread_id", "namespace", "id"),
     )
-    place.index("run_id", "checkpoints", "run_id")
-    place.index("thread_id_created_at", "checkpoints", "thread_id", "created_at")
-    place.index(
-        "thread_id_namespace_id", "checkpoints", "thread_id", "namespace", "id", unique=True
-    )
+    place.index("!id", "checkpoints", "id", unique=True, where="namespace = ''")
+    place.index("run_id_pk", "checkpoints", "run_id", "pk", where="run_id IS NOT NULL")
     place.index(
         "thread_id_namespace_parent_id", "checkpoints", "thread_id", "namespace", "parent_id"
     )
     place.index(
         "thread_id_namespace_step_pk", "checkpoints", "thread_id", "namespace", "step", "pk"
     )
-    place.index("!id", "checkpoints", "id", unique=True, where="namespace = ''")
     place.create(
         "messages",
         row_number(),
@@ -438,22 +489,18 @@ def upgrade() -> None:
     place.index("session_id_pk", "attachments", "session_id", "pk")
     place.create(
         "checkpoint_entries",
-        column("thread_id", TEXT),
-        column("namespace", TEXT),
-        column("checkpoint_id", TEXT),
+        column("checkpoint_pk", ROW_NUMBER),
         column("name", TEXT),
-        column("value_id", TEXT),
-        primary_key("thread_id", "namespace", "checkpoint_id", "name"),
+        column("thread_id", TEXT),
+        column("line", WHOLE),
+        column("length", WHOLE),
+        primary_key("checkpoint_pk", "name"),
+        references("checkpoint_pk", "checkpoints", "pk", ondelete="CASCADE"),
         references(
-            "thread_id namespace checkpoint_id",
-            "checkpoints",
-            "thread_id namespace id",
-            ondelete="CASCADE",
-            label="checkpoint_id",
+            "thread_id line length", "checkpoint_values", "thread_id line length", label="value"
         ),
-        references("value_id", "checkpoint_values", "id"),
     )
-    place.index("value_id", "checkpoint_entries", "value_id")
+    place.index("value", "checkpoint_entries", "thread_id", "line", "length")
     place.create(
         "message_chunks",
         column("message_id", TEXT),

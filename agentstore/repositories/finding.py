@@ -1,0 +1,269 @@
+"""Finding messages: from a question to a page of hits.
+
+The engine's index gives candidates, the newest first; their text decides. What is a hit, its
+score and its snippet come from this code alone, so they are equal on both engines.
+
+Order ``recent`` is that of the row numbers, the last created first. Order ``relevance`` takes
+the hits in blocks of the most recent 500, the best of a block first: so its cost is bounded
+where a word is in a tenth of all messages, and its pages never overlap while others write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, Select, select
+
+from agentstore import validation
+from agentstore.dialects.base import Mode
+from agentstore.dialects.search import Phrase, Question
+from agentstore.errors import InvalidInput, SearchIndexStale, shown
+from agentstore.paging import Cursors, check_limit
+from agentstore.readable import readable_text
+from agentstore.records import MessageRecord, Page, SearchHit
+from agentstore.repositories.search import drain, trouble_with
+from agentstore.repositories.steps import Step, Steps
+from agentstore.search_terms import Terms, parse
+from agentstore.segmentation import tokens
+from agentstore.snippets import snippet
+from agentstore.states import ROLES
+from agentstore.types import MAX_INTEGER, require_utc
+from agentstore.unit import Unit
+
+Order = Literal["relevance", "recent"]
+
+BLOCK = 500
+"""Hits that are compared with each other: 13 ms for messages of 500 characters."""
+
+MOST_PENDING = 10_000
+"""Changes that a search takes into the index before it answers: a second or two. With more it
+says so, rather than let its caller wait for minutes."""
+
+_MOST_SESSIONS = 100
+"""Sessions of a user that are named to the index; those of a user with more are filtered out of
+what it finds."""
+
+_MICRO = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A search, checked. ``text`` and the filters are as the caller gave them."""
+
+    terms: Terms
+    text: str
+    user_id: str | None
+    session_id: str | None
+    role: str | None
+    since: datetime | None
+    until: datetime | None
+    order: str
+    limit: int
+    cursor: str | None
+
+
+def request(
+    text: str,
+    *,
+    user_id: str | None,
+    session_id: str | None,
+    role: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    order: str,
+    limit: int,
+    cursor: str | None,
+) -> Request:
+    """Check a search's arguments.
+
+    Raises:
+        InvalidInput: One of them cannot be asked for.
+    """
+    terms = parse(text)
+    if role is not None and (not isinstance(role, str) or role not in ROLES):
+        raise InvalidInput(f"role is {shown(role)}; use one of {', '.join(ROLES)}.")
+    if order not in ("relevance", "recent"):
+        raise InvalidInput(f"order is {shown(order)}; use 'relevance' or 'recent'.")
+    return Request(
+        terms,
+        text,
+        validation.optional_text("user_id", user_id),
+        validation.optional_text("session_id", session_id),
+        role,
+        None if since is None else require_utc("since", since),
+        None if until is None else require_utc("until", until),
+        order,
+        check_limit(limit),
+        cursor,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The index lacks so many changes."""
+
+    changes: int
+
+
+def in_order(
+    asked: Request,
+    columns: Callable[[Unit], Select[Any]],
+    record: Callable[[Any], MessageRecord],
+) -> Steps[Page[SearchHit]]:
+    """Search: bring the index up to date if it is not, then look.
+
+    Args:
+        asked: What for.
+        columns: Gives the query for the columns of a record.
+        record: Makes a record of its rows.
+    """
+
+    def look(unit: Unit, *, behind: bool) -> Page[SearchHit] | Behind:
+        state = unit.dialect.search.state(unit.connection, unit.tables, MOST_PENDING + 1)
+        if (problem := trouble_with(state)) is not None:
+            raise SearchIndexStale(problem, state.pending)
+        if state.pending > MOST_PENDING:
+            raise SearchIndexStale("lacks more changes than a search waits for", state.pending)
+        if state.pending and not behind:
+            return Behind(state.pending)
+        return _Search(unit, asked, state.newest, columns(unit), record).page()
+
+    found = yield Step(Mode.SNAPSHOT, lambda unit: look(unit, behind=False))
+    if isinstance(found, Behind):
+        done = 0
+        while done < found.changes and (taken := (yield Step(Mode.WRITE, drain))):
+            done += taken
+        # What others wrote since the call began may be missing, or they could hold it up forever.
+        found = yield Step(Mode.SNAPSHOT, lambda unit: look(unit, behind=True))
+    page: Page[SearchHit] = found
+    return page
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    message_pk: int
+    micros: int
+    """Its score in millionths: a whole number, for cursors."""
+    text: str
+    row: Any
+
+
+class _Search:
+    """One look at one state of the database."""
+
+    def __init__(
+        self,
+        unit: Unit,
+        asked: Request,
+        newest: int,
+        columns: Select[Any],
+        record: Callable[[Any], MessageRecord],
+    ) -> None:
+        self._unit = unit
+        self._asked = asked
+        self._newest = newest
+        self._columns = columns
+        self._record = record
+        moments = [None if m is None else m.isoformat() for m in (asked.since, asked.until)]
+        filters = [asked.text, asked.user_id, asked.session_id, asked.role, *moments]
+        self._cursors = Cursors(f"search by {asked.order}", *filters)
+
+    def page(self) -> Page[SearchHit]:
+        by_relevance = self._asked.order == "relevance"
+        key = None
+        if self._asked.cursor is not None:
+            key = self._cursors.read(self._asked.cursor, 3 if by_relevance else 1)
+        question = self._question() if self._asked.terms else None
+        if question is None:
+            return Page((), None)
+        found, following = (self._best if by_relevance else self._recent)(question, key)
+        return Page(tuple(map(self._hit, found)), following)
+
+    def _question(self) -> Question | None:
+        """Say what to ask the index; None where the filters let nothing through."""
+        asked, tables = self._asked, self._unit.tables
+        messages, sessions = tables.messages.c, tables.sessions.c
+        conditions: list[ColumnElement[bool]] = []
+        wanted = None if asked.session_id is None else (asked.session_id,)
+        if asked.session_id is not None:
+            conditions.append(messages.session_id == asked.session_id)
+        if asked.user_id is not None:
+            conditions.append(sessions.user_id == asked.user_id)
+            if wanted is None:
+                query = select(sessions.id).where(sessions.user_id == asked.user_id)
+                theirs = self._unit.connection.execute(query.limit(_MOST_SESSIONS + 1))
+                ids = tuple(theirs.scalars())
+                if not ids:
+                    return None
+                wanted = ids if len(ids) <= _MOST_SESSIONS else None
+        if asked.role is not None:
+            conditions.append(messages.role == asked.role)
+        if asked.since is not None:
+            conditions.append(messages.created_at >= asked.since)
+        if asked.until is not None:
+            conditions.append(messages.created_at < asked.until)
+        phrases = tuple(Phrase(term.tokens, term.prefix) for term in asked.terms.indexed())
+        return Question(phrases, wanted, tuple(conditions))
+
+    def _recent(self, question: Question, key: list[int] | None) -> tuple[list[_Match], str | None]:
+        limit = self._asked.limit
+        before = self._newest + 1 if key is None else key[0]
+        found, _ = self._matches(question, before, limit + 1)
+        if len(found) <= limit:
+            return found, None
+        return found[:limit], self._cursors.make([found[limit - 1].message_pk])
+
+    def _best(self, question: Question, key: list[int] | None) -> tuple[list[_Match], str | None]:
+        limit = self._asked.limit
+        top, micros, last = key or (self._newest + 1, MAX_INTEGER, 0)
+        found: list[_Match] = []
+        place: list[int] = []
+        while True:
+            block, rest = self._matches(question, top, BLOCK)
+            for match in sorted(block, key=lambda m: (-m.micros, -m.message_pk)):
+                if (match.micros, match.message_pk) < (micros, last):
+                    if len(found) == limit:
+                        return found, self._cursors.make(place)
+                    found.append(match)
+                    place = [top, match.micros, match.message_pk]
+            if not rest:
+                return found, None
+            top, micros, last = rest, MAX_INTEGER, 0
+
+    def _matches(self, question: Question, before: int, count: int) -> tuple[list[_Match], int]:
+        """Give so many of the newest hits under a row number, and where to go on, 0 if nowhere."""
+        unit = self._unit
+        found: list[_Match] = []
+        while len(found) < count:
+            wanted = count - len(found)
+            candidates = unit.dialect.search.candidates(
+                unit.connection, unit.tables, question, before=before, count=wanted
+            )
+            found += self._verified(candidates)
+            if len(candidates) < wanted:
+                return found, 0
+            before = candidates[-1]
+        return found, before
+
+    def _verified(self, candidates: list[int]) -> list[_Match]:
+        """Look at the candidates' text; give those that are hits, in the same order."""
+        if not candidates:
+            return []
+        messages = self._unit.tables.messages.c
+        query = self._columns.add_columns(messages.pk).where(messages.pk.in_(candidates))
+        rows = self._unit.connection.execute(query).all()
+        found = []
+        for row in sorted(rows, key=lambda row: -row.pk):
+            text = readable_text(row.content, row.blocks, row.payload)
+            score = self._asked.terms.score(tokens(text))
+            if score is not None:
+                found.append(_Match(row.pk, round(score * _MICRO), text, row))
+        return found
+
+    def _hit(self, match: _Match) -> SearchHit:
+        return SearchHit(
+            self._record(match.row), snippet(match.text, self._asked.terms), match.micros / _MICRO
+        )

@@ -1,0 +1,71 @@
+"""Methods that are several units of work, one after the other.
+
+Most methods are one body in one transaction. A few must not be: an index is brought up to date
+in batches, each of which gives others their turn, and a search that finds it up to date should
+not have to wait for the writer at all. Such a method is a generator: it yields steps, gets their
+results, and returns what the method returns. Who drives it, synchronously or not, is not its
+business; inside a transaction all steps join that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from agentstore.dialects.base import Mode
+from agentstore.repositories.base import Repository
+from agentstore.unit import Unit
+
+R = TypeVar("R", bound=Repository)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A unit of work: what it needs of its transaction, and its body, which may be repeated."""
+
+    mode: Mode
+    work: Callable[[Unit], Any]
+
+
+Steps = Generator[Step, Any, T]
+"""What a body in steps gives: steps, and in the end its result."""
+
+
+def in_steps(
+    body: Callable[Concatenate[R, P], Steps[T]],
+) -> Callable[Concatenate[R, P], T]:
+    """Make a method of a body that yields steps. The body itself has no unit."""
+
+    @wraps(body)
+    def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        steps = body(self, *args, **kwargs)
+        result: Any = None
+        while True:
+            try:
+                wanted = steps.send(result)
+            except StopIteration as ended:
+                found: T = ended.value
+                return found
+            if self._runner is None:
+                result = wanted.work(self.unit)
+            else:
+                result = self._runner.run(wanted.mode, wanted.work, repeatable=True)
+
+    call.steps = body  # type: ignore[attr-defined]
+    return call
+
+
+async def driven(steps: Steps[T], run: Callable[[Step], Awaitable[Any]]) -> T:
+    """Drive a body in steps from a coroutine."""
+    result: Any = None
+    while True:
+        try:
+            wanted = steps.send(result)
+        except StopIteration as ended:
+            found: T = ended.value
+            return found
+        result = await run(wanted)

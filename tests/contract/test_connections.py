@@ -1,0 +1,500 @@
+"""Connections to PostgreSQL break: what is safe is repeated silently, all else is said."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from agentstore import Store
+from agentstore.errors import (
+    AgentStoreError,
+    ConnectionLost,
+    DatabaseBusy,
+    DatabaseError,
+    DatabaseUnreachable,
+)
+from tests.conftest import DRIVERS, VERSIONS, Place, Servers
+from tests.programs.probes import checked_out, connect, drop, drop_connections, engine_of, once_at
+from tests.servers import Server, installations
+
+NEVER = 3600.0
+"""A ``ping_after`` so long that a dead connection is only found by using it."""
+
+PASSWORD = "open-sesame"  # noqa: S105 - nobody's
+
+
+@pytest.fixture(params=[d for d in DRIVERS if d.engine == "postgresql"], ids=lambda d: d.name)
+def place(request: pytest.FixtureRequest, servers: Servers) -> Place:
+    """A PostgreSQL database at head, by each of its drivers."""
+    return Place(request.param, servers.new_database(VERSIONS[0]))
+
+
+@pytest.fixture
+def store(place: Place) -> Iterator[Any]:
+    """A store that does not test idle connections."""
+    with place.open(ping_after=NEVER) as opened:
+        yield opened
+
+
+def fill_pool(store: Any, connections: int) -> None:
+    """Have the store open so many connections, by using them at the same time."""
+    together = threading.Barrier(connections)
+    session_id = store.sessions.create().id
+
+    def hold() -> None:
+        with store.transaction() as tx:
+            tx.messages.history(session_id)
+            together.wait(30)
+
+    with ThreadPoolExecutor(connections) as threads:
+        for done in [threads.submit(hold) for _ in range(connections)]:
+            done.result()
+
+
+def contents(store: Any, session_id: str) -> list[Any]:
+    assert store.sessions.verify(session_id).agree
+    return [message.content for message in store.messages.history(session_id, None)]
+
+
+def test_idle_connections_that_died_are_replaced_before_they_are_used(place: Place) -> None:
+    with place.open(ping_after=0) as store:
+        session = store.sessions.create()
+        fill_pool(store, 3)
+        assert drop_connections(place.url) == 3
+        store.messages.save(session.id, "user", "one")
+        assert drop_connections(place.url) >= 1
+        with store.transaction() as tx:
+            tx.messages.save(session.id, "user", "two")
+        assert drop_connections(place.url) >= 1
+        assert contents(store, session.id) == ["one", "two"]
+        assert checked_out(store) == 0
+
+
+def test_a_read_on_a_dead_connection_is_repeated_silently(
+    place: Place, store: Any, session: Any
+) -> None:
+    fill_pool(store, 4)
+    assert drop_connections(place.url) == 4
+    assert store.sessions.get(session.id) == session
+    assert drop_connections(place.url) >= 1
+    assert store.sessions.verify(session.id).agree
+    assert checked_out(store) == 0
+
+
+def test_a_write_without_a_key_on_a_dead_connection_is_done_or_in_doubt(
+    place: Place, store: Any, session: Any
+) -> None:
+    assert drop_connections(place.url) >= 1
+    lost: ConnectionLost | None = None
+    try:
+        store.messages.save(session.id, "user", "hello")
+    except ConnectionLost as error:
+        lost = error
+    assert lost is None or (lost.in_doubt and "idempotency_key" in str(lost))
+    assert contents(store, session.id) == (["hello"] if lost is None else [])
+    store.messages.save(session.id, "user", "again")
+    assert contents(store, session.id)[-1] == "again"
+
+
+def test_a_write_whose_connection_breaks_before_its_statement_is_never_done_twice(
+    place: Place, store: Any, session: Any
+) -> None:
+    dying = once_at(
+        engine_of(store), "before_cursor_execute", lambda connection: drop(place.url, connection)
+    )
+    with dying as happened, pytest.raises(ConnectionLost) as caught:
+        store.messages.save(session.id, "user", "hello")
+    assert happened
+    assert caught.value.in_doubt
+    assert contents(store, session.id) == []
+
+
+def lose_the_answer(place: Place, connection: Any) -> None:
+    """Break the connection after the server has done what it was told, before we hear of it."""
+    drop(place.url, connection)
+    connection.connection.dbapi_connection.cursor().execute("SELECT 1")
+
+
+def test_a_write_whose_answer_is_lost_is_in_doubt(place: Place, store: Any, session: Any) -> None:
+    losing = once_at(engine_of(store), "after_cursor_execute", lambda c: lose_the_answer(place, c))
+    with losing, pytest.raises(ConnectionLost) as caught:
+        store.messages.save(session.id, "user", "hello")
+    assert caught.value.in_doubt
+    assert contents(store, session.id) == ["hello"]
+
+
+@pytest.mark.parametrize("moment", ["before_cursor_execute", "after_cursor_execute"])
+@pytest.mark.parametrize("statement", [1, 2])
+def test_a_write_with_a_key_is_done_exactly_once_whenever_the_connection_breaks(
+    place: Place, store: Any, session: Any, moment: str, statement: int
+) -> None:
+    countdown = [statement]
+
+    def break_it(connection: Any, *_: Any) -> None:
+        countdown[0] -= 1
+        if countdown[0] == 0:
+            lose_the_answer(place, connection)
+
+    event.listen(engine_of(store), moment, break_it)
+    saved = store.messages.save(session.id, "user", "hello", idempotency_key="k")
+    event.remove(engine_of(store), moment, break_it)
+    assert countdown[0] < 0
+    assert store.messages.history(session.id) == [saved]
+    assert contents(store, session.id) == ["hello"]
+
+
+@pytest.mark.parametrize("statement", range(1, 4))
+def test_a_write_of_several_statements_is_repeated_if_the_connection_breaks_before_its_commit(
+    place: Place, store: Any, session: Any, statement: int
+) -> None:
+    countdown = [statement]
+
+    def break_it(connection: Any, *_: Any) -> None:
+        countdown[0] -= 1
+        if countdown[0] == 0:
+            lose_the_answer(place, connection)
+
+    event.listen(engine_of(store), "after_cursor_execute", break_it)
+    asked = store.sessions.wait_for_user(session.id, "Which city?")
+    event.remove(engine_of(store), "after_cursor_execute", break_it)
+    assert countdown[0] < 0
+    assert asked.question == "Which city?"
+    assert asked.version == session.version + 1
+
+
+def test_a_write_whose_commit_is_lost_is_in_doubt_and_not_repeated(
+    place: Place, store: Any, session: Any
+) -> None:
+    committing = once_at(engine_of(store), "commit", lambda c: drop(place.url, c))
+    with committing as happened, pytest.raises(ConnectionLost) as caught:
+        store.sessions.rename(session.id, "new")
+    assert happened
+    assert caught.value.in_doubt
+    assert store.sessions.get(session.id).title == session.title
+
+
+def test_a_transaction_whose_connection_breaks_says_that_nothing_was_written(
+    place: Place, store: Any, session: Any
+) -> None:
+    with pytest.raises(ConnectionLost) as caught, store.transaction() as tx:
+        tx.messages.save(session.id, "user", "lost")
+        assert drop_connections(place.url) >= 1
+        tx.messages.save(session.id, "user", "lost too")
+    assert not caught.value.in_doubt
+    assert contents(store, session.id) == []
+    assert checked_out(store) == 0
+
+
+def test_a_transaction_that_goes_on_after_its_connection_broke_does_not_succeed(
+    place: Place, store: Any, session: Any
+) -> None:
+    with pytest.raises(ConnectionLost) as caught, store.transaction() as tx:
+        tx.messages.save(session.id, "user", "lost")
+        assert drop_connections(place.url) >= 1
+        for _ in range(2):  # the second call finds the connection gone already
+            with pytest.raises(ConnectionLost) as inside:
+                tx.messages.save(session.id, "user", "lost too")
+            assert not inside.value.in_doubt
+    assert not caught.value.in_doubt
+    assert contents(store, session.id) == []
+
+
+def test_a_transaction_whose_commit_is_lost_is_in_doubt(
+    place: Place, store: Any, session: Any
+) -> None:
+    committing = once_at(engine_of(store), "commit", lambda c: drop(place.url, c))
+    with committing, pytest.raises(ConnectionLost) as caught, store.transaction() as tx:
+        tx.messages.save(session.id, "user", "hello")
+    assert caught.value.in_doubt
+    assert contents(store, session.id) == []
+
+
+def test_what_a_transaction_raises_gets_out_though_its_connection_broke_meanwhile(
+    place: Place, store: Any, session: Any
+) -> None:
+    with pytest.raises(LookupError, match="mine"), store.transaction() as tx:
+        tx.messages.save(session.id, "user", "lost")
+        assert drop_connections(place.url) >= 1
+        raise LookupError("mine")
+    assert contents(store, session.id) == []
+    assert checked_out(store) == 0
+
+
+def test_a_transaction_that_begins_on_a_dead_connection_says_so(
+    place: Place, store: Any, session: Any
+) -> None:
+    assert drop_connections(place.url) >= 1
+    with pytest.raises(ConnectionLost) as caught, store.transaction() as tx:
+        tx.messages.save(session.id, "user", "lost")
+    assert not caught.value.in_doubt
+    with store.transaction() as tx:
+        tx.messages.save(session.id, "user", "there")
+    assert contents(store, session.id) == ["there"]
+
+
+def test_run_repeats_a_function_whose_connection_broke(
+    place: Place, store: Any, session: Any
+) -> None:
+    calls = []
+
+    def work(tx: Any) -> str:
+        calls.append(tx)
+        tx.messages.save(session.id, "user", f"try {len(calls)}")
+        if len(calls) < 3:
+            assert drop_connections(place.url) >= 1
+        tx.sessions.rename(session.id, "renamed")
+        return f"done in {len(calls)}"
+
+    assert store.run(work) == "done in 3"
+    assert contents(store, session.id) == ["try 3"]
+    assert store.sessions.get(session.id).title == "renamed"
+
+
+def test_run_does_not_repeat_a_function_whose_commit_is_in_doubt(
+    place: Place, store: Any, session: Any
+) -> None:
+    calls = []
+
+    def work(tx: Any) -> None:
+        calls.append(tx)
+        tx.messages.save(session.id, "user", "hello")
+
+    committing = once_at(engine_of(store), "commit", lambda c: drop(place.url, c))
+    with committing, pytest.raises(ConnectionLost) as caught:
+        store.run(work)
+    assert caught.value.in_doubt
+    assert len(calls) == 1
+
+
+def test_without_retries_a_broken_connection_is_an_error(place: Place) -> None:
+    with place.open(ping_after=NEVER, max_retries=0) as store:
+        session = store.sessions.create()
+        assert drop_connections(place.url) >= 1
+        with pytest.raises(ConnectionLost) as caught:
+            store.sessions.get(session.id)
+        assert not caught.value.in_doubt
+
+
+KILLS = 12
+
+
+@contextmanager
+def connections_ending(url: str, rhythm: threading.Semaphore) -> Iterator[threading.Event]:
+    """End all connections so many times, each time after a few beats; then set the event."""
+    over = threading.Event()
+
+    def end_connections() -> int:
+        try:
+            ended = 0
+            for _ in range(KILLS):
+                for _ in range(5):
+                    assert rhythm.acquire(timeout=60)
+                ended += drop_connections(url)
+            return ended
+        finally:
+            over.set()
+
+    with ThreadPoolExecutor(1) as thread:
+        ending = thread.submit(end_connections)
+        yield over
+        assert ending.result() >= KILLS
+
+
+def test_writers_with_keys_get_through_while_connections_are_ended(place: Place) -> None:
+    rhythm = threading.Semaphore(0)
+    with place.open(ping_after=0.01, max_retries=50) as store:
+        sessions = [store.sessions.create().id for _ in range(4)]
+
+        def write(session_id: str, over: threading.Event) -> list[str]:
+            written: list[str] = []
+            while not over.is_set():
+                text = f"{len(written)}"
+                store.messages.save(session_id, "user", text, idempotency_key=text)
+                written.append(text)
+                rhythm.release()
+            return written
+
+        with ThreadPoolExecutor(4) as threads, connections_ending(place.url, rhythm) as over:
+            writing = [threads.submit(write, session_id, over) for session_id in sessions]
+            written = [each.result() for each in writing]
+        assert [contents(store, session_id) for session_id in sessions] == written
+        assert checked_out(store) == 0
+
+
+def test_what_breaks_while_connections_are_ended_is_a_typed_error(place: Place) -> None:
+    rhythm = threading.Semaphore(0)
+    with place.open(ping_after=NEVER, max_retries=0) as store:
+        session_id = store.sessions.create().id
+
+        def write(over: threading.Event) -> tuple[int, int]:
+            certain = doubtful = number = 0
+            while not over.is_set():
+                number += 1
+                try:
+                    if number % 2:
+                        store.messages.save(session_id, "user", "hello")
+                    else:
+                        with store.transaction() as tx:
+                            tx.messages.save(session_id, "user", "hello")
+                    certain += 1
+                except ConnectionLost as lost:
+                    doubtful += lost.in_doubt
+                except DatabaseUnreachable:
+                    pass  # ended while it was being made
+                rhythm.release()
+            return certain, doubtful
+
+        with ThreadPoolExecutor(3) as threads, connections_ending(place.url, rhythm) as over:
+            writing = [threads.submit(write, over) for _ in range(3)]
+            counts = [each.result() for each in writing]
+        certain, doubtful = (sum(numbers) for numbers in zip(*counts, strict=True))
+        with place.open() as other:
+            written = len(contents(other, session_id))
+        assert certain <= written <= certain + doubtful
+        assert checked_out(store) == 0
+
+
+def test_a_pool_in_which_everything_is_in_use_says_which_setting_to_raise(place: Place) -> None:
+    with place.open(pool_size=1, max_overflow=0, pool_timeout=0.1) as store:
+        session = store.sessions.create()
+        with ThreadPoolExecutor(1) as threads, store.transaction() as tx:
+            tx.messages.save(session.id, "user", "hello")
+            with pytest.raises(DatabaseBusy, match="pool_size"):
+                threads.submit(store.sessions.get, session.id).result()
+        assert contents(store, session.id) == ["hello"]
+        assert checked_out(store) == 0
+
+
+# --- The server itself --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=installations()[:1], ids=lambda found: found.version)
+def own_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server that tests may stop."""
+    with Server(request.param) as server:
+        yield server
+
+
+@pytest.fixture(params=[d for d in DRIVERS if d.engine == "postgresql"], ids=lambda d: d.name)
+def stoppable(request: pytest.FixtureRequest, own_server: Server) -> Place:
+    from agentstore import migrations
+
+    name = f"stoppable_{request.param.name.replace('-', '_')}"
+    own_server.create_database(name)
+    url = own_server._url(name).replace("postgres@", f"postgres:{PASSWORD}@")
+    migrations.upgrade(url)
+    return Place(request.param, url)
+
+
+@pytest.mark.crash
+def test_a_store_outlives_its_server_and_never_shows_the_password(
+    stoppable: Place, own_server: Server
+) -> None:
+    with (
+        stoppable.open(ping_after=0) as testing,
+        stoppable.open(ping_after=NEVER) as trusting,
+        stoppable.open(ping_after=NEVER) as in_transaction,
+    ):
+        session = testing.sessions.create()
+        for store in (testing, trusting, in_transaction):
+            fill_pool(store, 2)
+
+        # A restart between two calls is not noticed, but by a write that may have been done.
+        own_server.restart()
+        testing.messages.save(session.id, "user", "one")
+        assert trusting.sessions.get(session.id).message_count == 1
+        in_transaction.messages.save(session.id, "user", "two", idempotency_key="two")
+
+        with pytest.raises(ConnectionLost) as lost, in_transaction.transaction() as tx:
+            tx.messages.save(session.id, "user", "lost")
+            own_server.stop_hard()
+            tx.messages.save(session.id, "user", "lost too")
+        assert not lost.value.in_doubt
+        seen = ["".join(traceback.format_exception(lost.value))]
+        for store in (testing, trusting, in_transaction):
+            for call in (
+                lambda store=store: store.messages.history(session.id),
+                lambda store=store: store.sessions.rename(session.id, "new"),
+                lambda store=store: store.messages.save(
+                    session.id, "user", "lost", idempotency_key="lost"
+                ),
+                lambda store=store: store.run(lambda tx: tx.sessions.list()),
+            ):
+                with pytest.raises((DatabaseUnreachable, ConnectionLost)) as down:
+                    call()
+                seen += [repr(down.value), "".join(traceback.format_exception(down.value))]
+            seen.append(repr(store))
+        with pytest.raises(DatabaseUnreachable) as down:
+            stoppable.open()
+        seen += [repr(down.value), "".join(traceback.format_exception(down.value))]
+        assert not [words for words in seen if PASSWORD in words]
+
+        own_server.restart()
+        for store in (testing, trusting, in_transaction):
+            assert contents(store, session.id) == ["one", "two"]
+            store.sessions.rename(session.id, "back")
+            assert checked_out(store) == 0
+
+
+@pytest.mark.parametrize("driver", ["postgresql", "postgresql+psycopg"])
+def test_a_server_that_is_not_there_is_unreachable(driver: str) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        with pytest.raises(DatabaseUnreachable) as caught:
+            Store(f"{driver}://someone:{PASSWORD}@127.0.0.1:{port}/nothing")
+    words = "".join(traceback.format_exception(caught.value))
+    assert PASSWORD not in words + repr(caught.value)
+    assert "Check the host" in words
+
+
+@pytest.mark.timeout(60)
+def test_a_server_that_does_not_answer_is_given_up_after_the_timeout() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        host, port = silent.getsockname()
+        with pytest.raises(DatabaseUnreachable):
+            Store(f"postgresql://someone:{PASSWORD}@{host}:{port}/nothing", connect_timeout=1)
+
+
+def test_a_server_without_a_place_left_is_unreachable(place: Place, session: Any) -> None:
+    with connect(place.url) as admin:
+        name = admin.info.dbname
+        admin.execute(f'ALTER DATABASE "{name}" CONNECTION LIMIT 0')  # type: ignore[arg-type]
+        admin.execute("CREATE ROLE plain LOGIN") if not admin.execute(
+            "SELECT 1 FROM pg_roles WHERE rolname = 'plain'"
+        ).fetchone() else None
+    url = place.url.replace("postgres@", "plain@")
+    with pytest.raises(DatabaseError, match="connection"):
+        place.driver.open(url)
+
+
+def test_a_statement_that_the_server_cuts_short_is_a_typed_error(place: Place) -> None:
+    with connect(place.url) as admin:
+        name = admin.info.dbname
+        admin.execute(
+            f"ALTER DATABASE \"{name}\" SET idle_in_transaction_session_timeout = '50ms'"  # type: ignore[arg-type]
+        )
+    with place.open() as store:
+        session = store.sessions.create()
+        with pytest.raises(AgentStoreError) as caught, store.transaction() as tx:
+            tx.messages.save(session.id, "user", "lost")
+            with connect(place.url) as admin:
+                while admin.execute(
+                    "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() "
+                    "AND state = 'idle in transaction'"
+                ).fetchone():
+                    pass
+            tx.messages.save(session.id, "user", "lost too")
+        assert isinstance(caught.value, ConnectionLost)
+        assert not caught.value.in_doubt
+        assert contents(store, session.id) == []

@@ -1,0 +1,550 @@
+"""Which URLs and engines a store opens, how it sets its connections up, and what it leaves alone."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, event, make_url, text
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from agentstore import AsyncStore, Store
+from agentstore.errors import DatabaseError, TransactionMisuse, UnsupportedUrl
+from agentstore.testing import BlockingStore, LoopThread
+from tests.conftest import DRIVERS, VERSIONS, Driver, Servers
+from tests.programs.probes import checked_out, connect, drop_connections, engine_of
+
+PASSWORD = "open-sesame"  # noqa: S105 - nobody's
+
+
+def blocking(url: str | None, **options: Any) -> BlockingStore:
+    return BlockingStore(lambda: AsyncStore(url, **options))
+
+
+STORES = [pytest.param(Store, id="Store"), pytest.param(blocking, id="AsyncStore")]
+
+
+@pytest.fixture
+def postgresql(servers: Servers) -> str:
+    """The URL of a PostgreSQL database at head."""
+    return servers.new_database(VERSIONS[0])
+
+
+def works(store: Any) -> None:
+    """Write and read a little, in each of the ways in which a store may be used."""
+    session = store.sessions.create()
+    store.messages.save(session.id, "user", "one")
+    with store.transaction() as tx:
+        tx.messages.save(session.id, "user", "two")
+    store.run(lambda tx: tx.messages.save(session.id, "user", "three"))
+    with pytest.raises(LookupError, match="mine"), store.transaction() as tx:
+        tx.messages.save(session.id, "user", "gone")
+        raise LookupError("mine")
+    contents = [message.content for message in store.messages.history(session.id)]
+    assert contents == ["one", "two", "three"]
+    assert store.sessions.verify(session.id).agree
+    assert checked_out(store) == 0
+
+
+# --- URLs -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", STORES)
+@pytest.mark.parametrize("driver", ["sqlite", "sqlite+pysqlite", "sqlite+aiosqlite"])
+@pytest.mark.parametrize(
+    "rest",
+    [
+        ":///{}/test.db",
+        ":///file:{}/test.db?uri=true",
+        "://",
+        ":///:memory:",
+        ":///file::memory:?uri=true",
+        ":///file:shared?mode=memory&cache=shared&uri=true",
+    ],
+)
+def test_every_spelling_of_a_sqlite_url_opens_in_both_stores(
+    make: Any, driver: str, rest: str, tmp_path: Path
+) -> None:
+    with make(driver + rest.format(tmp_path)) as store:
+        works(store)
+    assert (tmp_path / "test.db").exists() == ("test.db" in rest)
+
+
+@pytest.mark.parametrize("make", STORES)
+@pytest.mark.parametrize("driver", ["postgresql", "postgresql+psycopg", "postgresql+psycopg_async"])
+def test_every_spelling_of_a_postgresql_url_opens_in_both_stores(
+    make: Any, driver: str, postgresql: str
+) -> None:
+    url = make_url(postgresql).set(drivername=driver)
+    with make(url) as store:
+        works(store)
+    with make(url.render_as_string(hide_password=False)) as store:
+        works(store)
+
+
+@pytest.mark.parametrize("make", STORES)
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"mysql://me:{PASSWORD}@here/db",
+        f"postgresql+asyncpg://me:{PASSWORD}@here/db",
+        f"postgresql+psycopg2://me:{PASSWORD}@here/db",
+        "sqlite+pysqlcipher:///x.db",
+        f"{PASSWORD} is no URL",
+        "",
+    ],
+)
+def test_other_urls_are_refused_without_being_quoted(
+    make: Any, url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnsupportedUrl) as caught:
+        make(url)
+    assert PASSWORD not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("make", STORES)
+def test_without_a_url_the_environment_names_the_database(
+    make: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AGENTSTORE_URL", f"sqlite:///{tmp_path / 'named.db'}")
+    with make(None) as store:
+        works(store)
+    assert (tmp_path / "named.db").exists()
+    assert not (tmp_path / "agentstore.db").exists()
+
+
+@pytest.mark.parametrize("make", STORES)
+@pytest.mark.parametrize("value", [None, ""])
+def test_without_a_url_and_environment_the_database_is_a_file_in_this_folder(
+    make: Any, value: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("AGENTSTORE_URL", raising=False)
+    if value is not None:
+        monkeypatch.setenv("AGENTSTORE_URL", value)
+    with make(None) as store:
+        works(store)
+    assert (tmp_path / "agentstore.db").exists()
+
+
+def test_a_store_names_its_database_but_not_its_password(postgresql: str) -> None:
+    secret = make_url(postgresql).set(username="postgres", password=PASSWORD)
+    with Store(secret) as store:
+        assert make_url(postgresql).database in repr(store)
+        assert PASSWORD not in repr(store) + str(store) + repr(vars(store))
+    store = AsyncStore(secret)
+    assert make_url(postgresql).database in repr(store)
+    assert PASSWORD not in repr(store) + str(store) + repr(vars(store))
+
+
+# --- Settings of connections ----------------------------------------------------------------------
+
+
+def on_connections(store: Any, count: int, ask: Callable[[Any], Any]) -> list[Any]:
+    """Ask so many connections of a store's pool something, all open at the same time."""
+    together = threading.Barrier(count)
+    session_id = store.sessions.create().id
+
+    def hold(_: int) -> None:
+        together.wait(30)
+        store.messages.history(session_id)
+
+    with ThreadPoolExecutor(count) as threads:
+        list(threads.map(hold, range(count)))
+    engine = engine_of(store)
+    answers = []
+
+    def ask_all() -> None:
+        with ExitStack() as stack:
+            connections = [stack.enter_context(engine.connect()) for _ in range(count)]
+            answers.extend(ask(connection) for connection in connections)
+
+    if isinstance(store, BlockingStore) and engine.dialect.is_async:
+
+        async def in_the_loop() -> None:
+            async with AsyncEngine(engine).connect() as connection:
+                await connection.run_sync(lambda _: ask_all())
+
+        store._loop.run(in_the_loop())
+    else:
+        ask_all()
+    return answers
+
+
+PRAGMAS = ("journal_mode", "foreign_keys", "synchronous", "busy_timeout")
+
+
+def pragmas(connection: Any) -> dict[str, Any]:
+    return {p: connection.exec_driver_sql(f"PRAGMA {p}").scalar() for p in PRAGMAS}
+
+
+@pytest.mark.parametrize(
+    "driver", [pytest.param(d, id=d.name) for d in DRIVERS if d.engine == "sqlite"]
+)
+@pytest.mark.parametrize(
+    ("options", "synchronous", "busy_timeout"),
+    [
+        ({}, 2, 30_000),
+        ({"synchronous": "FULL", "busy_timeout": 1.5}, 2, 1500),
+        ({"synchronous": "NORMAL"}, 1, 30_000),
+        ({"synchronous": "OFF"}, 0, 30_000),
+        ({"synchronous": "EXTRA"}, 3, 30_000),
+    ],
+)
+def test_every_connection_to_a_sqlite_file_has_its_pragmas(
+    driver: Driver, options: Any, synchronous: int, busy_timeout: int, tmp_path: Path
+) -> None:
+    expected = {
+        "journal_mode": "wal",
+        "foreign_keys": 1,
+        "synchronous": synchronous,
+        "busy_timeout": busy_timeout,
+    }
+    with driver.open(f"sqlite:///{tmp_path / 'test.db'}", **options) as store:
+        assert on_connections(store, 4, pragmas) == [expected] * 4
+
+
+@pytest.mark.parametrize(
+    "driver", [pytest.param(d, id=d.name) for d in DRIVERS if d.engine == "postgresql"]
+)
+@pytest.mark.parametrize("threshold", [None, 0, 5, 7])
+def test_the_threshold_for_preparing_statements_reaches_every_connection(
+    driver: Driver, threshold: int | None, postgresql: str
+) -> None:
+    with driver.open(postgresql, prepare_threshold=threshold) as store:
+        found = on_connections(store, 3, lambda c: c.connection.driver_connection.prepare_threshold)
+        assert found == [threshold] * 3
+        session = store.sessions.create()
+        for _ in range(12):
+            store.messages.save(session.id, "user", "hello")
+
+        def prepared(connection: Any) -> int:
+            query = "SELECT count(*) FROM pg_prepared_statements"
+            return int(connection.exec_driver_sql(query).scalar())
+
+        assert (sum(on_connections(store, 1, prepared)) > 0) == (threshold is not None)
+
+
+# --- Engines of the application's own -------------------------------------------------------------
+
+
+def well_known_recipe(engine: Engine, statement: str) -> None:
+    """Install what SQLAlchemy's documentation advises for transactions on SQLite."""
+
+    @event.listens_for(engine, "connect")
+    def do_connect(dbapi_connection: Any, _record: Any) -> None:
+        dbapi_connection.isolation_level = None
+
+    @event.listens_for(engine, "begin")
+    def do_begin(connection: Any) -> None:
+        connection.exec_driver_sql(statement)
+
+
+RECIPES = ["none", "BEGIN", "BEGIN IMMEDIATE"]
+
+
+@pytest.fixture(params=["file", "memory"])
+def sqlite_rest(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f":///{tmp_path / 'test.db'}" if request.param == "file" else "://"
+
+
+@pytest.fixture(params=["pysqlite", "psycopg"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """An application's engine, which has had connections and a table of its own."""
+    if request.param == "psycopg":
+        url = request.getfixturevalue("postgresql")
+    else:
+        url = f"sqlite:///{tmp_path / 'test.db'}"
+        Store(url).close()
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE own (value INTEGER)"))
+    yield engine
+    engine.dispose()
+
+
+def values(engine: Engine) -> list[int]:
+    with engine.connect() as connection:
+        return list(connection.execute(text("SELECT value FROM own ORDER BY value")).scalars())
+
+
+def own_transactions_work(engine: Engine) -> None:
+    """Look whether the application's own transactions commit and roll back."""
+    insert = text("INSERT INTO own VALUES (:value)")
+    before = values(engine)
+    new = len(before)
+    with engine.begin() as connection:
+        connection.execute(insert, {"value": new})
+    with engine.connect() as connection:
+        connection.execute(insert, {"value": 1000})
+        connection.rollback()
+        connection.execute(insert, {"value": new + 1})
+        connection.commit()
+        connection.execute(insert, {"value": 1000})
+    with pytest.raises(LookupError), engine.begin() as connection:
+        connection.execute(insert, {"value": 1000})
+        connection.execute(text("CREATE TABLE gone (value INTEGER)"))
+        raise LookupError
+    with engine.connect() as connection, connection.begin():
+        connection.execute(insert, {"value": new + 2})
+        with pytest.raises(LookupError), connection.begin_nested():
+            connection.execute(insert, {"value": 1000})
+            raise LookupError
+    assert values(engine) == [*before, new, new + 1, new + 2]
+    with engine.connect() as connection:
+        autocommit = connection.execution_options(isolation_level="AUTOCOMMIT")
+        autocommit.execute(insert, {"value": new + 3})
+        autocommit.execute(text("VACUUM"))
+    assert values(engine) == [*before, new, new + 1, new + 2, new + 3]
+
+
+def test_a_store_on_an_engine_handed_in_works_and_leaves_the_engine_open(engine: Engine) -> None:
+    with Store(engine=engine) as store:
+        works(store)
+        own_transactions_work(engine)
+        works(store)
+    pool: Any = engine.pool
+    assert pool.checkedin() > 0
+    own_transactions_work(engine)
+    with pytest.raises(TransactionMisuse, match="closed"):
+        store.sessions.create()
+
+
+def test_an_engine_may_be_handed_to_one_store_after_the_other(engine: Engine) -> None:
+    for _ in range(3):
+        with Store(engine=engine) as store:
+            works(store)
+            own_transactions_work(engine)
+    begin: Any = engine.dispatch.begin
+    connect: Any = engine.pool.dispatch.connect
+    installed = len(list(begin)), len(list(connect))
+    with Store(engine=engine) as store:
+        works(store)
+    assert (len(list(begin)), len(list(connect))) == installed
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_sqlite_engine_that_begins_by_itself_works_all_the_same(
+    recipe: str, sqlite_rest: str
+) -> None:
+    engine = create_engine(f"sqlite{sqlite_rest}")
+    if recipe != "none":
+        well_known_recipe(engine, recipe)
+    began: list[str] = []
+    with Store(engine=engine) as store:
+        works(store)
+        with engine.begin() as connection:
+            connection.execute(text("CREATE TABLE own (value INTEGER)"))
+        own_transactions_work(engine)
+        event.listen(
+            engine, "before_cursor_execute", lambda c, cur, sql, *_: began.append(str(sql))
+        )
+        with engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
+        first = {"none": "BEGIN"}.get(recipe, recipe)
+        assert began == [first, "SELECT 1"]
+        began.clear()
+        session = store.sessions.create()
+        begins = [sql for sql in began if sql.startswith(("BEGIN", "ROLLBACK"))]
+        assert begins[-1] == "BEGIN IMMEDIATE"
+        store.sessions.delete(session.id)
+        works(store)
+    own_transactions_work(engine)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_an_aiosqlite_engine_that_begins_by_itself_works_all_the_same(
+    recipe: str, tmp_path: Path
+) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'test.db'}")
+    if recipe != "none":
+        well_known_recipe(engine.sync_engine, recipe)
+
+    async def main() -> None:
+        async with engine.begin() as connection:
+            await connection.execute(text("CREATE TABLE own (value INTEGER)"))
+        Store(f"sqlite:///{tmp_path / 'other.db'}").close()
+        await use(engine)
+
+    with pytest.raises(DatabaseError):  # it holds a table, so it is not for us to migrate
+        asyncio.run(main())
+
+    path = tmp_path / "migrated.db"
+    Store(f"sqlite:///{path}").close()
+    engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
+    if recipe != "none":
+        well_known_recipe(engine.sync_engine, recipe)
+    asyncio.run(use(engine))
+
+
+async def use(engine: AsyncEngine) -> None:
+    """Use an engine by a store and by itself, by turns, and dispose of it."""
+    try:
+        for _ in range(2):
+            async with AsyncStore(engine=engine) as store:
+                session = await store.sessions.create()
+                await asyncio.gather(
+                    *(store.messages.save(session.id, "user", "hello") for _ in range(8))
+                )
+                async with store.transaction() as tx:
+                    await tx.messages.save(session.id, "user", "hello")
+                with pytest.raises(LookupError, match="mine"):
+                    async with store.transaction() as tx:
+                        await tx.messages.save(session.id, "user", "gone")
+                        raise LookupError("mine")
+                assert (await store.sessions.verify(session.id)).stored[0] == 9
+                assert (await store.sessions.verify(session.id)).agree
+                async with engine.connect() as connection:
+                    await connection.run_sync(lambda c: c.execute(text(CREATE_OWN)))
+                    await connection.commit()
+                    await connection.execute(text("INSERT INTO own VALUES (1)"))
+                    await connection.rollback()
+                    await connection.execute(text("INSERT INTO own VALUES (2)"))
+                    await connection.commit()
+                    found = await connection.execute(text("SELECT DISTINCT value FROM own"))
+                    assert list(found.scalars()) == [2]
+            assert checked_out(store) == 0
+            assert store._unit_runner is not None
+            pool: Any = engine.pool
+            assert pool.checkedin() > 0
+            with pytest.raises(TransactionMisuse, match="closed"):
+                await store.sessions.create()
+    finally:
+        await engine.dispose()
+
+
+CREATE_OWN = "CREATE TABLE IF NOT EXISTS own (value INTEGER)"
+
+
+def test_an_async_psycopg_engine_handed_in_works_and_is_left_open(postgresql: str) -> None:
+    asyncio.run(use(create_async_engine(postgresql)))
+
+
+def test_connections_that_a_handed_in_engine_has_open_get_their_pragmas(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'test.db'}"
+    Store(url).close()
+    engine = create_engine(url)
+    with ExitStack() as stack:  # several connections, of which one is in use meanwhile
+        for _ in range(3):
+            stack.enter_context(engine.connect())
+    in_use = engine.connect()
+    assert in_use.exec_driver_sql("PRAGMA foreign_keys").scalar() == 0
+    in_use.rollback()
+    store = Store(engine=engine)
+    session = store.sessions.create()
+    in_use.close()
+    with ExitStack() as stack:
+        connections = [stack.enter_context(engine.connect()) for _ in range(4)]
+        assert [pragmas(c)["foreign_keys"] for c in connections] == [1] * 4
+        assert [pragmas(c)["synchronous"] for c in connections] == [2] * 4
+    store.messages.save(session.id, "user", "hello")
+    assert store.sessions.delete(session.id).rows["messages"] == 1
+    store.close()
+    engine.dispose()
+
+
+def test_an_engine_in_autocommit_stays_so_for_its_application(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'test.db'}"
+    Store(url).close()
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with Store(engine=engine) as store:
+        works(store)
+        with engine.connect() as connection:
+            connection.execute(text("CREATE TABLE own (value INTEGER)"))
+            connection.execute(text("INSERT INTO own VALUES (1)"))
+        assert values(engine) == [1]
+        works(store)
+    engine.dispose()
+
+
+def test_a_handed_in_psycopg_engine_whose_connections_died_is_told_apart(postgresql: str) -> None:
+    engine = create_engine(postgresql)
+    with Store(engine=engine) as store:
+        session = store.sessions.create()
+        assert drop_connections(postgresql) > 0
+        assert store.sessions.get(session.id) == session
+        works(store)
+    engine.dispose()
+
+
+def test_an_async_engine_is_not_for_store_nor_a_sync_one_for_async_store(tmp_path: Path) -> None:
+    url = f":///{tmp_path / 'test.db'}"
+    asynchronous = create_async_engine(f"sqlite+aiosqlite{url}")
+    with pytest.raises(UnsupportedUrl, match="AsyncStore"):
+        Store(engine=asynchronous)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedUrl, match="AsyncStore"):
+        Store(engine=asynchronous.sync_engine)
+    synchronous = create_engine(f"sqlite{url}")
+    with pytest.raises(UnsupportedUrl, match="Store"):
+        AsyncStore(engine=synchronous)  # type: ignore[arg-type]
+    synchronous.dispose()
+
+
+# --- Closed stores --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("driver", [pytest.param(d, id=d.name) for d in DRIVERS])
+def test_a_closed_store_says_so_and_keeps_no_connection(
+    driver: Driver, postgresql: str, tmp_path: Path
+) -> None:
+    url = postgresql if driver.engine == "postgresql" else f"sqlite:///{tmp_path / 'test.db'}"
+    loop = LoopThread()
+    if driver.asynchronous:
+        store: Any = AsyncStore(driver.url(url))
+        run: Any = loop.run
+        run(store.open())
+    else:
+        store, run = Store(driver.url(url)), lambda result: result
+    session = run(store.sessions.create())
+    for _ in range(2):
+        run(store.close())
+    for call in (
+        lambda: run(store.sessions.get(session.id)),
+        lambda: run(store.messages.save(session.id, "user", "hello")),
+        lambda: run(store.run(lambda tx: tx.sessions.list())),
+        lambda: run(enter(store.transaction())),
+    ):
+        with pytest.raises(TransactionMisuse, match="closed"):
+            call()
+    assert checked_out(store) == 0
+    pool: Any = engine_of(store).pool
+    assert pool.checkedin() == 0
+    if driver.engine == "postgresql":
+        with connect(url) as other:
+            query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            assert other.execute(query).fetchone() == (1,)
+    loop.close()
+
+
+def enter(transaction: Any) -> Any:
+    if hasattr(transaction, "__aenter__"):
+        return transaction.__aenter__()
+    return transaction.__enter__()
+
+
+def test_a_database_that_cannot_be_opened_leaves_no_connection(tmp_path: Path) -> None:
+    path = tmp_path / "test.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE of_somebody_else (value INTEGER)")
+    connection.close()
+    engine = create_engine(f"sqlite:///{path}")
+    for make in (Store, blocking):
+        with pytest.raises(DatabaseError):
+            make(f"sqlite:///{path}")
+    with pytest.raises(DatabaseError):
+        Store(engine=engine)
+    pool: Any = engine.pool
+    assert pool.checkedout() == 0
+    engine.dispose()

@@ -1,0 +1,136 @@
+"""Any number of processes may use one database, begin together, and die."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from agentstore import Store, migrations
+from tests.programs.workers import Worker, run_together
+
+PROCESSES = 8
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[list[Worker]]:
+    started = [Worker() for _ in range(PROCESSES)]
+    yield started
+    for worker in started:
+        worker.kill()
+
+
+def write_together(workers: list[Worker], url: str, count: int) -> None:
+    """Have all workers write so many messages each, and look whether all of them are there."""
+    drivers = ["sqlite:", "sqlite+aiosqlite:"]
+    commands = [
+        {
+            "do": "write_async" if n % 2 else "write",
+            "url": url.replace("sqlite:", drivers[n // 2 % 2]),
+            "own": f"own-{n}",
+            "shared": "shared",
+            "count": count,
+        }
+        for n in range(len(workers))
+    ]
+    acknowledged = {id for ids in run_together(workers, commands) for id in ids}
+    assert len(acknowledged) == len(workers) * count
+    with Store(url) as store:
+        sizes = {f"own-{n}": count // 2 for n in range(len(workers))}
+        sizes["shared"] = len(workers) * count // 2
+        found = set()
+        for session_id, size in sizes.items():
+            history = store.messages.history(session_id, None)
+            assert [m.seq for m in history] == list(range(1, size + 1))
+            counters = store.sessions.verify(session_id)
+            assert counters.agree
+            assert counters.stored[:2] == (size, size)
+            found |= {m.id for m in history}
+        assert found == acknowledged
+        assert store.usage.totals().rows["messages"] == len(acknowledged)
+
+
+@pytest.mark.crash
+def test_eight_processes_that_make_one_sqlite_file_together_lose_no_message(
+    workers: list[Worker], tmp_path: Path
+) -> None:
+    write_together(workers, f"sqlite:///{tmp_path / 'new.db'}", 100)
+
+
+@pytest.mark.crash
+def test_eight_processes_make_one_sqlite_file_together_time_and_again(
+    workers: list[Worker], tmp_path: Path
+) -> None:
+    for number in range(6):
+        write_together(workers, f"sqlite:///{tmp_path / f'{number}.db'}", 6)
+
+
+@pytest.mark.crash
+def test_eight_processes_that_write_to_one_database_lose_no_message(
+    workers: list[Worker], engine_url: str
+) -> None:
+    write_together(workers, engine_url, 100)
+
+
+@pytest.mark.crash
+def test_eight_processes_that_migrate_one_empty_database_together_all_succeed(
+    workers: list[Worker], empty_url: str
+) -> None:
+    commands = [{"do": "upgrade", "url": empty_url}] * PROCESSES
+    assert run_together(workers, commands) == [migrations.HEAD] * PROCESSES
+    write_together(workers[:2], empty_url, 2)
+
+
+@pytest.mark.crash
+def test_a_killed_process_loses_nothing_that_was_acknowledged(engine_url: str) -> None:
+    rng = random.Random(0)  # noqa: S311 - the points at which to kill
+    with Store(engine_url) as store:
+        session_id = store.sessions.create().id
+    acknowledged: list[str] = []
+    with ExitStack() as stack:
+        for worker in [stack.enter_context(Worker()) for _ in range(10)]:
+            worker.prepare("append", url=engine_url, session_id=session_id)
+            worker.go()
+            for _ in range(rng.randint(1, 60)):
+                acknowledged += worker.answer()["acknowledged"]
+            acknowledged += [id for said in worker.kill_and_read() for id in said["acknowledged"]]
+    with Store(engine_url) as store:
+        history = store.messages.history(session_id, None)
+        assert [m.seq for m in history] == list(range(1, len(history) + 1))
+        assert set(acknowledged) <= {m.id for m in history}
+        counters = store.sessions.verify(session_id)
+        assert counters.agree
+        assert counters.stored[:2] == (len(history), len(history))
+        # Of a unit that was not acknowledged any more either all is there, or nothing.
+        written: dict[str, set[str]] = {}
+        for message in history:
+            unit, _, place = str(message.content).partition(" ")
+            written.setdefault(unit, set()).add(place)
+        for places in written.values():
+            size = int(next(iter(places)).split()[-1])
+            assert places == {f"{place} of {size}" for place in range(1, size + 1)}
+        # Each process died with at most one unit, of up to two messages, on its way.
+        assert len(history) - len(acknowledged) <= 10 * 2
+
+
+@pytest.mark.crash
+def test_a_killed_process_leaves_a_sound_sqlite_file(tmp_path: Path) -> None:
+    path = tmp_path / "killed.db"
+    url = f"sqlite:///{path}"
+    with Store(url) as store:
+        session_id = store.sessions.create().id
+    with Worker() as worker:
+        worker.prepare("append", url=url, session_id=session_id)
+        worker.go()
+        for _ in range(20):
+            worker.answer()
+        worker.kill_and_read()
+    connection = sqlite3.connect(make_url(url).database or "")
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+    connection.close()

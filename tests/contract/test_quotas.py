@@ -1,0 +1,198 @@
+"""Quotas: reserved first, settled when the cost is known."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from agentstore.errors import InvalidInput, NotFound, QuotaExceeded
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Clock:
+    def __init__(self):
+        self.now = START
+
+    def __call__(self):
+        return self.now
+
+
+def test_a_reservation_is_taken_off_what_is_left_until_it_is_settled(store):
+    user = store.users.create("Ann", quota_total=100).id
+    reservation = store.users.reserve_quota(user, 60)
+    assert not store.users.check_quota(user, 41)
+    with pytest.raises(QuotaExceeded) as caught:
+        store.users.reserve_quota(user, 41)
+    assert caught.value.remaining == 40
+    assert store.users.settle_quota(reservation.id, 25) == 75
+    found = store.users.get(user)
+    assert (found.quota_used, found.quota_reserved) == (25, 0)
+
+
+def test_a_released_reservation_costs_nothing(store):
+    user = store.users.create("Ann", quota_total=100).id
+    reservation = store.users.reserve_quota(user, 100)
+    assert store.users.release_quota(reservation.id) == 100
+    assert store.users.get(user).quota_used == 0
+
+
+def test_what_was_really_spent_is_counted_also_beyond_the_quota(store):
+    user = store.users.create("Ann", quota_total=100).id
+    reservation = store.users.reserve_quota(user, 90)
+    assert store.users.settle_quota(reservation.id, 130) == 0
+    assert store.users.get(user).quota_used == 130
+
+
+@pytest.mark.parametrize("method", ["settle", "release"])
+def test_a_reservation_is_settled_or_released_only_once(store, method):
+    user = store.users.create("Ann", quota_total=100).id
+    reservation = store.users.reserve_quota(user, 10)
+    store.users.settle_quota(reservation.id, 10)
+    with pytest.raises(NotFound, match="settled"):
+        if method == "settle":
+            store.users.settle_quota(reservation.id, 10)
+        else:
+            store.users.release_quota(reservation.id)
+    assert store.users.get(user).quota_used == 10
+
+
+def test_an_expired_reservation_is_free_again_and_its_cost_still_counts_when_it_comes(place):
+    clock = Clock()
+    with place.open(clock=clock) as store:
+        user = store.users.create("Ann", quota_total=100).id
+        late = store.users.reserve_quota(user, 80, ttl=timedelta(minutes=5))
+        clock.now += timedelta(minutes=5)
+        assert store.users.check_quota(user, 100)
+        assert store.users.consume_quota(user, 50) == 50
+        assert store.users.settle_quota(late.id, 30) == 20
+        found = store.users.get(user)
+        assert (found.quota_used, found.quota_reserved) == (80, 0)
+
+
+def test_a_user_without_limit_may_reserve_and_settle(store):
+    user = store.users.create("Ann").id
+    reservation = store.users.reserve_quota(user, 10**12)
+    assert store.users.settle_quota(reservation.id, 5) is None
+
+
+def test_concurrent_reservations_never_overshoot(place):
+    with place.open() as store:
+        user = store.users.create("Ann", quota_total=100).id
+        refused = []
+
+        def reserve():
+            try:
+                store.users.reserve_quota(user, 7)
+            except QuotaExceeded:
+                refused.append(1)
+
+        threads = [threading.Thread(target=reserve) for _ in range(24)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(refused) == 24 - 100 // 7
+        assert store.users.get(user).quota_reserved == 98
+
+
+def test_reservations_go_with_their_user(store):
+    user = store.users.create("Ann", quota_total=100).id
+    store.users.reserve_quota(user, 1)
+    assert store.users.delete(user).rows["quota_reservations"] == 1
+
+
+BAD = {
+    "an unknown user": (NotFound, lambda users, user: users.reserve_quota("nobody", 1)),
+    "nothing": (InvalidInput, lambda users, user: users.reserve_quota(user, 0)),
+    "a negative amount": (InvalidInput, lambda users, user: users.reserve_quota(user, -1)),
+    "a float": (InvalidInput, lambda users, user: users.reserve_quota(user, 1.0)),
+    "no time": (InvalidInput, lambda users, user: users.reserve_quota(user, 1, ttl=timedelta(0))),
+    "seconds": (InvalidInput, lambda users, user: users.reserve_quota(user, 1, ttl=60)),
+    "an unknown reservation": (NotFound, lambda users, user: users.settle_quota("none", 1)),
+    "a negative cost": (InvalidInput, lambda users, user: users.settle_quota("none", -1)),
+    "nothing to release": (NotFound, lambda users, user: users.release_quota("none")),
+}
+
+
+@pytest.mark.parametrize(("error", "call"), BAD.values(), ids=BAD.keys())
+def test_bad_input_is_refused_and_changes_nothing(store, error, call):
+    user = store.users.create("Ann", quota_total=100)
+    before = store.usage.totals().rows
+    with pytest.raises(error):
+        call(store.users, user.id)
+    assert store.users.get(user.id) == user
+    assert store.usage.totals().rows == before
+
+
+class QuotaMachine(RuleBasedStateMachine):
+    """Spending, reserving, settling, releasing and time, beside plain Python."""
+
+    store = None
+    clock = None
+
+    def __init__(self):
+        super().__init__()
+        self.user = self.store.users.create("Ann", quota_total=100).id
+        self.used = 0
+        self.reserved = {}
+
+    def live(self):
+        return sum(n for n, expires in self.reserved.values() if expires > self.clock.now)
+
+    @rule(tokens=st.integers(0, 60))
+    def consume(self, tokens):
+        if tokens and self.used + self.live() + tokens > 100:
+            with pytest.raises(QuotaExceeded):
+                self.store.users.consume_quota(self.user, tokens)
+        else:
+            self.store.users.consume_quota(self.user, tokens)
+            self.used += tokens
+
+    @rule(tokens=st.integers(1, 60), minutes=st.integers(1, 3))
+    def reserve(self, tokens, minutes):
+        ttl = timedelta(minutes=minutes)
+        if self.used + self.live() + tokens > 100:
+            with pytest.raises(QuotaExceeded):
+                self.store.users.reserve_quota(self.user, tokens, ttl=ttl)
+        else:
+            made = self.store.users.reserve_quota(self.user, tokens, ttl=ttl)
+            self.reserved[made.id] = (tokens, made.expires_at)
+
+    @rule(tokens=st.integers(0, 80), data=st.data())
+    def settle(self, tokens, data):
+        if self.reserved:
+            chosen = data.draw(st.sampled_from(sorted(self.reserved)))
+            self.store.users.settle_quota(chosen, tokens)
+            del self.reserved[chosen]
+            self.used += tokens
+
+    @rule(data=st.data())
+    def release(self, data):
+        if self.reserved:
+            chosen = data.draw(st.sampled_from(sorted(self.reserved)))
+            self.store.users.release_quota(chosen)
+            del self.reserved[chosen]
+
+    @rule(minutes=st.integers(1, 3))
+    def wait(self, minutes):
+        self.clock.now += timedelta(minutes=minutes)
+
+    @invariant()
+    def what_is_left_is_what_plain_python_says(self):
+        left = max(0, 100 - self.used - self.live())
+        assert self.store.users.check_quota(self.user, left)
+        assert not self.store.users.check_quota(self.user, left + 1)
+        assert self.store.users.get(self.user).quota_used == self.used
+
+
+def test_any_sequence_of_calls_keeps_the_accounts_of_plain_python(place):
+    clock = Clock()
+    with place.open(clock=clock) as opened:
+        machine = type("Machine", (QuotaMachine,), {"store": opened, "clock": clock})
+        run_state_machine_as_test(
+            machine, settings=settings(max_examples=6, stateful_step_count=15, deadline=None)
+        )

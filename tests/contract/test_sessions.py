@@ -1,0 +1,557 @@
+import decimal
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from threading import Barrier
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from agentstore import AgentStoreError
+from agentstore.errors import (
+    AlreadyExists,
+    IllegalTransition,
+    NotFound,
+    SecretRefused,
+    StaleSession,
+)
+from agentstore.redaction import Secrets
+from agentstore.states import SESSION_STATUSES, SESSION_TRANSITIONS
+
+NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
+KEY = "sk-abcdefghijklmnopqrstuv"
+
+WAYS = {
+    "paused": [("pause", ())],
+    "active": [("resume", ()), ("answer", ("the second",))],
+    "waiting_user": [("wait_for_user", ("which one?",))],
+    "completed": [("complete", ())],
+    "cancelled": [("cancel", ())],
+    "failed": [("fail", ())],
+}
+"""For each status, the calls that lead there."""
+
+ONLY_FROM = {"resume": "paused", "answer": "waiting_user"}
+
+
+def at_once(number, work):
+    """Run work(0), work(1), ... in as many threads, all let go at the same moment."""
+    barrier = Barrier(number)
+
+    def run(n):
+        barrier.wait()
+        try:
+            return work(n)
+        except AgentStoreError as error:
+            return error
+
+    with ThreadPoolExecutor(number) as pool:
+        return list(pool.map(run, range(number)))
+
+
+def paged(list_page, **arguments):
+    """All that a list holds, page by page."""
+    items, cursor = [], None
+    while True:
+        page = list_page(cursor=cursor, **arguments)
+        assert len(page) <= arguments.get("limit", 50)
+        items += page
+        cursor = page.next_cursor
+        if cursor is None:
+            return items
+
+
+def session_in(store, status):
+    session = store.sessions.create(title=status)
+    if status != "active":
+        method, arguments = WAYS[status][0]
+        session = getattr(store.sessions, method)(session.id, *arguments)
+    assert session.status == status
+    return session
+
+
+def execute(place, statement, **parameters):
+    """Write behind the store's back."""
+    engine = create_engine(place.url)
+    with engine.begin() as connection:
+        connection.execute(text(statement), parameters)
+    engine.dispose()
+
+
+def test_a_session_comes_back_as_it_was_created(store):
+    user = store.users.create("Alice")
+    given = {
+        "title": "Weather",
+        "model": "large",
+        "metadata": {"b": 1, "a": [None]},
+        "config": {"temperature": 0.5, "max_tokens": 100},
+        "state": {"step": 3},
+        "ttl": timedelta(hours=1),
+    }
+    created = store.sessions.create(user.id, **given)
+    assert {name: getattr(created, name) for name in given} == given
+    assert list(created.metadata) == ["b", "a"]
+    assert (created.user_id, created.status, created.version) == (user.id, "active", 1)
+    assert (created.message_count, created.total_tokens, created.total_cost) == (0, 0, 0)
+    assert (created.question, created.asked_at, created.last_seq) == (None, None, 0)
+    assert created.created_at == created.last_active_at == created.updated_at
+    assert store.sessions.get(created.id) == store.sessions.find(created.id) == created
+    assert store.sessions.list().items == (created,)
+    least = store.sessions.create()
+    assert (least.user_id, least.title, least.model, least.ttl) == (None, None, None, None)
+    assert (least.metadata, least.config, least.state) == ({}, {}, None)
+
+
+def test_an_id_of_the_applications_own_is_kept_and_matched_exactly(store):
+    ids = ["s", "S", "s ", "%", "_", "天气", "a\x00b", "\udfff", "'; DROP TABLE sessions;--"]
+    for id in ids:
+        assert store.sessions.create(title=f"title of {id}", id=id).id == id
+        store.messages.save(id, "user", f"in {id}")
+    for id in ids:
+        assert store.sessions.get(id).title == f"title of {id}"
+        assert [m.content for m in store.messages.history(id)] == [f"in {id}"]
+
+
+def test_an_id_that_is_taken_is_refused_whoever_asks_and_however_many_at_once(store):
+    first = store.sessions.create(title="first", id="s")
+    with pytest.raises(AlreadyExists, match="Choose another id") as caught:
+        store.sessions.create(title="second", id="s")
+    assert (caught.value.kind, caught.value.key) == ("session", "s")
+    assert store.sessions.get("s") == first
+    for attempt in range(4):
+        results = at_once(6, lambda n, id=f"race {attempt}": store.sessions.create(id=id))
+        errors = [type(result) for result in results if isinstance(result, AgentStoreError)]
+        assert errors == [AlreadyExists] * 5
+
+
+def test_a_session_of_a_user_who_does_not_exist_is_refused(store):
+    with pytest.raises(NotFound, match="no user 'nobody'"):
+        store.sessions.create("nobody", id="s")
+    assert store.sessions.find("s") is None
+
+
+def test_state_may_be_any_json(store, session):
+    for state in (0, "", [], {}, False, None, "text", [1, {"a": None}], 1.5, 2**70):
+        changed = store.sessions.update(session.id, state=state)
+        assert changed.state == state
+        assert type(changed.state) is type(state)
+        assert store.sessions.get(session.id) == changed
+
+
+def test_every_arrow_of_a_sessions_life_can_be_gone_and_no_other(store):
+    gone = set()
+    for status in SESSION_STATUSES:
+        for wanted, calls in WAYS.items():
+            for method, arguments in calls:
+                before = session_in(store, status)
+                call = getattr(store.sessions, method)
+                legal = wanted in SESSION_TRANSITIONS[status]
+                if legal and ONLY_FROM.get(method, status) == status:
+                    call(before.id, *arguments)
+                    assert store.sessions.get(before.id).status == wanted
+                    gone.add((status, wanted))
+                    continue
+                with pytest.raises(IllegalTransition) as caught:
+                    call(before.id, *arguments)
+                error = caught.value
+                assert (error.kind, error.key) == ("session", before.id)
+                assert (error.current, error.wanted) == (status, wanted)
+                assert f"from {status} to {wanted}" in str(error)
+                assert set(error.allowed) == SESSION_TRANSITIONS[status]
+                if legal:
+                    right = next(m for m in ONLY_FROM if ONLY_FROM[m] == status)
+                    assert f"Call sessions.{right}()" in str(error)
+                assert store.sessions.get(before.id) == before
+                assert store.messages.history(before.id) == []
+    assert gone == {(a, b) for a, onward in SESSION_TRANSITIONS.items() for b in onward}
+
+
+def test_a_finished_session_is_not_revived_by_resume(store):
+    for finish in ("complete", "cancel", "fail"):
+        session = store.sessions.create()
+        finished = getattr(store.sessions, finish)(session.id)
+        with pytest.raises(IllegalTransition, match="final: create a new session"):
+            store.sessions.resume(session.id)
+        assert store.sessions.get(session.id) == finished
+
+
+def test_of_many_who_change_the_status_at_once_each_hears_what_happened(store):
+    sessions = store.sessions
+    for attempt in range(3):
+        session = sessions.create(title=str(attempt))
+        ends = [sessions.complete, sessions.cancel, sessions.fail]
+        results = at_once(9, lambda n, ends=ends, id=session.id: ends[n % 3](id))
+        errors = [result for result in results if isinstance(result, AgentStoreError)]
+        assert [type(error) for error in errors] == [IllegalTransition] * 8
+        [winner] = [result for result in results if result not in errors]
+        assert sessions.get(session.id) == winner
+        assert {error.current for error in errors} == {winner.status}
+
+
+def test_a_question_waits_for_its_answer_also_across_a_restart(place):
+    clock = itertools.count()
+
+    def tick():
+        return NOON + timedelta(seconds=next(clock))
+
+    with place.open(clock=tick) as store:
+        session = store.sessions.create()
+        store.messages.save(session.id, "assistant", "hm")
+        asked = store.sessions.wait_for_user(session.id, "Which\x00 one? 🤔")
+        assert (asked.status, asked.question) == ("waiting_user", "Which\x00 one? 🤔")
+        assert asked.version > session.version
+        assert asked.asked_at > session.created_at
+    with place.open(clock=tick) as store:
+        assert store.sessions.get(session.id) == asked
+        answer = store.sessions.answer(session.id, "That one.")
+        assert (answer.role, answer.content, answer.seq) == ("user", "That one.", 2)
+        assert store.messages.history(session.id)[-1] == answer
+        answered = store.sessions.get(session.id)
+        assert (answered.status, answered.question, answered.asked_at) == ("active", None, None)
+        assert (answered.message_count, answered.last_active_at) == (2, answer.created_at)
+        with pytest.raises(IllegalTransition, match="from active to active"):
+            store.sessions.answer(session.id, "That one!")
+        assert store.sessions.get(session.id) == answered
+
+
+def test_a_question_that_will_not_be_answered_is_gone(store):
+    for leave in ("complete", "cancel", "fail"):
+        session = store.sessions.create()
+        store.sessions.wait_for_user(session.id, "which?")
+        left = getattr(store.sessions, leave)(session.id)
+        assert (left.question, left.asked_at) == (None, None)
+        assert store.sessions.get(session.id) == left
+
+
+def test_of_many_answers_at_once_one_is_taken(store, session):
+    store.sessions.wait_for_user(session.id, "which?")
+    results = at_once(8, lambda n: store.sessions.answer(session.id, str(n)))
+    [taken] = [result for result in results if not isinstance(result, IllegalTransition)]
+    assert store.messages.history(session.id) == [taken]
+
+
+def test_an_update_changes_what_is_given_and_replaces_documents_whole(store):
+    session = store.sessions.create(
+        title="t", model="m", metadata={"a": 1, "b": 2}, config={"c": 3}, state=[4]
+    )
+    expected = {"title": "t", "model": "m", "metadata": {"a": 1, "b": 2}}
+    expected |= {"config": {"c": 3}, "state": [4]}
+    version = 1
+    for change in (
+        {"metadata": {"a": 9}},
+        {"config": {}},
+        {"state": None},
+        {"state": {"x": 1}, "metadata": {}, "title": "new"},
+        {"title": None, "model": None},
+        {},
+    ):
+        changed = store.sessions.update(session.id, **change)
+        expected |= change
+        version += bool({"metadata", "config", "state"} & change.keys())
+        assert {name: getattr(changed, name) for name in expected} == expected
+        assert changed.version == version
+        assert store.sessions.get(session.id) == changed
+    assert store.sessions.rename(session.id, "renamed").title == "renamed"
+    assert store.sessions.rename(session.id, None).title is None
+
+
+def test_a_change_of_what_was_read_too_long_ago_is_refused_and_changes_nothing(store, session):
+    read = store.sessions.get(session.id)
+    store.sessions.update(session.id, metadata={"by": "another"})
+    now = store.sessions.get(session.id)
+    for change in ({"state": 1}, {"title": "mine", "metadata": {}}, {"model": "mine"}, {}):
+        with pytest.raises(StaleSession, match="Read it again") as caught:
+            store.sessions.update(session.id, **change, expected_version=read.version)
+        error = caught.value
+        assert (error.session_id, error.expected, error.actual) == (session.id, 1, 2)
+        assert store.sessions.get(session.id) == now
+    changed = store.sessions.update(session.id, state=1, expected_version=now.version)
+    assert (changed.state, changed.version) == (1, 3)
+
+
+def test_a_question_counts_as_a_change_that_others_must_have_read(store, session):
+    store.sessions.wait_for_user(session.id, "which?")
+    with pytest.raises(StaleSession):
+        store.sessions.update(session.id, state=1, expected_version=session.version)
+
+
+def test_30_who_read_change_and_write_at_once_lose_nothing(place, store, session):
+    with place.open() as another:
+        stores = [store, another]
+
+        def work(n):
+            sessions = stores[n % 2].sessions
+            while True:
+                read = sessions.get(session.id)
+                change = {"metadata": {**read.metadata, str(n): n}, "state": (read.state or 0) + 1}
+                try:
+                    return sessions.update(
+                        session.id, **change, expected_version=read.version
+                    ).version
+                except StaleSession:
+                    continue
+
+        versions = at_once(30, work)
+    changed = store.sessions.get(session.id)
+    assert changed.metadata == {str(n): n for n in range(30)}
+    assert (changed.state, changed.version) == (30, 31)
+    assert sorted(versions) == list(range(2, 32))
+
+
+def test_secrets_in_a_config_are_refused_before_anything_is_written(store, session):
+    for config, path in [
+        ({"api_key": "x"}, "config.api_key"),
+        ({"API-Key": "x"}, "config.API-Key"),
+        ({"openai_api_key": "x"}, "config.openai_api_key"),
+        ({"clientSecret": "x"}, "config.clientSecret"),
+        ({"providers": [{}, {"db": {"password": "x"}}]}, "config.providers[1].db.password"),
+        ({"headers": {"Authorization": "Basic x"}}, "config.headers.Authorization"),
+        ({"note": f"use {KEY} here"}, "config.note"),
+        ({"header": "Bearer abcdefghijklmnop"}, "config.header"),
+        ({"url": "https://me:hunter2@example.org/"}, "config.url"),
+        ({"token": 12345}, "config.token"),
+    ]:
+        for call in (
+            lambda config=config: store.sessions.create(config=config),
+            lambda config=config: store.sessions.update(session.id, config=config, title="x"),
+        ):
+            with pytest.raises(SecretRefused, match="environment") as caught:
+                call()
+            assert caught.value.path == path
+            assert KEY not in str(caught.value)
+    assert store.sessions.list().items == (session,)
+
+
+def test_what_is_no_secret_is_kept_in_a_config(store):
+    config = {
+        "max_tokens": 5,
+        "tokenizer": "x",
+        "api_key": "",
+        "token": None,
+        "top_k": 1,
+        "url": "https://example.org/a:b@c",
+    }
+    assert store.sessions.create(config=config).config == config
+    # Metadata and state are the application's own business.
+    session = store.sessions.create(metadata={"token": "x"}, state={"token": "x"})
+    assert (session.metadata, session.state) == ({"token": "x"}, {"token": "x"})
+
+
+def test_secrets_in_a_config_are_redacted_or_kept_where_the_application_says_so(place):
+    config = {"api_key": "x", "n": [1, {"note": f"a {KEY} b"}], "own": "y"}
+    with place.open(secrets=Secrets(on_config="redact", keys=frozenset({"own"}))) as store:
+        created = store.sessions.create(config=config)
+        assert created.config == {
+            "api_key": "[redacted]",
+            "n": [1, {"note": "a [redacted] b"}],
+            "own": "[redacted]",
+        }
+        assert config["api_key"] == "x"
+        assert store.sessions.update(created.id, config=config).config == created.config
+    with place.open(secrets=Secrets(on_config="keep")) as store:
+        assert store.sessions.create(config=config).config == config
+
+
+def test_the_list_begins_with_the_newest_activity_whatever_the_clock_says(place):
+    still = itertools.repeat(NOON)
+    back = (NOON - timedelta(minutes=n) for n in itertools.count())
+    for times in (still, back):
+        with place.open(clock=lambda times=times: next(times)) as store:
+            a, b, c, d = (store.sessions.create(title=x).id for x in "abcd")
+            store.messages.save(b, "user", "hello")
+            store.messages.save_many(a, [{"role": "user"}, {"role": "user"}])
+            store.sessions.wait_for_user(c, "which?")
+            store.sessions.answer(c, "this")
+            store.sessions.rename(d, "no activity")
+            newest = [session.id for session in store.sessions.list(limit=4)]
+            assert newest == [c, a, b, d]
+
+
+def test_sessions_are_filtered_counted_and_paged(store):
+    users = [store.users.create(name).id for name in "ab"] + [None]
+    made = []
+    for n in range(18):
+        session = store.sessions.create(users[n % 3])
+        made.append(store.sessions.pause(session.id) if n % 2 else session)
+    made.reverse()
+    for user_id in (None, *users[:2]):
+        for status in (None, "active", "paused", "failed"):
+            expected = [
+                session
+                for session in made
+                if user_id in (None, session.user_id) and status in (None, session.status)
+            ]
+            filters = {"user_id": user_id, "status": status}
+            assert store.sessions.count(**filters) == len(expected)
+            for limit in (1, 2, 3, 50):
+                assert paged(store.sessions.list, limit=limit, **filters) == expected
+    assert store.sessions.list(user_id="nobody").items == ()
+    assert store.sessions.count(user_id="nobody") == 0
+
+
+def test_a_page_goes_on_after_the_last_one_although_sessions_come_and_go(store):
+    ids = [store.sessions.create(title=str(n)).id for n in range(6)]
+    first = store.sessions.list(limit=2)
+    store.sessions.create(title="new")
+    store.sessions.delete(ids[5])
+    store.sessions.delete(ids[4])
+    second = store.sessions.list(limit=2, cursor=first.next_cursor)
+    assert [session.id for session in (*first, *second)] == [ids[5], ids[4], ids[3], ids[2]]
+
+
+def test_a_deletion_takes_all_below_and_its_receipt_is_what_really_went(store, session):
+    def fill(id):
+        calls = [{"id": "c", "function": {"name": "search"}}] * 2
+        message = store.messages.save(id, "assistant", tool_calls=calls)
+        store.messages.save(id, "user", "hello")
+        store.tool_logs.log(id, "search", message_id=message.id)
+        store.tasks.create(id, "mail")
+
+    store.tasks.create(None, "on its own")
+    fill(session.id)
+    kept, rows = store.messages.history(session.id), store.usage.totals().rows
+    doomed = store.sessions.create()
+    fill(doomed.id)
+    before = store.usage.totals().rows
+
+    receipt = store.sessions.delete(doomed.id)
+
+    after = store.usage.totals().rows
+    assert after == rows
+    gone = {name: before[name] - after[name] for name in before if before[name] > after[name]}
+    assert receipt.rows == gone
+    assert receipt.total == sum(gone.values())
+    assert gone["messages"] == gone["message_tool_calls"] == 2
+    assert store.messages.history(session.id) == kept
+    assert store.sessions.find(doomed.id) is None
+    with pytest.raises(NotFound):
+        store.sessions.delete(doomed.id)
+
+
+def test_who_writes_to_a_session_that_is_being_deleted_hears_that_it_is_gone(store):
+    for attempt in range(4):
+        id = store.sessions.create(title=str(attempt)).id
+        works = [
+            lambda id: store.messages.save(id, "user", "x"),
+            lambda id: store.tool_logs.log(id, "search"),
+            lambda id: store.tasks.create(id, "mail"),
+            lambda id: store.sessions.update(id, state=1),
+            lambda id: store.sessions.delete(id),
+        ]
+
+        def work(n, id=id, works=works):
+            for _ in range(4):
+                works[n](id)
+
+        results = at_once(5, work)
+        assert {type(result) for result in results} <= {NotFound, type(None)}
+        assert isinstance(results[4], NotFound)  # the second deletion
+        assert store.sessions.find(id) is None
+    rows = store.usage.totals().rows
+    assert {name: count for name, count in rows.items() if count} == {}
+
+
+def test_a_session_expires_so_long_after_its_last_activity(place):
+    clock = itertools.count()
+    with place.open(clock=lambda: NOON + timedelta(minutes=next(clock))) as store:
+        session = store.sessions.create(ttl=timedelta(hours=1, seconds=1))
+        assert session.ttl == timedelta(hours=1, seconds=1)
+        assert session.expires_at == session.created_at + session.ttl
+        message = store.messages.save(session.id, "user", "hello")
+        session = store.sessions.get(session.id)
+        assert session.last_active_at == message.created_at > session.created_at
+        assert session.expires_at == message.created_at + session.ttl
+        assert store.sessions.create().expires_at is None
+
+
+def test_the_counters_are_what_the_messages_add_up_to(store, session):
+    def check():
+        counters = store.sessions.verify(session.id)
+        assert counters.agree
+        now = store.sessions.get(session.id)
+        assert counters.stored == (now.message_count, now.total_tokens, now.total_cost)
+        history = store.messages.history(session.id, None)
+        assert counters.counted == (
+            len(history),
+            sum(message.token_count for message in history),
+            sum((message.cost for message in history), Decimal(0)),
+        )
+        return counters.counted
+
+    assert check() == (0, 0, 0)
+    ids = [
+        store.messages.save(session.id, "user", str(n), token_count=n, cost=f"0.{n}").id
+        for n in range(1, 6)
+    ]
+    assert check() == (5, 15, Decimal("1.5"))
+    store.messages.save_many(
+        session.id, [{"role": "user", "token_count": 5, "cost": "0.000000001"}]
+    )
+    assert check() == (6, 20, Decimal("1.500000001"))
+    store.messages.pop(session.id)
+    store.messages.delete([*ids[:2], "nothing"])
+    assert check() == (3, 12, Decimal("1.2"))
+    store.messages.clear(session.id)
+    assert check() == (0, 0, 0)
+
+
+def test_counters_that_are_wrong_are_found(place, store, session):
+    store.messages.save(session.id, "user", "hello", token_count=2, cost="0.5")
+    for column, value in (("message_count", 7), ("total_tokens", 3), ("total_cost", 1)):
+        execute(place, f"UPDATE sessions SET {column} = {column} + :n", n=value)  # noqa: S608
+        counters = store.sessions.verify(session.id)
+        assert not counters.agree
+        assert counters.counted == (1, 2, Decimal("0.5"))
+        execute(place, f"UPDATE sessions SET {column} = {column} - :n", n=value)  # noqa: S608
+    assert store.sessions.verify(session.id).agree
+
+
+def test_the_counters_hold_while_many_write_and_delete_at_once(store, session):
+    def work(n):
+        left = 0
+        for k in range(5):
+            saved = store.messages.save(session.id, "user", token_count=n, cost=f"0.00{n}")
+            left += 1
+            if k % 2:
+                left -= store.messages.delete([saved.id])
+            if k == 3:
+                left -= store.messages.pop(session.id) is not None
+        return left
+
+    left = sum(at_once(8, work))
+    counters = store.sessions.verify(session.id)
+    assert counters.agree
+    assert counters.counted[0] == left == len(store.messages.history(session.id))
+
+
+def test_money_is_exact_whatever_the_callers_decimal_context_is(store, session):
+    costs = ["0.1", Decimal("1234.567891234"), 3, "0.000000001", Decimal("1000000"), "1E-9"]
+    exact = sum(map(Decimal, costs), Decimal(0))
+    for prec in (4, 28, 60):
+        with decimal.localcontext(prec=prec):
+            one_by_one = store.sessions.create().id
+            saved = [store.messages.save(one_by_one, "user", cost=cost).cost for cost in costs]
+            many = store.sessions.create().id
+            messages = [{"role": "user", "cost": cost} for cost in costs]
+            saved_many = [m.cost for m in store.messages.save_many(many, messages)]
+            records = [store.sessions.get(one_by_one), store.sessions.get(many)]
+            history = [message.cost for message in store.messages.history(one_by_one)]
+        assert saved == saved_many == history == [Decimal(cost) for cost in costs]
+        for record in records:
+            assert record.total_cost == exact
+            assert isinstance(record.total_cost, Decimal)
+            assert store.sessions.verify(record.id).agree
+
+
+def test_the_times_of_a_session_are_utc_whatever_zone_the_clock_is_in(place):
+    zones = itertools.cycle([timezone(timedelta(hours=h)) for h in (-11, 5.75, 14)])
+    times = (NOON + timedelta(minutes=n) for n in itertools.count())
+    with place.open(clock=lambda: next(times).astimezone(next(zones))) as store:
+        created = store.sessions.create(ttl=timedelta(days=1))
+        store.messages.save(created.id, "user", "hello")
+        asked = store.sessions.wait_for_user(created.id, "which?")
+    assert (created.created_at, asked.last_active_at) == (NOON, NOON + timedelta(minutes=1))
+    assert asked.asked_at == NOON + timedelta(minutes=2)
+    for name in ("created_at", "last_active_at", "updated_at", "asked_at", "expires_at"):
+        assert getattr(asked, name).utcoffset() == timedelta(0)

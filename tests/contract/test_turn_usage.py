@@ -1,0 +1,186 @@
+"""Usage per turn and branch, and every way of summing it."""
+
+import itertools
+from collections import Counter
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentstore.errors import InvalidInput, NaiveDatetime, NotFound
+from agentstore.prices import Price, Prices
+
+TABLE = Prices({"small": Price(Decimal("0.15"), Decimal("0.60"), Decimal("0.075"))})
+
+
+def test_recording_again_for_a_turn_adds_up(store, session):
+    store.messages.save(session.id, "user", "hello")
+    store.usage.record(session.id, input_tokens=10, output_tokens=5, cost="0.001")
+    store.usage.record(session.id, input_tokens=1, output_tokens=2, requests=3, cost="0.0005")
+    (turn,) = store.usage.sum_by("turn", session_id=session.id)
+    assert (turn.key, turn.requests, turn.input_tokens, turn.output_tokens) == (1, 4, 11, 7)
+    assert turn.total_tokens == 18
+    assert turn.cost == Decimal("0.0015")
+    assert turn.unpriced_requests == 0
+
+
+def test_replacing_a_turn_forgets_what_was_recorded_for_it_alone(store, session):
+    for turn in (1, 2):
+        store.usage.record(session.id, turn=turn, input_tokens=100)
+    store.usage.replace(session.id, turn=1, branch=0, input_tokens=7)
+    by_turn = store.usage.sum_by("turn", session_id=session.id)
+    assert [(found.key, found.input_tokens) for found in by_turn] == [(1, 7), (2, 100)]
+
+
+def test_replacing_with_bad_input_leaves_what_was_there(store, session):
+    store.usage.record(session.id, turn=1, input_tokens=100)
+    with pytest.raises(InvalidInput):
+        store.usage.replace(session.id, turn=1, branch=0, input_tokens=-1)
+    with pytest.raises(InvalidInput):
+        store.usage.replace(session.id, turn=1, branch=-1, input_tokens=1)
+    (total,) = store.usage.sum_by("total")
+    assert total.input_tokens == 100
+
+
+def test_a_record_is_of_the_active_branchs_last_turn_and_the_sessions_model(place):
+    with place.open(prices=TABLE) as store:
+        session = store.sessions.create(model="small")
+        store.messages.save_many(
+            session.id, [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
+        )
+        record = store.usage.record(session.id, input_tokens=1_000_000, details={"k": [1]})
+        assert (record.turn, record.branch, record.model) == (2, 0, "small")
+        assert record.cost == Decimal("0.15")
+        assert record.details == {"k": [1]}
+
+
+def test_a_model_without_a_price_has_no_cost_and_sums_say_so(place):
+    with place.open(prices=TABLE) as store:
+        session = store.sessions.create()
+        unknown = store.usage.record(session.id, model="mystery", input_tokens=5, requests=2)
+        assert unknown.cost is None
+        store.usage.record(session.id, model="small", output_tokens=1_000_000)
+        (total,) = store.usage.sum_by("total", session_id=session.id)
+        assert (total.cost, total.unpriced_requests) == (Decimal("0.60"), 2)
+
+
+def test_what_the_caller_says_about_cost_and_total_stands(place):
+    with place.open(prices=TABLE) as store:
+        session = store.sessions.create(model="small")
+        record = store.usage.record(session.id, input_tokens=10, total_tokens=99, cost=2)
+        assert (record.total_tokens, record.cost) == (99, Decimal(2))
+
+
+def test_cached_tokens_have_a_price_of_their_own(place):
+    with place.open(prices=TABLE) as store:
+        session = store.sessions.create(model="small")
+        record = store.usage.record(
+            session.id, input_tokens=1_000_000, cached_input_tokens=400_000, output_tokens=10
+        )
+        assert record.cost == Decimal("0.09") + Decimal("0.03") + Decimal("0.000006")
+
+
+def test_sums_by_session_user_model_and_day_count_what_they_should(place):
+    clock = itertools.cycle([datetime(2026, 3, 1, 23, 59, 59, 999_999, UTC)])
+    with place.open(clock=lambda: next(clock), prices=TABLE) as store:
+        ann, bob = store.users.create("ann").id, store.users.create("bob").id
+        owners = {"s1": ann, "s2": bob, "s3": None}
+        for identity, owner in owners.items():
+            store.sessions.create(owner, id=identity)
+            store.usage.record(identity, model="small", input_tokens=1)
+        clock = itertools.cycle([datetime(2026, 3, 2, tzinfo=UTC)])
+        store.usage.record("s1", model="other", input_tokens=10)
+
+        def sums(dimension, **filters):
+            return {x.key: x.input_tokens for x in store.usage.sum_by(dimension, **filters)}
+
+        assert sums("session") == {"s1": 11, "s2": 1, "s3": 1}
+        assert sums("user") == {None: 1, ann: 11, bob: 1}
+        assert sums("user", user_id=ann) == {ann: 11}
+        assert sums("model") == {"small": 3, "other": 10}
+        assert sums("model", user_id=bob) == {"small": 1}
+        assert sums("day") == {date(2026, 3, 1): 3, date(2026, 3, 2): 10}
+        assert sums("branch", session_id="s1") == {0: 11}
+        assert sums("total") == {None: 13}
+        assert sums("total", session_id="s2", model="other") == {}
+        midnight = datetime(2026, 3, 2, tzinfo=UTC)
+        assert sums("total", since=midnight) == {None: 10}
+        assert sums("total", until=midnight) == {None: 3}
+        assert sums("total", since=midnight, until=midnight + timedelta(microseconds=1)) == {
+            None: 10
+        }
+
+
+records = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.sampled_from(["small", "other", None]),
+        st.integers(0, 10**12),
+        st.integers(0, 10**6),
+    ),
+    max_size=8,
+)
+
+
+@given(records)
+@settings(max_examples=10)
+def test_sums_equal_what_plain_python_adds_up(store, used):
+    session = store.sessions.create()
+    turns, models = Counter(), Counter()
+    for turn, model, tokens, nanos in used:
+        cost = Decimal(nanos).scaleb(-9)
+        store.usage.record(session.id, turn=turn, model=model, input_tokens=tokens, cost=cost)
+        turns[turn] += tokens
+        models[model] += nanos
+    by_turn = store.usage.sum_by("turn", session_id=session.id)
+    assert [(x.key, x.input_tokens) for x in by_turn] == sorted(turns.items())
+    by_model = store.usage.sum_by("model", session_id=session.id)
+    assert {x.key: int(x.cost.scaleb(9)) for x in by_model} == dict(models)
+
+
+def test_usage_stays_when_the_messages_of_its_turn_go(store, session):
+    store.messages.save(session.id, "user", "hello")
+    store.usage.record(session.id, input_tokens=10)
+    store.messages.clear(session.id)
+    (total,) = store.usage.sum_by("total", session_id=session.id)
+    assert total.input_tokens == 10
+
+
+def test_usage_of_one_user_goes_with_the_user_and_not_with_another(store):
+    ann, bob = store.users.create("ann").id, store.users.create("bob").id
+    for owner in (ann, bob):
+        store.usage.record(store.sessions.create(owner).id, input_tokens=1)
+    assert store.users.delete(ann).rows["turn_usage"] == 1
+    assert [x.key for x in store.usage.sum_by("user")] == [bob]
+
+
+BAD = {
+    "an unknown session": (NotFound, {"session_id": "nobody"}),
+    "a negative amount": (InvalidInput, {"input_tokens": -1}),
+    "a float amount": (InvalidInput, {"output_tokens": 1.5}),
+    "a float cost": (InvalidInput, {"cost": 0.1}),
+    "more cached tokens than tokens": (InvalidInput, {"cached_input_tokens": 1}),
+    "a negative turn": (InvalidInput, {"turn": -1}),
+    "details that are no object": (InvalidInput, {"details": [1]}),
+    "details that JSON cannot say": (InvalidInput, {"details": {"a": {1, 2}}}),
+}
+
+
+@pytest.mark.parametrize(("error", "arguments"), BAD.values(), ids=BAD.keys())
+def test_bad_input_is_refused_and_nothing_is_recorded(store, session, error, arguments):
+    given_session = arguments.get("session_id", session.id)
+    more = {key: value for key, value in arguments.items() if key != "session_id"}
+    with pytest.raises(error):
+        store.usage.record(given_session, **more)
+    assert store.usage.sum_by("total") == ()
+
+
+def test_sums_refuse_what_they_cannot_mean(store):
+    with pytest.raises(InvalidInput, match="turn, branch"):
+        store.usage.sum_by("week")
+    with pytest.raises(InvalidInput, match="session_id"):
+        store.usage.sum_by("turn")
+    with pytest.raises(NaiveDatetime):
+        store.usage.sum_by("total", since=datetime(2026, 1, 1))  # noqa: DTZ001 - that is the point

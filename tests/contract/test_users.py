@@ -1,0 +1,381 @@
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta, timezone
+from threading import Barrier
+
+import pytest
+from sqlalchemy import create_engine, insert, update
+
+from agentstore import AgentStoreError
+from agentstore.errors import AlreadyExists, InvalidInput, NotFound, QuotaExceeded
+from agentstore.schema import tables
+
+NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
+STRANGE_IDS = [
+    "alice",
+    "Alice",
+    "alice ",
+    "a%",
+    "a_",
+    "';--",
+    "爱丽丝",
+    "a\x00b",
+    "\ud800",
+    "x" * 255,
+]
+
+
+def at_once(number, work):
+    """Run work(0), work(1), ... in as many threads, all let go at the same moment."""
+    barrier = Barrier(number)
+
+    def run(n):
+        barrier.wait()
+        try:
+            return work(n)
+        except AgentStoreError as error:
+            return error
+
+    with ThreadPoolExecutor(number) as pool:
+        return list(pool.map(run, range(number)))
+
+
+def execute(place, *statements):
+    """Write behind the store's back."""
+    engine = create_engine(place.url)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(statement)
+    engine.dispose()
+
+
+def test_a_user_comes_back_as_it_was_created(store):
+    created = store.users.create(
+        "Alice", email="alice@example.org", quota_total=1000, preferences={"ui": {"theme": "dark"}}
+    )
+    assert (created.name, created.email) == ("Alice", "alice@example.org")
+    assert (created.quota_total, created.quota_used, created.quota_reserved) == (1000, 0, 0)
+    assert created.quota_remaining == 1000
+    assert created.preferences == {"ui": {"theme": "dark"}}
+    assert store.users.get(created.id) == created
+    assert store.users.find(created.id) == created
+    assert store.users.list().items == (created,)
+    least = store.users.create("")
+    assert (least.name, least.email, least.preferences) == ("", None, {})
+    assert (least.quota_total, least.quota_remaining) == (None, None)
+
+
+def test_an_id_that_is_made_is_a_uuid_of_version_7_and_begins_with_the_time(store):
+    before = datetime.now(UTC)
+    made = [store.users.create("Alice").id for _ in range(3)]
+    after = datetime.now(UTC)
+    assert len(set(made)) == 3
+    for id in made:
+        parsed = uuid.UUID(id)
+        assert str(parsed) == id
+        assert (parsed.version, parsed.variant) == (7, uuid.RFC_4122)
+        at = datetime.fromtimestamp((parsed.int >> 80) / 1000, UTC)
+        assert before - timedelta(milliseconds=1) <= at <= after
+
+
+def test_an_id_that_the_application_made_is_kept_as_it_is_and_matched_exactly(store):
+    for id in STRANGE_IDS:
+        assert store.users.create(f"name of {id}", id=id).id == id
+    for id in STRANGE_IDS:
+        assert store.users.get(id).name == f"name of {id}"
+    assert [user.id for user in store.users.list()] == STRANGE_IDS[::-1]
+    assert store.users.find("ALICE") is None
+
+
+def test_an_id_that_is_taken_is_refused_and_the_first_user_stays(store):
+    first = store.users.create("Alice", id="alice", preferences={"a": 1})
+    with pytest.raises(AlreadyExists, match="Choose another id") as caught:
+        store.users.create("Mallory", id="alice", preferences={"a": 2})
+    assert (caught.value.kind, caught.value.key) == ("user", "alice")
+    assert store.users.get("alice") == first
+    assert store.users.find_by_preference("a", 2).items == ()
+
+
+def test_of_many_who_create_the_same_user_at_once_one_wins_and_the_others_are_told(store):
+    for attempt in range(5):
+        id = f"user {attempt}"
+        results = at_once(6, lambda n, id=id: store.users.create(str(n), id=id))
+        losers = [result for result in results if isinstance(result, AgentStoreError)]
+        assert [type(loser) for loser in losers] == [AlreadyExists] * 5
+        [winner] = [result for result in results if result not in losers]
+        assert store.users.get(id) == winner
+
+
+def test_times_are_those_of_the_clock_in_utc(place):
+    clock = iter(NOON + timedelta(hours=n) for n in range(9))
+    paris = timezone(timedelta(hours=2))
+    with place.open(clock=lambda: next(clock).astimezone(paris)) as store:
+        created = store.users.create("Alice")
+        changed = store.users.update(created.id, name="Alicia")
+    assert created.created_at == created.updated_at == NOON
+    assert (changed.created_at, changed.updated_at) == (NOON, NOON + timedelta(hours=1))
+    for instant in (created.created_at, changed.updated_at):
+        assert instant.tzinfo is UTC
+
+
+def test_an_update_changes_what_is_given_and_leaves_the_rest(store):
+    user = store.users.create("Alice", email="a@b.c", quota_total=10, preferences={"a": 1})
+    store.users.consume_quota(user.id, 4)
+    changes = [{"name": "Alicia"}, {"email": None}, {"quota_total": None}, {"preferences": {}}]
+    expected = {"name": "Alice", "email": "a@b.c", "quota_total": 10, "preferences": {"a": 1}}
+    for change in changes:
+        changed = store.users.update(user.id, **change)
+        expected |= change
+        assert {name: getattr(changed, name) for name in expected} == expected
+        assert (changed.quota_used, changed.created_at) == (4, user.created_at)
+        assert store.users.get(user.id) == changed
+    assert store.users.update(user.id).name == "Alicia"
+
+
+def test_preferences_that_were_replaced_no_longer_find_anybody(store):
+    user = store.users.create("Alice", preferences={"theme": "dark", "size": 1})
+    user = store.users.update(user.id, preferences={"theme": "light"})
+    assert store.users.find_by_preference("theme", "light").items == (user,)
+    assert store.users.find_by_preference("theme", "dark").items == ()
+    assert store.users.find_by_preference("size", 1).items == ()
+
+
+def test_users_are_listed_the_newest_first_whatever_the_clock_says(place):
+    clock = iter([NOON, NOON, NOON - timedelta(days=1), NOON, NOON - timedelta(days=9)])
+    with place.open(clock=lambda: next(clock)) as store:
+        made = [store.users.create(str(n)) for n in range(5)]
+        listed, cursor = [], None
+        while True:
+            page = store.users.list(limit=2, cursor=cursor)
+            assert len(page) <= 2
+            listed += page
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        assert listed == made[::-1]
+
+
+def test_users_of_one_address_are_listed_and_no_others(store):
+    emails = ["a@b.c", "A@b.c", "a@b.c", None, "a@b.cc"]
+    users = [store.users.create(str(n), email=email) for n, email in enumerate(emails)]
+    assert store.users.list(email="a@b.c").items == (users[2], users[0])
+    assert store.users.list(email="a@%").items == ()
+    first = store.users.list(email="a@b.c", limit=1)
+    assert first.items == (users[2],)
+    second = store.users.list(email="a@b.c", limit=1, cursor=first.next_cursor)
+    assert (second.items, second.next_cursor) == ((users[0],), None)
+
+
+def test_users_are_found_by_what_they_prefer_at_any_depth(store):
+    dark = store.users.create(
+        "Dark", preferences={"ui": {"theme": "dark", "size": 1}, "tags": ["x", "y"], "a.b": None}
+    )
+    light = store.users.create(
+        "Light", preferences={"ui": {"theme": "light", "size": 1.0}, "tags": ["y", "x"], "n": True}
+    )
+    find = store.users.find_by_preference
+    assert find("ui.theme", "dark").items == (dark,)
+    assert find(["ui", "theme"], "light").items == (light,)
+    assert find("ui.size", 1).items == (light, dark)
+    assert find("ui", {"size": 1, "theme": "dark"}).items == (dark,)
+    assert find("tags", ["x", "y"]).items == (dark,)
+    assert find(["a.b"], None).items == (dark,)
+    assert find("n", True).items == (light,)
+    for path, value in [
+        ("a.b", None),
+        ("n", 1),
+        ("ui.theme", "DARK"),
+        ("ui.theme", "d%"),
+        ("theme", "dark"),
+        ("ui.theme' OR '1'='1", "dark"),
+        ("ui.theme", "dark' OR 1=1 --"),
+        ("nothing", None),
+    ]:
+        assert find(path, value).items == ()
+
+
+def test_those_who_prefer_the_same_are_paged_the_newest_first(store):
+    users = [store.users.create(str(n), preferences={"x": n % 2}) for n in range(7)]
+    found, cursor = [], None
+    while True:
+        page = store.users.find_by_preference("x", 0, limit=3, cursor=cursor)
+        found += page
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert found == users[::2][::-1]
+
+
+def test_consuming_leaves_the_rest_and_takes_nothing_where_too_little_is_left(store):
+    user = store.users.create("Alice", quota_total=100)
+    assert store.users.consume_quota(user.id, 60) == 40
+    assert store.users.consume_quota(user.id, 0) == 40
+    assert store.users.check_quota(user.id, 40)
+    assert not store.users.check_quota(user.id, 41)
+    with pytest.raises(QuotaExceeded, match="40 tokens left and 41") as caught:
+        store.users.consume_quota(user.id, 41)
+    error = caught.value
+    assert (error.user_id, error.requested, error.remaining) == (user.id, 41, 40)
+    assert store.users.get(user.id).quota_used == 60
+    assert store.users.consume_quota(user.id, 40) == 0
+    assert store.users.get(user.id).quota_remaining == 0
+
+
+def test_a_user_without_limit_consumes_and_is_counted(store):
+    user = store.users.create("Alice")
+    assert store.users.check_quota(user.id, 10**12)
+    assert store.users.consume_quota(user.id, 10**12) is None
+    assert store.users.get(user.id).quota_used == 10**12
+
+
+def test_a_limit_below_what_was_used_leaves_nothing_and_no_less_than_nothing(store):
+    user = store.users.create("Alice", quota_total=100)
+    store.users.consume_quota(user.id, 80)
+    assert store.users.update(user.id, quota_total=50).quota_remaining == 0
+    with pytest.raises(QuotaExceeded) as caught:
+        store.users.consume_quota(user.id, 1)
+    assert caught.value.remaining == 0
+    # What check_quota allows, consume_quota grants.
+    assert store.users.check_quota(user.id, 0)
+    assert store.users.consume_quota(user.id, 0) == 0
+    assert store.users.get(user.id).quota_used == 80
+
+
+def test_tokens_that_are_set_aside_cannot_be_consumed(place, store):
+    user = store.users.create("Alice", quota_total=100)
+    execute(place, update(tables().users).values(quota_reserved=30))
+    assert store.users.get(user.id).quota_remaining == 70
+    assert not store.users.check_quota(user.id, 71)
+    with pytest.raises(QuotaExceeded) as caught:
+        store.users.consume_quota(user.id, 71)
+    assert caught.value.remaining == 70
+    assert store.users.consume_quota(user.id, 70) == 0
+
+
+def test_what_is_no_amount_of_tokens_is_neither_checked_nor_consumed(store):
+    user = store.users.create("Alice", quota_total=100)
+    for tokens in (-1, -(10**12), 1.5, True, "5", None, 10**12 + 1, 10**5000):
+        for call in (store.users.consume_quota, store.users.check_quota):
+            with pytest.raises(InvalidInput, match="tokens"):
+                call(user.id, tokens)
+    assert store.users.get(user.id) == user
+
+
+def test_64_spenders_at_once_never_overspend_and_exactly_the_right_number_succeed(place, store):
+    user = store.users.create("Alice", quota_total=1000)
+    with place.open() as another:
+        stores = [store, another]
+
+        def spend(n):
+            spent = 0
+            try:
+                while True:
+                    stores[n % 2].users.consume_quota(user.id, 7)
+                    spent += 1
+            except QuotaExceeded as error:
+                return spent, error.remaining
+
+        results = at_once(64, spend)
+    assert sum(spent for spent, _ in results) == 1000 // 7
+    assert {remaining for _, remaining in results} == {1000 % 7}
+    assert store.users.get(user.id).quota_used == 1000 // 7 * 7
+
+
+def fill(place, store, user_id):
+    """Give a user something in every table that there is."""
+    session = store.sessions.create(user_id, id=f"{user_id}'s session")
+    call = {"id": "c", "function": {"name": "search"}}
+    message = store.messages.save(session.id, "assistant", "hm", tool_calls=[call])
+    store.messages.save(session.id, "user", "hello")
+    store.tool_logs.log(session.id, "search", message_id=message.id)
+    store.tasks.create(session.id, "mail")
+    of, now = tables(), NOON
+    mine = {"user_id": user_id}
+    here = {"session_id": session.id}
+    there = {"message_id": message.id, **here}
+    rows = [
+        (
+            "api_keys",
+            {"id": f"key {user_id}", **mine, "name": "", "prefix": user_id, "digest": ""},
+        ),
+        (
+            "quota_reservations",
+            {"id": f"reservation {user_id}", **mine, "tokens": 1, "expires_at": now},
+        ),
+        ("summaries", {**here, "branch": 0, "content": "", "metadata": {}, "updated_at": now}),
+        (
+            "turn_usage",
+            {
+                "id": f"usage {user_id}",
+                **here,
+                **dict.fromkeys(("branch", "turn", "requests", "total_tokens"), 0),
+                **dict.fromkeys(("input_tokens", "output_tokens", "cost"), 0),
+            },
+        ),
+        ("message_chunks", {**there, "position": 0, "content": ""}),
+        ("message_marks", {**there, "mark": "m", "seq": 1}),
+    ]
+    for digest in (user_id, "shared"):
+        attachment = {"id": f"{digest} of {user_id}", **there, "media_type": "text/plain"}
+        rows.append(("attachments", {**attachment, "digest": digest}))
+    for thread, owner in ((f"thread {user_id}", mine), (f"sub {user_id}", here)):
+        checkpoint = store.checkpoints.put(thread, {"x": 1}, **owner)
+        store.checkpoints.put_writes(thread, checkpoint.id, "t", [("x", 2)])
+    with_times = [
+        (name, {**row, **({"created_at": now} if "created_at" in of[name].c else {})})
+        for name, row in rows
+    ]
+    blob = {"digest": user_id, "size": 0, "data": b"", "created_at": now}
+    statements = [insert(of["blobs"]).values(blob)]
+    if store.users.list(limit=2).next_cursor is None and user_id == "bob":
+        statements.append(insert(of["blobs"]).values({**blob, "digest": "shared"}))
+    execute(place, *statements, *(insert(of[name]).values(row) for name, row in with_times))
+
+
+def everything_of(store, user_id):
+    sessions = store.sessions.list(user_id=user_id).items
+    return [
+        store.users.get(user_id),
+        sessions,
+        [store.messages.history(session.id) for session in sessions],
+        [store.tool_logs.list(session_id=session.id) for session in sessions],
+        [store.tasks.list(session_id=session.id) for session in sessions],
+    ]
+
+
+def test_a_deletion_takes_all_that_is_the_users_and_its_receipt_is_what_really_went(place, store):
+    store.users.create("Bob", id="bob", preferences={"a": {"b": 1}})
+    fill(place, store, "bob")
+    bobs, bobs_rows = everything_of(store, "bob"), store.usage.totals().rows
+    store.users.create("Alice", id="alice", preferences={"a": {"b": 1}, "c": 2})
+    fill(place, store, "alice")
+    before = store.usage.totals().rows
+    assert not [name for name, count in before.items() if not count], "fill() leaves a table out"
+
+    receipt = store.users.delete("alice")
+
+    after = store.usage.totals().rows
+    gone = {name: before[name] - after[name] for name in before}
+    assert receipt.rows == {name: count for name, count in gone.items() if count}
+    assert receipt.total == sum(gone.values())
+    assert after == bobs_rows
+    assert everything_of(store, "bob") == bobs
+    assert store.users.find("alice") is None
+    assert [user.id for user in store.users.find_by_preference("a.b", 1)] == ["bob"]
+
+
+def test_a_deletion_that_is_rolled_back_takes_nothing(place, store):
+    store.users.create("Bob", id="bob", preferences={"a": 1})
+    fill(place, store, "bob")
+    before, rows = everything_of(store, "bob"), store.usage.totals().rows
+    with pytest.raises(RuntimeError, match="no"), store.transaction() as tx:
+        assert tx.users.delete("bob").total == sum(rows.values())
+        raise RuntimeError("no")
+    assert (everything_of(store, "bob"), store.usage.totals().rows) == (before, rows)
+
+
+def test_a_user_can_be_deleted_once(store):
+    user = store.users.create("Alice")
+    assert store.users.delete(user.id).rows == {"users": 1}
+    with pytest.raises(NotFound, match="no user"):
+        store.users.delete(user.id)

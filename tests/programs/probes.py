@@ -1,0 +1,88 @@
+"""What robustness tests need of a store's inside: its engine, and ways to break a connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from sqlalchemy import Engine, event, make_url
+
+from agentstore import AsyncStore, Store
+from agentstore.async_runners import GreenletRunner, ThreadRunner
+from agentstore.testing import BlockingStore
+
+
+def engine_of(store: Any) -> Engine:
+    """Give the synchronous engine below any kind of store."""
+    if isinstance(store, BlockingStore):
+        store = store.store
+    if isinstance(store, Store):
+        return store._engine
+    assert isinstance(store, AsyncStore)
+    runner = store._unit_runner
+    if isinstance(runner, ThreadRunner):
+        return runner._runner.engine
+    assert isinstance(runner, GreenletRunner)
+    return runner._engine.sync_engine
+
+
+def checked_out(store: Any) -> int:
+    """Count the connections that are in use."""
+    pool: Any = engine_of(store).pool
+    return int(pool.checkedout())
+
+
+def connect(url: str) -> psycopg.Connection[Any]:
+    """Connect to a PostgreSQL database beside all stores."""
+    plain = make_url(url).set(drivername="postgresql")
+    return psycopg.connect(plain.render_as_string(hide_password=False), autocommit=True)
+
+
+def drop_connections(url: str) -> int:
+    """End all other connections to a database, wait until they are gone, and count them.
+
+    One that ends by itself meanwhile is not counted.
+    """
+    with connect(url) as connection:
+        ended = connection.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid() "
+            "AND backend_type = 'client backend'"
+        ).fetchall()
+    return sum(gone for (gone,) in ended)
+
+
+def drop(url: str, connection: Any) -> None:
+    """End the server's side of one of SQLAlchemy's connections, and wait until it is gone."""
+    pid = connection.connection.driver_connection.info.backend_pid
+    with connect(url) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
+
+
+@contextmanager
+def once_at(engine: Engine, moment: str, do: Callable[[Any], object]) -> Iterator[list[Any]]:
+    """Do something with the connection the first time that an event of its comes.
+
+    Gives a list that is not empty any more once that has happened.
+    """
+    happened: list[Any] = []
+
+    def listen(connection: Any, *_: Any) -> None:
+        if not happened:
+            happened.append(connection)
+            do(connection)
+
+    event.listen(engine, moment, listen)
+    try:
+        yield happened
+    finally:
+        event.remove(engine, moment, listen)
+
+
+async def spin(turns: int = 20) -> None:
+    """Let the other tasks of the loop run, so often."""
+    for _ in range(turns):
+        await asyncio.sleep(0)

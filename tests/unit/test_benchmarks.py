@@ -1,0 +1,55 @@
+"""The benchmarks run; what they measure is nobody's business here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+OPERATIONS = [
+    "save",
+    "save_many",
+    "history_small",
+    "history_large",
+    "list_small",
+    "list_large",
+]
+
+
+def test_a_quick_run_writes_every_ratio_as_json_and_names_no_place(tmp_path):
+    found = tmp_path / "found.json"
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--engine", "sqlite"]
+    command += ["--rounds", "2", "--json", str(found)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+    written = found.read_text()
+    document = json.loads(written)
+    assert set(document) == {
+        "versions", "cores", "rounds", "quick", "storage", "durability", "ratios", "growth",
+    }  # fmt: skip
+    assert set(document["versions"]) == {"Python", "SQLite", "SQLAlchemy", "psycopg"}
+    assert document["rounds"] == 2
+    assert document["quick"] is True
+    assert document["durability"] == {"sqlite": "journal_mode=wal, synchronous=FULL"}
+    ratios = [(line["operation"], line["store"]) for line in document["ratios"]]
+    assert ratios == [(name, store) for name in OPERATIONS for store in ("Store", "AsyncStore")]
+    for line in document["ratios"]:
+        assert line["engine"] == "sqlite"
+        assert line["of"] == ("rate" if line["operation"].startswith("save") else "time")
+        assert 0 < line["lowest"] <= line["highest"]
+        assert line["ratio"] > 0
+        assert line["per_second"] > 0
+        assert line["raw_per_second"] > 0
+        assert line["p99_ms"] > 0
+        assert line["raw_p99_ms"] > 0
+        assert line["statements"] >= 1
+        assert line["round_trips"] is None
+        assert (line["met"] is None) == (line["aim"] is None)
+    growth = [(line["operation"], line["store"]) for line in document["growth"]]
+    assert growth == [
+        (name, side) for name in ("history", "list") for side in ("Store", "AsyncStore", "raw")
+    ]
+    for place in (str(ROOT), str(tmp_path)):
+        assert place not in written

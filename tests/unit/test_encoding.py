@@ -1,0 +1,223 @@
+"""Text and JSON are written so that both engines can carry them, and read back equal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum, IntEnum, StrEnum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentstore.encoding import (
+    MAX_DEPTH,
+    canonical_json,
+    decode_text,
+    dump_json,
+    encode_text,
+    load_json,
+)
+from agentstore.errors import InvalidInput, InvalidJson
+from tests.strategies import TRAPS, exact, json_values, texts
+
+
+def strings(value):
+    """Give every str in a JSON value, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from strings(item)
+
+
+def nested(depth):
+    value = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+def cyclic():
+    value = []
+    value.append(value)
+    return value
+
+
+def engines_can_carry(text):
+    return "\x00" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
+
+
+@given(texts())
+def test_text_comes_back_as_it_went_in(text):
+    assert decode_text(encode_text(text)) == text
+
+
+@given(texts())
+def test_stored_text_is_valid_utf8_without_nul(text):
+    assert engines_can_carry(encode_text(text))
+
+
+@given(st.text().filter(lambda text: "\x00" not in text and "\ufdd0" not in text))
+def test_ordinary_text_is_stored_as_it_is(text):
+    assert encode_text(text) == text
+
+
+@pytest.mark.parametrize("text", TRAPS)
+def test_each_trap_comes_back_even_when_it_was_escaped_before(text):
+    once = encode_text(text)
+    assert decode_text(encode_text(once)) == once
+    assert load_json(dump_json({once: once})) == {once: once}
+
+
+def test_two_surrogates_side_by_side_are_not_the_character_they_would_make():
+    pair = "\ud83d\ude00"
+    assert decode_text(encode_text(pair)) == pair != "😀"
+    assert load_json(dump_json([pair, "😀"])) == [pair, "😀"]
+
+
+@given(json_values())
+def test_json_comes_back_exactly_as_it_went_in(value):
+    assert exact(load_json(dump_json(value))) == exact(value)
+
+
+@given(json_values())
+def test_stored_json_is_strict_json_that_holds_nothing_an_engine_refuses(value):
+    stored = dump_json(value)
+    assert engines_can_carry(stored)
+    assert all(engines_can_carry(text) for text in strings(json.loads(stored)))
+
+
+@pytest.mark.parametrize("backslashes", range(5))
+def test_an_escaped_nul_is_told_from_its_look_alike(backslashes):
+    nul, look_alike = "\\" * backslashes + "\x00", "\\" * backslashes + "u0000"
+    assert load_json(dump_json([nul, look_alike])) == [nul, look_alike]
+    assert "\\u0000" not in dump_json(nul)
+
+
+def test_readable_text_stays_readable_in_stored_json():
+    assert dump_json({"city": "北京 🙏"}) == '{"city":"北京 🙏"}'
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        (-0.0, "-0.0"),
+        (1e22, "1e+22"),
+        (1.0, "1.0"),
+        (10**30, "1" + "0" * 30),
+        (True, "true"),
+        ([], "[]"),
+        ({}, "{}"),
+        ([[], {}, [None]], "[[],{},[null]]"),
+    ],
+)
+def test_numbers_and_empties_keep_their_kind(value, stored):
+    assert dump_json(value) == stored
+    assert exact(load_json(stored)) == exact(value)
+
+
+def test_keys_keep_their_order():
+    value = {"b": 1, "aa": 2, "a": {"z": 1, "y": 2}}
+    assert list(load_json(dump_json(value))) == ["b", "aa", "a"]
+    assert list(load_json(dump_json(value))["a"]) == ["z", "y"]
+
+
+def test_tuples_come_back_as_lists():
+    assert load_json(dump_json({"a": (1, (2, ()))})) == {"a": [1, [2, []]]}
+
+
+def test_an_enum_of_str_or_int_counts_as_its_value():
+    class Word(StrEnum):
+        HINT = "hint"
+
+    class Older(str, Enum):  # noqa: UP042 - what applications have from before StrEnum
+        HINT = "hint"
+
+    class Number(IntEnum):
+        ONE = 1
+
+    assert dump_json([Word.HINT, Older.HINT, Number.ONE]) == '["hint","hint",1]'
+    assert dump_json({Word.HINT: 1}) == dump_json({Older.HINT: 1}) == '{"hint":1}'
+
+
+class Plain(Enum):
+    ONE = 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        float("inf"),
+        float("-inf"),
+        datetime(2025, 1, 1, tzinfo=UTC),
+        Decimal("1.5"),
+        {1, 2},
+        b"bytes",
+        bytearray(b"bytes"),
+        1j,
+        object(),
+        Plain.ONE,
+        range(3),
+        (item for item in (1, 2)),
+        {1: "int key"},
+        {None: "None key"},
+        {True: "bool key"},
+        {("a", "b"): "tuple key"},
+        {b"a": "bytes key"},
+        10**5000,
+        nested(MAX_DEPTH + 1),
+        cyclic(),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("wrap", [lambda v: v, lambda v: [1, {"deep": [v]}]], ids=["bare", "deep"])
+@pytest.mark.parametrize("write", [dump_json, canonical_json])
+def test_what_json_cannot_say_is_refused(write, wrap, value):
+    with pytest.raises(InvalidJson):
+        write(wrap(value))
+
+
+def test_the_refusal_names_the_place_and_says_what_to_do():
+    with pytest.raises(InvalidJson) as caught:
+        dump_json({"a": [0, {"b": {1, 2}}]}, "metadata")
+    assert caught.value.path == "metadata.a[1].b"
+    assert "metadata.a[1].b" in str(caught.value)
+    assert "convert anything else first" in str(caught.value)
+    assert isinstance(caught.value, InvalidInput)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_the_deepest_value_is_written_and_read_by_a_caller_deep_in_its_own_stack():
+    def from_below(frames):
+        if frames:
+            return from_below(frames - 1)
+        return load_json(dump_json(nested(MAX_DEPTH)))
+
+    assert from_below(sys.getrecursionlimit() // 2) == nested(MAX_DEPTH)
+
+
+def test_equal_values_have_one_canonical_form():
+    assert canonical_json({"a": 1, "b": [2.0]}) == canonical_json({"b": (2,), "a": 1.0})
+    assert canonical_json(-0.0) == canonical_json(0)
+    assert canonical_json(1e22) == canonical_json(10**22)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(1, True), (0, False), (1, "1"), (None, "null"), ([], {}), ([1, 2], [2, 1]), (0.1, 0.2)],
+)
+def test_different_values_have_different_canonical_forms(one, other):
+    assert canonical_json(one) != canonical_json(other)
+
+
+@given(json_values())
+def test_the_canonical_form_is_valid_utf8_without_nul(value):
+    assert engines_can_carry(canonical_json(value))

@@ -1,0 +1,182 @@
+import copy
+import inspect
+import pickle
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from agentstore import AgentStoreError, errors
+
+
+@dataclass
+class Example:
+    """One error as the library raises it, what it tells a program, and what it tells a person."""
+
+    error: AgentStoreError
+    facts: dict[str, Any] = field(default_factory=dict)
+    says: tuple[str, ...] = ()
+
+
+EXAMPLES = [
+    Example(
+        errors.InvalidJson("metadata.tags[3]", "a set is not JSON"),
+        {"path": "metadata.tags[3]"},
+        ("metadata.tags[3]", "a set", "convert"),
+    ),
+    Example(errors.NaiveDatetime("run_at"), {"name": "run_at"}, ("run_at", "datetime.now(")),
+    Example(errors.InvalidCursor("cannot be read"), {}, ("cannot be read", "next_cursor")),
+    Example(
+        errors.LimitOutOfRange(0, 1000),
+        {"limit": 0, "maximum": 1000},
+        ("limit is 0", "from 1 to 1000"),
+    ),
+    Example(
+        errors.LimitOutOfRange(-1, None), {"limit": -1, "maximum": None}, ("-1", "zero or more")
+    ),
+    Example(
+        errors.SecretRefused("config.api_key"),
+        {"path": "config.api_key"},
+        ("config.api_key", "environment", "on_config='redact'"),
+    ),
+    Example(errors.UnsupportedUrl("The engine 'mysql' is not supported"), {}, ("sqlite:///",)),
+    Example(
+        errors.NotFound("session", "s1"),
+        {"kind": "session", "key": "s1"},
+        ("no session 's1'", "create the session first"),
+    ),
+    Example(
+        errors.AlreadyExists("user", "alice"),
+        {"kind": "user", "key": "alice"},
+        ("user 'alice' exists already", "Choose another id"),
+    ),
+    Example(
+        errors.WrongSession("s1", "m1"),
+        {"session_id": "s1", "message_id": "m1"},
+        ("'m1' is not in the session 's1'", "Pass the id"),
+    ),
+    Example(
+        errors.IllegalTransition("session", "s1", "active", "active", {"paused", "failed"}),
+        {
+            "kind": "session",
+            "key": "s1",
+            "current": "active",
+            "wanted": "active",
+            "allowed": ("failed", "paused"),
+            "instead": "",
+        },
+        ("from active to active", "it can go to: failed, paused"),
+    ),
+    Example(
+        errors.IllegalTransition("task", "t1", "completed", "running", ()),
+        {"allowed": ()},
+        ("from completed to running", "completed is final: create a new task"),
+    ),
+    Example(
+        errors.IllegalTransition("task", "t1", "dead", "pending", {"pending"}, "tasks.retry()"),
+        {"allowed": ("pending",), "instead": "tasks.retry()"},
+        ("from dead to pending", "Call tasks.retry()"),
+    ),
+    Example(
+        errors.StaleSession("s1", 3, 5),
+        {"session_id": "s1", "expected": 3, "actual": 5},
+        ("version 5, not 3", "Read it again"),
+    ),
+    Example(
+        errors.QuotaExceeded("alice", 10, 4),
+        {"user_id": "alice", "requested": 10, "remaining": 4},
+        ("4 tokens left", "10 were asked for", "quota_total"),
+    ),
+    Example(
+        errors.SchemaMissing("0002", "agentstore upgrade"),
+        {"current": None, "head": "0002"},
+        ("0002", "Run: agentstore upgrade"),
+    ),
+    Example(
+        errors.SchemaOutdated("0001", "0002", "agentstore upgrade"),
+        {"current": "0001", "head": "0002"},
+        ("0001", "0002", "agentstore upgrade"),
+    ),
+    Example(
+        errors.SchemaFromFuture("0009", "0002"),
+        {"current": "0009", "head": "0002"},
+        ("0009", "pip install --upgrade"),
+    ),
+    Example(errors.ConnectionLost("It broke.", in_doubt=True), {"in_doubt": True}, ("It broke",)),
+    Example(
+        errors.TranscriptError("talks.jsonl", 7, "no messages", 6),
+        {"source": "talks.jsonl", "line": 7, "problem": "no messages", "imported": 6},
+        ("talks.jsonl, line 7", "6 conversations", "import again"),
+    ),
+]
+IDS = [f"{type(example.error).__name__}-{n}" for n, example in enumerate(EXAMPLES)]
+
+
+def tree() -> list[type[AgentStoreError]]:
+    return [
+        kind
+        for _, kind in inspect.getmembers(errors, inspect.isclass)
+        if kind.__module__ == errors.__name__ and issubclass(kind, Exception)
+    ]
+
+
+def test_every_error_is_in_one_tree_and_says_what_it_is():
+    assert all(issubclass(kind, AgentStoreError) for kind in tree())
+    assert not [kind.__name__ for kind in tree() if not kind.__doc__]
+
+
+def test_every_error_with_facts_of_its_own_has_an_example_here():
+    telling = {kind for kind in tree() if "__init__" in vars(kind)} - {errors.SchemaError}
+    assert telling == {type(example.error) for example in EXAMPLES}
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=IDS)
+def test_an_error_tells_a_program_the_facts(example):
+    assert {name: getattr(example.error, name) for name in example.facts} == example.facts
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=IDS)
+def test_an_error_tells_a_person_what_happened_and_what_to_do(example):
+    assert not [words for words in example.says if words not in str(example.error)]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=IDS)
+@pytest.mark.parametrize(
+    "travel",
+    [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy],  # noqa: S301
+    ids=["pickle", "copy", "deepcopy"],
+)
+def test_an_error_arrives_whole_in_another_process(example, travel):
+    arrived = travel(example.error)
+    assert type(arrived) is type(example.error)
+    assert str(arrived) == str(example.error)
+    assert vars(arrived) == vars(example.error)
+
+
+def test_code_that_knows_nothing_of_this_library_can_handle_the_errors():
+    for kind in tree():
+        assert issubclass(kind, ValueError) is issubclass(kind, errors.InvalidInput)
+        assert issubclass(kind, LookupError) is issubclass(kind, errors.NotFound)
+
+
+SHOWN = [
+    ("assitant", "'assitant'"),
+    (7, "7"),
+    (-1.5, "-1.5"),
+    (None, "None"),
+    (True, "True"),
+    (float("nan"), "nan"),
+    ("two words", "a str of 9 characters"),
+    ("x" * 21, "a str of 21 characters"),
+    ("sk-abc", "a str of 6 characters"),
+    ("", "a str of 0 characters"),
+    (10**5000, "a number of more than 64 bits"),
+    (-(10**20), "a number of more than 64 bits"),
+    (b"hunter2", "of type bytes"),
+    (["hunter2"], "of type list"),
+    ({"password": "hunter2"}, "of type dict"),
+]
+
+
+def test_of_a_refused_value_only_a_number_or_a_short_word_is_shown():
+    assert [errors.shown(value) for value, _ in SHOWN] == [expected for _, expected in SHOWN]

@@ -1,0 +1,453 @@
+"""The rules of the house, read off the source: who imports whom, who may say what."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+import typing
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentstore.settings import Settings, StoreOptions
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+PACKAGE = CHECKOUT / "agentstore"
+REVISIONS = CHECKOUT / "alembic" / "versions"
+
+LONGEST_MODULE = 400
+LONG = {
+    "dialects.postgresql": "an engine's ways on one page, and the largest statement of all",
+    "repositories.messages": "appending, reading and removing share their queries",
+    "repositories.sessions": "one method for each step of a session's life",
+    "repositories.usage": "records and every sum over them",
+}
+"""Modules that may be longer, and why."""
+
+
+def modules() -> dict[str, Path]:
+    """Give every module of the package by its name without ``agentstore.``."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        if parts[0] != "_alembic":
+            found[".".join(part for part in parts if part != "__init__")] = path
+    return found
+
+
+MODULES = modules()
+
+
+def offenders(rule: Callable[[str], Any]) -> dict[str, Any]:
+    """Give the modules for which the rule finds something, with what it finds."""
+    found = {module or "agentstore": rule(module) for module in MODULES}
+    return {module: what for module, what in found.items() if what}
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def at_runtime(node: ast.AST) -> Iterator[ast.AST]:
+    """Walk what is run, functions included, and leave out what only a type checker reads."""
+    yield node
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        children: list[ast.AST] = [*node.orelse]
+    else:
+        children = [*ast.iter_child_nodes(node)]
+    for child in children:
+        yield from at_runtime(child)
+
+
+def imported(path: Path) -> set[str]:
+    """Give what a file imports: modules by their full names."""
+    found: set[str] = set()
+    for node in at_runtime(parsed(path)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                inside = full.removeprefix("agentstore.") in MODULES
+                found.add(full if inside else str(node.module))
+    return found
+
+
+def ours(path: Path) -> set[str]:
+    return {
+        name.removeprefix("agentstore").removeprefix(".")
+        for name in imported(path)
+        if name.split(".")[0] == "agentstore"
+    }
+
+
+# --- Imports ---------------------------------------------------------------------------------
+
+
+def house() -> dict[str, int]:
+    """Read the storeys of the house in CONTRIBUTING.md, from the top of the drawing down."""
+    text = (CHECKOUT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    drawing = text.partition("## The house")[2].partition("```text\n")[2].partition("```")[0]
+    storeys: dict[str, int] = {}
+    for number, line in enumerate(drawing.splitlines()):
+        # What a storey is for stands in a column of its own.
+        for name in line[:33].split():
+            storeys[name.rstrip("/")] = number
+    return storeys
+
+
+def room(module: str) -> str:
+    """Give the module, or the package, that the drawing of the house names."""
+    return module.split(".")[0]
+
+
+def test_the_drawing_of_the_house_shows_every_room_and_no_other():
+    assert house().keys() == {room(module) for module in MODULES} - {""}
+
+
+def test_imports_go_one_way():
+    storeys = {"": 99, **house()}
+
+    def from_above(module: str) -> set[str]:
+        here = storeys.get(room(module), 99)
+        return {name for name in ours(MODULES[module]) if storeys.get(room(name), 0) > here}
+
+    assert offenders(from_above) == {}
+
+
+def test_nothing_imports_the_package_s_front_door():
+    assert offenders(lambda module: "" in ours(MODULES[module])) == {}
+
+
+def test_the_ground_floor_imports_nothing_of_ours():
+    ground = {module for module, storey in house().items() if storey == 0}
+    assert {"errors", "ids"} <= ground
+    assert offenders(lambda module: module in ground and ours(MODULES[module])) == {}
+
+
+def test_no_two_modules_import_each_other_by_whatever_way_round():
+    graph = {module: ours(path) - {module} for module, path in MODULES.items()}
+    done: set[str] = set()
+
+    def visit(module: str, way: tuple[str, ...]) -> None:
+        assert module not in way, " -> ".join((*way, module))
+        if module not in done:
+            for name in sorted(graph[module]):
+                visit(name, (*way, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+@pytest.mark.parametrize(
+    ("who", "whom"),
+    [
+        ("repositories", "engine"),
+        ("repositories", "migrations"),
+        ("repositories", "runners"),
+        ("migrations", "repositories"),
+        ("dialects", "models"),
+        ("dialects", "repositories"),
+        ("runners", "repositories"),
+        ("recovery", "repositories"),
+    ],
+)
+def test_rooms_that_have_no_business_with_each_other_have_no_door(who, whom):
+    assert who in house()
+    assert whom in house()
+
+    def door(module: str) -> bool:
+        return room(module) == who and whom in {room(name) for name in ours(MODULES[module])}
+
+    assert offenders(door) == {}
+
+
+def test_the_core_imports_no_adapter_and_no_command_line():
+    def edge(module: str) -> set[str]:
+        if room(module) in ("adapters", "cli"):
+            return set()
+        return {room(name) for name in ours(MODULES[module])} & {"adapters", "cli", "testing"}
+
+    assert offenders(edge) == {}
+
+
+@pytest.mark.parametrize("path", sorted(REVISIONS.glob("*.py")), ids=lambda path: path.stem)
+def test_a_revision_imports_nothing_that_moves_on(path):
+    assert ours(path) <= {"revisions"}
+    assert {name.split(".")[0] for name in imported(path)} <= {
+        "__future__",
+        "agentstore",
+        "alembic",
+        "sqlalchemy",
+    }
+
+
+def test_what_the_package_imports_is_what_it_depends_on():
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = {re.split(r"[\[<>=~! ]", line)[0] for line in project["dependencies"]}
+    owners = metadata.packages_distributions()
+    tops = {name.split(".")[0] for path in MODULES.values() for name in imported(path)}
+    foreign = tops - {"agentstore"} - set(sys.stdlib_module_names)
+    assert {owner.lower() for top in foreign for owner in owners[top]} <= wanted
+
+
+LAZY = ("alembic", "mako", "typer", "click", "rich", "psycopg", "aiosqlite")
+
+
+def test_importing_the_package_imports_nothing_that_only_some_need():
+    assert loaded("import agentstore") == ""
+
+
+def test_a_store_that_finds_its_file_at_head_imports_nothing_that_only_some_need(sqlite_template):
+    use = f"""
+from agentstore import Store
+with Store("sqlite:///{sqlite_template}") as store:
+    store.sessions.list()
+"""
+    assert loaded(use) == ""
+
+
+def loaded(code: str) -> str:
+    code += f"\nimport sys; print(*sorted(sys.modules.keys() & {set(LAZY)}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+# --- Engines and SQL -------------------------------------------------------------------------
+
+ENGINE = re.compile(
+    r"(sqlite3?|pysqlite|aiosqlite|postgres(ql)?|pg|psycopg[23]?|asyncpg)([:+]\S*)?"
+)
+DRIVERS = {"sqlite3", "aiosqlite", "psycopg", "asyncpg"}
+MAY_NAME_ENGINES = {
+    ("settings", "sqlite:///agentstore.db"): "the database of whoever names none",
+    ("schema", "sqlite"): "a copy of a table has the original's options for each engine",
+    ("schema", "postgresql"): "the same",
+}
+
+
+def engine_names(module: str) -> set[str]:
+    tree = parsed(MODULES[module])
+    texts = docstrings(tree)
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if id(node) not in texts and ENGINE.fullmatch(node.value):
+                found.add(node.value)
+        elif isinstance(node, ast.Attribute) and node.attr == "name":
+            owner = ast.unparse(node.value)
+            if owner == "dialect" or owner.endswith(".dialect"):
+                found.add(f"{owner}.name")
+    return found
+
+
+def docstrings(tree: ast.Module) -> set[int]:
+    """Give the strings that stand alone as a statement: documentation, not code."""
+    return {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+
+
+def knows_engines(module: str) -> bool:
+    return room(module) in ("dialects", "types", "revisions")
+
+
+def test_outside_the_dialects_no_code_names_an_engine():
+    found = {
+        (module, name)
+        for module in MODULES
+        if not knows_engines(module)
+        for name in engine_names(module)
+    }
+    assert found == MAY_NAME_ENGINES.keys()
+
+
+def test_outside_the_dialects_nothing_imports_a_driver():
+    def drivers(module: str) -> set[str]:
+        if room(module) == "dialects":
+            return set()
+        names = imported(MODULES[module])
+        return {n for n in names if n.split(".")[0] in DRIVERS or "sqlalchemy.dialects" in n}
+
+    assert offenders(drivers) == {}
+
+
+SQL = re.compile(
+    r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH|CREATE|DROP|ALTER|TRUNCATE|EXPLAIN|VACUUM)\s",
+    re.IGNORECASE,
+)
+RAW = {"text", "literal_column", "exec_driver_sql", "execute", "executescript", "DDL"}
+
+
+def built_sql(module: str) -> list[str]:
+    """Find SQL that is put together from pieces of text."""
+    found = []
+    for node in ast.walk(parsed(MODULES[module])):
+        if isinstance(node, ast.JoinedStr):
+            first = node.values[0] if node.values else None
+            if isinstance(first, ast.Constant) and SQL.match(str(first.value)):
+                # A sentence may begin with such a word; a statement does not end in a full stop.
+                found.append(ast.unparse(node))
+        elif isinstance(node, ast.Call) and node.args:
+            function = node.func
+            named = function.attr if isinstance(function, ast.Attribute) else ""
+            named = function.id if isinstance(function, ast.Name) else named
+            plain = isinstance(function, ast.Name) or named not in ("text",)
+            if named in RAW and plain and pieced(node.args[0]):
+                found.append(ast.unparse(node))
+    return sorted(found)
+
+
+def pieced(node: ast.expr) -> bool:
+    """Say whether an expression puts text together."""
+    if isinstance(node, ast.JoinedStr):
+        return True
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod | ast.Add):
+        sides = (node.left, node.right)
+        return any(isinstance(s, ast.JoinedStr | ast.Constant) or pieced(s) for s in sides)
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("format", "join", "replace", "format_map")
+    )
+
+
+PRAGMAS = [
+    "cursor.execute(f'PRAGMA busy_timeout={int(settings.busy_timeout * 1000)}')",
+    "cursor.execute(f'PRAGMA synchronous={settings.synchronous}')",
+    "cursor.execute(f'PRAGMA {pragma}')",
+]
+"""A pragma takes no parameters. These get a number, and names that were checked or are our own."""
+
+
+def test_no_text_is_put_together_to_sql():
+    assert offenders(built_sql) == {"dialects.sqlite": PRAGMAS}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "connection.execute(text(f'SELECT {x}'))",
+        "connection.exec_driver_sql('SELECT %s' % x)",
+        "connection.exec_driver_sql('SELECT ' + x)",
+        "literal_column('{}'.format(x))",
+        "query = f'delete from {x}'",
+    ],
+)
+def test_sql_that_is_put_together_would_be_found(code, tmp_path, monkeypatch):
+    path = tmp_path / "bad.py"
+    path.write_text(code)
+    monkeypatch.setitem(MODULES, "bad", path)
+    assert built_sql("bad")
+
+
+def calls(module: str) -> Iterator[str]:
+    """Give the last words of what a module calls."""
+    for node in ast.walk(parsed(MODULES[module])):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func).rpartition(".")[2]
+
+
+def test_queries_are_in_repositories_and_dialects_only():
+    def queries(module: str) -> set[str]:
+        if room(module) in ("repositories", "dialects", "migrations"):
+            return set()
+        return {"execute", "exec_driver_sql", "executemany"}.intersection(calls(module))
+
+    assert offenders(queries) == {}
+
+
+def test_the_schema_has_one_source_of_change():
+    assert offenders(lambda module: {"create_all", "drop_all"}.intersection(calls(module))) == {}
+
+
+def test_only_the_command_line_prints():
+    assert offenders(lambda module: module != "cli" and "print" in calls(module)) == {}
+
+
+def test_a_repository_never_sleeps_or_ends_a_transaction():
+    forbidden = {"sleep", "commit", "rollback", "close", "connect"}
+
+    def found(module: str) -> set[str]:
+        return forbidden.intersection(calls(module)) if room(module) == "repositories" else set()
+
+    assert offenders(found) == {}
+
+
+# --- Size and words --------------------------------------------------------------------------
+
+
+def test_no_module_is_long_but_those_that_have_a_reason():
+    long = {
+        module
+        for module, path in MODULES.items()
+        if len(path.read_text(encoding="utf-8").splitlines()) > LONGEST_MODULE
+    }
+    assert long == LONG.keys()
+
+
+def test_what_is_public_is_documented():
+    assert offenders(lambda module: [*undocumented(parsed(MODULES[module]), "")]) == {}
+    assert offenders(lambda module: not ast.get_docstring(parsed(MODULES[module]))) == {}
+
+
+def undocumented(node: ast.AST, place: str) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if child.name.startswith("_"):
+                continue
+            name = f"{place}{child.name}"
+            if not ast.get_docstring(child):
+                yield name
+            if isinstance(child, ast.ClassDef):
+                yield from undocumented(child, f"{name}.")
+
+
+def test_what_a_module_says_it_offers_is_there():
+    def missing(module: str) -> list[str]:
+        found = importlib.import_module(f"agentstore.{module}".rstrip("."))
+        names = getattr(found, "__all__", [])
+        return [name for name in names if not hasattr(found, name) or names.count(name) > 1]
+
+    assert offenders(missing) == {}
+
+
+def test_no_name_says_nothing():
+    empty = ("Manager", "Helper", "Util", "Utils", "Handler", "Service", "Processor")
+
+    def found(module: str) -> list[str]:
+        classes = [n for n in ast.walk(parsed(MODULES[module])) if isinstance(n, ast.ClassDef)]
+        return [node.name for node in classes if node.name.endswith(empty)]
+
+    assert offenders(found) == {}
+
+
+# --- Settings --------------------------------------------------------------------------------
+
+
+def test_the_keyword_arguments_of_a_store_are_its_settings():
+    options = typing.get_type_hints(StoreOptions)
+    settings = typing.get_type_hints(Settings)
+    fields = [field.name for field in dataclasses.fields(Settings)]
+    assert options == {name: settings[name] for name in fields}
+    assert [*options] == fields
+
+
+def test_every_setting_has_a_default_and_a_word_of_explanation():
+    Settings()
+    attributes = (inspect.getdoc(Settings) or "").partition("Attributes:\n")[2]
+    documented = re.findall(r"^    (\w+): ", attributes, re.MULTILINE)
+    assert documented == [field.name for field in dataclasses.fields(Settings)]

@@ -1,0 +1,140 @@
+"""What the synchronous store can do, the asynchronous one can do, by the same words."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+from pathlib import Path
+
+import pytest
+
+from agentstore import AsyncStore, Store, aio, repositories, store, testing
+from agentstore.aio import AsyncRepositories, AsyncRepository
+from agentstore.dialects.base import Mode
+from agentstore.repositories.base import Operation, Repository
+from agentstore.store import Repositories
+
+
+class NoRunner:
+    """Stands where a runner would, for those who only look."""
+
+
+SYNC = vars(Repositories(NoRunner()))
+ASYNC = vars(AsyncRepositories(NoRunner()))
+NAMES = sorted(SYNC)
+
+
+def methods(kind: type) -> dict[str, object]:
+    """Give what a class and its bases, short of the common one, offer to callers."""
+    return {
+        name: getattr(kind, name)
+        for name in dir(kind)
+        if not name.startswith("_")
+        and inspect.isfunction(getattr(kind, name))
+        and not hasattr(Repository, name)
+    }
+
+
+def test_both_stores_have_the_same_repositories():
+    assert SYNC.keys() == ASYNC.keys()
+    assert len(SYNC) >= 6
+
+
+def test_the_contract_suite_covers_every_repository():
+    assert sorted(testing.REPOSITORIES) == NAMES
+
+
+def test_every_repository_that_there_is_belongs_to_a_store():
+    offered = {getattr(repositories, name) for name in repositories.__all__}
+    assert offered == {type(repository) for repository in SYNC.values()}
+    classes = {
+        kind
+        for _, kind in inspect.getmembers(aio, inspect.isclass)
+        if issubclass(kind, AsyncRepository) and kind is not AsyncRepository
+    }
+    assert classes == {type(repository) for repository in ASYNC.values()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_asynchronous_repository_lifts_its_own_namesake(name):
+    kind = type(ASYNC[name])
+    assert kind.repository is type(SYNC[name])
+    assert kind.__name__ == f"Async{kind.repository.__name__}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_is_lifted_under_its_own_name(name):
+    own, lifted = methods(type(SYNC[name])), methods(type(ASYNC[name]))
+    assert lifted.keys() == own.keys()
+    for called, method in lifted.items():
+        assert inspect.iscoroutinefunction(method), called
+        assert method.__wrapped__ is own[called], called
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_lifted_method_has_the_same_signature_and_the_same_words(name):
+    own = methods(type(SYNC[name]))
+    for called, method in methods(type(ASYNC[name])).items():
+        assert inspect.signature(method) == inspect.signature(own[called]), called
+        assert method.__doc__ is own[called].__doc__, called
+        assert method.__name__ == called
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_says_what_it_needs_of_a_transaction(name):
+    for called, method in methods(type(SYNC[name])).items():
+        described = getattr(method, "operation", None)
+        assert isinstance(described, Operation), called
+        assert isinstance(described.mode, Mode), called
+        assert not inspect.isgeneratorfunction(described.body), called
+
+
+def offered_by_store(kind: type) -> dict[str, inspect.Signature]:
+    found = {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
+    return {name: inspect.signature(value) for name, value in found.items() if callable(value)}
+
+
+def test_both_stores_offer_the_same_and_the_asynchronous_one_opens_later():
+    own, other = offered_by_store(Store), offered_by_store(AsyncStore)
+    assert other.keys() - own.keys() == {"open"}
+    assert own.keys() <= other.keys()
+    for name, signature in own.items():
+        assert [*signature.parameters] == [*other[name].parameters], name
+
+
+def test_both_stores_are_made_from_the_same_arguments():
+    own, other = inspect.signature(Store), inspect.signature(AsyncStore)
+    assert [*own.parameters] == [*other.parameters]
+    assert own.parameters["options"] == other.parameters["options"]
+
+
+def test_a_transaction_has_the_repositories_of_its_store():
+    with Store("sqlite://") as opened, opened.transaction() as tx:
+        assert sorted(n for n in vars(tx) if not n.startswith("_")) == NAMES
+
+    async def look():
+        async with AsyncStore("sqlite://") as opened, opened.transaction() as tx:
+            assert sorted(n for n in vars(tx) if not n.startswith("_")) == NAMES
+
+    asyncio.run(look())
+
+
+def test_the_words_about_a_store_name_all_of_its_repositories():
+    documented = inspect.getdoc(Store) or ""
+    for name in NAMES:
+        assert f"{name}: See ``{type(SYNC[name]).__name__}``." in documented
+
+
+def test_a_lifted_method_is_one_line():
+    tree = ast.parse(Path(aio.__file__).read_text(encoding="utf-8"))
+    bodies = [
+        node
+        for kind in ast.walk(tree)
+        if isinstance(kind, ast.ClassDef) and kind.name.startswith("Async")
+        for node in kind.body
+        if isinstance(node, ast.Assign) and "lift" in ast.unparse(node.value)
+    ]
+    assert len(bodies) == sum(len(methods(type(repository))) for repository in SYNC.values())
+    assert all(node.end_lineno == node.lineno for node in bodies)
+    assert store.Transaction.__mro__[1] is Repositories

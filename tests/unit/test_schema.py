@@ -1,0 +1,132 @@
+"""The tables: what they are called, who owns their rows, and what makes their keys cheap."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import CheckConstraint, ForeignKeyConstraint, PrimaryKeyConstraint, UniqueConstraint
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from agentstore import models
+from agentstore.schema import MAX_PREFIX, PLAIN, Names, Tables, tables
+
+LONGEST = 63
+"""Bytes of a name that PostgreSQL keeps."""
+
+PLAIN_TABLES = list(models.Base.metadata.sorted_tables)
+RENAMED = [Names("agents"), Names(None, "ag_"), Names("agents", "p" * MAX_PREFIX)]
+
+
+def names_of(metadata):
+    for table in metadata.tables.values():
+        yield table.name
+        for part in (*table.indexes, *table.constraints):
+            assert part.name, f"a nameless part of {table.name}: {part}"
+            yield str(part.name)
+
+
+def test_no_name_is_cut_even_with_the_longest_prefix():
+    prefix = "p" * MAX_PREFIX
+    found = [
+        *names_of(tables(Names("s", prefix)).metadata),
+        f"{prefix}alembic_version_pkc",
+        f"{prefix}activity",
+    ]
+    assert [name for name in found if len(name.encode()) > LONGEST] == []
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize("names", RENAMED, ids=str)
+def test_a_renamed_table_is_the_same_table(names):
+    renamed = tables(names)
+    for plain in PLAIN_TABLES:
+        copy = renamed[plain.name]
+        assert copy is not plain
+        for dialect in (sqlite.dialect(), postgresql.dialect()):
+            assert ddl(copy, names, dialect) == ddl(plain, PLAIN, dialect)
+
+
+def ddl(table, names, dialect):
+    """Give the statements that make a table, as if it had the plain name."""
+    statements = [CreateTable(table), *(CreateIndex(index) for index in table.indexes)]
+    found = []
+    for statement in statements:
+        text = str(statement.compile(dialect=dialect))
+        if names.schema:
+            text = text.replace(f"{names.schema}.", "")
+        if names.prefix:
+            assert names.prefix in text
+            text = text.replace(names.prefix, "")
+        found += [line.strip(" \t,") for line in text.splitlines()]
+    return sorted(found)
+
+
+def test_the_same_names_give_the_same_tables():
+    assert tables(Names("agents", "ag_")) is tables(Names("agents", "ag_"))
+    assert tables(PLAIN).metadata is models.Base.metadata
+    assert tables(Names("agents", "ag_")).metadata is not models.Base.metadata
+
+
+def test_what_is_offered_by_name_is_the_table_of_that_name():
+    offered = [name for name in vars(Tables) if not name.startswith("_")]
+    found = {name: getattr(tables(Names(None, "ag_")), name) for name in offered}
+    assert {name: table.name for name, table in found.items()} == {
+        name: f"ag_{name}" for name in offered
+    }
+    assert {"users", "sessions", "messages", "tool_logs", "tasks"} <= found.keys()
+
+
+@pytest.mark.parametrize("table", PLAIN_TABLES, ids=str)
+def test_a_foreign_key_is_led_by_an_index(table):
+    """Without one, deleting a parent reads every row of the child."""
+    keys = [[column.name for column in table.primary_key.columns]]
+    keys += [
+        [element.name for element in index.expressions if hasattr(element, "name")]
+        for index in table.indexes
+    ]
+    keys += [
+        [column.name for column in constraint.columns]
+        for constraint in table.constraints
+        if isinstance(constraint, UniqueConstraint)
+    ]
+    for foreign in table.foreign_key_constraints:
+        wanted = {*foreign.column_keys}
+        assert any({*key[: len(wanted)]} == wanted for key in keys), foreign.name
+
+
+@pytest.mark.parametrize("table", PLAIN_TABLES, ids=str)
+def test_what_belongs_to_somebody_says_so_itself(table):
+    """Deleting and counting find rows by their owner's column, without a join."""
+    above, owned = {table}, False
+    while above:
+        parents = {k.referred_table for t in above for k in t.foreign_key_constraints} - above
+        owned |= bool(
+            {parent.name for parent in parents} & {"users", "sessions", "checkpoint_threads"}
+        )
+        above = {parent for parent in parents if parent is not table}
+    owners = {"user_id", "session_id", "thread_id"} & {column.name for column in table.columns}
+    assert bool(owners) == owned
+
+
+@pytest.mark.parametrize("table", PLAIN_TABLES, ids=str)
+def test_a_column_that_names_an_owner_is_led_by_an_index(table):
+    keys = [table.primary_key.columns, *(index.columns for index in table.indexes)]
+    first = {next(iter(key)).name for key in keys}
+    owners = {"user_id", "session_id", "thread_id"} & {column.name for column in table.columns}
+    if table.name in ("message_marks", "message_tool_calls", "message_chunks", "attachments"):
+        owners &= {"session_id"}
+    assert owners <= first
+
+
+@pytest.mark.parametrize("table", PLAIN_TABLES, ids=str)
+def test_a_name_says_what_it_names(table):
+    kinds = {
+        PrimaryKeyConstraint: "pk",
+        UniqueConstraint: "uq",
+        CheckConstraint: "ck",
+        ForeignKeyConstraint: "fk",
+    }
+    for constraint in table.constraints:
+        assert str(constraint.name).startswith(f"{kinds[type(constraint)]}_{table.name}")
+    for index in table.indexes:
+        assert str(index.name).startswith((f"ix_{table.name}_", f"uq_{table.name}_"))
