@@ -26,7 +26,7 @@ lint: install
 
 types: install
 	$(BIN)/mypy
-	$(BIN)/basedpyright
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 test: lint types
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term

@@ -319,7 +319,7 @@ class AsyncStore(AsyncRepositories):
         self._unit_runner: AsyncUnitRunner
         if engine is not None:
             self._url = engine.url
-            dialect = adopt_engine(engine, settings)
+            dialect = adopt_engine(engine, settings, asynchronous=True)
             self._unit_runner = GreenletRunner(engine, dialect, settings, owns_engine=False)
         else:
             self._url = parse_url(url)

@@ -263,6 +263,26 @@ def stats(
     _say(f"tokens: {totals.tokens:,}   cost: {totals.cost:f}")
 
 
+@app.command()
+def reindex(
+    url: Url = None, schema: Schema = None, table_prefix: Prefix = "", as_json: AsJson = False
+) -> None:
+    """Make the search index anew, while the database is in use.
+
+    Example: [bold]agentstore reindex --url postgresql://me@localhost/agents[/bold]
+    """
+    database = Database(url, schema, table_prefix)
+    with database.open() as store, _progress(0) as bar:
+        task = bar.add_task("indexing", total=None)
+        messages = store.search.reindex(
+            lambda done, total: bar.update(task, completed=done, total=total)
+        )
+    if as_json:
+        _print_json({"messages": messages})
+    else:
+        _say(f"{messages:,} messages of {database} are indexed.")
+
+
 def print_message(console: Console, message: MessageRecord) -> None:
     """Print one message of a conversation, whatever it holds, as text and never as markup."""
     style = _ROLE_STYLES.get(message.role, "")

@@ -15,7 +15,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from agentstore.dialects import EngineDialect, dialect_for
-from agentstore.errors import UnsupportedUrl
+from agentstore.errors import InvalidInput, UnsupportedUrl
 from agentstore.settings import Settings, default_url
 
 
@@ -75,13 +75,27 @@ def _refusing_odd_urls() -> Iterator[None]:
         raise UnsupportedUrl("This URL has parts that its engine does not understand") from None
 
 
-def adopt_engine(engine: Engine | AsyncEngine, settings: Settings) -> EngineDialect:
+def adopt_engine(
+    engine: Engine | AsyncEngine, settings: Settings, *, asynchronous: bool
+) -> EngineDialect:
     """Prepare an engine of the application's own.
 
     The connection events are added to it, so that on SQLite its transactions, the
     application's included, begin with an explicit BEGIN and foreign keys are enforced.
+
+    Raises:
+        UnsupportedUrl: It is of an engine, or has a driver, that is not supported.
+        InvalidInput: It is for the other kind of store.
     """
+    if isinstance(engine, AsyncEngine) is not asynchronous or engine.dialect.is_async is not (
+        asynchronous
+    ):
+        maker, store = (
+            ("create_async_engine", "Store") if asynchronous else ("create_engine", "AsyncStore")
+        )
+        raise InvalidInput(f"This store needs an engine made by {maker}(); {store} takes this one.")
     sync_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
     dialect = dialect_for(sync_engine.url)
+    dialect.url(sync_engine.url, asynchronous=asynchronous)
     dialect.install(sync_engine, settings, adopted=True)
     return dialect

@@ -17,6 +17,15 @@ class DoNotRetry(Exception):
     """Raised by a handler: the task failed, and there is no use in trying again."""
 
 
+class HandlerExit(Exception):
+    """Carries what a handler in a thread raised that is no ``Exception``, as ``SystemExit``."""
+
+    def __init__(self, raised: BaseException) -> None:
+        """Carry it."""
+        self.raised = raised
+        super().__init__(type(raised).__name__)
+
+
 class Job:
     """One attempt of a task, in a handler's hands.
 
@@ -64,6 +73,8 @@ class Job:
 
 def error_text(error: BaseException) -> str:
     """Say what kind of error it was and what it said, cut where it gets long."""
+    if isinstance(error, HandlerExit):
+        error = error.raised
     try:
         said = str(error)
     except Exception:  # noqa: BLE001 - an application's error may fail at anything

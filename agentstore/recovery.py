@@ -68,7 +68,7 @@ def trouble(dialect: EngineDialect, mode: Mode, error: Exception, *, committing:
         if found.failure is Failure.ROLLED_BACK:
             return Trouble(found.error, repeatable=True, in_doubt=False)
         if found.failure is Failure.DISCONNECTED or error.connection_invalidated:
-            in_doubt = committing or mode is Mode.STATEMENT
+            in_doubt = mode is Mode.STATEMENT or (committing and mode is Mode.WRITE)
             advice = (
                 "Whether the write happened is not known: look, or repeat it with the same "
                 "idempotency_key."
@@ -105,5 +105,6 @@ def pause_before_retry(
         return None
     if not (problem.repeatable or (problem.in_doubt and repeatable)):
         return None
-    longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**attempt)
+    doublings = min(attempt, 10)  # more would change nothing, and overflow at last
+    longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**doublings)
     return random.uniform(0, longest)  # noqa: S311 - jitter, not a secret

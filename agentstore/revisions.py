@@ -15,6 +15,8 @@ from alembic import op
 from alembic.operations import BatchOperations
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
+from agentstore.dialects import search_objects as search_objects
+
 
 class _PlainJson(UserDefinedType[Any]):
     cache_ok = True

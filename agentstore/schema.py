@@ -16,6 +16,7 @@ from typing import Any, cast
 from sqlalchemy import (
     CheckConstraint,
     Column,
+    ColumnElement,
     ForeignKeyConstraint,
     Index,
     MetaData,
@@ -236,7 +237,10 @@ def _copy(table: Table, target: MetaData, names: Names) -> Table:
         where = index.dialect_options["postgresql"].get("where")
         Index(
             named(index),
-            *(replacement_traverse(expression, {}, own_column) for expression in index.expressions),
+            *(
+                replacement_traverse(cast("ColumnElement[Any]", expression), {}, own_column)
+                for expression in index.expressions
+            ),
             unique=index.unique,
             sqlite_where=where,
             postgresql_where=where,

@@ -73,13 +73,21 @@ def _places(text: str, terms: Terms) -> list[tuple[int, int]]:
             last_start, end = places[number + len(term.tokens) - 1]
             if term.prefix:
                 end = min(end, last_start + len(term.tokens[-1]))
-            found.append((start, end) if origin is None else (origin[start], origin[end]))
+            found.append((start, end) if origin is None else _origin(origin, start, end))
     found.sort(key=lambda place: (place[0], -place[1]))
     apart: list[tuple[int, int]] = []
     for place in found:
         if place[0] < place[1] and (not apart or place[0] >= apart[-1][1]):
             apart.append(place)
     return apart
+
+
+def _origin(origin: list[int], start: int, end: int) -> tuple[int, int]:
+    """Say where a piece of the normalized text comes from: whole characters, if parts of them."""
+    last = origin[end - 1]
+    while origin[end] == last and end < len(origin) - 1:
+        end += 1
+    return origin[start], origin[end]
 
 
 def _occurrences(line: str, term: Term) -> Iterator[int]:

@@ -87,7 +87,7 @@ class Store(Repositories):
         tasks: See ``Tasks``.
         usage: See ``Usage``.
         checkpoints: See ``Checkpoints``.
-        search: See ``Search``; messages are found with ``messages.search``.
+        search: See ``Search``.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Store(Repositories):
             dialect = dialect_for(parsed)
             engine = open_engine(parsed, settings)
         else:
-            dialect = adopt_engine(engine, settings)
+            dialect = adopt_engine(engine, settings, asynchronous=False)
         self._engine = engine
         self._closed = False
         self._runner = UnitRunner(engine, dialect, settings)

@@ -16,7 +16,7 @@ from typing import Any
 from agentstore.aio import AsyncStore
 from agentstore.backoff import Backoff
 from agentstore.errors import InvalidInput
-from agentstore.jobs import DoNotRetry, Job, error_text
+from agentstore.jobs import DoNotRetry, HandlerExit, Job
 from agentstore.store import Store
 from agentstore.worker_loop import Handler, WorkerLoop
 
@@ -72,7 +72,8 @@ class Worker(WorkerLoop[Store, Handler]):
         threading.Thread(target=work, name="agentstore-job", daemon=True).start()
         result, error = await done
         if error is not None:
-            raise error if isinstance(error, Exception) else _Ended(error_text(error)) from error
+            # What is no Exception would end the loop, and with it the program.
+            raise error if isinstance(error, Exception) else HandlerExit(error)
         return result
 
     def _reach(self, running: asyncio.Task[None]) -> None:
@@ -105,7 +106,3 @@ class AsyncWorker(WorkerLoop[AsyncStore, AsyncHandler]):
 
     def _reach(self, running: asyncio.Task[None]) -> None:
         running.cancel()
-
-
-class _Ended(Exception):
-    """A handler raised what is no ``Exception``, such as ``SystemExit``."""

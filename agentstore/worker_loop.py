@@ -17,10 +17,9 @@ import asyncio
 import logging
 import os
 import secrets
-import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from agentstore.aio import AsyncStore
@@ -36,13 +35,13 @@ from agentstore.errors import (
 from agentstore.jobs import DoNotRetry, Interruption, Job, error_text
 from agentstore.records import TaskBatch, TaskRecord
 from agentstore.store import Store
+from agentstore.worker_signals import Ear, stopped_by_signals
 
 T = TypeVar("T")
 S = TypeVar("S", Store, AsyncStore)
 Handler = Callable[[Job], Any]
 H = TypeVar("H", bound=Handler)
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _BEATS = 3
 """Heartbeats within a lease: two may be late before it runs out."""
 
@@ -98,7 +97,7 @@ class WorkerLoop(Generic[S, H]):
         self._grace = grace
         self._poll = poll
         self._backoff = backoff
-        self._signal: TaskSignal | None = None
+        self._ear = Ear(self.name, self._queues, self._wake)
         self._jobs: dict[str, tuple[Job, asyncio.Task[None]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = asyncio.Event()
@@ -162,7 +161,7 @@ class WorkerLoop(Generic[S, H]):
         self._until_idle = until_idle
         beating = asyncio.create_task(self._beat())
         try:
-            with self._signals(self._loop):
+            with stopped_by_signals(self._loop, self.stop):
                 try:
                     await self._take_tasks()
                 finally:
@@ -170,7 +169,7 @@ class WorkerLoop(Generic[S, H]):
         finally:
             beating.cancel()
             await asyncio.wait([beating])
-            self._close_signal()
+            self._ear.close()
             self._jobs.clear()
             self._loop = None
 
@@ -179,7 +178,7 @@ class WorkerLoop(Generic[S, H]):
         hungry, looked = True, False
         while not self._stopping:
             now = self._time()
-            if self._signal is None and now >= listen_at:
+            if not self._ear.hears and now >= listen_at:
                 await self._listen()
                 listen_at = now + self._poll
             if now >= rescue_at:
@@ -223,13 +222,12 @@ class WorkerLoop(Generic[S, H]):
         """Wait so long, or until there is room, or a signal, or the worker is to stop."""
         end = self._time() + seconds
         while not self._woken.is_set() and (left := end - self._time()) > 0:
-            watched = self._signal
-            interval = None if watched is None else watched.interval
+            interval = self._ear.interval
             with suppress(TimeoutError):
                 async with asyncio.timeout(left if interval is None else min(left, interval)):
                     await self._woken.wait()
             if interval is not None:
-                self._look()
+                self._ear.look()
         self._woken.clear()
 
     async def _tried(self, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -367,61 +365,10 @@ class WorkerLoop(Generic[S, H]):
             job._interruption = reason
             self._reach(running)
 
-    # --- Being called ----------------------------------------------------------------------
-
     async def _listen(self) -> None:
-        """Open the signal; without one the worker polls, and tries again later."""
         watched: TaskSignal | None = await self._tried("watch")
-        if watched is None:
-            return
-        try:
-            await asyncio.to_thread(watched.open)
-        except DatabaseError as error:
-            _log.warning("%s: not listening (%s)", self.name, type(error).__name__)
-            watched.close()
-            return
-        self._signal = watched
-        if (descriptor := watched.fileno()) is not None:
-            asyncio.get_running_loop().add_reader(descriptor, self._look)
-
-    def _look(self) -> None:
-        """Ask the signal; wake up if something may have happened."""
-        if self._signal is None:
-            return
-        descriptor = self._signal.fileno()
-        try:
-            happened = self._signal.happened(self._queues)
-        except DatabaseError as error:
-            _log.warning("%s: not listening any more (%s)", self.name, type(error).__name__)
-            self._close_signal(descriptor)
-            happened = True
-        if happened:
-            self._wake()
-
-    def _close_signal(self, descriptor: int | None = None) -> None:
-        watched, self._signal = self._signal, None
         if watched is not None:
-            descriptor = watched.fileno() if descriptor is None else descriptor
-            if descriptor is not None and self._loop is not None:
-                self._loop.remove_reader(descriptor)
-            watched.close()
-
-    @contextmanager
-    def _signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Stop on SIGTERM and SIGINT, where this thread is the one that gets them."""
-        installed = []
-        before = {number: signal.getsignal(number) for number in _SIGNALS}
-        for number in _SIGNALS:
-            # Not in the main thread, or a loop that knows no signals: stop() remains.
-            with suppress(ValueError, RuntimeError, NotImplementedError):
-                loop.add_signal_handler(number, self.stop)
-                installed.append(number)
-        try:
-            yield
-        finally:
-            for number in installed:
-                loop.remove_signal_handler(number)
-                signal.signal(number, before[number])
+            await self._ear.open(watched)
 
     def _wake(self) -> None:
         self._woken.set()

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Executable
+    from sqlalchemy import ColumnElement, Executable, Insert, Table
     from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
     from agentstore.dialects.search import SearchIndex
@@ -136,6 +136,12 @@ class EngineDialect(Protocol):
 
     def next_activity(self, tables: Tables, of: str = "sessions") -> ColumnElement[int]:
         """Give a number larger than every ``activity`` in this table, as an expression."""
+
+    def insert_missing(self, table: Table) -> Insert:
+        """Give an INSERT that does nothing where a row with the same key is there already.
+
+        It waits for whoever is writing that key, so that a look afterwards finds the row.
+        """
 
     def lapse_reservations(
         self, connection: Connection, tables: Tables, user_id: str, now: datetime

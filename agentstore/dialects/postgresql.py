@@ -10,44 +10,33 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
-    ARRAY,
-    CTE,
     URL,
-    BigInteger,
     ColumnElement,
     Connection,
     Engine,
-    FromClause,
-    Select,
-    Text,
-    bindparam,
-    cast,
+    Insert,
+    Table,
     event,
     func,
-    insert,
     select,
-    true,
     update,
 )
-from sqlalchemy import (
-    Sequence as DatabaseSequence,
-)
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.schema import CreateSchema
 
 from agentstore import errors
 from agentstore.dialects.base import Appended, Diagnosis, Failure, Mode
+from agentstore.dialects.postgresql_append import append, next_activity
 from agentstore.dialects.postgresql_search import PostgreSQLSearch
 from agentstore.dialects.postgresql_tasks import NotifyingTasks
 from agentstore.dialects.search import SearchIndex
 from agentstore.schema import Names, Tables
 from agentstore.settings import Settings
-from agentstore.types import Json
 
 _LAST_USED = "agentstore_last_used"
 _MIGRATION_LOCK = 0x61676E7473746F72 >> 1
@@ -236,9 +225,11 @@ class PostgreSQL(NotifyingTasks):
 
     def next_activity(self, tables: Tables, of: str = "sessions") -> Any:
         """Take the next of a sequence, which all tables share and nobody waits for."""
-        names = tables.names
-        sequence = DatabaseSequence(f"{names.prefix}activity", schema=names.schema)
-        return sequence.next_value()
+        return next_activity(tables)
+
+    def insert_missing(self, table: Table) -> Insert:
+        """Say ON CONFLICT DO NOTHING."""
+        return postgresql_insert(table).on_conflict_do_nothing()
 
     def lapse_reservations(
         self, connection: Connection, tables: Tables, user_id: str, now: datetime
@@ -282,115 +273,7 @@ class PostgreSQL(NotifyingTasks):
         calls: Sequence[dict[str, Any]],
     ) -> Appended | None:
         """Lock, count and insert in one statement."""
-        many = len(rows) > 1
-        statement = _append_statement(tables, self, many=many, calls=bool(calls))
-        parameters = dict(session)
-        for column in _message_columns(tables):
-            values = [row[column] for row in rows]
-            parameters[f"m_{column}"] = values if many else values[0]
-        for column in _CALL_COLUMNS if calls else ():
-            parameters[f"c_{column}"] = [call[column] for call in calls]
-        landed = connection.execute(statement, parameters).first()
-        if landed is None:
-            return None
-        last_seq, last_turn, branch = landed
-        first_seq = last_seq - session["messages"]
-        first_turn = last_turn - session["users"]
-        for row in rows:
-            row["seq"] += first_seq
-            row["turn"] += first_turn
-            row["branch"] = branch
-        return Appended(branch, last_seq, last_turn)
-
-
-_CALL_COLUMNS = ("message_id", "position", "seq", "name", "call_id")
-
-
-@lru_cache(maxsize=64)
-def _message_columns(tables: Tables) -> tuple[str, ...]:
-    given_by_the_database = {"pk", "session_id", "branch", "created_at"}
-    return tuple(c.name for c in tables.messages.columns if c.name not in given_by_the_database)
-
-
-@lru_cache(maxsize=256)
-def _append_statement(
-    tables: Tables, dialect: PostgreSQL, *, many: bool, calls: bool
-) -> Select[Any]:
-    sessions, messages, tool_calls = tables.sessions, tables.messages, tables.message_tool_calls
-    session_id = bindparam("session_id", type_=sessions.c.id.type)
-    now = bindparam("now", type_=sessions.c.created_at.type)
-    counted = (
-        update(sessions)
-        .where(sessions.c.id == session_id)
-        .values(
-            last_seq=sessions.c.last_seq + bindparam("messages"),
-            turn=sessions.c.turn + bindparam("users"),
-            message_count=sessions.c.message_count + bindparam("messages"),
-            total_tokens=sessions.c.total_tokens + bindparam("tokens"),
-            total_cost=sessions.c.total_cost + bindparam("cost"),
-            activity=dialect.next_activity(tables),
-            last_active_at=now,
-        )
-        .returning(sessions.c.last_seq, sessions.c.turn, sessions.c.active_branch)
-        .cte("counted")
-    )
-    before_seq = counted.c.last_seq - bindparam("messages", type_=BigInteger)
-    before_turn = counted.c.turn - bindparam("users", type_=BigInteger)
-    columns = _message_columns(tables)
-    new, source = _new_rows(
-        {f"m_{c}": messages.c[c].type for c in columns}, "new", counted, many=many
-    )
-    values = {c: new[f"m_{c}"] for c in columns}
-    values["seq"] += before_seq
-    values["turn"] += before_turn
-    values |= {"session_id": session_id, "branch": counted.c.active_branch, "created_at": now}
-    added = (
-        insert(messages)
-        .from_select(list(values), select(*values.values()).select_from(source))
-        .cte("added")
-    )
-    answer = select(counted.c.last_seq, counted.c.turn, counted.c.active_branch).add_cte(added)
-    if calls:
-        new, source = _new_rows(
-            {f"c_{c}": tool_calls.c[c].type for c in _CALL_COLUMNS},
-            "new_calls",
-            counted,
-            many=True,
-        )
-        values = {c: new[f"c_{c}"] for c in _CALL_COLUMNS}
-        values["seq"] += before_seq
-        values["session_id"] = session_id
-        indexed = (
-            insert(tool_calls)
-            .from_select(list(values), select(*values.values()).select_from(source))
-            .cte("indexed")
-        )
-        answer = answer.add_cte(indexed)
-    return answer
-
-
-def _new_rows(
-    types: dict[str, Any], name: str, counted: CTE, *, many: bool
-) -> tuple[dict[str, Any], FromClause]:
-    """Give the columns of new rows and where they come from, beside the counted session:
-    parameters for one row, arrays side by side for many.
-    """
-    if not many:
-        single = {
-            column: cast(bindparam(column, type_=kind), kind) for column, kind in types.items()
-        }
-        return single, counted
-    # JSON travels as text and is cast on arrival, because an array of json has no operators.
-    arrays = [
-        bindparam(column, type_=ARRAY(Text() if isinstance(kind, Json) else kind))
-        for column, kind in types.items()
-    ]
-    rows = func.unnest(*arrays).table_valued(*types, name=name).render_derived()
-    row: dict[str, Any] = {
-        column: cast(rows.c[column], kind) if isinstance(kind, Json) else rows.c[column]
-        for column, kind in types.items()
-    }
-    return row, counted.join(rows, true())
+        return append(connection, tables, session, rows, calls)
 
 
 def _constraint(error: DBAPIError) -> str | None:

@@ -40,7 +40,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy import Column as TableColumn
-from sqlalchemy.dialects.postgresql import TSQUERY, TSVECTOR
+from sqlalchemy.types import UserDefinedType
 
 from agentstore.dialects.search import Change, Entry, IndexState, Phrase, Question, Source
 from agentstore.dialects.search_objects import INDEX, QUEUE, postgresql_objects, state_table
@@ -59,6 +59,22 @@ _ERA = 12
 newest 20 took 33 ms without eras and 0.9 ms with them."""
 
 _LONG = "LONG"
+
+
+class _TsVector(UserDefinedType[str]):
+    """SQLAlchemy's own would import the driver, which a store on SQLite has no use for."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "tsvector"
+
+
+class _TsQuery(UserDefinedType[str]):
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "tsquery"
 
 
 class PostgreSQLSearch:
@@ -89,12 +105,21 @@ class PostgreSQLSearch:
         return IndexState(row.segmentation, newest, min(waiting, count_to), ())
 
     def take(
-        self, connection: Connection, tables: Tables, limit: int, *, new: bool = True
+        self,
+        connection: Connection,
+        tables: Tables,
+        segmentation: str,
+        limit: int,
+        *,
+        new: bool = True,
     ) -> list[Change]:
         """Take the queue first, then go on with the walk; the lock on the state is the turn."""
         queue, state, messages = _queue(tables.names), _state(tables.names), tables.messages.c
-        turn = select(state.c.indexed_through, state.c.walk_through).with_for_update()
-        through, walk_through = connection.execute(turn).one()
+        columns = (state.c.segmentation, state.c.indexed_through, state.c.walk_through)
+        turn = connection.execute(select(*columns).with_for_update()).first()
+        if turn is None or turn.segmentation != segmentation:
+            return []
+        through, walk_through = turn.indexed_through, turn.walk_through
         oldest = select(queue.c.pk).order_by(queue.c.pk).limit(limit)
         taken = delete(queue).where(queue.c.pk.in_(oldest)).returning(queue.c.message_pk)
         pks = set(connection.execute(taken).scalars())
@@ -129,7 +154,7 @@ class PostgreSQLSearch:
         index = _index(tables.names)
         rows = [row for entry in added for row in _parts(entry)]
         if rows:
-            words = cast(bindparam("words_", type_=Text), TSVECTOR)
+            words = cast(bindparam("words_", type_=Text), _TsVector())
             connection.execute(insert(index).values(words=words), rows)
 
     def candidates(
@@ -167,15 +192,13 @@ class PostgreSQLSearch:
             if name in missing:
                 connection.exec_driver_sql(statement)
         state, queue, index = _state(names), _queue(names), _index(names)
-        connection.execute(select(state.c.indexed_through).with_for_update())
+        turn = connection.execute(select(state.c.number).with_for_update()).first()
         connection.execute(delete(index))
-        connection.execute(delete(state))
         newest = select(func.coalesce(func.max(tables.messages.c.pk), 0)).scalar_subquery()
-        connection.execute(
-            insert(state).values(
-                number=1, segmentation=segmentation, indexed_through=0, walk_through=newest
-            )
-        )
+        # The row is kept, because others may be waiting for the lock on it.
+        anew = {"segmentation": segmentation, "indexed_through": 0, "walk_through": newest}
+        row = insert(state).values(number=1, **anew) if turn is None else update(state).values(anew)
+        connection.execute(row)
         # What the walk will come to need not wait in the queue; what is not committed yet must.
         through = select(state.c.walk_through).scalar_subquery()
         there = select(tables.messages.c.pk).scalar_subquery()
@@ -227,7 +250,7 @@ def _found(tables: Tables, phrases: int, *, joined: bool) -> Select[Any]:
 
 
 def _holds(index: Table, parameter: str) -> ColumnElement[bool]:
-    query = cast(bindparam(parameter, type_=Text), TSQUERY)
+    query = cast(bindparam(parameter, type_=Text), _TsQuery())
     return index.c.words.op("@@", is_comparison=True)(query)
 
 
@@ -340,5 +363,5 @@ def _index(names: Names) -> Table:
         MetaData(schema=names.schema),
         TableColumn("message_pk", BigInteger, primary_key=True),
         TableColumn("part", Integer, primary_key=True),
-        TableColumn("words", TSVECTOR),
+        TableColumn("words", _TsVector()),
     )

@@ -7,26 +7,25 @@ transaction commits, and never if that is rolled back; equal ones of a transacti
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
-from psycopg import OperationalError, pq, sql
-from psycopg.conninfo import make_conninfo
 from sqlalchemy import (
     ColumnElement,
     Connection,
     DateTime,
     Executable,
     Function,
+    Text,
     case,
     func,
     literal_column,
     select,
 )
+from sqlalchemy import cast as sql_cast
 from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
-from agentstore import errors
 from agentstore.dialects.signals import TaskSignal
 from agentstore.encoding import encode_text
 from agentstore.schema import Tables
@@ -49,7 +48,7 @@ class NotifyingTasks:
         changed = statement.cte("changed").c
         queue = case((changed.status == _PENDING, changed.queue), else_=_ANY_QUEUE)
         told = (
-            select(_notify(tables, queue))
+            select(func.count(sql_cast(_notify(tables, queue), Text)))  # of however many rows
             .where((changed.status == _PENDING) | changed.alone_in_session)
             .scalar_subquery()
         )
@@ -66,9 +65,11 @@ class NotifyingTasks:
 
     def task_signal(self, connection: Connection, tables: Tables) -> TaskSignal:
         """Listen on a connection of its own, made as this one was."""
-        driver: Any = connection.connection.driver_connection
-        parameters = make_conninfo("", **driver.info.get_parameters())
-        return ListeningSignal(parameters, driver.info.password, _channel(tables))
+        # Imported here, with the driver that it needs: whoever is on SQLite does without both.
+        from agentstore.dialects.postgresql_signal import ListeningSignal
+
+        info = cast("Any", connection.connection.driver_connection).info
+        return ListeningSignal(info.get_parameters(), info.password, _channel(tables))
 
 
 def _channel(tables: Tables) -> str:
@@ -82,65 +83,3 @@ def _channel(tables: Tables) -> str:
 
 def _notify(tables: Tables, queue: Any) -> Function[Any]:
     return func.pg_notify(_channel(tables), queue)
-
-
-class ListeningSignal:
-    """A connection of its own that listens.
-
-    It works on libpq itself, which a Store's connections and an AsyncStore's have in common.
-    """
-
-    interval: float | None = None
-
-    def __init__(self, parameters: str, password: str, channel: str) -> None:
-        """Listen on this channel of the server of these connection parameters."""
-        self._parameters = parameters
-        self._password = password
-        self._channel = channel
-        self._connection: pq.abc.PGconn | None = None
-
-    def __repr__(self) -> str:
-        """Name the channel only."""
-        return f"ListeningSignal({self._channel!r})"
-
-    def open(self) -> None:
-        """Connect and listen."""
-        complete = make_conninfo(self._parameters, password=self._password or None)
-        connection = pq.PGconn.connect(complete.encode("utf-8"))
-        self._connection = connection
-        if connection.status != pq.ConnStatus.OK:
-            raise self._broken()
-        listen = sql.SQL("LISTEN {}").format(sql.Identifier(self._channel))
-        if connection.exec_(listen.as_bytes()).status != pq.ExecStatus.COMMAND_OK:
-            raise self._broken()
-
-    def fileno(self) -> int | None:
-        """Give the socket."""
-        return None if self._connection is None else self._connection.socket
-
-    def happened(self, queues: Collection[str]) -> bool:
-        """Read what has arrived."""
-        if self._connection is None:
-            raise self._broken()
-        meant = {encode_text(queue).encode("utf-8") for queue in queues} | {b""}
-        found = False
-        try:
-            self._connection.consume_input()
-            while (notification := self._connection.notifies()) is not None:
-                found = found or notification.extra in meant
-        except OperationalError as error:
-            raise self._broken() from error
-        return found
-
-    def close(self) -> None:
-        """Disconnect."""
-        if self._connection is not None:
-            self._connection.finish()
-            self._connection = None
-
-    def _broken(self) -> errors.DatabaseError:
-        self.close()
-        return errors.DatabaseUnreachable(
-            "The connection that listens for tasks broke, or could not be made; workers look "
-            "without it. Check that the server runs and takes one more connection."
-        )

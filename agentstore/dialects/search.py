@@ -111,7 +111,13 @@ class SearchIndex(Protocol):
         """
 
     def take(
-        self, connection: Connection, tables: Tables, limit: int, *, new: bool = True
+        self,
+        connection: Connection,
+        tables: Tables,
+        segmentation: str,
+        limit: int,
+        *,
+        new: bool = True,
     ) -> list[Change]:
         """Take up to so many changes that wait; ``write`` must follow in this transaction.
 
@@ -120,6 +126,7 @@ class SearchIndex(Protocol):
         Args:
             connection: In a write transaction.
             tables: The tables.
+            segmentation: Take nothing if the index is of another version by now.
             limit: How many.
             new: Whether messages that were never indexed count too.
         """

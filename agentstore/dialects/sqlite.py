@@ -21,10 +21,12 @@ from sqlalchemy import (
     AsyncAdaptedQueuePool,
     ColumnElement,
     Connection,
+    Dialect,
     Engine,
     ExceptionContext,
     Insert,
     QueuePool,
+    Table,
     Text,
     bindparam,
     event,
@@ -34,15 +36,16 @@ from sqlalchemy import (
     type_coerce,
     update,
 )
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
-from sqlalchemy.sql.dml import ReturningUpdate
 
 from agentstore import errors
 from agentstore.dialects.base import Appended, Diagnosis, Failure, Mode
 from agentstore.dialects.search import SearchIndex
 from agentstore.dialects.sqlite_search import SQLiteSearch
 from agentstore.dialects.sqlite_tasks import FileTasks
+from agentstore.prepared import Prepared
 from agentstore.schema import Names, Tables
 from agentstore.settings import Settings
 
@@ -215,6 +218,10 @@ class SQLite(FileTasks):
         column = tables[of].c.activity
         return select(func.coalesce(func.max(column), 0) + 1).scalar_subquery()
 
+    def insert_missing(self, table: Table) -> Insert:
+        """Say ON CONFLICT DO NOTHING."""
+        return sqlite_insert(table).on_conflict_do_nothing()
+
     def lapse_reservations(
         self, connection: Connection, tables: Tables, user_id: str, now: datetime
     ) -> int:
@@ -247,8 +254,8 @@ class SQLite(FileTasks):
         calls: Sequence[dict[str, Any]],
     ) -> Appended | None:
         """Count on the session's row, then insert."""
-        statements = _append_statements(tables, self)
-        counted = connection.execute(statements[0], session).first()
+        count, add, index = _append_statements(tables, self, connection.dialect)
+        counted = count.execute(connection, session).first()
         if counted is None:
             return None
         last_seq, last_turn, branch = counted
@@ -258,18 +265,18 @@ class SQLite(FileTasks):
             row["seq"] += first_seq
             row["turn"] += first_turn
             row["branch"] = branch
-        connection.execute(statements[1], rows)
+        add.execute_many(connection, rows)
         if calls:
             for call in calls:
                 call["seq"] += first_seq
-            connection.execute(statements[2], calls)
+            index.execute_many(connection, calls)
         return Appended(branch, last_seq, last_turn)
 
 
 @lru_cache(maxsize=64)
 def _append_statements(
-    tables: Tables, dialect: SQLite
-) -> tuple[ReturningUpdate[Any], Insert, Insert]:
+    tables: Tables, dialect: SQLite, driver: Dialect
+) -> tuple[Prepared, Prepared, Prepared]:
     sessions = tables.sessions
     count = (
         update(sessions)
@@ -285,7 +292,13 @@ def _append_statements(
         )
         .returning(sessions.c.last_seq, sessions.c.turn, sessions.c.active_branch)
     )
-    return count, insert(tables.messages).inline(), insert(tables.message_tool_calls).inline()
+    columns = [column.name for column in tables.messages.columns if column.name != "pk"]
+    calls = [column.name for column in tables.message_tool_calls.columns]
+    return (
+        Prepared(count, driver),
+        Prepared(insert(tables.messages).inline(), driver, columns),
+        Prepared(insert(tables.message_tool_calls).inline(), driver, calls),
+    )
 
 
 def _first_statement(connection: Connection) -> str | None:

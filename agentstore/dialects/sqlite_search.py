@@ -35,6 +35,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.schema import DropTable
 
 from agentstore.dialects.search import Change, Entry, IndexState, Question, Source
 from agentstore.dialects.search_objects import INDEX, QUEUE, sqlite_objects, state_table
@@ -73,10 +74,19 @@ class SQLiteSearch:
         return IndexState(row.segmentation, newest, min(waiting, count_to), ())
 
     def take(
-        self, connection: Connection, tables: Tables, limit: int, *, new: bool = True
+        self,
+        connection: Connection,
+        tables: Tables,
+        segmentation: str,
+        limit: int,
+        *,
+        new: bool = True,
     ) -> list[Change]:
         """Take the queue first; of several changes of one message the oldest says what is in."""
         queue, state = _queue(tables.names), _state(tables.names)
+        turn = connection.execute(select(state.c.segmentation, state.c.indexed_through)).first()
+        if turn is None or turn.segmentation != segmentation:
+            return []
         oldest = (
             select(func.min(queue.c.pk)).group_by(queue.c.message_pk).limit(limit).scalar_subquery()
         )
@@ -98,7 +108,7 @@ class SQLiteSearch:
         if not new or len(changes) >= limit:
             return changes
         messages = tables.messages.c
-        through = connection.execute(select(state.c.indexed_through)).scalar_one()
+        through = turn.indexed_through
         query = (
             _source_columns(tables)
             .where(messages.pk > through)
@@ -148,10 +158,10 @@ class SQLiteSearch:
         objects = sqlite_objects(names.prefix)
         index, _ = _index(names)
         missing = set(_missing(connection, names))
-        if INDEX not in missing:
-            connection.exec_driver_sql(f"DROP TABLE {index.name}")
+        if index.name not in missing:
+            connection.execute(DropTable(Table(index.name, MetaData())))
         for name, statement in objects.items():
-            if name in missing or name == INDEX:
+            if name in missing or name == index.name:
                 connection.exec_driver_sql(statement)
         connection.execute(delete(_queue(names)))
         state = _state(names)

@@ -14,7 +14,6 @@ from agentstore.states import TASK_STATUSES
 
 _PENDING = text("status = 'pending'")
 _RUNNING = text("status = 'running'")
-_PENDING_ALONE = text("status = 'pending' AND alone_in_session")
 _RUNNING_ALONE = text("status = 'running' AND alone_in_session")
 _IDEMPOTENT = text("idempotency_key IS NOT NULL")
 _OF_A_MESSAGE = text("message_id IS NOT NULL")
@@ -29,6 +28,7 @@ class ToolLog(Base):
         Index(None, "session_id", "pk"),
         Index(None, "session_id", "tool", "pk"),
         Index(None, "tool", "pk"),
+        Index(None, "tool", "created_at", "pk"),
         Index(None, "created_at", "pk"),
         Index(None, "session_id", "created_at", "pk"),
         Index(None, "message_id", sqlite_where=_OF_A_MESSAGE, postgresql_where=_OF_A_MESSAGE),
@@ -160,12 +160,4 @@ Index(
     Task.run_at,  # last, so that what is not due yet is passed over without reading its row
     sqlite_where=_PENDING,
     postgresql_where=_PENDING,
-)
-Index(
-    "ix_tasks_alone",
-    Task.session_id,
-    Task.priority.desc(),
-    Task.pk,
-    sqlite_where=_PENDING_ALONE,
-    postgresql_where=_PENDING_ALONE,
 )

@@ -31,7 +31,7 @@ from agentstore.errors import InvalidCursor, InvalidInput
 from agentstore.paging import Cursors, check_limit
 from agentstore.records import Page
 from agentstore.schema import Tables
-from agentstore.types import UtcDateTime
+from agentstore.types import UtcDateTime, require_utc
 from agentstore.unit import Runner, Unit
 
 R = TypeVar("R", bound="Repository")
@@ -201,6 +201,25 @@ def one_page(
     return Page(tuple(record(row) for row in rows[:limit]), following)
 
 
+def window(
+    column: ColumnElement[datetime], since: datetime | None, until: datetime | None
+) -> list[ColumnElement[bool]]:
+    """Give the conditions of a window of time: from ``since`` on, before ``until``.
+
+    Either both ends or none: SQLite counts a range with one end for a quarter of the table,
+    however short it is, and then reads all of the table instead.
+
+    Raises:
+        NaiveDatetime: ``since`` or ``until`` has no time zone.
+    """
+    if since is None and until is None:
+        return []
+    begins = _FIRST if since is None else require_utc("since", since)
+    ends = column <= _LAST if until is None else column < require_utc("until", until)
+    return [column >= begins, ends]
+
+
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -230,5 +249,6 @@ __all__ = [
     "one_page",
     "reads",
     "reads_snapshot",
+    "window",
     "writes",
 ]

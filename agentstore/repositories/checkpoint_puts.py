@@ -148,21 +148,16 @@ def enter_thread(
         NotFound: There is no such user or session.
         WrongOwner: The thread belongs to another one.
     """
-    entered = unit.connection.execute(
-        _enter(unit.tables, unit.dialect), {"wanted": thread_id, "lines": lines}
-    ).first()
+    enter, counted = _enter(unit.tables, unit.dialect), {"wanted": thread_id, "lines": lines}
+    entered = unit.connection.execute(enter, counted).first()
     if entered is None:
         _require_owners(unit, owners)
-        unit.connection.execute(
-            insert(unit.tables.checkpoint_threads).values(
-                id=thread_id,
-                **owners,
-                activity=unit.dialect.next_activity(unit.tables, "checkpoint_threads"),
-                last_line=lines,
-                created_at=unit.now(),
-            )
-        )
-        return 1
+        activity = unit.dialect.next_activity(unit.tables, "checkpoint_threads")
+        thread = {"id": thread_id, **owners, "activity": activity, "created_at": unit.now()}
+        # Another caller may be making it; then this one waits, and goes on in that one's.
+        making = unit.dialect.insert_missing(unit.tables.checkpoint_threads)
+        unit.connection.execute(making.values(thread))
+        entered = unit.connection.execute(enter, counted).one()
     wanted = {column: owner for column, owner in owners.items() if owner is not None}
     missing = {}
     for column, owner in wanted.items():

@@ -5,7 +5,7 @@ score and its snippet come from this code alone, so they are equal on both engin
 
 Order ``recent`` is that of the row numbers, the last created first. Order ``relevance`` takes
 the hits in blocks of the most recent 500, the best of a block first: so its cost is bounded
-where a word is in a tenth of all messages, and its pages never overlap while others write.
+where a word is in a tenth of all messages, and its pages hold each hit once while others write.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class _Search:
         by_relevance = self._asked.order == "relevance"
         key = None
         if self._asked.cursor is not None:
-            key = self._cursors.read(self._asked.cursor, 3 if by_relevance else 1)
+            key = self._cursors.read(self._asked.cursor, 4 if by_relevance else 1)
         question = self._question() if self._asked.terms else None
         if question is None:
             return Page((), None)
@@ -217,21 +217,25 @@ class _Search:
         return found[:limit], self._cursors.make([found[limit - 1].message_pk])
 
     def _best(self, question: Question, key: list[int] | None) -> tuple[list[_Match], str | None]:
+        # A block is bounded below, too, by what it was on the page before: a hit that is deleted
+        # must not pull one of the next block in, past the place where this page begins.
         limit = self._asked.limit
-        top, micros, last = key or (self._newest + 1, MAX_INTEGER, 0)
+        top, bottom, micros, last = key or (self._newest + 1, -1, MAX_INTEGER, 0)
         found: list[_Match] = []
         place: list[int] = []
         while True:
             block, rest = self._matches(question, top, BLOCK)
+            if bottom < 0:
+                bottom = rest
             for match in sorted(block, key=lambda m: (-m.micros, -m.message_pk)):
-                if (match.micros, match.message_pk) < (micros, last):
+                if match.message_pk >= bottom and (match.micros, match.message_pk) < (micros, last):
                     if len(found) == limit:
                         return found, self._cursors.make(place)
                     found.append(match)
-                    place = [top, match.micros, match.message_pk]
-            if not rest:
+                    place = [top, bottom, match.micros, match.message_pk]
+            if not bottom:
                 return found, None
-            top, micros, last = rest, MAX_INTEGER, 0
+            top, bottom, micros, last = bottom, -1, MAX_INTEGER, 0
 
     def _matches(self, question: Question, before: int, count: int) -> tuple[list[_Match], int]:
         """Give so many of the newest hits under a row number, and where to go on, 0 if nowhere."""

@@ -8,11 +8,12 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Literal
 
-from sqlalchemy import Row, Select, bindparam, delete, func, select, update
+from sqlalchemy import Dialect, Select, bindparam, delete, func, select, update
 
 from agentstore import validation
 from agentstore.errors import AlreadyExists, InvalidInput, LimitOutOfRange, NotFound, shown
 from agentstore.paging import Cursors, check_limit
+from agentstore.prepared import Prepared
 from agentstore.records import MessageRecord, Page, SearchHit
 from agentstore.repositories import finding
 from agentstore.repositories.base import (
@@ -500,12 +501,12 @@ class Messages(Repository):
                 found[row.external_id] = message_record(row)
         return found
 
-    def _last_rows(self, session_id: str, count: int | None) -> Sequence[Row[Any]]:
+    def _last_rows(self, session_id: str, count: int | None) -> Sequence[tuple[Any, ...]]:
         parameters: dict[str, Any] = {"session_id": session_id}
         if count is not None:
             parameters["count"] = count
-        query = _last(self.tables, everything=count is None)
-        rows = self.connection.execute(query, parameters).all()
+        query = _last(self.tables, self.connection.dialect, everything=count is None)
+        rows = query.fetch(self.connection, parameters)
         if not rows:
             self._require_session(session_id)
         return rows
@@ -619,7 +620,8 @@ def _calls_wanted(records: Sequence[MessageRecord]) -> set[str]:
     made: set[str] = set()
     wanted: set[str] = set()
     for record in records:
-        made |= _calls_made(record)
+        if record.tool_calls:
+            made |= _calls_made(record)
         if record.role == "tool" and record.tool_call_id and record.tool_call_id not in made:
             wanted.add(record.tool_call_id)
     return wanted
@@ -675,9 +677,9 @@ def _of_active_branch(tables: Tables) -> Select[Any]:
 
 
 @lru_cache(maxsize=64)
-def _last(tables: Tables, *, everything: bool) -> Select[Any]:
+def _last(tables: Tables, driver: Dialect, *, everything: bool) -> Prepared:
     query = _of_active_branch(tables).order_by(tables.messages.c.seq.desc())
-    return query if everything else query.limit(bindparam("count"))
+    return Prepared(query if everything else query.limit(bindparam("count")), driver)
 
 
 def message_record(row: Any) -> MessageRecord:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, delete, or_, select
+from sqlalchemy import ColumnElement, CompoundSelect, Select, Table, delete, select, union
 
 from agentstore.errors import NotFound
 from agentstore.records import DeletionReceipt
@@ -42,9 +42,8 @@ def delete_owned(unit: Unit, kind: str, key: str) -> DeletionReceipt:
         every = select(theirs.pk).where(theirs.user_id == key).order_by(theirs.pk)
         connection.execute(every.with_for_update())
     threads = tables.checkpoint_threads
-    threads_of = _owned(tables, threads, kind, key)
-    assert threads_of is not None
-    put_into = select(threads.c.pk).where(threads_of).order_by(threads.c.pk)
+    of_them = threads.c.id.in_(_threads(tables, kind, key))
+    put_into = select(threads.c.pk).where(of_them).order_by(threads.c.pk)
     connection.execute(put_into.with_for_update())
     prefix = len(tables.names.prefix)
     attached = _attached_blobs(unit, kind, key)
@@ -66,23 +65,38 @@ def delete_owned(unit: Unit, kind: str, key: str) -> DeletionReceipt:
 def _owned(tables: Tables, table: Table, kind: str, key: str) -> ColumnElement[bool] | None:
     """Give the condition under which a row of the table belongs to the user or session."""
     columns = table.c
-    by_session: Any = key
-    if kind == "user":
-        sessions = tables.sessions.c
-        by_session = select(sessions.id).where(sessions.user_id == key).scalar_subquery()
-    owners = []
-    if kind == "user" and "user_id" in columns:
-        owners.append(columns.user_id == key)
-    if "session_id" in columns:
-        owners.append(
-            columns.session_id.in_(by_session) if kind == "user" else columns.session_id == key
-        )
+    if table is tables.checkpoint_threads:
+        return columns.id.in_(_threads(tables, kind, key))
     if "thread_id" in columns:
-        threads = tables.checkpoint_threads
-        owned = _owned(tables, threads, kind, key)
-        assert owned is not None
-        owners.append(columns.thread_id.in_(select(threads.c.id).where(owned)))
-    return or_(*owners) if owners else None
+        return columns.thread_id.in_(_threads(tables, kind, key))
+    if kind == "user" and "user_id" in columns:
+        return columns.user_id == key
+    if "session_id" in columns:
+        return (
+            columns.session_id.in_(_sessions(tables, key))
+            if kind == "user"
+            else (columns.session_id == key)
+        )
+    return None
+
+
+def _sessions(tables: Tables, user_id: str) -> Select[Any]:
+    return select(tables.sessions.c.id).where(tables.sessions.c.user_id == user_id)
+
+
+def _threads(tables: Tables, kind: str, key: str) -> Select[Any] | CompoundSelect[Any]:
+    """Select the ids of the threads that the user or the session has.
+
+    A user's are theirs, or of their sessions: a UNION, for PostgreSQL reads the whole table where
+    an OR joins a column and a subquery.
+    """
+    threads = tables.checkpoint_threads.c
+    if kind == "session":
+        return select(threads.id).where(threads.session_id == key)
+    of_sessions = threads.session_id.in_(_sessions(tables, key))
+    return union(
+        select(threads.id).where(threads.user_id == key), select(threads.id).where(of_sessions)
+    )
 
 
 def _attached_blobs(unit: Unit, kind: str, key: str) -> list[str]:

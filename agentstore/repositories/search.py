@@ -82,8 +82,11 @@ class Search(Repository):
         """
         total = yield Step(Mode.WRITE, _reset)
         done = 0
-        while taken := (yield Step(Mode.WRITE, drain)):
-            done += taken
+        while True:
+            taken, indexed = yield Step(Mode.WRITE, _drain)
+            if not taken:
+                break
+            done += indexed
             if progress is not None:
                 progress(done, max(done, total))
         yield Step(Mode.WRITE, _tidy)
@@ -107,7 +110,8 @@ def drain(unit: Unit) -> int:
     Raises:
         SearchIndexStale: The index is damaged, or of another version; nothing was taken.
     """
-    return _drain(unit, new=True)
+    taken, _ = _drain(unit)
+    return taken
 
 
 def forget_deleted(unit: Unit) -> None:
@@ -121,20 +125,21 @@ def forget_deleted(unit: Unit) -> None:
         return
     state = index.state(unit.connection, unit.tables, 1)
     if state.pending and trouble_with(state) is None:
-        while _drain(unit, new=False) == BATCH:
+        while _drain(unit, new=False)[0] == BATCH:
             pass
 
 
-def _drain(unit: Unit, *, new: bool) -> int:
+def _drain(unit: Unit, *, new: bool = True) -> tuple[int, int]:
+    """Take one batch; give the number of changes, and of messages that are in the index now."""
     index = unit.dialect.search
     state = index.state(unit.connection, unit.tables, 1)
     if (problem := trouble_with(state)) is not None:
         raise SearchIndexStale(problem, state.pending)
-    changes = index.take(unit.connection, unit.tables, BATCH, new=new)
+    changes = index.take(unit.connection, unit.tables, VERSION, BATCH, new=new)
     removed = _entries((change.message_pk, change.before) for change in changes)
     added = _entries((change.message_pk, change.after) for change in changes)
     index.write(unit.connection, unit.tables, removed, added)
-    return len(changes)
+    return len(changes), len(added)
 
 
 def _entries(sources: Iterable[tuple[int, Source | None]]) -> list[Entry]:

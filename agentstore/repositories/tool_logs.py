@@ -24,9 +24,16 @@ from agentstore.errors import AgentStoreError, InvalidInput, NotFound, WrongSess
 from agentstore.ids import new_id
 from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.records import Page, ToolLogRecord, ToolStats
-from agentstore.repositories.base import Repository, appends, insert_where, one_page, reads
+from agentstore.repositories.base import (
+    Repository,
+    appends,
+    insert_where,
+    one_page,
+    reads,
+    window,
+)
 from agentstore.schema import Tables
-from agentstore.types import iso, require_utc
+from agentstore.types import iso
 
 
 class ToolLogs(Repository):
@@ -129,10 +136,10 @@ class ToolLogs(Repository):
             NaiveDatetime: ``since`` or ``until`` has no time zone.
         """
         logs = self.tables.tool_logs
-        window = _window(logs.c.created_at, since, until)
-        query = select(logs).where(*_of(self.tables, session_id, tool), *window)
+        in_window = window(logs.c.created_at, since, until)
+        query = select(logs).where(*_of(self.tables, session_id, tool), *in_window)
         cursors = Cursors("tool logs", session_id, tool, _text(since), _text(until))
-        key = [logs.c.created_at, logs.c.pk] if window else [logs.c.pk]
+        key = [logs.c.created_at, logs.c.pk] if in_window else [logs.c.pk]
         return one_page(self.connection, query, key, cursors, limit, cursor, tool_log_record)
 
     @reads
@@ -149,8 +156,8 @@ class ToolLogs(Repository):
         The arguments are those of ``list``.
         """
         logs = self.tables.tool_logs
-        window = _window(logs.c.created_at, since, until)
-        return tool_stats(self, [*_of(self.tables, session_id, tool), *window])
+        in_window = window(logs.c.created_at, since, until)
+        return tool_stats(self, [*_of(self.tables, session_id, tool), *in_window])
 
     def _why_not(self, session_id: str, message_id: str | None) -> AgentStoreError:
         sessions = self.tables.sessions.c
@@ -233,17 +240,6 @@ def _of(tables: Tables, session_id: str | None, tool: str | None) -> list[Column
         conditions.append(logs.session_id == validation.text("session_id", session_id))
     if tool is not None:
         conditions.append(logs.tool == validation.key("tool", tool))
-    return conditions
-
-
-def _window(
-    column: ColumnElement[datetime], since: datetime | None, until: datetime | None
-) -> list[ColumnElement[bool]]:
-    conditions: list[ColumnElement[bool]] = []
-    if since is not None:
-        conditions.append(column >= require_utc("since", since))
-    if until is not None:
-        conditions.append(column < require_utc("until", until))
     return conditions
 
 

@@ -23,10 +23,17 @@ from sqlalchemy import (
 from sqlalchemy.sql.dml import ReturningInsert
 
 from agentstore import validation
-from agentstore.errors import InvalidInput, NotFound
+from agentstore.errors import InvalidInput, NotFound, shown
 from agentstore.ids import new_id
 from agentstore.records import DatabaseTotals, UsageRecord, UsageSum, UserStats
-from agentstore.repositories.base import Repository, appends, reads, reads_snapshot, writes
+from agentstore.repositories.base import (
+    Repository,
+    appends,
+    reads,
+    reads_snapshot,
+    window,
+    writes,
+)
 from agentstore.repositories.tool_logs import tool_stats
 from agentstore.schema import Tables
 from agentstore.types import Nanos, from_nanos, require_utc
@@ -59,7 +66,7 @@ class Usage(Repository):
             InvalidInput: The number of days is not positive.
         """
         if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= _MAX_DAYS:
-            raise InvalidInput(f"days is {days!r}; pass a number above 0, up to {_MAX_DAYS}.")
+            raise InvalidInput(f"days is {shown(days)}; pass a number above 0, up to {_MAX_DAYS}.")
         end = (
             self.unit.now() + timedelta(microseconds=1)
             if until is None
@@ -229,7 +236,7 @@ class Usage(Repository):
         """
         if dimension not in get_args(Dimension):
             raise InvalidInput(
-                f"dimension is {dimension!r}; use one of {', '.join(get_args(Dimension))}."
+                f"dimension is {shown(dimension)}; use one of {', '.join(get_args(Dimension))}."
             )
         if dimension in ("turn", "branch") and session_id is None:
             raise InvalidInput(f"Sums by {dimension} need a session_id.")
@@ -266,10 +273,7 @@ class Usage(Repository):
             query = query.where(used.model == validation.text("model", model))
         if branch is not None:
             query = query.where(used.branch == validation.amount("branch", branch))
-        if since is not None:
-            query = query.where(used.created_at >= require_utc("since", since))
-        if until is not None:
-            query = query.where(used.created_at < require_utc("until", until))
+        query = query.where(*window(used.created_at, since, until))
         if dimension != "total":
             query = query.group_by(key)
         sums = [

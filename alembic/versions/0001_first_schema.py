@@ -276,14 +276,6 @@ def upgrade() -> None:
         unique("id"),
     )
     place.index(
-        "alone",
-        "tasks",
-        "session_id",
-        "priority DESC",
-        "pk",
-        where="status = 'pending' AND alone_in_session",
-    )
-    place.index(
         "claim", "tasks", "queue", "priority DESC", "pk", "run_at", where="status = 'pending'"
     )
     place.index("due", "tasks", "queue", "run_at", where="status = 'pending'")
@@ -558,6 +550,7 @@ def upgrade() -> None:
     place.index("session_id_created_at_pk", "tool_logs", "session_id", "created_at", "pk")
     place.index("session_id_pk", "tool_logs", "session_id", "pk")
     place.index("session_id_tool_pk", "tool_logs", "session_id", "tool", "pk")
+    place.index("tool_created_at_pk", "tool_logs", "tool", "created_at", "pk")
     place.index("tool_pk", "tool_logs", "tool", "pk")
     if place.on_postgresql:
         op.execute(CreateSequence(Sequence(place.table("activity"), schema=place.schema)))

@@ -10,13 +10,7 @@ Revises: 0001
 import sqlalchemy as sa
 from alembic import op
 
-from agentstore.dialects.search_objects import (
-    postgresql_drops,
-    postgresql_objects,
-    sqlite_drops,
-    sqlite_objects,
-)
-from agentstore.revisions import Place
+from agentstore.revisions import TEXT, WHOLE, Place, search_objects
 
 revision = "0002"
 down_revision = "0001"
@@ -31,9 +25,9 @@ def upgrade() -> None:
     """Create the index, its queue and its triggers; then note which messages are to be walked."""
     place = Place()
     if place.on_postgresql:
-        objects = postgresql_objects(place.schema, place.prefix)
+        objects = search_objects.postgresql_objects(place.schema, place.prefix)
     else:
-        objects = sqlite_objects(place.prefix)
+        objects = search_objects.sqlite_objects(place.prefix)
     for statement in objects.values():
         op.execute(statement)
     newest = None
@@ -42,7 +36,10 @@ def upgrade() -> None:
         newest = sa.select(sa.func.coalesce(sa.func.max(messages.c.pk), 0)).scalar_subquery()
     state = sa.table(
         place.table("search_state"),
-        *map(sa.column, ("number", "segmentation", "indexed_through", "walk_through")),
+        sa.column("number", WHOLE),
+        sa.column("segmentation", TEXT),
+        sa.column("indexed_through", WHOLE),
+        sa.column("walk_through", WHOLE),
         schema=place.schema,
     )
     op.execute(
@@ -59,9 +56,9 @@ def downgrade() -> None:
     """Drop all of it; messages stay as they are."""
     place = Place()
     drops = (
-        postgresql_drops(place.schema, place.prefix)
+        search_objects.postgresql_drops(place.schema, place.prefix)
         if place.on_postgresql
-        else sqlite_drops(place.prefix)
+        else search_objects.sqlite_drops(place.prefix)
     )
     for statement in drops:
         op.execute(statement)

@@ -11,14 +11,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from psycopg import sql
 from sqlalchemy import event
 
-from agentstore import Store
+from agentstore import Store, migrations
 from agentstore.errors import (
-    AgentStoreError,
     ConnectionLost,
     DatabaseBusy,
-    DatabaseError,
     DatabaseUnreachable,
 )
 from tests.conftest import DRIVERS, VERSIONS, Place, Servers
@@ -31,9 +30,18 @@ NEVER = 3600.0
 PASSWORD = "open-sesame"  # noqa: S105 - nobody's
 
 
-@pytest.fixture(params=[d for d in DRIVERS if d.engine == "postgresql"], ids=lambda d: d.name)
+POSTGRESQL_DRIVERS = [pytest.param(d, id=d.name) for d in DRIVERS if d.engine == "postgresql"]
+
+
+@pytest.fixture(scope="module", params=POSTGRESQL_DRIVERS)
 def place(request: pytest.FixtureRequest, servers: Servers) -> Place:
-    """A PostgreSQL database at head, by each of its drivers."""
+    """A PostgreSQL database at head, by each of its drivers; the tests share it."""
+    return Place(request.param, servers.new_database(VERSIONS[0]))
+
+
+@pytest.fixture(params=POSTGRESQL_DRIVERS)
+def own_place(request: pytest.FixtureRequest, servers: Servers) -> Place:
+    """The same for a test that changes the database's settings."""
     return Place(request.param, servers.new_database(VERSIONS[0]))
 
 
@@ -68,7 +76,7 @@ def test_idle_connections_that_died_are_replaced_before_they_are_used(place: Pla
     with place.open(ping_after=0) as store:
         session = store.sessions.create()
         fill_pool(store, 3)
-        assert drop_connections(place.url) == 3
+        assert drop_connections(place.url) >= 3
         store.messages.save(session.id, "user", "one")
         assert drop_connections(place.url) >= 1
         with store.transaction() as tx:
@@ -82,7 +90,7 @@ def test_a_read_on_a_dead_connection_is_repeated_silently(
     place: Place, store: Any, session: Any
 ) -> None:
     fill_pool(store, 4)
-    assert drop_connections(place.url) == 4
+    assert drop_connections(place.url) >= 4
     assert store.sessions.get(session.id) == session
     assert drop_connections(place.url) >= 1
     assert store.sessions.verify(session.id).agree
@@ -383,10 +391,8 @@ def own_server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(params=[d for d in DRIVERS if d.engine == "postgresql"], ids=lambda d: d.name)
+@pytest.fixture(params=POSTGRESQL_DRIVERS)
 def stoppable(request: pytest.FixtureRequest, own_server: Server) -> Place:
-    from agentstore import migrations
-
     name = f"stoppable_{request.param.name.replace('-', '_')}"
     own_server.create_database(name)
     url = own_server._url(name).replace("postgres@", f"postgres:{PASSWORD}@")
@@ -466,35 +472,31 @@ def test_a_server_that_does_not_answer_is_given_up_after_the_timeout() -> None:
             Store(f"postgresql://someone:{PASSWORD}@{host}:{port}/nothing", connect_timeout=1)
 
 
-def test_a_server_without_a_place_left_is_unreachable(place: Place, session: Any) -> None:
-    with connect(place.url) as admin:
-        name = admin.info.dbname
-        admin.execute(f'ALTER DATABASE "{name}" CONNECTION LIMIT 0')  # type: ignore[arg-type]
-        admin.execute("CREATE ROLE plain LOGIN") if not admin.execute(
-            "SELECT 1 FROM pg_roles WHERE rolname = 'plain'"
-        ).fetchone() else None
-    url = place.url.replace("postgres@", "plain@")
-    with pytest.raises(DatabaseError, match="connection"):
-        place.driver.open(url)
+def test_a_database_that_takes_no_more_connections_is_unreachable(own_place: Place) -> None:
+    with connect(own_place.url) as admin:
+        name = sql.Identifier(admin.info.dbname)
+        admin.execute(sql.SQL("ALTER DATABASE {} CONNECTION LIMIT 0").format(name))
+        if not admin.execute("SELECT 1 FROM pg_roles WHERE rolname = 'plain'").fetchone():
+            admin.execute("CREATE ROLE plain LOGIN")
+    with pytest.raises(DatabaseUnreachable, match="too many connections"):
+        own_place.driver.open(own_place.url.replace("postgres@", "plain@"))
 
 
-def test_a_statement_that_the_server_cuts_short_is_a_typed_error(place: Place) -> None:
-    with connect(place.url) as admin:
-        name = admin.info.dbname
-        admin.execute(
-            f"ALTER DATABASE \"{name}\" SET idle_in_transaction_session_timeout = '50ms'"  # type: ignore[arg-type]
-        )
-    with place.open() as store:
+def test_a_transaction_that_the_server_ends_for_its_length_is_lost(own_place: Place) -> None:
+    with connect(own_place.url) as admin:
+        name = sql.Identifier(admin.info.dbname)
+        setting = "ALTER DATABASE {} SET idle_in_transaction_session_timeout = '50ms'"
+        admin.execute(sql.SQL(setting).format(name))
+    with own_place.open() as store:
         session = store.sessions.create()
-        with pytest.raises(AgentStoreError) as caught, store.transaction() as tx:
+        with pytest.raises(ConnectionLost) as caught, store.transaction() as tx:
             tx.messages.save(session.id, "user", "lost")
-            with connect(place.url) as admin:
+            with connect(own_place.url) as admin:
                 while admin.execute(
                     "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() "
                     "AND state = 'idle in transaction'"
                 ).fetchone():
                     pass
             tx.messages.save(session.id, "user", "lost too")
-        assert isinstance(caught.value, ConnectionLost)
         assert not caught.value.in_doubt
         assert contents(store, session.id) == []

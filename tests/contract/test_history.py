@@ -228,6 +228,8 @@ def test_long_call_ids_are_told_apart_to_their_last_character(store, session):
     assert store.messages.history(session.id, 1) == saved[9:]
     answer = store.messages.save(session.id, "tool", tool_call_id=long + "1")
     assert store.messages.history(session.id, 1) == [*saved, answer]
+    orphan = store.messages.save(session.id, "tool", tool_call_id=long + "3")
+    assert store.messages.history(session.id, 1) == [orphan]
 
 
 def test_more_results_without_a_call_than_one_statement_can_ask_for_are_no_trouble(store, session):

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import make_url
 
 from agentstore import Store, migrations
+from tests.conftest import VERSIONS, Servers
 from tests.programs.workers import Worker, run_together
 
 PROCESSES = 8
@@ -86,20 +87,28 @@ def test_eight_processes_that_migrate_one_empty_database_together_all_succeed(
     write_together(workers[:2], empty_url, 2)
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def killable_url(request: pytest.FixtureRequest, servers: Servers, tmp_path: Path) -> str:
+    """An empty SQLite file, or a PostgreSQL database at head."""
+    if request.param == "postgresql":
+        return servers.new_database(VERSIONS[0])
+    return f"sqlite:///{tmp_path / 'killed.db'}"
+
+
 @pytest.mark.crash
-def test_a_killed_process_loses_nothing_that_was_acknowledged(engine_url: str) -> None:
+def test_a_killed_process_loses_nothing_that_was_acknowledged(killable_url: str) -> None:
     rng = random.Random(0)  # noqa: S311 - the points at which to kill
-    with Store(engine_url) as store:
+    with Store(killable_url) as store:
         session_id = store.sessions.create().id
     acknowledged: list[str] = []
     with ExitStack() as stack:
         for worker in [stack.enter_context(Worker()) for _ in range(10)]:
-            worker.prepare("append", url=engine_url, session_id=session_id)
+            worker.prepare("append", url=killable_url, session_id=session_id)
             worker.go()
             for _ in range(rng.randint(1, 60)):
                 acknowledged += worker.answer()["acknowledged"]
             acknowledged += [id for said in worker.kill_and_read() for id in said["acknowledged"]]
-    with Store(engine_url) as store:
+    with Store(killable_url) as store:
         history = store.messages.history(session_id, None)
         assert [m.seq for m in history] == list(range(1, len(history) + 1))
         assert set(acknowledged) <= {m.id for m in history}
@@ -116,21 +125,8 @@ def test_a_killed_process_loses_nothing_that_was_acknowledged(engine_url: str) -
             assert places == {f"{place} of {size}" for place in range(1, size + 1)}
         # Each process died with at most one unit, of up to two messages, on its way.
         assert len(history) - len(acknowledged) <= 10 * 2
-
-
-@pytest.mark.crash
-def test_a_killed_process_leaves_a_sound_sqlite_file(tmp_path: Path) -> None:
-    path = tmp_path / "killed.db"
-    url = f"sqlite:///{path}"
-    with Store(url) as store:
-        session_id = store.sessions.create().id
-    with Worker() as worker:
-        worker.prepare("append", url=url, session_id=session_id)
-        worker.go()
-        for _ in range(20):
-            worker.answer()
-        worker.kill_and_read()
-    connection = sqlite3.connect(make_url(url).database or "")
-    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
-    connection.close()
+    if killable_url.startswith("sqlite"):
+        connection = sqlite3.connect(str(make_url(killable_url).database))
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        connection.close()

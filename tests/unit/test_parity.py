@@ -84,6 +84,9 @@ def test_a_lifted_method_has_the_same_signature_and_the_same_words(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_method_says_what_it_needs_of_a_transaction(name):
     for called, method in methods(type(SYNC[name])).items():
+        if (steps := getattr(method, "steps", None)) is not None:
+            assert inspect.isgeneratorfunction(steps), called  # each step says so itself
+            continue
         described = getattr(method, "operation", None)
         assert isinstance(described, Operation), called
         assert isinstance(described.mode, Mode), called

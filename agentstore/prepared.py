@@ -1,0 +1,92 @@
+"""Statements compiled once, for the few paths that are hot.
+
+SQLAlchemy looks a statement up anew at each execution, by a key that it makes of the whole
+statement, and wraps each value of a result. Here its compiler, types and connection are used as
+ever, but the text and the order of the parameters are kept, and rows come as the driver gives
+them. What such a statement cannot have: lists to expand, ``execution_options`` of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Dialect, Executable, Select
+from sqlalchemy.sql.compiler import SQLCompiler
+
+Parameters = Mapping[str, Any]
+
+
+class Prepared:
+    """A statement as one dialect's driver takes it."""
+
+    __slots__ = ("_bind", "_read", "_sql")
+
+    def __init__(
+        self, statement: Executable, dialect: Dialect, columns: Sequence[str] | None = None
+    ) -> None:
+        """Compile; ``columns`` are those that an INSERT writes."""
+        compiled = statement.compile(dialect=dialect, column_keys=columns)  # type: ignore[attr-defined]
+        assert isinstance(compiled, SQLCompiler)
+        self._sql = str(compiled)
+        self._bind = _binder(compiled, dialect)
+        self._read = _readers(statement, dialect)
+
+    def execute(self, connection: Connection, parameters: Parameters) -> Any:
+        """Run it; give the result, whose values are the driver's own."""
+        return connection.exec_driver_sql(self._sql, self._bind(parameters))
+
+    def fetch(self, connection: Connection, parameters: Parameters) -> list[tuple[Any, ...]]:
+        """Run it; give the rows, their values as the columns' types say."""
+        rows = self.execute(connection, parameters).all()
+        if not rows:
+            return []
+        # By columns, not by rows: a type is looked up once, and most columns are mostly empty.
+        columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
+        for position, read in self._read:
+            columns[position] = [None if v is None else read(v) for v in columns[position]]
+        return list(zip(*columns, strict=True))
+
+    def execute_many(self, connection: Connection, parameters: Sequence[Parameters]) -> None:
+        """Run it for each; there is no result."""
+        connection.exec_driver_sql(self._sql, list(map(self._bind, parameters)))
+
+
+def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], Any]:
+    """Make what turns parameters into the driver's: in order where it numbers them, else by name.
+
+    A bind that has a value of its own, such as the 1 in ``n + 1``, is a constant; it has no name.
+    """
+    order = compiled.positiontup
+    plan: list[tuple[str | None, Any, Callable[[Any], Any] | None]] = []
+    for name in compiled.binds if order is None else order:
+        bind = compiled.binds[name]
+        process = bind.type.dialect_impl(dialect).bind_processor(dialect)
+        if bind.required:
+            plan.append((name, None, process))
+        else:
+            value = compiled.params[name]
+            plan.append((None, value if process is None else process(value), None))
+
+    def values(parameters: Parameters) -> tuple[Any, ...]:
+        return tuple(
+            [
+                constant
+                if name is None
+                else parameters[name]
+                if process is None
+                else process(parameters[name])
+                for name, constant, process in plan
+            ]
+        )
+
+    if order is not None:
+        return values
+    names = list(compiled.binds)
+    return lambda parameters: dict(zip(names, values(parameters), strict=True))
+
+
+def _readers(statement: Any, dialect: Dialect) -> list[tuple[int, Callable[[Any], Any]]]:
+    columns = statement.selected_columns if isinstance(statement, Select) else ()
+    found = [c.type.dialect_impl(dialect).result_processor(dialect, None) for c in columns]
+    return [(position, read) for position, read in enumerate(found) if read is not None]

@@ -1,0 +1,638 @@
+"""A database with rows in every table, and a call of every public method, for the plan tests.
+
+One value in fifty is *rare*: one session, one status, one queue, one tool. What is asked for is
+rare, as it is in a table that has grown, and what all of its rows have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, text
+
+from agentstore import Store, errors
+from agentstore.preferences import digest
+from agentstore.schema import PLAIN, tables
+from tests.migrations.support import value_for
+
+USERS = SESSIONS = THREADS = 3_000
+MESSAGES, OTHERS = 12_000, 5_000
+
+NOW = datetime.now(UTC)
+LIVE = "live"
+"""A session and a thread that are made by calls, so that all of their rows agree."""
+
+
+def is_rare(n: int) -> bool:
+    return n % 100 in (6, 57)
+
+
+def rarely(rare: Any, *usual: Any) -> Callable[[int], Any]:
+    return lambda n: rare if is_rare(n) else usual[n % len(usual)]
+
+
+def in_session(n: int) -> str:
+    return "session-0" if is_rare(n) else f"session-{n % SESSIONS}"
+
+
+def ago(n: int) -> datetime:
+    return NOW - timedelta(minutes=n + 1)
+
+
+def numbered(name: str, modulus: int = 10**9) -> Callable[[int], str]:
+    return lambda n: f"{name}-{n % modulus}"
+
+
+def always(value: Any) -> Callable[[int], Any]:
+    return lambda n: value
+
+
+def is_running_alone(n: int) -> bool:
+    return n % 50 == 9 and 1_000 <= n < 4_000
+
+
+def status_of_task(n: int) -> str:
+    if is_running_alone(n):
+        return "running"
+    if is_rare(n):
+        return "failed"
+    return {11: "pending", 12: "pending", 13: "dead"}.get(n % 50, "completed")
+
+
+# --- Rows ------------------------------------------------------------------------------------
+
+Columns = dict[str, Callable[[int], Any]]
+
+ROWS: dict[str, tuple[int, Columns]] = {
+    "users": (
+        USERS,
+        {
+            "id": numbered("user"),
+            "email": numbered("mail", 300),
+            "quota_total": always(10**9),
+            "quota_used": always(0),
+            "quota_reserved": always(0),
+            "created_at": ago,
+        },
+    ),
+    "user_preferences": (
+        2 * USERS,
+        {
+            "digest": lambda n: digest(("theme",), n % 300 + n % 2),
+            "user_id": lambda n: f"user-{n // 2}",
+        },
+    ),
+    "api_keys": (
+        USERS,
+        {
+            "id": numbered("key"),
+            "user_id": numbered("user", 300),
+            "prefix": lambda n: f"{n:012x}",
+            "revoked_at": always(None),
+            "expires_at": always(None),
+        },
+    ),
+    "quota_reservations": (
+        USERS,
+        {
+            "id": numbered("reservation"),
+            "user_id": numbered("user", 300),
+            "expires_at": always(NOW + timedelta(days=1)),
+            "lapsed": always(False),
+        },
+    ),
+    "sessions": (
+        SESSIONS,
+        {
+            "id": numbered("session"),
+            "user_id": lambda n: "user-7" if n == 0 or is_rare(n) else f"user-{n % 300}",
+            "status": rarely("paused", "active", "completed"),
+            "activity": lambda n: n,
+            "active_branch": always(0),
+            "last_branch": always(0),
+            "last_seq": always(MESSAGES),
+            "message_count": always(MESSAGES),
+            "total_tokens": always(10**9),
+            "ttl_seconds": always(None),
+            "expires_at": always(None),
+            "created_at": ago,
+        },
+    ),
+    "session_data": (SESSIONS, {"session_id": numbered("session")}),
+    "summaries": (SESSIONS, {"session_id": numbered("session"), "branch": always(0)}),
+    "branches": (
+        SESSIONS,
+        {
+            "session_id": numbered("session"),
+            "number": always(0),
+            "name": always("main"),
+            "parent": always(None),
+        },
+    ),
+    "messages": (
+        MESSAGES,
+        {
+            "id": numbered("message"),
+            "session_id": in_session,
+            "branch": always(0),
+            "seq": lambda n: n + 1,
+            "turn": lambda n: n // 4,
+            "role": lambda n: ("user", "assistant", "tool", "assistant")[n % 4],
+            "status": always("complete"),
+            "content": rarely("a rare word", "the usual words", "other words"),
+            "created_at": ago,
+            "external_id": lambda n: f"external-{n}" if n % 2 else None,
+            "idempotency_key": lambda n: f"key-{n}" if n % 3 == 0 else None,
+            "tool_call_id": lambda n: f"call-{n - 1}" if n % 4 == 2 else None,
+            "tool_calls": always(None),
+            "blocks": always(None),
+            "chat_keys": always(None),
+        },
+    ),
+    "message_tool_calls": (
+        MESSAGES // 2,
+        {
+            "message_id": lambda n: f"message-{2 * n}",
+            "position": always(0),
+            "session_id": lambda n: in_session(2 * n),
+            "seq": lambda n: 2 * n + 1,
+            "name": lambda n: rarely("rare", "search", "shell")(2 * n),
+            "call_id": lambda n: f"call-{2 * n}",
+        },
+    ),
+    "message_marks": (
+        OTHERS,
+        {
+            "message_id": numbered("message"),
+            "mark": rarely("rare", "hint"),
+            "session_id": in_session,
+            "seq": lambda n: n + 1,
+        },
+    ),
+    "message_chunks": (
+        OTHERS,
+        {"message_id": numbered("message"), "position": always(0), "session_id": in_session},
+    ),
+    "blobs": (OTHERS, {"digest": lambda n: f"{n:064x}"}),
+    "attachments": (
+        OTHERS,
+        {
+            "id": numbered("attachment"),
+            "message_id": numbered("message"),
+            "session_id": in_session,
+            "digest": lambda n: f"{n:064x}",
+        },
+    ),
+    "tool_logs": (
+        OTHERS,
+        {
+            "id": numbered("log"),
+            "session_id": in_session,
+            "message_id": lambda n: f"message-{n}" if n % 2 else None,
+            "tool": rarely("rare", "search", "shell"),
+            "elapsed_ms": float,
+            "created_at": ago,
+        },
+    ),
+    "tasks": (
+        OTHERS,
+        {
+            "id": numbered("task"),
+            "session_id": lambda n: f"session-{n - 999}" if is_running_alone(n) else in_session(n),
+            "queue": rarely("rare", "default", "mail"),
+            "kind": rarely("rare", "work"),
+            "status": status_of_task,
+            "priority": lambda n: n % 7,
+            "run_at": ago,
+            "alone_in_session": is_running_alone,
+            "cancel_requested": always(False),
+            "lease_expires_at": lambda n: NOW + timedelta(days=1) if is_running_alone(n) else None,
+            "worker": always(None),
+            "idempotency_key": lambda n: f"key-{n}" if n % 2 else None,
+            "created_at": ago,
+        },
+    ),
+    "turn_usage": (
+        OTHERS,
+        {
+            "id": numbered("used"),
+            "session_id": in_session,
+            "branch": always(0),
+            "turn": lambda n: n // 4,
+            "model": rarely("rare", "small", "large"),
+            "created_at": ago,
+        },
+    ),
+    "checkpoint_threads": (
+        THREADS,
+        {
+            "id": numbered("thread"),
+            "user_id": rarely("user-7", *(f"user-{n}" for n in range(300))),
+            "session_id": in_session,
+            "activity": lambda n: n,
+            "last_line": always(1),
+            "created_at": ago,
+        },
+    ),
+    "checkpoints": (
+        2 * THREADS,
+        {
+            "thread_id": lambda n: f"thread-{n // 2}",
+            "namespace": always(""),
+            "id": numbered("checkpoint"),
+            "parent_id": lambda n: f"checkpoint-{n - 1}" if n % 2 else None,
+            "step": lambda n: n % 2,
+            "run_id": rarely("rare", *(f"run-{n}" for n in range(1000))),
+            "created_at": ago,
+        },
+    ),
+    "checkpoint_values": (
+        THREADS,
+        {
+            "thread_id": numbered("thread"),
+            "line": always(1),
+            "length": always(1),
+            "start": always(0),
+            "base_line": always(None),
+            "base_length": always(None),
+        },
+    ),
+    "checkpoint_entries": (
+        2 * THREADS,
+        {
+            "checkpoint_pk": lambda n: n + 1,
+            "name": always("messages"),
+            "thread_id": lambda n: f"thread-{n // 2}",
+            "line": always(1),
+            "length": always(1),
+        },
+    ),
+    "checkpoint_writes": (
+        2 * THREADS,
+        {
+            "thread_id": lambda n: f"thread-{n // 2}",
+            "namespace": always(""),
+            "checkpoint_id": numbered("checkpoint"),
+            "task_id": always("task"),
+            "position": always(0),
+        },
+    ),
+}
+"""How many rows of which table there are, and what is in the columns that matter."""
+
+
+def rows_for(name: str) -> list[dict[str, Any]]:
+    count, given = ROWS[name]
+    table = tables(PLAIN)[name]
+    assert given.keys() <= {column.name for column in table.columns}, name
+    same = {
+        column.name: value_for(table, column)
+        for column in table.columns
+        if column.name not in given and column.name != "pk"
+    }
+    return [same | {column: make(n) for column, make in given.items()} for n in range(count)]
+
+
+def fill(store: Store) -> None:
+    """Put rows into every table, make what is made by calls, and let the engine count."""
+    assert ROWS.keys() == {table.name for table in tables(PLAIN).metadata.sorted_tables}
+    on_a_server = store._engine.dialect.name == "postgresql"
+    with store._engine.begin() as connection:
+        if on_a_server:
+            # These rows are known to fit, and checking each costs more than writing it.
+            connection.exec_driver_sql("SET LOCAL session_replication_role = replica")
+        for table in tables(PLAIN).metadata.sorted_tables:
+            connection.execute(insert(table), rows_for(table.name))
+        if on_a_server:
+            connection.execute(text(f"SELECT setval('activity', {10 * SESSIONS})"))
+    store.search.reindex()
+    a_session(store, LIVE)
+    parts = [{"role": "user", "content": "hello"}]
+    for step in range(20):
+        store.checkpoints.put(
+            LIVE, {"messages": parts * step}, f"{LIVE}-{step}", session_id=LIVE, run_id=LIVE
+        )
+    with store._engine.connect() as connection:
+        connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("ANALYZE")
+
+
+# --- Calls -----------------------------------------------------------------------------------
+
+Prepare = Callable[[Store], Callable[[], Any]]
+"""Makes what a call needs, and gives the call."""
+
+
+def method(store: Store, name: str) -> Callable[..., Any]:
+    repository, _, called = name.partition(".")
+    found: Callable[..., Any] = getattr(getattr(store, repository), called)
+    return found
+
+
+def call(name: str, /, *arguments: Any, **options: Any) -> dict[str, Prepare]:
+    """Call a method once."""
+    return {"": lambda store: partial(method(store, name), *arguments, **options)}
+
+
+def each(name: str, /, *arguments: Any, **filters: Any) -> dict[str, Prepare]:
+    """Call a method with each combination of filters."""
+
+    def case(chosen: tuple[str, ...]) -> Prepare:
+        options = {key: filters[key] for key in chosen}
+        return lambda store: partial(method(store, name), *arguments, **options)
+
+    return {", ".join(chosen): case(chosen) for chosen in subsets(filters)}
+
+
+def listing(
+    name: str, /, *arguments: Any, cursor: str = "cursor", **filters: Any
+) -> dict[str, Prepare]:
+    """Call a method that pages with each combination of filters, for two pages."""
+
+    def case(chosen: tuple[str, ...]) -> Prepare:
+        def prepare(store: Store) -> Callable[[], None]:
+            options = {key: filters[key] for key in chosen} | {"limit": 2}
+            listed = partial(method(store, name), *arguments, **options)
+
+            def pages() -> None:
+                first = listed()
+                assert first.next_cursor, f"too few rows for a second page: {name}, {chosen}"
+                listed(**{cursor: first.next_cursor})
+
+            return pages
+
+        return prepare
+
+    return {", ".join(chosen): case(chosen) for chosen in subsets(filters)}
+
+
+def subsets(filters: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for size in range(len(filters) + 1):
+        yield from combinations(filters, size)
+
+
+def on_a_new(
+    make: Callable[[Store], Any], name: str, /, *more: Any, **options: Any
+) -> dict[str, Prepare]:
+    """Call a method on something that is made for it."""
+
+    def prepare(store: Store) -> Callable[[], Any]:
+        return partial(method(store, name), make(store), *more, **options)
+
+    return {"": prepare}
+
+
+def also(label: str, prepare: Prepare) -> dict[str, Prepare]:
+    """Call a method in another way."""
+    return {label: prepare}
+
+
+def refused(kind: type[Exception], work: Callable[[], Any]) -> Callable[[], None]:
+    def run() -> None:
+        with pytest.raises(kind):
+            work()
+
+    return run
+
+
+def a_user(store: Store) -> str:
+    user = store.users.create("New", preferences={"a": {"b": 1}}, quota_total=1_000)
+    session = store.sessions.create(user.id)
+    store.messages.save(session.id, "user", "hello")
+    return user.id
+
+
+def a_session(store: Store, id: str | None = None) -> str:
+    session = store.sessions.create("user-7", id=id)
+    store.messages.save_many(session.id, [{"role": "user", "content": "hello"}] * 3)
+    return session.id
+
+
+def a_paused_session(store: Store) -> str:
+    return store.sessions.pause(a_session(store)).id
+
+
+def a_waiting_session(store: Store) -> str:
+    return store.sessions.wait_for_user(a_session(store), "Well?").id
+
+
+def messages_of_a_new_session(store: Store) -> list[str]:
+    return [message.id for message in store.messages.history(a_session(store))]
+
+
+def far_calls(store: Store) -> str:
+    """Make a session whose last message answers a call from long before."""
+    session = store.sessions.create("user-7")
+    store.messages.save(session.id, "assistant", tool_calls=[{"id": "far", "name": "x"}])
+    store.messages.save_many(session.id, [{"role": "user", "content": "wait"}] * 20)
+    store.messages.save(session.id, "tool", "done", tool_call_id="far")
+    return session.id
+
+
+def a_task(store: Store) -> str:
+    return store.tasks.create("session-7", "work").id
+
+
+def a_running_task(store: Store) -> str:
+    return store.tasks.start(a_task(store)).id
+
+
+def a_paused_task(store: Store) -> str:
+    return store.tasks.pause(a_task(store)).id
+
+
+def a_failed_task(store: Store) -> str:
+    return store.tasks.fail(a_running_task(store), "no").id
+
+
+def claimed(store: Store, **options: Any) -> Any:
+    store.tasks.create("session-7", "work", queue="claimed", **options)
+    (task,) = store.tasks.claim("worker", queues="claimed", lease=options.get("lease", 60.0))
+    return task
+
+
+def a_reservation(store: Store) -> str:
+    return store.users.reserve_quota("user-7", 10).id
+
+
+def an_api_key(store: Store) -> str:
+    return store.users.issue_api_key("user-7").record.id
+
+
+def a_poor_user(store: Store) -> str:
+    return store.users.create("Poor", quota_total=1).id
+
+
+def a_thread(store: Store) -> str:
+    thread = f"thread of {store.sessions.create().id}"
+    for step in range(5):
+        store.checkpoints.put(thread, {"n": step}, run_id=thread, tags=["milestone"][:step])
+    store.checkpoints.put_writes(thread, "later", "task", [("channel", 1)])
+    return thread
+
+
+WINDOW = {"since": NOW - timedelta(hours=12), "until": NOW - timedelta(minutes=30)}
+MANY = [{"role": "user", "content": "hello"}, {"role": "assistant", "tool_calls": [{"name": "x"}]}]
+
+CASES: dict[str, dict[str, Prepare]] = {
+    "users.create": call("users.create", "New", email="a@b.c", preferences={"a": {"b": 1}}),
+    "users.get": call("users.get", "user-7"),
+    "users.find": call("users.find", "user-7"),
+    "users.list": listing("users.list", email="mail-7"),
+    "users.find_by_preference": listing("users.find_by_preference", "theme", 8),
+    "users.update": call("users.update", "user-7", name="Other", preferences={"c": 1}),
+    "users.delete": on_a_new(a_user, "users.delete"),
+    "users.check_quota": call("users.check_quota", "user-7", 5),
+    "users.consume_quota": call("users.consume_quota", "user-7", 5)
+    | also(
+        "too much",
+        lambda s: refused(errors.QuotaExceeded, partial(s.users.consume_quota, a_poor_user(s), 5)),
+    ),
+    "users.reserve_quota": call("users.reserve_quota", "user-7", 5),
+    "users.settle_quota": on_a_new(a_reservation, "users.settle_quota", 5),
+    "users.release_quota": on_a_new(a_reservation, "users.release_quota"),
+    "users.issue_api_key": call("users.issue_api_key", "user-7", "laptop"),
+    "users.authenticate": on_a_new(
+        lambda s: s.users.issue_api_key("user-7").key, "users.authenticate"
+    ),
+    "users.touch_api_key": on_a_new(an_api_key, "users.touch_api_key"),
+    "users.api_keys": listing("users.api_keys", "user-7"),
+    "users.revoke_api_key": on_a_new(an_api_key, "users.revoke_api_key"),
+    "sessions.create": call("sessions.create", "user-7", title="New"),
+    "sessions.get": call("sessions.get", "session-7"),
+    "sessions.find": call("sessions.find", "session-7"),
+    "sessions.list": listing("sessions.list", user_id="user-7", status="paused"),
+    "sessions.walk": listing("sessions.walk"),
+    "sessions.count": each("sessions.count", user_id="user-7", status="paused"),
+    "sessions.rename": call("sessions.rename", "session-7", "Other"),
+    "sessions.update": on_a_new(
+        a_session, "sessions.update", title="x", state={"a": 1}, expected_version=1
+    ),
+    "sessions.pause": on_a_new(a_session, "sessions.pause"),
+    "sessions.resume": on_a_new(a_paused_session, "sessions.resume"),
+    "sessions.complete": on_a_new(a_session, "sessions.complete"),
+    "sessions.cancel": on_a_new(a_waiting_session, "sessions.cancel"),
+    "sessions.fail": on_a_new(a_session, "sessions.fail"),
+    "sessions.wait_for_user": on_a_new(a_session, "sessions.wait_for_user", "Well?"),
+    "sessions.answer": on_a_new(a_waiting_session, "sessions.answer", "Yes."),
+    "sessions.delete": on_a_new(a_session, "sessions.delete"),
+    "sessions.verify": call("sessions.verify", "session-0"),
+    "messages.save": call("messages.save", "session-7", "user", "hello")
+    | also("external_id", lambda s: partial(s.messages.save, LIVE, "user", external_id="new"))
+    | also(
+        "idempotency_key", lambda s: partial(s.messages.save, LIVE, "user", idempotency_key="k")
+    ),
+    "messages.save_many": call("messages.save_many", "session-7", MANY),
+    "messages.get": call("messages.get", "message-7"),
+    "messages.find": call("messages.find", "message-7"),
+    "messages.find_by_external_id": call("messages.find_by_external_id", "session-0", "external-7"),
+    "messages.find_by_tool": listing("messages.find_by_tool", "session-0", "rare"),
+    "messages.history": call("messages.history", "session-0", 50)
+    | also("all", lambda s: partial(s.messages.history, "session-0", None))
+    | also("far calls", lambda s: partial(s.messages.history, far_calls(s), 1)),
+    "messages.page": listing("messages.page", "session-0", cursor="before"),
+    "messages.pop": on_a_new(a_session, "messages.pop"),
+    "messages.delete": on_a_new(messages_of_a_new_session, "messages.delete")
+    | also(
+        "session_id",
+        lambda s: partial(s.messages.delete, messages_of_a_new_session(s), session_id="session-7"),
+    ),
+    "messages.clear": on_a_new(a_session, "messages.clear"),
+    "messages.search": listing(
+        "messages.search", "rare word", user_id="user-7", session_id="session-0", **WINDOW
+    )
+    | also("recent", lambda s: partial(s.messages.search, "usual words", order="recent")),
+    "tool_logs.log": call("tool_logs.log", "session-7", "search")
+    | also(
+        "message_id",
+        lambda s: partial(s.tool_logs.log, "session-0", "search", message_id="message-7"),
+    ),
+    "tool_logs.get": call("tool_logs.get", "log-7"),
+    "tool_logs.find": call("tool_logs.find", "log-7"),
+    "tool_logs.list": listing("tool_logs.list", session_id="session-0", tool="rare", **WINDOW),
+    "tool_logs.stats": each("tool_logs.stats", session_id="session-0", tool="rare", **WINDOW),
+    "tasks.create": call("tasks.create", "session-7", "work", {"a": 1})
+    | also("no session", lambda s: partial(s.tasks.create, None, "work"))
+    | also("idempotency_key", lambda s: partial(s.tasks.create, LIVE, "x", idempotency_key="k")),
+    "tasks.get": call("tasks.get", "task-7"),
+    "tasks.find": call("tasks.find", "task-7"),
+    "tasks.list": listing("tasks.list", session_id="session-0", status="failed", queue="rare"),
+    "tasks.start": on_a_new(a_task, "tasks.start"),
+    "tasks.complete": on_a_new(a_running_task, "tasks.complete", {"ok": True}),
+    "tasks.fail": on_a_new(a_running_task, "tasks.fail", "no"),
+    "tasks.pause": on_a_new(a_task, "tasks.pause"),
+    "tasks.resume": on_a_new(a_paused_task, "tasks.resume"),
+    "tasks.retry": on_a_new(a_failed_task, "tasks.retry"),
+    "tasks.cancel": on_a_new(a_task, "tasks.cancel"),
+    "tasks.claim": call("tasks.claim", "worker")
+    | also("kinds", lambda s: partial(s.tasks.claim, "worker", kinds=["rare", "work"]))
+    | also("queues", lambda s: partial(s.tasks.claim, "worker", queues=["mail", "default"]))
+    | also("nothing", lambda s: partial(s.tasks.claim, "worker", queues="nothing")),
+    "tasks.due": call("tasks.due") | also("kinds", lambda s: partial(s.tasks.due, kinds="rare")),
+    "tasks.heartbeat": also(
+        "", lambda s: partial(s.tasks.heartbeat, (t := claimed(s)).id, fence=t.fence)
+    ),
+    "tasks.heartbeat_many": on_a_new(lambda s: [claimed(s)], "tasks.heartbeat_many"),
+    "tasks.release": also(
+        "", lambda s: partial(s.tasks.release, (t := claimed(s)).id, fence=t.fence)
+    ),
+    "tasks.complete_many": on_a_new(lambda s: [(claimed(s), 1)], "tasks.complete_many"),
+    "tasks.fail_many": on_a_new(lambda s: [(claimed(s), "no")], "tasks.fail_many"),
+    "tasks.rescue": call("tasks.rescue"),
+    "tasks.requeue": call("tasks.requeue", queue="mail", limit=5)
+    | also("kind", lambda s: partial(s.tasks.requeue, kind="work", limit=5)),
+    "tasks.watch": call("tasks.watch"),
+    "usage.stats": call("usage.stats", "user-7", 1),
+    "usage.record": call("usage.record", "session-7", input_tokens=5, model="small")
+    | also("priced", lambda s: partial(s.usage.record, "session-7", input_tokens=5)),
+    "usage.replace": call("usage.replace", "session-7", turn=1, branch=0, input_tokens=5),
+    "usage.sum_by": each(
+        "usage.sum_by", "model", session_id="session-0", user_id="user-7", model="rare", **WINDOW
+    )
+    | {
+        f"{dimension}, session_id": call("usage.sum_by", dimension, session_id="session-0")[""]
+        for dimension in ("turn", "branch", "session", "user", "day", "total")
+    },
+    "usage.totals": call("usage.totals"),
+    "search.status": call("search.status"),
+    "search.refresh": call("search.refresh"),
+    "search.reindex": call("search.reindex"),
+    "checkpoints.put": call("checkpoints.put", LIVE, {"messages": [1], "state": {}}, run_id=LIVE)
+    | also("again", lambda s: partial(s.checkpoints.put, LIVE, {"messages": []}, f"{LIVE}-3"))
+    | also("new thread", lambda s: partial(s.checkpoints.put, "new", {"a": 1}, user_id="user-7")),
+    "checkpoints.get": each("checkpoints.get", f"{LIVE}-7", thread_id=LIVE, namespace=""),
+    "checkpoints.find": each("checkpoints.find", f"{LIVE}-7", thread_id=LIVE, namespace=""),
+    "checkpoints.latest": call("checkpoints.latest", LIVE),
+    "checkpoints.list": listing("checkpoints.list", LIVE, namespace=""),
+    "checkpoints.threads": listing("checkpoints.threads", user_id="user-7", session_id="session-0"),
+    "checkpoints.path": call("checkpoints.path", f"{LIVE}-7"),
+    "checkpoints.tree": call("checkpoints.tree", LIVE),
+    "checkpoints.fork": call("checkpoints.fork", f"{LIVE}-7")
+    | also("to a thread", lambda s: partial(s.checkpoints.fork, f"{LIVE}-7", to_thread="forked")),
+    "checkpoints.rewind": on_a_new(a_thread, "checkpoints.rewind", 2),
+    "checkpoints.copy_thread": call("checkpoints.copy_thread", LIVE, "copied"),
+    "checkpoints.delete_thread": on_a_new(a_thread, "checkpoints.delete_thread"),
+    "checkpoints.delete_before": on_a_new(a_thread, "checkpoints.delete_before", 3),
+    "checkpoints.delete_run": on_a_new(a_thread, "checkpoints.delete_run"),
+    "checkpoints.prune": on_a_new(a_thread, "checkpoints.prune", keep_last=2)
+    | also("tags", lambda s: partial(s.checkpoints.prune, a_thread(s), keep_tags=["milestone"]))
+    | also(
+        "age",
+        lambda s: partial(s.checkpoints.prune, a_thread(s), max_age=timedelta(0), namespace=""),
+    ),
+    "checkpoints.put_writes": call(
+        "checkpoints.put_writes", LIVE, f"{LIVE}-7", "task", [("a", 1), ("b", b"2")]
+    )
+    | also(
+        "replace",
+        lambda s: partial(
+            s.checkpoints.put_writes, LIVE, f"{LIVE}-7", "task", [("a", 1)], replace=True
+        ),
+    ),
+    "checkpoints.writes": call("checkpoints.writes", LIVE, f"{LIVE}-7"),
+}
+"""Every public method, and the ways to call it that could be run differently."""

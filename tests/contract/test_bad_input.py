@@ -1,0 +1,1114 @@
+"""Whatever is wrong with a call, it is refused with words that help, and leaves nothing."""
+
+import asyncio
+import inspect
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, func, select
+
+from agentstore import AgentStoreError, AsyncStore, Store, repositories
+from agentstore.errors import (
+    AlreadyExists,
+    DatabaseCorrupt,
+    DatabaseReadOnly,
+    DatabaseUnreachable,
+    IllegalTransition,
+    InvalidCursor,
+    InvalidInput,
+    InvalidJson,
+    LimitOutOfRange,
+    NaiveDatetime,
+    NotADatabase,
+    NotFound,
+    QuotaExceeded,
+    SecretRefused,
+    StaleSession,
+    TransactionMisuse,
+    UnsupportedUrl,
+    WrongSession,
+)
+from agentstore.redaction import Secrets
+from agentstore.schema import tables
+
+SECRET = "what I told only you: hunter2"  # noqa: S105 - to be looked for
+NAIVE = datetime(2026, 3, 29, 12)  # noqa: DTZ001 - that is the point
+MANY_DIGITS = 10**5000
+LONE = "\ud800"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kind of bad input: what is wrong, a call, and how it must be refused."""
+
+    name: str
+    call: Callable[[Any, Any], object]
+    error: type[AgentStoreError]
+    word: str
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def endless() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+# --- Ids of what is not there, and of what is no id -------------------------------------------
+
+KINDS = {
+    "session_id": "session",
+    "user_id": "user",
+    "message_id": "message",
+    "task_id": "task",
+    "log_id": "tool log",
+}
+PLAUSIBLE = {
+    "role": "user",
+    "text": SECRET,
+    "question": SECRET,
+    "messages": [{"role": "user", "content": SECRET}],
+    "tokens": 1,
+    "turn": 0,
+    "branch": 0,
+    "fence": 1,
+}
+"""Values for the other arguments; a word will do for those that are not here."""
+
+GIVE_NOTHING = {
+    "Users.find",
+    "Users.api_keys",
+    "Sessions.find",
+    "Messages.find",
+    "Messages.find_by_external_id",
+    "Messages.find_by_tool",
+    "Tasks.find",
+    "ToolLogs.find",
+}
+"""Readers that answer None, or an empty page, where others raise NotFound."""
+
+
+def methods_that_take_an_id() -> list[tuple[str, str, inspect.Parameter, dict[str, Any]]]:
+    """Repository, method, the id, and the other arguments that have no default."""
+    found = []
+    for repository in repositories.__all__:
+        methods = inspect.getmembers(getattr(repositories, repository), inspect.isfunction)
+        for method, function in methods:
+            parameters = list(inspect.signature(function).parameters.values())[1:]
+            if not hasattr(function, "operation") or not parameters:
+                continue
+            if parameters[0].name in KINDS:
+                others = {
+                    p.name: PLAUSIBLE.get(p.name, "word")
+                    for p in parameters[1:]
+                    if p.default is inspect.Parameter.empty
+                }
+                found.append((repository, method, parameters[0], others))
+    return found
+
+
+def attribute(repository: str) -> str:
+    return "tool_logs" if repository == "ToolLogs" else repository.lower()
+
+
+def rows_about_ids() -> list[Row]:
+    rows = []
+    for repository, method, parameter, others in methods_that_take_an_id():
+        name = parameter.name
+
+        def call(
+            s: Any,
+            id: Any,
+            repository: str = repository,
+            method: str = method,
+            name: str = name,
+            others: dict[str, Any] = others,
+        ) -> object:
+            return getattr(getattr(s, attribute(repository)), method)(**{name: id, **others})
+
+        kind = KINDS[name]
+        where = f"{repository}.{method}"
+        filters = parameter.default is not inspect.Parameter.empty
+        if where not in GIVE_NOTHING and not filters:
+            rows.append(
+                Row(
+                    f"{where} of an unknown {kind}",
+                    lambda s, _, call=call: call(s, "nobody"),
+                    NotFound,
+                    f"no {kind} 'nobody'. Check the id",
+                )
+            )
+        rows.append(
+            Row(
+                f"{where} of a {kind} whose id is a number",
+                lambda s, _, call=call: call(s, 5),
+                InvalidInput,
+                "must be a str, not int",
+            )
+        )
+    return rows
+
+
+# --- JSON ------------------------------------------------------------------------------------
+
+NOT_JSON = {
+    "NaN": float("nan"),
+    "Infinity": float("inf"),
+    "minus infinity": [float("-inf")],
+    "a set": {"x": {1, 2}},
+    "a datetime": {"x": [NAIVE]},
+    "bytes": {"x": SECRET.encode()},
+    "a Decimal": [Decimal("0.1")],
+    "an object": [object()],
+    "a key that is a number": {"x": {1: SECRET}},
+    "a key that is None": {None: SECRET},
+    "nesting too deep": nested(250),
+    "nesting without end": endless(),
+    "a number of too many digits": [MANY_DIGITS],
+}
+
+TAKES_JSON: dict[str, Callable[[Any, Any, Any], object]] = {
+    "preferences": lambda s, _, v: s.users.create("Eve", preferences={"x": v}),
+    "new preferences": lambda s, x, v: s.users.update(x.user, name="Eve", preferences={"x": v}),
+    "metadata": lambda s, _, v: s.sessions.create(metadata={"x": v}),
+    "config": lambda s, _, v: s.sessions.create(config={"x": v}),
+    "state": lambda s, _, v: s.sessions.create(state=v),
+    "a new state": lambda s, x, v: s.sessions.update(x.session, title="Eve", state=v),
+    "new metadata": lambda s, x, v: s.sessions.update(x.session, metadata={"x": v}),
+    "content blocks": lambda s, x, v: s.messages.save(x.session, "user", [v]),
+    "tool calls": lambda s, x, v: s.messages.save(x.session, "assistant", tool_calls=[{"x": v}]),
+    "a message's metadata": lambda s, x, v: s.messages.save(x.session, "user", metadata={"x": v}),
+    "a message's payload": lambda s, x, v: s.messages.save(x.session, "user", SECRET, payload=v),
+    "the last of many messages": lambda s, x, v: s.messages.save_many(
+        x.session, [{"role": "user", "content": SECRET}, {"role": "user", "payload": v}]
+    ),
+    "a tool's input": lambda s, x, v: s.tool_logs.log(x.session, "search", input=v),
+    "a tool's output": lambda s, x, v: s.tool_logs.log(x.session, "search", output=v),
+    "a task's payload": lambda s, x, v: s.tasks.create(x.session, "mail", v),
+    "a task's result": lambda s, x, v: s.tasks.complete(x.running, v),
+    "the value of a preference": lambda s, _, v: s.users.find_by_preference("x", v),
+}
+
+
+def rows_about_json() -> list[Row]:
+    rows = [
+        Row(f"{kind} in {place}", lambda s, x, put=put, v=v: put(s, x, v), InvalidJson, "Pass only")
+        for kind, v in NOT_JSON.items()
+        for place, put in TAKES_JSON.items()
+        if place in ("a message's payload", "new metadata") or kind in ("NaN", "a datetime")
+    ]
+    no_objects = ("x", [1], 5, SECRET)
+    for value in no_objects:
+        kind = type(value).__name__ + (" with a secret" if value is SECRET else "")
+        for place, put in {
+            "preferences": lambda s, _, v: s.users.create("Eve", preferences=v),
+            "metadata": lambda s, _, v: s.sessions.create(metadata=v),
+            "config": lambda s, _, v: s.sessions.create(config=v),
+            "new metadata": lambda s, x, v: s.sessions.update(x.session, metadata=v),
+            "a message's metadata": lambda s, x, v: s.messages.save(x.session, "user", metadata=v),
+        }.items():
+            rows.append(
+                Row(
+                    f"a {kind} instead of a dict as {place}",
+                    lambda s, x, put=put, v=value: put(s, x, v),
+                    InvalidInput,
+                    "must be a dict",
+                )
+            )
+    return rows
+
+
+# --- Numbers, money, time -----------------------------------------------------------------------
+
+
+def rows_about_numbers() -> list[Row]:
+    amounts = {
+        "negative": (-1, "from 0"),
+        "a float": (1.0, "int"),
+        "a bool": (True, "int"),
+        "a str": ("1", "int"),
+        "None": (None, "int"),
+        "over 64 bits": (2**64, "from 0"),
+        "of too many digits": (MANY_DIGITS, "more than 64 bits"),
+    }
+    takers: dict[str, Callable[[Any, Any, Any], object]] = {
+        "tokens to consume": lambda s, x, v: s.users.consume_quota(x.user, v),
+        "tokens to check": lambda s, x, v: s.users.check_quota(x.user, v),
+        "a token count": lambda s, x, v: s.messages.save(x.session, "user", SECRET, token_count=v),
+        "a quota": lambda s, _, v: s.users.create("Eve", quota_total=v),
+        "a new quota": lambda s, x, v: s.users.update(x.user, name="Eve", quota_total=v),
+        "a number of retries": lambda s, _, v: s.tasks.create(None, "mail", max_retries=v),
+        "an expected version": lambda s, x, v: s.sessions.update(
+            x.session, state=SECRET, expected_version=v
+        ),
+    }
+    may_be_none = {"a quota", "a new quota", "an expected version"}
+    rows = [
+        Row(f"{kind} as {place}", lambda s, x, f=f, v=v: f(s, x, v), InvalidInput, word)
+        for kind, (v, word) in amounts.items()
+        for place, f in takers.items()
+        if not (v is None and place in may_be_none)
+    ]
+    for kind, value, word in (
+        ("a float", 0.1, "Decimal"),
+        ("a bool", True, "Decimal"),
+        ("a list", [1], "Decimal"),
+        ("negative", Decimal("-0.01"), "from 0"),
+        ("a negative str", "-1", "from 0"),
+        ("too fine", Decimal("0.0000000001"), "quantize"),
+        ("too fine by many digits", "0.1000000000000000000000000000000000001", "quantize"),
+        ("unspeakably fine", "1e-999999", "quantize"),
+        ("too much", 1_000_001, "1000000"),
+        ("much too much", 2**64, "from 0"),
+        ("of too many digits", MANY_DIGITS, "from 0"),
+        ("unspeakably much", "1e999999", "from 0"),
+        ("NaN", Decimal("NaN"), "amount of money"),
+        ("a signalling NaN", Decimal("sNaN"), "amount of money"),
+        ("Infinity", "Infinity", "amount of money"),
+        ("a word", SECRET, "amount of money"),
+        ("empty", "", "amount of money"),
+    ):
+        rows.append(
+            Row(
+                f"money that is {kind}",
+                lambda s, x, v=value: s.messages.save(x.session, "user", SECRET, cost=v),
+                InvalidInput,
+                word,
+            )
+        )
+    rows += [
+        Row(
+            "a priority that is too high",
+            lambda s, _: s.tasks.create(None, "a", priority=2**31),
+            InvalidInput,
+            "from -2147483647",
+        ),
+        Row(
+            "a priority that is a float",
+            lambda s, _: s.tasks.create(None, "a", priority=0.5),
+            InvalidInput,
+            "int",
+        ),
+        Row(
+            "a duration that is negative",
+            lambda s, x: s.tool_logs.log(x.session, "t", input=SECRET, elapsed_ms=-1),
+            InvalidInput,
+            "zero or more",
+        ),
+        Row(
+            "a duration that is NaN",
+            lambda s, x: s.tool_logs.log(x.session, "t", elapsed_ms=float("nan")),
+            InvalidInput,
+            "finite",
+        ),
+        Row(
+            "a duration in words",
+            lambda s, x: s.tool_logs.log(x.session, "t", elapsed_ms=SECRET),
+            InvalidInput,
+            "number",
+        ),
+        Row(
+            "an outcome that is neither True nor False",
+            lambda s, x: s.tool_logs.log(x.session, "t", success=1),
+            InvalidInput,
+            "bool",
+        ),
+        *(
+            Row(
+                f"a window of {name} days",
+                lambda s, x, v=v: s.usage.stats(x.user, v),
+                InvalidInput,
+                "above 0",
+            )
+            for name, v in (
+                ("0", 0),
+                ("-7", -7),
+                ("NaN", float("nan")),
+                ("True", True),
+                ("infinitely many", float("inf")),
+                ("'7'", "7"),
+                ("10**5000", MANY_DIGITS),
+            )
+        ),
+        Row(
+            "a window that begins before there were years",
+            lambda s, x: s.usage.stats(x.user, 7, until=datetime.min.replace(tzinfo=UTC)),
+            InvalidInput,
+            "fewer days",
+        ),
+    ]
+    return rows
+
+
+def rows_about_time() -> list[Row]:
+    takers: dict[str, Callable[[Any, Any, Any], object]] = {
+        "run_at": lambda s, _, v: s.tasks.create(None, "mail", SECRET, run_at=v),
+        "until": lambda s, x, v: s.usage.stats(x.user, until=v),
+        "since of a list": lambda s, _, v: s.tool_logs.list(since=v),
+        "until of a list": lambda s, _, v: s.tool_logs.list(until=v),
+        "since of statistics": lambda s, _, v: s.tool_logs.stats(since=v),
+    }
+    rows = []
+    for place, take in takers.items():
+        rows += [
+            Row(
+                f"a naive datetime as {place}",
+                lambda s, x, f=take: f(s, x, NAIVE),
+                NaiveDatetime,
+                "timezone.utc",
+            ),
+            Row(
+                f"a text as {place}",
+                lambda s, x, f=take: f(s, x, "2026-03-29T12:00:00Z"),
+                InvalidInput,
+                "aware datetime",
+            ),
+        ]
+    rows += [
+        Row(
+            f"a time to live of {ttl!r}",
+            lambda s, _, ttl=ttl: s.sessions.create(ttl=ttl),
+            InvalidInput,
+            "timedelta of whole seconds",
+        )
+        for ttl in (
+            3600,
+            timedelta(0),
+            timedelta(seconds=-1),
+            timedelta(seconds=1.5),
+            timedelta(days=40000),
+            "1 h",
+        )
+    ]
+    return rows
+
+
+# --- Lists ----------------------------------------------------------------------------------------
+
+LISTS: dict[str, Callable[..., object]] = {
+    "users": lambda s, x, **a: s.users.list(**a),
+    "users by address": lambda s, x, **a: s.users.list(email="a@b.c", **a),
+    "users by preference": lambda s, x, **a: s.users.find_by_preference("x", 1, **a),
+    "sessions": lambda s, x, **a: s.sessions.list(**a),
+    "sessions of a user": lambda s, x, **a: s.sessions.list(user_id=x.user, **a),
+    "messages by tool": lambda s, x, **a: s.messages.find_by_tool(x.session, "search", **a),
+    "tool logs": lambda s, x, **a: s.tool_logs.list(**a),
+    "tool logs of a session": lambda s, x, **a: s.tool_logs.list(session_id=x.session, **a),
+    "tasks": lambda s, x, **a: s.tasks.list(**a),
+    "tasks of a queue": lambda s, x, **a: s.tasks.list(queue="default", **a),
+}
+
+
+def rows_about_lists() -> list[Row]:
+    rows = []
+    limits = {
+        "0": 0,
+        "-1": -1,
+        "1001": 1001,
+        "True": True,
+        "'10'": "10",
+        "1.5": 1.5,
+        "None": None,
+        "10**5000": MANY_DIGITS,
+    }
+    for list_, get in LISTS.items():
+        some = limits if list_ in ("users", "messages by tool") else ("0", "1001")
+        for name in some:
+            rows.append(
+                Row(
+                    f"a limit of {name} on {list_}",
+                    lambda s, x, get=get, v=limits[name]: get(s, x, limit=v),
+                    LimitOutOfRange,
+                    "from 1 to 1000",
+                )
+            )
+        rows.append(
+            Row(
+                f"a cursor of another query for {list_}",
+                lambda s, x, get=get, other=list_: get(
+                    s, x, cursor=x.cursors["tasks" if other != "tasks" else "users"]
+                ),
+                InvalidCursor,
+                "another query. Pass the next_cursor",
+            )
+        )
+    for name, cursor in {
+        "rubbish": "rubbish!",
+        "empty": "",
+        "not ASCII": "é",
+        "a lone surrogate": LONE,
+        "a number": 5,
+        "bytes": b"eHg",
+        "a list without a key": "W10",
+        "a text in JSON": "InVzZXJzIg",
+        "nested without measure": "W1tb" * 5000,
+        "a secret": SECRET,
+    }.items():
+        rows += [
+            Row(
+                f"a cursor that is {name}",
+                lambda s, _, v=cursor: s.users.list(cursor=v),
+                InvalidCursor,
+                "next_cursor",
+            ),
+            Row(
+                f"a place to page from that is {name}",
+                lambda s, x, v=cursor: s.messages.page(x.session, before=v),
+                InvalidCursor,
+                "next_cursor",
+            ),
+        ]
+    rows += [
+        Row(
+            f"a page of {v} messages",
+            lambda s, x, v=v: s.messages.page(x.session, limit=v),
+            LimitOutOfRange,
+            "from 1 to 1000",
+        )
+        for v in (0, -1, 1001)
+    ]
+    rows += [
+        Row(
+            f"a history of {v!r} messages",
+            lambda s, x, v=v: s.messages.history(x.session, v),
+            LimitOutOfRange,
+            "zero or more",
+        )
+        for v in (-1, True, "5", 1.5)
+    ]
+    rows += [
+        Row(
+            "an unknown status of sessions",
+            lambda s, _: s.sessions.list(status="asleep"),
+            InvalidInput,
+            "use one of active",
+        ),
+        Row(
+            "an unknown status to count",
+            lambda s, _: s.sessions.count(status=SECRET),
+            InvalidInput,
+            "use one of active",
+        ),
+        Row(
+            "an unknown status of tasks",
+            lambda s, _: s.tasks.list(status=["pending"]),
+            InvalidInput,
+            "use one of pending",
+        ),
+        *(
+            Row(
+                f"a path of a preference that is {path!r}",
+                lambda s, _, path=path: s.users.find_by_preference(path, 1),
+                InvalidInput,
+                "keys with dots between",
+            )
+            for path in ("", [], [1], 5, None, b"x")
+        ),
+    ]
+    return rows
+
+
+# --- Texts, messages, states ----------------------------------------------------------------------
+
+
+def rows_about_texts() -> list[Row]:
+    keys = {
+        "empty": ("", "is empty"),
+        "too long": ("x" * 256, "up to 255"),
+        "too long in bytes": (LONE * 255, "1024 bytes"),
+        "too long when it is written": ("\x00" * 255, "1024 bytes"),
+        "a number": (5, "must be a str"),
+        "bytes": (b"x", "must be a str"),
+    }
+    takers: dict[str, Callable[[Any, Any, Any], object]] = {
+        "a user's id": lambda s, _, v: s.users.create("Eve", id=v),
+        "an address": lambda s, _, v: s.users.create("Eve", email=v),
+        "a session's id": lambda s, _, v: s.sessions.create(id=v),
+        "an external id": lambda s, x, v: s.messages.save(x.session, "user", SECRET, external_id=v),
+        "a message's idempotency key": lambda s, x, v: s.messages.save(
+            x.session, "user", SECRET, idempotency_key=v
+        ),
+        "a tool's name": lambda s, x, v: s.tool_logs.log(x.session, v, input=SECRET),
+        "a tool to look for": lambda s, x, v: s.messages.find_by_tool(x.session, v),
+        "a queue": lambda s, _, v: s.tasks.create(None, "mail", SECRET, queue=v),
+        "a kind of task": lambda s, _, v: s.tasks.create(None, v, SECRET),
+        "a task's idempotency key": lambda s, _, v: s.tasks.create(None, "mail", idempotency_key=v),
+        "the name of a called tool": lambda s, x, v: s.messages.save(
+            x.session, "assistant", tool_calls=[{"function": {"name": v}}]
+        ),
+    }
+    rows = [
+        Row(f"{place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), InvalidInput, word)
+        for kind, (v, word) in keys.items()
+        for place, f in takers.items()
+        if not (place == "the name of a called tool" and not isinstance(v, str))
+    ]
+    for place, take in {
+        "a user's name": lambda s, _, v: s.users.create(v),
+        "a new name": lambda s, x, v: s.users.update(x.user, name=v),
+        "a title": lambda s, _, v: s.sessions.create(title=v),
+        "a new title": lambda s, x, v: s.sessions.rename(x.session, v),
+        "a model": lambda s, x, v: s.sessions.update(x.session, model=v),
+        "a question": lambda s, x, v: s.sessions.wait_for_user(x.session, v),
+        "an answer": lambda s, x, v: s.sessions.answer(x.waiting, v),
+        "a message's content": lambda s, x, v: s.messages.save(x.session, "user", v),
+        "a speaker's name": lambda s, x, v: s.messages.save(x.session, "user", name=v),
+        "a call's id": lambda s, x, v: s.messages.save(x.session, "tool", tool_call_id=v),
+        "an error": lambda s, x, v: s.tool_logs.log(x.session, "t", error=v),
+        "a task's error": lambda s, x, v: s.tasks.fail(x.running, v),
+    }.items():
+        for kind, value in {"bytes": SECRET.encode(), "a number": 5}.items():
+            rows.append(
+                Row(
+                    f"{place} that is {kind}",
+                    lambda s, x, f=take, v=value: f(s, x, v),
+                    InvalidInput,
+                    "must be a str",
+                )
+            )
+    return rows
+
+
+FINE = {"role": "user", "content": SECRET}
+ROLES = "use one of system, developer, user, assistant, tool"
+
+MESSAGES: list[tuple[str, dict[str, Any], str]] = [
+    ("an unknown role", {"role": "assitant"}, ROLES),
+    ("a role and a content that changed places", {"role": SECRET, "content": "user"}, ROLES),
+    ("a role that is None", {"role": None}, ROLES),
+    ("a role that is a list", {"role": ["user"]}, ROLES),
+    ("a content that is a dict", {"content": {"text": SECRET}}, "list of blocks"),
+    ("a content that is a tuple", {"content": (SECRET,)}, "list of blocks"),
+    ("tool calls that are a dict", {"tool_calls": {"id": SECRET}}, "list of dicts"),
+    ("tool calls that are a text", {"tool_calls": SECRET}, "list of dicts"),
+    ("tool calls that are texts", {"tool_calls": [SECRET]}, "list of dicts"),
+    ("tool calls that are a tuple", {"tool_calls": ({"id": "c"},)}, "list of dicts"),
+    ("tool calls that are lists", {"tool_calls": [[1]]}, "list of dicts"),
+    ("an unknown way with duplicates", {"on_duplicate": "ignore"}, "'skip' or 'refuse'"),
+]
+
+LISTS_OF_MESSAGES: list[tuple[str, Any, str]] = [
+    ("an unknown key", [FINE, {**FINE, "colour": SECRET}], "messages[1].colour is no argument"),
+    ("a key that is a number", [FINE, {**FINE, 5: SECRET}], "messages[1].5 is no argument"),
+    ("a message without a role", [FINE, {"content": SECRET}], "messages[1].role"),
+    ("a message with an unknown role", [FINE, {"role": SECRET}], ROLES),
+    ("money as a float", [FINE, {**FINE, "cost": 0.1}], "messages[1].cost"),
+    ("no token count", [FINE, {**FINE, "token_count": None}], "messages[1].token_count"),
+    ("a text among them", [FINE, SECRET], "messages[1] must be"),
+    ("chat keys that are a text", [{**FINE, "chat_keys": "role"}], "chat_keys"),
+    ("chat keys without values", [{**FINE, "chat_keys": ["role", "audio"]}], "chat_keys"),
+    ("one message in their place", FINE, "list of mappings"),
+    ("a text in their place", SECRET, "list of mappings"),
+    ("bytes in their place", SECRET.encode(), "messages"),
+    ("None in their place", None, "list of mappings"),
+    ("a number in their place", 5, "list of mappings"),
+]
+
+
+def rows_about_messages() -> list[Row]:
+    return [
+        *(
+            Row(
+                f"a message with {name}",
+                lambda s, x, a=arguments: s.messages.save(x.session, **{**FINE, **a}),
+                InvalidInput,
+                word,
+            )
+            for name, arguments, word in MESSAGES
+        ),
+        *(
+            Row(
+                f"many messages with {name}",
+                lambda s, x, v=messages: s.messages.save_many(x.session, v),
+                InvalidInput,
+                word,
+            )
+            for name, messages, word in LISTS_OF_MESSAGES
+        ),
+        *(
+            Row(
+                f"{name} instead of ids to delete",
+                lambda s, _, v=ids: s.messages.delete(v),
+                InvalidInput,
+                word,
+            )
+            for name, ids, word in (
+                ("a text", SECRET, "list of ids"),
+                ("None", None, "list of ids"),
+                ("numbers", [1, 2], "str"),
+            )
+        ),
+        Row(
+            "a session to delete from whose id is a number",
+            lambda s, x: s.messages.delete([x.message], session_id=5),
+            InvalidInput,
+            "str",
+        ),
+        Row(
+            "a message with a key for a session that does not exist",
+            lambda s, _: s.messages.save("nowhere", "user", SECRET, idempotency_key="k"),
+            NotFound,
+            "Check the id",
+        ),
+        Row(
+            "no messages for a session that does not exist",
+            lambda s, _: s.messages.save_many("nowhere", []),
+            NotFound,
+            "Check the id",
+        ),
+        *(
+            Row(
+                f"a history of {limit} of a session that does not exist",
+                lambda s, _, limit=limit: s.messages.history("nowhere", limit),
+                NotFound,
+                "Check the id",
+            )
+            for limit in (0, None)
+        ),
+    ]
+
+
+def rows_about_what_is_there() -> list[Row]:
+    def log(message_id: Any) -> Callable[[Any, Any], object]:
+        return lambda s, x: s.tool_logs.log(
+            x.session, "t", input=SECRET, message_id=getattr(x, str(message_id), message_id)
+        )
+
+    def update(**arguments: Any) -> Callable[[Any, Any], object]:
+        return lambda s, x: s.sessions.update(x.session, title="Eve", **arguments)
+
+    rows: list[tuple[str, Callable[[Any, Any], object], type[AgentStoreError], str]] = [
+        (
+            "a log for a message of another session",
+            log("others_message"),
+            WrongSession,
+            "a message of that session",
+        ),
+        ("a log for no message", log("nothing"), WrongSession, "or leave it out"),
+        ("a log for a message whose id is a number", log(5), InvalidInput, "must be a str"),
+        (
+            "a session of nobody known",
+            lambda s, _: s.sessions.create("nobody", state=SECRET),
+            NotFound,
+            "create the user first",
+        ),
+        (
+            "a task of a session that does not exist",
+            lambda s, _: s.tasks.create("nowhere", "mail", SECRET),
+            NotFound,
+            "create the session first",
+        ),
+        (
+            "a user that exists",
+            lambda s, x: s.users.create(SECRET, id=x.user),
+            AlreadyExists,
+            "another id",
+        ),
+        (
+            "a session that exists",
+            lambda s, x: s.sessions.create(id=x.session, state=SECRET),
+            AlreadyExists,
+            "another id",
+        ),
+        (
+            "an external id that is taken, to be refused",
+            lambda s, x: s.messages.save(
+                x.session, "user", SECRET, external_id="taken", on_duplicate="refuse"
+            ),
+            AlreadyExists,
+            "another id",
+        ),
+        (
+            "a secret in a config",
+            lambda s, _: s.sessions.create(config={"api_key": SECRET}),
+            SecretRefused,
+            "config.api_key",
+        ),
+        (
+            "a secret deep in a new config",
+            update(config={"a": [{"password": SECRET}]}),
+            SecretRefused,
+            "config.a[0].password",
+        ),
+        (
+            "a version that is stale",
+            update(state=SECRET, expected_version=99),
+            StaleSession,
+            "Read it again",
+        ),
+        (
+            "more tokens than are left",
+            lambda s, x: s.users.consume_quota(x.user, 101),
+            QuotaExceeded,
+            "quota_total",
+        ),
+        (
+            "an answer to no question",
+            lambda s, x: s.sessions.answer(x.session, SECRET),
+            IllegalTransition,
+            "active to active",
+        ),
+        (
+            "a question of a session that waits already",
+            lambda s, x: s.sessions.wait_for_user(x.waiting, SECRET),
+            IllegalTransition,
+            "it can go to",
+        ),
+        (
+            "a result of a task that does not run",
+            lambda s, x: s.tasks.complete(x.pending, SECRET),
+            IllegalTransition,
+            "it can go to",
+        ),
+    ]
+    return [Row(*row) for row in rows]
+
+
+ROWS = [
+    *rows_about_ids(),
+    *rows_about_json(),
+    *rows_about_numbers(),
+    *rows_about_time(),
+    *rows_about_lists(),
+    *rows_about_texts(),
+    *rows_about_messages(),
+    *rows_about_what_is_there(),
+]
+
+
+def scene(store: Any) -> SimpleNamespace:
+    """Something of everything, so that a call could do harm."""
+    user = store.users.create("Alice", quota_total=100, preferences={"x": 1}).id
+    for n in range(2):
+        store.users.create("Bob", email="a@b.c", preferences={"x": n})
+    session, other = store.sessions.create(user).id, store.sessions.create(user).id
+    waiting = store.sessions.create(user).id
+    store.sessions.wait_for_user(waiting, "which?")
+    calls = [{"id": "c", "function": {"name": "search"}}]
+    saved = [
+        store.messages.save(id, "assistant", "hm", tool_calls=calls, external_id="taken").id
+        for id in (session, other)
+    ]
+    for _ in range(2):
+        store.tool_logs.log(session, "search")
+    running, pending = (store.tasks.create(session, "mail").id for _ in range(2))
+    store.tasks.start(running)
+    found = SimpleNamespace(
+        user=user,
+        session=session,
+        waiting=waiting,
+        message=saved[0],
+        others_message=saved[1],
+        running=running,
+        pending=pending,
+    )
+    found.cursors = {
+        "users": store.users.list(limit=1).next_cursor,
+        "tasks": store.tasks.list(limit=1).next_cursor,
+    }
+    assert None not in found.cursors.values()
+    return found
+
+
+def complaint(row: Row, store: Any, found: Any) -> str | None:
+    """Say what is wrong with the way in which a row is refused; None if it is as it should be."""
+    try:
+        result = row.call(store, found)
+    except AgentStoreError as error:
+        if type(error) is not row.error:
+            return f"raises {type(error).__name__}, not {row.error.__name__}: {error}"
+        if row.word not in str(error):
+            return f"does not say {row.word!r}: {error}"
+        facts = [str(fact) for fact in vars(error).values() if isinstance(fact, str | list | dict)]
+        shown = "".join([*traceback.format_exception(error), repr(error), *facts])
+        return "shows the secret" if SECRET in shown else None
+    except Exception as error:  # noqa: BLE001 - any other is what is looked for
+        return f"raises {type(error).__name__}, which is not ours: {error}"
+    return f"is accepted, and gives {result!r}"
+
+
+COUNTS = select(
+    *(
+        select(func.count()).select_from(table).scalar_subquery()
+        for table in tables().metadata.sorted_tables
+    )
+)
+
+
+def test_every_kind_of_bad_input_is_refused_with_words_that_help_and_leaves_nothing(place, store):
+    assert len({row.name for row in ROWS}) == len(ROWS)
+    found = scene(store)
+    # What a call changed is seen by counting after each, and by what is there at the end.
+    kept = [store.usage.totals(), *everything(store)]
+    engine = create_engine(place.url)
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        before = connection.execute(COUNTS).one()
+        assert tuple(before) == tuple(
+            kept[0].rows[table.name] for table in tables().metadata.sorted_tables
+        )
+        complaints = []
+        for row in ROWS:
+            if wrong := complaint(row, store, found):
+                complaints.append(f"{row.name} {wrong}")
+            if (after := connection.execute(COUNTS).one()) != before:
+                complaints.append(f"{row.name} leaves rows behind")
+                before = after
+    engine.dispose()
+    assert not complaints, "\n".join(complaints)
+    assert [store.usage.totals(), *everything(store)] == kept
+
+    with store.transaction() as tx:
+        complaints = [
+            f"{row.name}, in a transaction, {wrong}"
+            for row in ROWS
+            if (wrong := complaint(row, tx, found))
+        ]
+        assert not complaints, "\n".join(complaints)
+        tx.users.create("Carol")
+    totals = store.usage.totals()
+    assert totals.rows == {**kept[0].rows, "users": kept[0].rows["users"] + 1}
+    assert everything(store)[1:] == kept[2:]
+
+
+def everything(store: Any) -> list[Any]:
+    sessions = store.sessions.list().items
+    return [
+        store.users.list().items,
+        sessions,
+        [store.messages.history(session.id) for session in sessions],
+        store.tool_logs.list().items,
+        store.tasks.list().items,
+    ]
+
+
+def test_a_list_of_any_length_may_be_asked_for_of_a_history(store, session):
+    saved = store.messages.save(session.id, "user", "hello")
+    for limit in (2**31, 2**63 - 1, 2**63, 2**70):
+        assert store.messages.history(session.id, limit) == [saved]
+
+
+def test_a_clock_without_a_time_zone_is_refused(place):
+    with (
+        place.open(clock=lambda: NAIVE) as store,
+        pytest.raises(NaiveDatetime, match="the clock's time"),
+    ):
+        store.users.create("Alice")
+
+
+def test_settings_that_could_only_fail_later_are_refused_at_once(place):
+    for options, word in [
+        ({"synchronous": "FAST"}, "FULL, EXTRA, NORMAL or OFF"),
+        ({"busy_timeout": -1}, "seconds, zero or more"),
+        ({"pool_timeout": -0.1}, "seconds, zero or more"),
+        ({"pool_size": 0}, "pool_size starts at 1"),
+        ({"max_retries": -1}, "max_retries"),
+        ({"table_prefix": "Robert'); DROP TABLE users;--"}, "lower-case letters"),
+        ({"table_prefix": "x" * 16}, "up to 15"),
+        ({"schema": "1st"}, "lower-case letters"),
+    ]:
+        with pytest.raises(InvalidInput, match=word):
+            place.open(**options)
+    for action in ("on_config", "on_tool_logs"):
+        with pytest.raises(InvalidInput, match="'refuse', 'redact' or 'keep'"):
+            Secrets(**{action: "forget"})
+
+
+# --- Databases that are none, or may not be written ---------------------------------------------
+
+
+def opened_synchronously(url: str, use: Callable[[Any], object]) -> None:
+    with Store(url) as store:
+        use(store)
+
+
+def opened_asynchronously(url: str, use: Callable[[Any], Any]) -> None:
+    async def main() -> None:
+        async with AsyncStore(url) as store:
+            await use(store)
+
+    asyncio.run(main())
+
+
+WAYS = pytest.mark.parametrize("opened", [opened_synchronously, opened_asynchronously])
+
+
+def refused(error: type[AgentStoreError], opened: Any, url: str, use: Any = None) -> str:
+    """Check that opening, or using, is refused; give all that a log might show of it."""
+    with pytest.raises(AgentStoreError) as caught:
+        opened(url, use or (lambda store: store.users.list()))
+    assert type(caught.value) is error
+    shown = traceback.format_exception(caught.value)
+    return "".join([*shown, str(caught.value), repr(caught.value), repr(vars(caught.value))])
+
+
+@WAYS
+def test_a_server_that_cannot_be_reached_is_said_without_the_password(opened):
+    for url in (
+        "postgresql://user:hunter2@127.0.0.1:1/x",
+        "postgresql+psycopg://user:hunter2@127.0.0.1:1/x",
+        "postgresql://user@127.0.0.1:1/x?password=hunter2",
+    ):
+        said = refused(DatabaseUnreachable, opened, url)
+        assert "Check the host" in said
+        assert "hunter2" not in said
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("url", "word"),
+    [
+        ("mysql://user:hunter2@h/d", "mysql"),
+        ("oracle+oracledb://user:hunter2@h/d", "oracle"),
+        ("postgresql+asyncpg://user:hunter2@h/d", "leave it out"),
+        ("sqlite+pysqlcipher://:hunter2@/x.db", "SQLite driver"),
+        ("rubbish hunter2", "not a database URL"),
+        ("", "not a database URL"),
+        ("hunter2://", "not supported"),
+        ("postgresql://user:hunter2@h:port/d", "not a database URL"),
+        ("sqlite://user:hunter2@host/x.db", "does not understand"),
+        ("sqlite:///x.db?timeout=hunter2", "does not understand"),
+    ],
+)
+def test_a_url_that_is_none_or_of_another_engine_is_refused_without_its_password(opened, url, word):
+    said = refused(UnsupportedUrl, opened, url)
+    assert word in said
+    assert "sqlite:///path" in said
+    if not url.startswith("hunter2"):
+        assert "hunter2" not in said
+
+
+def test_a_store_shows_its_url_without_any_password(tmp_path):
+    for url in (
+        "postgresql://user:hunter2@h/d",
+        "postgresql://user@h/d?password=hunter2",
+        "postgresql://user@h/d?sslpassword=hunter2&sslmode=require",
+    ):
+        shown = repr(AsyncStore(url))
+        assert "user" in shown
+        assert "hunter2" not in shown
+    with Store(f"sqlite:///{tmp_path / 'x.db'}") as store:
+        assert "x.db" in repr(store)
+
+
+@WAYS
+def test_a_folder_that_is_missing_or_a_file_that_is_a_folder_is_said(opened, tmp_path):
+    for path in (tmp_path / "missing" / "x.db", tmp_path):
+        said = refused(DatabaseUnreachable, opened, f"sqlite:///{path}")
+        assert "Check that its folder exists" in said
+    assert not (tmp_path / "missing").exists()
+
+
+@WAYS
+def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(opened, tmp_path):
+    path = tmp_path / "notes.txt"
+    for content in (b"These are my notes.\n" * 500, b"SQLite format 2\x00" + b"x" * 4096):
+        path.write_bytes(content)
+        said = refused(NotADatabase, opened, f"sqlite:///{path}")
+        assert "Check the path" in said
+        assert path.read_bytes() == content
+
+
+@WAYS
+@pytest.mark.parametrize("damage", ["overwritten", "cut off"])
+def test_a_damaged_file_is_said_to_be_damaged_and_nothing_else(
+    opened, damage, tmp_path, sqlite_template
+):
+    path = tmp_path / "damaged.db"
+    path.write_bytes(sqlite_template.read_bytes())
+    with Store(f"sqlite:///{path}") as store:
+        session = store.sessions.create(id="s")
+        messages = [{"role": "user", "content": f"{n} {SECRET}" * 20} for n in range(500)]
+        store.messages.save_many(session.id, messages)
+    whole = path.read_bytes()
+    third = len(whole) // 3 // 4096 * 4096
+    if damage == "overwritten":
+        path.write_bytes(whole[:third] + b"\xa5" * third + whole[2 * third :])
+    else:
+        path.write_bytes(whole[: 2 * third])
+    errors = []
+    for use in (
+        lambda store: store.messages.history("s", None),
+        lambda store: store.usage.totals(),
+        lambda store: store.messages.save("s", "user", SECRET),
+        lambda store: store.sessions.delete("s"),
+    ):
+        try:
+            opened(f"sqlite:///{path}", use)
+        except AgentStoreError as error:
+            errors.append(error)
+    assert {type(error) for error in errors} == {DatabaseCorrupt}
+    for error in errors:
+        assert "Restore a backup" in str(error)
+        assert SECRET not in "".join([*traceback.format_exception(error), repr(error)])
+
+
+def test_what_may_only_be_read_can_be_read_and_says_why_it_cannot_be_written(place, store, session):
+    store.messages.save(session.id, "user", "hello")
+    waiting = store.sessions.create().id
+    if place.driver.engine == "sqlite":
+        url = place.url.replace("sqlite:///", "sqlite:///file:") + "?mode=ro&uri=true"
+    else:
+        url = f"{place.url}&options=-c%20default_transaction_read_only%3Don"
+    before = store.usage.totals()
+    with place.driver.open(url) as reader:
+        assert reader.messages.history(session.id) == store.messages.history(session.id)
+        assert reader.sessions.verify(session.id).agree
+        for call in (
+            lambda s: s.messages.save(session.id, "user", SECRET),
+            lambda s: s.users.create("Alice"),
+            lambda s: s.tasks.create(None, "mail"),
+            lambda s: s.sessions.pause(waiting),
+            lambda s: s.sessions.delete(session.id),
+        ):
+            with pytest.raises(DatabaseReadOnly, match=r"read-only|only be read") as caught:
+                call(reader)
+            assert SECRET not in "".join(traceback.format_exception(caught.value))
+        with pytest.raises(DatabaseReadOnly), reader.transaction() as tx:
+            tx.messages.save(session.id, "user", "hello")
+    assert store.usage.totals() == before
+
+
+def test_a_store_that_is_closed_takes_no_more_calls(engine_url):
+    store = Store(engine_url)
+    session = store.sessions.create()
+    store.close()
+    store.close()
+    for call in (
+        lambda: store.messages.save(session.id, "user", "hello"),
+        lambda: store.users.list(),
+        lambda: store.run(lambda _: None),
+        lambda: store.transaction().__enter__(),
+    ):
+        with pytest.raises(TransactionMisuse, match=r"closed\. Open another"):
+            call()
+
+    async def main() -> None:
+        store = AsyncStore(engine_url)
+        assert await store.sessions.get(session.id) == session
+        await store.close()
+        await store.close()
+        for call in (
+            store.messages.save(session.id, "user", "hello"),
+            store.users.list(),
+            store.run(lambda _: None),
+            store.transaction().__aenter__(),
+            store.open(),
+        ):
+            with pytest.raises(TransactionMisuse, match=r"closed\. Open another"):
+                await call
+
+    asyncio.run(main())
+    with Store(engine_url) as store:
+        assert store.messages.history(session.id) == []

@@ -1,0 +1,1075 @@
+"""Checkpoints: what was put reads back, whatever was put, forked, rewound and pruned beside it."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, timezone
+from threading import Barrier
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import create_engine, event, func, select
+
+from agentstore.errors import (
+    AgentStoreError,
+    AlreadyExists,
+    InvalidCursor,
+    InvalidInput,
+    InvalidJson,
+    LimitOutOfRange,
+    NaiveDatetime,
+    NotFound,
+    WrongOwner,
+    WrongThread,
+)
+from agentstore.schema import tables
+from tests.strategies import exact, json_values, keys, texts
+
+NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
+
+
+def message(number: int, text: str = "m") -> dict[str, Any]:
+    return {"role": "user", "content": f"{text}{number}"}
+
+
+def history(length: int) -> dict[str, Any]:
+    return {"messages": [message(number) for number in range(length)]}
+
+
+def listed(store: Any, thread: str, namespace: str = "") -> list[Any]:
+    found: list[Any] = []
+    cursor = None
+    while True:
+        page = store.checkpoints.list(thread, namespace=namespace, limit=3, cursor=cursor)
+        found += page.items
+        cursor = page.next_cursor
+        if cursor is None:
+            return found
+
+
+def rows(place: Any, name: str) -> list[Any]:
+    """Read a table behind the store's back."""
+    engine = create_engine(place.url)
+    with engine.connect() as connection:
+        found = connection.execute(select(tables()[name])).all()
+    engine.dispose()
+    return list(found)
+
+
+def stored_bytes(place: Any) -> int:
+    return sum(len(row.data) for row in rows(place, "checkpoint_values"))
+
+
+def require_no_garbage(place: Any) -> None:
+    """Every node that is stored belongs to a version that a checkpoint holds."""
+    nodes = {(n.thread_id, n.line, n.length): n for n in rows(place, "checkpoint_values")}
+    needed = set()
+    for entry in rows(place, "checkpoint_entries"):
+        at: tuple[Any, ...] | None = (entry.thread_id, entry.line, entry.length)
+        while at is not None:
+            needed |= {n for n in nodes if n[:2] == at[:2] and n[2] <= at[2]}
+            base = nodes[at].base_line
+            at = None if base is None else (at[0], base, nodes[at].base_length)
+    assert set(nodes) == needed
+
+
+# --- Putting and reading ----------------------------------------------------------------------
+
+
+def test_a_checkpoint_comes_back_as_it_was_put(store: Any) -> None:
+    user = store.users.create("Alice")
+    session = store.sessions.create(user.id)
+    at = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone(timedelta(hours=5, minutes=30)))
+    values = {
+        "messages": [message(1), message(2)],
+        "state": {"b": 1, "a": [1e22, -0.0]},
+        "tools_result": None,
+        "image": b"\x00\xff",
+        "empty": [],
+        "nothing": b"",
+    }
+    put = store.checkpoints.put(
+        "thread",
+        values,
+        checkpoint_id="mine",
+        step=7,
+        tags=["milestone", "milestone", "b"],
+        summary="so far",
+        next_node="tools",
+        metadata={"source": "loop", "n": 1.0},
+        run_id="run-1",
+        created_at=at,
+        session_id=session.id,
+        user_id=user.id,
+    )
+    got = store.checkpoints.get("mine")
+    assert {name: got.values[name] for name in values} == values
+    assert exact(got.values["state"]) == exact(values["state"])
+    assert (got.id, got.thread_id, got.namespace) == ("mine", "thread", "")
+    assert (got.parent_id, got.step, got.run_id) == (None, 7, "run-1")
+    assert (got.tags, got.summary, got.next_node) == (("milestone", "b"), "so far", "tools")
+    assert exact(got.metadata) == '{"source": "loop", "n": 1.0}'
+    assert got.created_at == put.created_at == at
+    assert got.created_at.tzinfo is UTC
+    assert [getattr(put, name) for name in ("id", "tags", "step", "metadata")] == [
+        getattr(got, name) for name in ("id", "tags", "step", "metadata")
+    ]
+    assert store.checkpoints.find("mine", "thread") == got
+    assert store.checkpoints.latest("thread") == got
+    [thread] = store.checkpoints.threads(user_id=user.id, session_id=session.id)
+    assert (thread.id, thread.user_id, thread.session_id) == ("thread", user.id, session.id)
+    assert thread.latest == put == listed(store, "thread")[0]
+
+
+def test_what_is_not_there_is_none_or_refused(store: Any) -> None:
+    store.checkpoints.put("thread", {}, "one")
+    assert store.checkpoints.get("one").values == {}
+    for find in (
+        lambda: store.checkpoints.find("two"),
+        lambda: store.checkpoints.find("one", "elsewhere"),
+        lambda: store.checkpoints.find("one", "thread", "inner"),
+        lambda: store.checkpoints.latest("elsewhere"),
+        lambda: store.checkpoints.latest("thread", "inner"),
+    ):
+        assert find() is None
+    assert store.checkpoints.list("elsewhere").items == ()
+    assert store.checkpoints.tree("elsewhere").roots == ()
+    assert store.checkpoints.writes("elsewhere", "one") == ()
+    with pytest.raises(NotFound):
+        store.checkpoints.get("one", "elsewhere")
+
+
+@settings(max_examples=25)
+@given(
+    values=st.dictionaries(
+        keys(), json_values() | st.lists(json_values(3)) | st.binary(), max_size=4
+    ),
+    summary=texts(),
+    metadata=st.dictionaries(texts(2), json_values(3), max_size=2),
+)
+def test_any_values_come_back_exactly(store: Any, values: Any, summary: str, metadata: Any) -> None:
+    thread = str(uuid.uuid4())
+    store.checkpoints.put(thread, values, summary=summary, metadata=metadata)
+    store.checkpoints.put(thread, {**values, "messages": [1]})
+    first, second = listed(store, thread)[::-1]
+    for checkpoint, expected in ((first, values), (second, {**values, "messages": [1]})):
+        got = store.checkpoints.get(checkpoint.id).values
+        assert got == expected
+        for name, value in expected.items():
+            assert type(got[name]) is type(value)
+            if not isinstance(value, bytes):
+                assert exact(got[name]) == exact(value)
+    assert (first.summary, exact(first.metadata)) == (summary, exact(metadata))
+
+
+def test_without_a_parent_it_is_the_latest_and_without_a_step_one_more(store: Any) -> None:
+    put = store.checkpoints.put
+    first = put("thread", {})
+    second = put("thread", {})
+    far = put("thread", {}, step=40)
+    side = put("thread", {}, parent_id=first.id)
+    back = put("thread", {}, step=2)
+    after = put("thread", {})
+    root = put("thread", {}, parent_id="")
+    assert [c.step for c in (first, second, far, side, back, after, root)] == [
+        0, 1, 40, 1, 2, 41, 0,
+    ]  # fmt: skip
+    assert [c.parent_id for c in (first, second, far, side, back, after, root)] == [
+        None, first.id, second.id, first.id, far.id, far.id, None,
+    ]  # fmt: skip
+
+
+def test_a_restart_goes_on_counting(place: Any) -> None:
+    with place.open() as store:
+        ids = [store.checkpoints.put("thread", history(n)).id for n in range(3)]
+        store.checkpoints.prune("thread", keep_last=1)
+    with place.open() as store:
+        fresh = store.checkpoints.put("thread", history(4))
+        assert (fresh.step, fresh.parent_id) == (3, ids[2])
+        assert store.checkpoints.get(fresh.id).values == history(4)
+        assert store.checkpoints.get(ids[2]).values == history(2)
+
+
+def test_lists_go_down_in_steps_and_threads_by_the_last_put_whatever_the_clock_says(
+    place: Any,
+) -> None:
+    clock = iter(NOON - timedelta(days=n) for n in range(99))
+    with place.open(clock=lambda: next(clock)) as store:
+        for thread in ("a", "b", "c"):
+            for step in (3, 1, 2):
+                store.checkpoints.put(thread, {}, f"{thread}{step}", step=step)
+        store.checkpoints.put("a", {}, "a0", step=0, created_at=NOON - timedelta(days=900))
+        for thread in ("b", "c"):
+            assert [c.step for c in listed(store, thread)] == [3, 2, 1]
+        seen, cursor = [], None
+        while True:
+            page = store.checkpoints.threads(limit=2, cursor=cursor)
+            seen += [(t.id, t.latest.id) for t in page]
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        assert seen == [("a", "a3"), ("c", "c3"), ("b", "b3")]
+
+
+def test_of_several_with_the_highest_step_the_latest_is_the_last_one_put(store: Any) -> None:
+    store.checkpoints.put("thread", {}, "one", step=5)
+    store.checkpoints.put("thread", {}, "two", step=5)
+    store.checkpoints.put("thread", {}, "low", step=1)
+    assert store.checkpoints.latest("thread").id == "two"
+    assert store.checkpoints.threads().items[0].latest.id == "two"
+
+
+def test_threads_are_those_of_the_user_or_session_that_is_asked_for(store: Any) -> None:
+    alice, bob = store.users.create("Alice"), store.users.create("Bob")
+    session = store.sessions.create(alice.id)
+    store.checkpoints.put("hers", {}, user_id=alice.id)
+    store.checkpoints.put("session's", {}, session_id=session.id)
+    store.checkpoints.put("his", {}, user_id=bob.id)
+    store.checkpoints.put("nobody's", {})
+    assert [t.id for t in store.checkpoints.threads(user_id=alice.id)] == ["hers"]
+    assert [t.id for t in store.checkpoints.threads(session_id=session.id)] == ["session's"]
+    assert len(store.checkpoints.threads()) == 4
+    page = store.checkpoints.threads(limit=1)
+    with pytest.raises(InvalidCursor):
+        store.checkpoints.threads(user_id=bob.id, cursor=page.next_cursor)
+
+
+def test_a_thread_stays_with_its_owner_and_one_without_gets_the_first_that_is_said(
+    store: Any,
+) -> None:
+    alice, bob = store.users.create("Alice"), store.users.create("Bob")
+    session = store.sessions.create(bob.id)
+    store.checkpoints.put("thread", {}, "first")
+    store.checkpoints.put("thread", {}, user_id=alice.id)
+    store.checkpoints.put("thread", {}, user_id=alice.id)
+    store.checkpoints.put("thread", {})
+    with pytest.raises(WrongOwner) as caught:
+        store.checkpoints.put("thread", {}, user_id=bob.id)
+    assert (caught.value.thread_id, caught.value.owner) == ("thread", "user_id")
+    with pytest.raises(WrongOwner):
+        store.checkpoints.put_writes("thread", "first", "t", [("c", 1)], user_id=bob.id)
+    assert len(listed(store, "thread")) == 4
+    store.checkpoints.put("thread", {}, session_id=session.id)
+    assert store.checkpoints.threads().items[0].session_id == session.id
+
+
+def test_deleting_a_user_or_a_session_takes_the_threads_along_and_counts_them(
+    place: Any, store: Any
+) -> None:
+    alice, bob = store.users.create("Alice"), store.users.create("Bob")
+    session = store.sessions.create(alice.id)
+    store.checkpoints.put("bob's", history(3), user_id=bob.id)
+    for thread, owner in (("user's", {"user_id": alice.id}), ("s", {"session_id": session.id})):
+        store.checkpoints.put(thread, history(3), f"first of {thread}", **owner)
+        store.checkpoints.put(thread, {"messages": [*history(3)["messages"][:2], "changed"]})
+        store.checkpoints.put_writes(thread, f"first of {thread}", "t", [("c", 1)])
+    one = {
+        "checkpoint_entries": 2,
+        "checkpoint_threads": 1,
+        "checkpoint_values": 2,
+        "checkpoint_writes": 1,
+        "checkpoints": 2,
+    }
+    receipt = store.sessions.delete(session.id).rows
+    assert {table: n for table, n in receipt.items() if table.startswith("checkpoint")} == one
+    receipt = store.users.delete(alice.id).rows
+    assert {table: n for table, n in receipt.items() if table.startswith("checkpoint")} == one
+    assert [thread.id for thread in store.checkpoints.threads()] == ["bob's"]
+    assert store.checkpoints.latest("bob's").values == history(3)
+    assert len(rows(place, "checkpoint_values")) == 1
+
+
+# --- Ids --------------------------------------------------------------------------------------
+
+
+def test_putting_an_id_again_replaces_what_it_holds_and_keeps_its_place(
+    place: Any, store: Any
+) -> None:
+    put = store.checkpoints.put
+    put("thread", history(3), "one", created_at=NOON, tags=["x"])
+    put("thread", history(4), "two", tags=["y"], run_id="r", metadata={"a": 1}, summary="s")
+    put("thread", history(5), "three")
+    again = put("thread", {"messages": ["other"], "new": 1}, "two", tags="z")
+    assert (again.parent_id, again.step, again.tags) == ("one", 1, ("z",))
+    assert (again.run_id, again.metadata, again.summary) == (None, {}, "")
+    got = store.checkpoints.get("two")
+    assert got.values == {"messages": ["other"], "new": 1}
+    assert store.checkpoints.get("one").values == history(3)
+    assert store.checkpoints.get("three").values == history(5)
+    assert [c.id for c in listed(store, "thread")] == ["three", "two", "one"]
+    first = put("thread", history(3), "one")
+    assert (first.created_at, first.step, first.parent_id) == (NOON, 0, None)
+    require_no_garbage(place)
+    put("thread", history(3), "side", parent_id="one")
+    moved = put("thread", history(3), "three", parent_id="side")
+    assert (moved.parent_id, moved.step) == ("side", 2)
+    assert [c.id for c in store.checkpoints.path("three")] == ["three", "side", "one"]
+    assert put("thread", history(3), "three", parent_id="", step=9).parent_id is None
+    assert store.checkpoints.tree("thread").roots == ("one", "three")
+
+
+def test_a_checkpoint_cannot_come_from_itself_or_from_what_came_from_it(store: Any) -> None:
+    for id in ("one", "two", "three"):
+        store.checkpoints.put("thread", history(2), id)
+    before = listed(store, "thread")
+    for parent in ("one", "two", "three"):
+        with pytest.raises(InvalidInput, match="parent_id"):
+            store.checkpoints.put("thread", {}, "one", parent_id=parent)
+    assert listed(store, "thread") == before
+    assert store.checkpoints.get("one").values == history(2)
+
+
+def test_an_id_never_moves_to_another_thread(place: Any, store: Any) -> None:
+    store.checkpoints.put("mine", history(2), "id", tags=["x"])
+    mine = store.checkpoints.get("id")
+    before = {name: len(rows(place, name)) for name in ("checkpoint_threads", "checkpoints")}
+    threads = store.checkpoints.threads().items
+    with pytest.raises(WrongThread) as caught:
+        store.checkpoints.put("yours", history(9), "id")
+    assert (caught.value.thread_id, caught.value.checkpoint_id) == ("yours", "id")
+    with pytest.raises(WrongThread), store.transaction() as tx:
+        tx.checkpoints.put("other", {}, "another")
+        tx.checkpoints.put("yours", {}, "id")
+    with pytest.raises(WrongThread):
+        store.checkpoints.fork("id", to_thread="yours", new_checkpoint_id="id")
+    assert store.checkpoints.get("id") == mine
+    assert store.checkpoints.threads().items == threads
+    assert {name: len(rows(place, name)) for name in before} == before
+
+
+def test_in_other_namespaces_each_thread_has_its_own_ids(store: Any) -> None:
+    put, get = store.checkpoints.put, store.checkpoints.get
+    put("a", {"x": 1}, "id")
+    put("a", {"x": 2}, "id", namespace="inner")
+    put("b", {"x": 3}, "id", namespace="inner")
+    put("b", {"x": 4}, namespace="inner|deeper")
+    assert get("id").values == get("id", "a").values == {"x": 1}
+    assert get("id", "a", "inner").values == {"x": 2}
+    assert get("id", "b", "inner").values == {"x": 3}
+    assert store.checkpoints.find("id", "b") is None
+    assert [c.step for c in listed(store, "b", "inner")] == [0]
+    assert store.checkpoints.latest("b") is None
+    assert {t.id: t.latest and t.latest.id for t in store.checkpoints.threads()} == {
+        "a": "id",
+        "b": None,
+    }
+    with pytest.raises(InvalidInput, match="thread_id"):
+        get("id", namespace="inner")
+
+
+# --- Sharing ----------------------------------------------------------------------------------
+
+
+def test_a_growing_history_costs_what_was_added(place: Any, store: Any) -> None:
+    chance = random.Random(0)  # noqa: S311 - not a secret
+    whole = [{"role": "user", "content": chance.randbytes(190).hex()} for _ in range(150)]
+    state = {"plan": chance.randbytes(900).hex()}
+    image = chance.randbytes(3000)
+    for length in range(50, 151, 2):
+        store.checkpoints.put(
+            "thread", {"messages": whole[:length], "state": state, "image": image}
+        )
+    distinct = len(exact(whole)) + len(exact(state)) + len(image)
+    assert stored_bytes(place) <= distinct
+    assert len(rows(place, "checkpoint_values")) == 51 + 2
+    steps = {c.step: c.id for c in store.checkpoints.list("thread", limit=100)}
+    for step in (0, 25, 50):
+        got = store.checkpoints.get(steps[step]).values
+        assert got == {"messages": whole[: 50 + 2 * step], "state": state, "image": image}
+
+
+def statements(store: Any, work: Any) -> int:
+    engine = getattr(store, "store", store)
+    engine = getattr(engine, "_engine", None) or engine._unit_runner.engine
+    engine = getattr(engine, "sync_engine", engine)
+    sent = []
+
+    def remember(_c: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        sent.append(statement)
+
+    event.listen(engine, "before_cursor_execute", remember)
+    try:
+        work()
+    finally:
+        event.remove(engine, "before_cursor_execute", remember)
+    return sum(not statement.startswith(("BEGIN", "SAVEPOINT", "RELEASE")) for statement in sent)
+
+
+def test_putting_and_reading_take_as_many_statements_late_as_early(place: Any) -> None:
+    # On an engine under the store, whichever kind it is: the synchronous one is enough.
+    if place.driver.asynchronous:
+        pytest.skip("the statements are the same; the synchronous drivers count them")
+    with place.open() as store:
+        values = history(5) | {"state": {"a": 1}, "more": [1], "image": b"x"}
+        store.checkpoints.put("thread", values)
+        puts, gets = set(), set()
+        for number in range(6, 120):
+            state = values | history(number)
+            puts.add(statements(store, lambda s=state: store.checkpoints.put("thread", s)))
+            gets.add(statements(store, lambda: store.checkpoints.latest("thread")))
+        assert max(puts) <= 5
+        assert gets == {2}
+        assert store.checkpoints.latest("thread").values == state
+        fork = store.checkpoints.list("thread").items[40]
+        branched = {**history(30), "other": [{"x": 1}]}
+        changed = statements(
+            store, lambda: store.checkpoints.put("thread", branched, parent_id=fork.id)
+        )
+        assert changed <= 6
+
+
+def test_two_forks_that_write_the_same_version_never_read_each_other(store: Any) -> None:
+    first = store.checkpoints.put("thread", history(4))
+    ends = {}
+    for name in ("left", "right", "third"):
+        fork = first
+        for number in range(3):
+            items = [*history(4)["messages"], *([name] * (number + 1))]
+            fork = store.checkpoints.put("thread", {"messages": items}, parent_id=fork.id)
+        ends[name] = fork
+    for name, end in ends.items():
+        for back, checkpoint in enumerate(store.checkpoints.path(end.id)[:-1]):
+            got = store.checkpoints.get(checkpoint.id).values["messages"]
+            assert got == [*history(4)["messages"], *([name] * (3 - back))]
+    assert store.checkpoints.get(first.id).values == history(4)
+
+
+def test_two_names_with_one_value_go_apart(store: Any) -> None:
+    # Both come from one entry after a fork, and grow in the same put.
+    store.checkpoints.put("thread", {"a": [1], "b": [1]})
+    store.checkpoints.put("thread", {"a": [1, 2], "b": [1, 3]})
+    store.checkpoints.put("thread", {"b": [1, 3, 4], "a": [1, 2, 5]})
+    assert store.checkpoints.latest("thread").values == {"a": [1, 2, 5], "b": [1, 3, 4]}
+
+
+# --- Lines: path, tree, fork, rewind ------------------------------------------------------------
+
+
+def test_path_and_tree_follow_the_parents(store: Any) -> None:
+    put = store.checkpoints.put
+    for id, parent in (("a", ""), ("b", "a"), ("c", "b"), ("d", "b"), ("e", "d"), ("z", "")):
+        put("thread", history(1), id, parent)
+    put("elsewhere", {}, "other")
+    assert [c.id for c in store.checkpoints.path("e")] == ["e", "d", "b", "a"]
+    assert [c.id for c in store.checkpoints.path("a", "thread")] == ["a"]
+    tree = store.checkpoints.tree("thread")
+    assert tree.roots == ("a", "z")
+    assert tree.children == {
+        "a": ("b",), "b": ("c", "d"), "c": (), "d": ("e",), "e": (), "z": (),
+    }  # fmt: skip
+    assert set(tree.leaves) == {"c", "e", "z"}
+    assert tree.checkpoints["e"] == store.checkpoints.path("e")[0]
+    with pytest.raises(NotFound):
+        store.checkpoints.path("e", "elsewhere")
+
+
+def test_a_fork_in_the_thread_is_a_new_line_and_the_old_one_stays(place: Any, store: Any) -> None:
+    for n in range(4):
+        store.checkpoints.put("thread", history(n + 1), f"c{n}", tags=["t"], run_id="r")
+    nodes = len(rows(place, "checkpoint_values"))
+    fork = store.checkpoints.fork("c1")
+    assert (fork.thread_id, fork.parent_id, fork.step) == ("thread", "c1", 2)
+    assert (fork.tags, fork.run_id) == ((), None)
+    assert store.checkpoints.get(fork.id).values == history(2)
+    assert len(rows(place, "checkpoint_values")) == nodes
+    on = store.checkpoints.put("thread", {"messages": ["else"]}, parent_id=fork.id)
+    assert [c.id for c in store.checkpoints.path(on.id)] == [on.id, fork.id, "c1", "c0"]
+    assert store.checkpoints.get("c3").values == history(4)
+    with pytest.raises(AlreadyExists):
+        store.checkpoints.fork("c1", new_checkpoint_id="c3")
+    assert store.checkpoints.get("c3").values == history(4)
+
+
+def test_a_fork_to_a_new_thread_shares_nothing_and_has_the_same_owner(store: Any) -> None:
+    user = store.users.create("Alice")
+    for n in range(3):
+        store.checkpoints.put(
+            "thread", history(n + 1), f"c{n}", user_id=user.id, metadata={"n": n}, next_node="go"
+        )
+    fork = store.checkpoints.fork("c1", to_thread="new", new_checkpoint_id="root")
+    assert (fork.id, fork.thread_id, fork.parent_id, fork.step) == ("root", "new", None, 1)
+    assert (fork.metadata, fork.next_node) == ({"n": 1}, "go")
+    with pytest.raises(AlreadyExists):
+        store.checkpoints.fork("c1", to_thread="new")
+    store.checkpoints.delete_thread("thread")
+    assert store.checkpoints.get("root").values == history(2)
+    assert store.checkpoints.put("new", history(3)).step == 2
+    assert store.users.delete(user.id).rows["checkpoints"] == 2
+
+
+def test_a_rewind_keeps_the_step_that_it_goes_to(place: Any, store: Any) -> None:
+    for n in range(6):
+        store.checkpoints.put("thread", history(n + 1), f"c{n}")
+    store.checkpoints.put_writes("thread", "c5", "task", [("channel", 1)])
+    store.checkpoints.put_writes("thread", "c3", "task", [("channel", 2)])
+    side = store.checkpoints.put("thread", {"messages": ["side"]}, "side", parent_id="c0")
+    target = store.checkpoints.rewind("thread", 3)
+    assert (target.id, target.values) == ("c3", history(4))
+    assert store.checkpoints.latest("thread") == target
+    assert [c.id for c in listed(store, "thread")] == ["c3", "c2", side.id, "c1", "c0"]
+    assert store.checkpoints.writes("thread", "c5") == ()
+    assert len(store.checkpoints.writes("thread", "c3")) == 1
+    require_no_garbage(place)
+    again = store.checkpoints.put("thread", {"messages": [*history(4)["messages"], "new"]})
+    assert (again.step, again.parent_id) == (4, "c3")
+    assert store.checkpoints.get(again.id).values["messages"][-1] == "new"
+    for wrong in (9, 5):
+        with pytest.raises(NotFound, match="step"):
+            store.checkpoints.rewind("thread", wrong)
+    assert len(listed(store, "thread")) == 6
+
+
+def test_after_a_rewind_the_target_is_the_latest_even_beside_another_line(store: Any) -> None:
+    for n in range(4):
+        store.checkpoints.put("thread", history(n + 1), f"c{n}")
+    store.checkpoints.put("thread", {}, "side", parent_id="c1")  # step 2, later than c2
+    assert store.checkpoints.rewind("thread", 2).id == "c2"
+    assert store.checkpoints.latest("thread").id == "c2"
+    assert store.checkpoints.put("thread", {}).parent_id == "c2"
+
+
+# --- Deleting and pruning -----------------------------------------------------------------------
+
+
+def test_what_is_before_a_step_is_deleted_and_the_step_itself_stays(place: Any, store: Any) -> None:
+    for n in range(6):
+        store.checkpoints.put("thread", history(n + 1) | {"n": n}, f"c{n}")
+    store.checkpoints.put("thread", history(1), namespace="inner")
+    store.checkpoints.put_writes("thread", "c1", "task", [("channel", 1)])
+    receipt = store.checkpoints.delete_before("thread", 3)
+    # Of the histories nothing goes: what stays is made of them. Each n goes with its checkpoint.
+    assert receipt.rows == {
+        "checkpoint_entries": 6,
+        "checkpoint_values": 3,
+        "checkpoint_writes": 1,
+        "checkpoints": 3,
+    }
+    assert [c.id for c in listed(store, "thread")] == ["c5", "c4", "c3"]
+    assert [c.id for c in store.checkpoints.path("c5")] == ["c5", "c4", "c3"]
+    for n in (3, 4, 5):
+        assert store.checkpoints.get(f"c{n}").values == history(n + 1) | {"n": n}
+    assert len(listed(store, "thread", "inner")) == 1
+    require_no_garbage(place)
+    assert store.checkpoints.delete_before("thread", 3).total == 0
+    assert store.checkpoints.delete_before("thread", 99).rows["checkpoints"] == 3
+    assert store.checkpoints.latest("thread") is None
+
+
+def test_a_thread_is_deleted_with_all_that_is_in_it_and_nothing_else(
+    place: Any, store: Any
+) -> None:
+    for thread in ("one", "two"):
+        store.checkpoints.put(thread, history(2), f"first of {thread}")
+        store.checkpoints.put(thread, history(3), namespace="inner")
+        store.checkpoints.put_writes(thread, "to come", "task", [("channel", 1)])
+    assert store.checkpoints.delete_thread("one").rows == {
+        "checkpoint_entries": 2,
+        "checkpoint_threads": 1,
+        "checkpoint_values": 2,
+        "checkpoint_writes": 1,
+        "checkpoints": 2,
+    }
+    assert store.checkpoints.find("first of one") is None
+    assert store.checkpoints.get("first of two").values == history(2)
+    for name in ("checkpoints", "checkpoint_entries", "checkpoint_values", "checkpoint_writes"):
+        assert {row.thread_id for row in rows(place, name)} == {"two"}
+    with pytest.raises(NotFound, match="thread"):
+        store.checkpoints.delete_thread("one")
+    assert store.checkpoints.put("one", {}, "first of one").step == 0
+
+
+def test_pruning_keeps_what_any_policy_keeps_and_leads_past_the_rest(
+    place: Any,
+) -> None:
+    now = NOON + timedelta(days=10)
+    with place.open(clock=lambda: now) as store:
+        for n in range(10):
+            store.checkpoints.put(
+                "thread",
+                history(n + 1) | {"n": n},
+                f"c{n}",
+                tags=["milestone"] if n in (2, 5) else [f"t{n}"],
+                created_at=NOON + timedelta(days=n),
+            )
+        side = history(4) | {"side": True}
+        store.checkpoints.put("thread", side, "side", parent_id="c3", created_at=NOON)
+        assert store.checkpoints.prune("thread", keep_last=2, dry_run=True).rows == {
+            "checkpoints": 9
+        }
+        assert len(listed(store, "thread")) == 11
+        receipt = store.checkpoints.prune(
+            "thread", keep_last=2, max_age=timedelta(days=3), keep_tags="milestone"
+        )
+        assert receipt.rows["checkpoints"] == 6
+        kept = ["c9", "c8", "c7", "c5", "c2"]
+        assert [c.id for c in listed(store, "thread")] == kept
+        assert [c.id for c in store.checkpoints.path("c9")] == kept
+        for id in kept:
+            n = int(id[1:])
+            assert store.checkpoints.get(id).values == history(n + 1) | {"n": n}
+        require_no_garbage(place)
+        assert store.checkpoints.prune("thread", keep_tags=["no such"]).rows["checkpoints"] == 4
+        assert store.checkpoints.put("thread", {}).step == 10
+
+
+def test_pruning_is_for_each_namespace_on_its_own(store: Any) -> None:
+    for n in range(3):
+        store.checkpoints.put("thread", history(n))
+        store.checkpoints.put("thread", history(n), namespace="inner")
+    assert (
+        store.checkpoints.prune("thread", keep_last=2, namespace="inner").rows["checkpoints"] == 1
+    )
+    assert [len(listed(store, "thread", n)) for n in ("", "inner")] == [3, 2]
+    assert store.checkpoints.prune("thread", keep_last=1).rows["checkpoints"] == 3
+    assert [len(listed(store, "thread", n)) for n in ("", "inner")] == [1, 1]
+
+
+def test_lines_stay_whole_when_what_they_grew_from_is_pruned(place: Any, store: Any) -> None:
+    store.checkpoints.put("thread", history(3), "root")
+    for line in ("left", "right"):
+        parent = "root"
+        for n in range(3):
+            items = [*history(3)["messages"], *[line] * (n + 1)]
+            parent = store.checkpoints.put("thread", {"messages": items}, parent_id=parent).id
+        store.checkpoints.put("thread", {"messages": [*items, "end"]}, line, parent, tags="keep")
+    store.checkpoints.prune("thread", keep_tags=["keep"])
+    assert {c.id for c in listed(store, "thread")} == {"left", "right"}
+    for line in ("left", "right"):
+        got = store.checkpoints.get(line)
+        assert got.parent_id is None
+        assert got.values["messages"] == [*history(3)["messages"], *[line] * 3, "end"]
+    require_no_garbage(place)
+
+
+def test_a_run_is_deleted_wherever_it_went(place: Any, store: Any) -> None:
+    for thread in ("one", "two"):
+        for n in range(4):
+            store.checkpoints.put(thread, history(n), run_id="odd" if n % 2 else "even")
+    store.checkpoints.put("one", history(9), namespace="inner", run_id="odd")
+    assert store.checkpoints.delete_run("odd", thread_id="two").rows["checkpoints"] == 2
+    assert store.checkpoints.delete_run("odd").rows["checkpoints"] == 3
+    assert store.checkpoints.delete_run("odd").total == 0
+    for thread in ("one", "two"):
+        found = listed(store, thread)
+        assert [c.run_id for c in found] == ["even", "even"]
+        assert found[0].parent_id == found[1].id
+        assert store.checkpoints.get(found[0].id).values == history(2)
+    require_no_garbage(place)
+
+
+# --- Copies and pending writes ------------------------------------------------------------------
+
+
+def test_a_copy_of_a_thread_has_all_of_it_and_lives_on_its_own(place: Any, store: Any) -> None:
+    user = store.users.create("Alice")
+    put = store.checkpoints.put
+    put("thread", history(2), "a", user_id=user.id)
+    put("thread", history(3), "b", tags=["t"], metadata={"x": 1}, run_id="r")
+    put("thread", {"messages": ["other"], "image": b"\x00"}, "c", parent_id="a")
+    put("thread", history(5), "inner id", namespace="inner")
+    store.checkpoints.put_writes("thread", "b", "task", [("channel", {"x": 1}), ("raw", b"\xff")])
+    store.checkpoints.put_writes("thread", "to come", "task", [("channel", 2)])
+    assert store.checkpoints.copy_thread("thread", "copy") == 4
+    old, new = listed(store, "thread"), listed(store, "copy")
+    assert [(c.step, c.tags, c.metadata, c.created_at, c.run_id) for c in old] == [
+        (c.step, c.tags, c.metadata, c.created_at, c.run_id) for c in new
+    ]
+    ids = {c.id: d.id for c, d in zip(old, new, strict=True)}
+    assert [ids.get(c.parent_id) for c in old] == [c.parent_id for c in new]
+    assert not set(ids) & set(ids.values())
+    assert store.checkpoints.get("inner id", "copy", "inner").values == history(5)
+    assert store.checkpoints.writes("copy", ids["b"]) == store.checkpoints.writes("thread", "b")
+    assert len(store.checkpoints.writes("copy", "to come")) == 1
+    values = {id: store.checkpoints.get(id).values for id in ids}
+    store.checkpoints.delete_thread("thread")
+    for id, copied in ids.items():
+        assert store.checkpoints.get(copied).values == values[id]
+    more = put("copy", history(4), parent_id=ids["b"])
+    assert store.checkpoints.get(more.id).values == history(4)
+    assert store.checkpoints.get(ids["b"]).values == history(3)
+    require_no_garbage(place)
+    for source, target, error in (
+        ("copy", "copy", AlreadyExists),
+        ("nowhere", "new", NotFound),
+    ):
+        with pytest.raises(error):
+            store.checkpoints.copy_thread(source, target)
+    assert store.users.delete(user.id).rows["checkpoint_threads"] == 1
+
+
+def test_writes_may_come_before_their_checkpoint_and_a_repeated_task_changes_nothing(
+    store: Any,
+) -> None:
+    write = store.checkpoints.put_writes
+    assert write("thread", "soon", "task 2", [("a", {"x": [1, -0.0]}), ("b", b"\x00")]) == 2
+    assert write("thread", "soon", "task 1", [("a", None)], task_path="~x") == 1
+    assert write("thread", "soon", "task 2", [("a", "again"), ("b", "again"), ("c", 3)]) == 1
+    assert write("thread", "soon", "task 2", [("error", "e")], positions=[-1]) == 1
+    assert write("thread", "soon", "task 2", [("error", "f")], positions=[-1], replace=True) == 1
+    found = store.checkpoints.writes("thread", "soon")
+    assert [(w.task_id, w.position, w.channel, w.value) for w in found] == [
+        ("task 2", -1, "error", "f"),
+        ("task 2", 0, "a", {"x": [1, -0.0]}),
+        ("task 2", 1, "b", b"\x00"),
+        ("task 2", 2, "c", 3),
+        ("task 1", 0, "a", None),
+    ]
+    assert exact(found[1].value) == '{"x": [1, -0.0]}'
+    assert store.checkpoints.threads().items[0].latest is None
+    store.checkpoints.put("thread", {}, "soon")
+    assert store.checkpoints.writes("thread", "soon") == found
+    assert store.checkpoints.writes("thread", "soon", namespace="inner") == ()
+
+
+# --- At once ------------------------------------------------------------------------------------
+
+
+def at_once(number: int, work: Any) -> list[Any]:
+    together = Barrier(number)
+
+    def run(n: int) -> Any:
+        together.wait(30)
+        try:
+            return work(n)
+        except AgentStoreError as error:
+            return error
+
+    with ThreadPoolExecutor(number) as pool:
+        return list(pool.map(run, range(number)))
+
+
+def test_puts_at_once_into_one_thread_make_one_line(place: Any, store: Any) -> None:
+    with place.open() as another:
+        stores = [store, another]
+
+        def put(n: int) -> None:
+            for _ in range(5):
+                with stores[n % 2].transaction() as tx:
+                    latest = tx.checkpoints.latest("thread")
+                    tx.checkpoints.put("other", {"n": n})
+                    assert latest is None or latest.step >= 0
+                stores[n % 2].checkpoints.put("thread", {"messages": [n, "x"]})
+
+        assert at_once(4, put) == [None] * 4
+    for thread in ("thread", "other"):
+        found = list(store.checkpoints.list(thread, limit=100))
+        assert [c.step for c in found] == list(range(19, -1, -1))
+        assert [c.parent_id for c in found] == [*(c.id for c in found[1:]), None]
+
+
+def test_of_threads_that_put_one_id_at_once_one_has_it_and_the_others_are_told(
+    store: Any,
+) -> None:
+    for attempt in range(3):
+        results = at_once(
+            4, lambda n, a=attempt: store.checkpoints.put(f"thread {a} {n}", {"n": n}, f"id {a}")
+        )
+        losers = [result for result in results if isinstance(result, AgentStoreError)]
+        assert [type(loser) for loser in losers] == [WrongThread] * 3
+        [winner] = [result for result in results if result not in losers]
+        assert store.checkpoints.get(f"id {attempt}").thread_id == winner.thread_id
+    assert len(store.checkpoints.threads()) == 3
+
+
+def test_a_user_is_deleted_while_others_put_for_the_user(store: Any) -> None:
+    user = store.users.create("Alice")
+    for n in range(3):
+        store.checkpoints.put(f"thread {n}", history(3), user_id=user.id)
+
+    def work(n: int) -> Any:
+        if n == 3:
+            return store.users.delete(user.id)
+        for m in range(6):
+            store.checkpoints.put(f"thread {n}", history(4 + m), user_id=user.id)
+        return None
+
+    results = at_once(4, work)
+    assert results[3].rows["users"] == 1
+    assert all(r is None or isinstance(r, NotFound) for r in results[:3])
+    assert store.checkpoints.threads().items == ()
+
+
+# --- Bad input ----------------------------------------------------------------------------------
+
+BAD_PUTS: list[tuple[dict[str, Any], type[Exception]]] = [
+    ({"thread_id": ""}, InvalidInput),
+    ({"thread_id": 7}, InvalidInput),
+    ({"thread_id": "x" * 256}, InvalidInput),
+    ({"values": [1]}, InvalidInput),
+    ({"values": None}, InvalidInput),
+    ({"values": {1: "a"}}, InvalidInput),
+    ({"values": {"": "a"}}, InvalidInput),
+    ({"values": {"messages": [1, float("nan")]}}, InvalidJson),
+    ({"values": {"state": {"a": float("inf")}}}, InvalidJson),
+    ({"values": {"state": {1: 2}}}, InvalidJson),
+    ({"values": {"fine": 1, "messages": [NOON]}}, InvalidJson),
+    ({"values": {"messages": [b"bytes"]}}, InvalidJson),
+    ({"checkpoint_id": ""}, InvalidInput),
+    ({"checkpoint_id": 1}, InvalidInput),
+    ({"parent_id": "nowhere"}, NotFound),
+    ({"parent_id": "of another thread"}, NotFound),
+    ({"parent_id": 1}, InvalidInput),
+    ({"step": -1}, InvalidInput),
+    ({"step": 1.0}, InvalidInput),
+    ({"step": True}, InvalidInput),
+    ({"step": 2**63}, InvalidInput),
+    ({"tags": [1]}, InvalidInput),
+    ({"tags": 5}, InvalidInput),
+    ({"summary": None}, InvalidInput),
+    ({"next_node": 1}, InvalidInput),
+    ({"metadata": [1]}, InvalidInput),
+    ({"metadata": {"a": NOON}}, InvalidJson),
+    ({"namespace": None}, InvalidInput),
+    ({"namespace": "😀" * 255, "thread_id": "😀" * 255, "checkpoint_id": "😀" * 255},
+     InvalidInput),
+    ({"run_id": ""}, InvalidInput),
+    ({"created_at": NOON.replace(tzinfo=None)}, NaiveDatetime),
+    ({"created_at": "today"}, InvalidInput),
+    ({"session_id": "nowhere", "thread_id": "new"}, NotFound),
+    ({"user_id": "nobody", "thread_id": "new"}, NotFound),
+    ({"user_id": "nobody"}, NotFound),
+]  # fmt: skip
+
+
+def test_what_cannot_be_put_is_refused_and_leaves_nothing(
+    place: Any, store: Any, subtests: Any
+) -> None:
+    store.checkpoints.put("thread", history(3), "first")
+    store.checkpoints.put("other", {}, "of another thread")
+    before = {name: rows(place, f"checkpoint{name}") for name in ("s", "_values", "_threads")}
+    for bad, error in BAD_PUTS:
+        with subtests.test(bad=bad):
+            arguments = {"thread_id": "thread", "values": history(4), **bad}
+            with pytest.raises(error):
+                store.checkpoints.put(**arguments)
+            with store.transaction() as tx, pytest.raises(error):
+                tx.checkpoints.put(**arguments)
+    after = {name: rows(place, f"checkpoint{name}") for name in before}
+    assert after == before
+
+
+def test_a_step_beyond_the_last_number_is_refused(store: Any) -> None:
+    store.checkpoints.put("thread", {}, step=2**63 - 1)
+    with pytest.raises(InvalidInput, match="step"):
+        store.checkpoints.put("thread", {})
+
+
+BAD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception]]] = [
+    ("get", ("nowhere",), {}, NotFound),
+    ("get", (1,), {}, InvalidInput),
+    ("get", ("first", "other"), {}, NotFound),
+    ("get", ("first",), {"namespace": "inner"}, InvalidInput),
+    ("latest", (1,), {}, InvalidInput),
+    ("list", ("thread",), {"limit": 0}, LimitOutOfRange),
+    ("list", ("thread",), {"cursor": "nonsense"}, InvalidCursor),
+    ("threads", (), {"user_id": 1}, InvalidInput),
+    ("path", ("nowhere",), {}, NotFound),
+    ("fork", ("nowhere",), {}, NotFound),
+    ("fork", ("first",), {"thread_id": "other"}, NotFound),
+    ("fork", ("first",), {"to_thread": "other"}, AlreadyExists),
+    ("fork", ("first",), {"to_thread": ""}, InvalidInput),
+    ("rewind", ("nowhere", 0), {}, NotFound),
+    ("rewind", ("thread", 7), {}, NotFound),
+    ("rewind", ("thread", -1), {}, InvalidInput),
+    ("copy_thread", ("nowhere", "new"), {}, NotFound),
+    ("copy_thread", ("thread", "other"), {}, AlreadyExists),
+    ("delete_thread", ("nowhere",), {}, NotFound),
+    ("delete_before", ("nowhere", 1), {}, NotFound),
+    ("delete_before", ("thread", -1), {}, InvalidInput),
+    ("delete_before", ("thread", "1"), {}, InvalidInput),
+    ("delete_run", ("",), {}, InvalidInput),
+    ("prune", ("thread",), {}, InvalidInput),
+    ("prune", ("thread",), {"keep_last": -1}, InvalidInput),
+    ("prune", ("thread",), {"max_age": 5}, InvalidInput),
+    ("prune", ("thread",), {"max_age": timedelta(days=-1)}, InvalidInput),
+    ("prune", ("thread",), {"max_age": timedelta.max}, InvalidInput),
+    ("prune", ("thread",), {"keep_tags": [1]}, InvalidInput),
+    ("prune", ("thread",), {"keep_last": 1, "dry_run": "no"}, InvalidInput),
+    ("prune", ("nowhere",), {"keep_last": 1}, NotFound),
+    ("put_writes", ("thread", "first", "", []), {}, InvalidInput),
+    ("put_writes", ("thread", "", "t", []), {}, InvalidInput),
+    ("put_writes", ("thread", "first", "t", "ab"), {}, InvalidInput),
+    ("put_writes", ("thread", "first", "t", [("c",)]), {}, InvalidInput),
+    ("put_writes", ("thread", "first", "t", [(1, 2)]), {}, InvalidInput),
+    ("put_writes", ("thread", "first", "t", [("c", float("nan"))]), {}, InvalidJson),
+    ("put_writes", ("thread", "first", "t", [("c", 1)]), {"positions": [0, 1]}, InvalidInput),
+    ("put_writes", ("thread", "first", "t", [("c", 1)]), {"positions": ["0"]}, InvalidInput),
+    ("put_writes", ("thread", "first", "t", [("c", 1)]), {"session_id": "nowhere"}, NotFound),
+]
+
+
+def test_what_makes_no_sense_is_refused_and_changes_nothing(store: Any, subtests: Any) -> None:
+    store.checkpoints.put("thread", history(3), "first")
+    store.checkpoints.put("other", {}, "of another thread")
+    before = store.checkpoints.threads(), store.usage.totals().rows
+    for name, arguments, options, error in BAD_CALLS:
+        described = {"call": name, "arguments": arguments, "options": options}
+        with subtests.test(**described), pytest.raises(error):
+            getattr(store.checkpoints, name)(*arguments, **options)
+    assert (store.checkpoints.threads(), store.usage.totals().rows) == before
+
+
+# --- Against a model ----------------------------------------------------------------------------
+
+
+@dataclass
+class Model:
+    """A thread as a plain program would keep it: every checkpoint with a copy of everything."""
+
+    checkpoints: dict[str, dict[str, Any]] = field(default_factory=dict)
+    puts: int = 0
+
+    def add(self, id: str, parent: str | None, step: int, values: Any, tags: Any = ()) -> None:
+        self.puts += 1
+        order = self.checkpoints[id]["order"] if id in self.checkpoints else self.puts
+        self.checkpoints[id] = {
+            "parent": parent,
+            "step": step,
+            "order": order,
+            "values": values,
+            "tags": tuple(tags),
+        }
+
+    def listed(self) -> list[str]:
+        found = self.checkpoints
+        return sorted(found, key=lambda id: (-found[id]["step"], -found[id]["order"]))
+
+    def path(self, id: str | None) -> list[str]:
+        path = []
+        while id is not None:
+            path.append(id)
+            id = self.checkpoints[id]["parent"]
+        return path
+
+    def remove(self, doomed: set[str]) -> int:
+        for found in self.checkpoints.values():
+            while found["parent"] in doomed:
+                found["parent"] = self.checkpoints[found["parent"]]["parent"]
+        for id in doomed:
+            del self.checkpoints[id]
+        return len(doomed)
+
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["grow"] * 4
+            + ["change", "shrink", "replace", "same", "state", "again", "side", "side"]
+            + ["fork", "rewind", "before", "prune", "milestones", "copy"]
+        ),
+        st.integers(0, 20),
+        st.integers(0, 20),
+    ),
+    min_size=4,
+    max_size=30,
+)
+
+
+@settings(max_examples=15)
+@given(operations=OPERATIONS)
+def test_a_thread_is_what_a_plain_model_says_whatever_is_done_to_it(
+    place: Any, store: Any, operations: list[tuple[str, int, int]]
+) -> None:
+    thread, model = str(uuid.uuid4()), Model()
+    for number, (what, one, two) in enumerate(operations):
+        step_through(store, thread, model, what, one, two, fresh=number * 100)
+        check(store, thread, model, everything=number % 5 == 0)
+        if what == "copy" and model.checkpoints:
+            copy = str(uuid.uuid4())
+            assert store.checkpoints.copy_thread(thread, copy) == len(model.checkpoints)
+            for mine, copied in zip(listed(store, thread), listed(store, copy), strict=True):
+                copied_values = store.checkpoints.get(copied.id).values
+                assert copied_values == model.checkpoints[mine.id]["values"]
+            store.checkpoints.delete_thread(copy)
+    check(store, thread, model, everything=True)
+    require_no_garbage(place)
+    if store.checkpoints.threads().items:
+        store.checkpoints.delete_thread(thread)
+    assert rows(place, "checkpoint_values") == []
+
+
+def step_through(
+    store: Any, thread: str, model: Model, what: str, one: int, two: int, fresh: int
+) -> None:
+    order = model.listed()
+    latest = order[0] if order else None
+    chosen = order[one % len(order)] if order else None
+    parent = chosen if what == "side" else latest
+    base = model.checkpoints[parent]["values"] if parent else {"messages": [], "state": 0}
+    items = list(base["messages"])
+    if what == "again" and chosen:
+        values = {"messages": [*model.checkpoints[chosen]["values"]["messages"], fresh]}
+        values["state"] = fresh
+        store.checkpoints.put(thread, values, chosen)
+        kept = model.checkpoints[chosen]
+        model.add(chosen, kept["parent"], kept["step"], values)
+    elif what == "fork" and chosen:
+        found = store.checkpoints.fork(chosen)
+        kept = model.checkpoints[chosen]
+        model.add(found.id, chosen, kept["step"] + 1, kept["values"])
+    elif what == "rewind" and order:
+        path = model.path(latest)
+        target = path[one % len(path)]
+        found = store.checkpoints.rewind(thread, model.checkpoints[target]["step"])
+        assert found.id == target
+        model.remove(set(order[: order.index(target)]))
+    elif what == "before" and order:
+        step = two % 4
+        doomed = {id for id in order if model.checkpoints[id]["step"] < step}
+        gone = store.checkpoints.delete_before(thread, step).rows.get("checkpoints", 0)
+        assert gone == model.remove(doomed)
+    elif what in ("prune", "milestones") and order:
+        kept_ids = set(order[: max(1, one % 5)])
+        policy: dict[str, Any] = {"keep_last": one % 5}
+        if what == "milestones":
+            policy["keep_tags"] = "m"
+            kept_ids |= {id for id in order if "m" in model.checkpoints[id]["tags"]}
+        gone = store.checkpoints.prune(thread, **policy).rows.get("checkpoints", 0)
+        assert gone == model.remove(set(order) - kept_ids)
+    elif what != "copy":
+        if what in ("grow", "side"):
+            items += [{"n": fresh + n} for n in range(two % 4)]
+        elif what == "change" and items:
+            items[two % len(items)] = {"changed": fresh}
+        elif what == "shrink":
+            items = items[: two % (len(items) + 1)]
+        elif what == "replace":
+            items = [{"other": fresh + n} for n in range(two % 6)]
+        values = {"messages": items, "state": fresh if what == "state" else base["state"]}
+        tags = ["m"] if two % 3 == 0 else []
+        found = store.checkpoints.put(
+            thread, values, parent_id=parent if what == "side" else None, tags=tags
+        )
+        step = model.checkpoints[parent]["step"] + 1 if parent else 0
+        model.add(found.id, parent, step, values, tags)
+
+
+def check(store: Any, thread: str, model: Model, *, everything: bool) -> None:
+    found = store.checkpoints.list(thread, limit=100).items
+    assert [c.id for c in found] == model.listed()
+    for info in found if everything else found[:1]:
+        expected = model.checkpoints[info.id]
+        assert (info.parent_id, info.step) == (expected["parent"], expected["step"])
+        assert info.tags == expected["tags"]
+        assert store.checkpoints.get(info.id, thread).values == expected["values"]
+    if everything and found:
+        assert [c.id for c in store.checkpoints.path(found[0].id)] == model.path(found[0].id)
+        tree = store.checkpoints.tree(thread)
+        assert set(tree.checkpoints) == set(model.checkpoints)
+
+
+def test_the_tables_hold_nothing_of_threads_that_are_gone(place: Any, store: Any) -> None:
+    for n in range(3):
+        store.checkpoints.put("thread", history(n))
+    store.checkpoints.delete_thread("thread")
+    engine = create_engine(place.url)
+    with engine.connect() as connection:
+        for name in ("checkpoints", "checkpoint_entries", "checkpoint_values"):
+            count = select(func.count()).select_from(tables()[name])
+            assert connection.execute(count).scalar() == 0
+    engine.dispose()

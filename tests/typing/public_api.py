@@ -1,0 +1,213 @@
+"""What a type checker must know of the public API, and what it must refuse.
+
+Nobody runs this file: mypy and pyright read it. What ``assert_type`` says must be inferred, and
+each ``type: ignore`` stands on a line that must be an error, or it is an error itself.
+"""
+
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, assert_type
+
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from agentstore import AgentStoreError, AsyncStore, Settings, Store, migrations
+from agentstore.errors import IllegalTransition, InvalidInput, NotFound, QuotaExceeded, SchemaError
+from agentstore.records import (
+    ApiKeyRecord,
+    DatabaseTotals,
+    DeletionReceipt,
+    IssuedApiKey,
+    MessageRecord,
+    Page,
+    ReservationRecord,
+    SessionCounters,
+    SessionRecord,
+    TaskRecord,
+    ToolLogRecord,
+    ToolStats,
+    UsageRecord,
+    UsageSum,
+    UserRecord,
+    UserStats,
+)
+from agentstore.schema import Names
+from agentstore.store import Transaction
+
+
+def users(store: Store) -> None:
+    user = assert_type(store.users.create("Ada", email=None, quota_total=10), UserRecord)
+    assert_type(user.quota_remaining, int | None)
+    assert_type(user.preferences, dict[str, Any])
+    assert_type(user.created_at, datetime)
+    assert_type(store.users.get(user.id), UserRecord)
+    assert_type(store.users.find(user.id), UserRecord | None)
+    page = assert_type(store.users.list(limit=5), Page[UserRecord])
+    assert_type(page.next_cursor, str | None)
+    assert_type(page.items, tuple[UserRecord, ...])
+    for found in page:
+        assert_type(found, UserRecord)
+    assert_type(store.users.find_by_preference(["ui", "theme"], "dark"), Page[UserRecord])
+    assert_type(store.users.update(user.id, email=None, preferences={"a": 1}), UserRecord)
+    assert_type(store.users.check_quota(user.id, 5), bool)
+    assert_type(store.users.consume_quota(user.id, 5), int | None)
+    reserved = assert_type(store.users.reserve_quota(user.id, 5), ReservationRecord)
+    assert_type(store.users.settle_quota(reserved.id, 3), int | None)
+    issued = assert_type(store.users.issue_api_key(user.id), IssuedApiKey)
+    assert_type(store.users.authenticate(issued.key), ApiKeyRecord)
+    gone = assert_type(store.users.delete(user.id), DeletionReceipt)
+    assert_type(gone.total, int)
+
+
+def sessions(store: Store) -> None:
+    session = assert_type(store.sessions.create(ttl=timedelta(days=1), state=[1]), SessionRecord)
+    assert_type(session.total_cost, Decimal)
+    assert_type(session.ttl, timedelta | None)
+    assert_type(session.expires_at, datetime | None)
+    assert_type(store.sessions.find(session.id), SessionRecord | None)
+    assert_type(store.sessions.list(user_id="u", status="active"), Page[SessionRecord])
+    assert_type(store.sessions.count(), int)
+    assert_type(store.sessions.update(session.id, expected_version=1), SessionRecord)
+    assert_type(store.sessions.wait_for_user(session.id, "Well?"), SessionRecord)
+    assert_type(store.sessions.answer(session.id, "Yes."), MessageRecord)
+    assert_type(store.sessions.verify(session.id).agree, bool)
+    assert_type(store.sessions.verify(session.id), SessionCounters)
+    assert_type(store.sessions.delete(session.id), DeletionReceipt)
+
+
+def messages(store: Store) -> None:
+    message = assert_type(store.messages.save("s", "user", "hello", cost="0.01"), MessageRecord)
+    assert_type(message.content, str | list[Any] | None)
+    assert_type(message.to_chat(), dict[str, Any])
+    many = [{"role": "user", "content": "hello"}]
+    assert_type(store.messages.save_many("s", many), list[MessageRecord])
+    assert_type(store.messages.history("s", None, keep_tool_calls=False), list[MessageRecord])
+    assert_type(store.messages.page("s", before=None, limit=10), Page[MessageRecord])
+    assert_type(store.messages.pop("s"), MessageRecord | None)
+    assert_type(store.messages.delete([message.id]), int)
+    assert_type(store.messages.clear("s"), int)
+
+
+def work(store: Store) -> None:
+    now = datetime.now(UTC)
+    assert_type(store.tool_logs.log("s", "search", elapsed_ms=2.5), ToolLogRecord)
+    assert_type(store.tool_logs.list(session_id="s", since=now), Page[ToolLogRecord])
+    assert_type(store.tool_logs.stats(), tuple[ToolStats, ...])
+    assert_type(store.tasks.create("s", "work", {"a": 1}, run_at=now), TaskRecord)
+    assert_type(store.tasks.list(status="pending"), Page[TaskRecord])
+    assert_type(store.usage.stats("u", 7), UserStats)
+    assert_type(store.usage.record("s", input_tokens=3), UsageRecord)
+    assert_type(store.usage.sum_by("model"), tuple[UsageSum, ...])
+    assert_type(store.usage.totals(), DatabaseTotals)
+
+
+def transactions(store: Store) -> None:
+    with store.transaction() as tx:
+        assert_type(tx, Transaction)
+        assert_type(tx.messages.save("s", "user"), MessageRecord)
+
+    def body(tx: Transaction) -> int:
+        return len(tx.messages.history("s"))
+
+    assert_type(store.run(body), int)
+    with Store("sqlite://", synchronous="NORMAL", pool_size=3) as opened:
+        assert_type(opened, Store)
+    Store(engine=create_engine("sqlite://"))
+    AsyncStore(engine=create_async_engine("sqlite+aiosqlite://"))
+
+
+async def everything_again(store: AsyncStore) -> None:
+    async with AsyncStore("sqlite://", synchronous="NORMAL", pool_size=3) as opened:
+        assert_type(opened, AsyncStore)
+    user = assert_type(await store.users.create("Ada", quota_total=None), UserRecord)
+    assert_type(await store.users.find(user.id), UserRecord | None)
+    assert_type(await store.users.list(email="a@b.c"), Page[UserRecord])
+    assert_type(await store.users.consume_quota(user.id, 5), int | None)
+    assert_type(await store.users.authenticate("key"), ApiKeyRecord)
+    assert_type(await store.users.delete(user.id), DeletionReceipt)
+    session = assert_type(await store.sessions.create(user.id, title="Hello"), SessionRecord)
+    assert_type(await store.sessions.list(status="active"), Page[SessionRecord])
+    assert_type(await store.sessions.answer(session.id, "Yes."), MessageRecord)
+    assert_type(await store.messages.save(session.id, "user", "hello"), MessageRecord)
+    assert_type(await store.messages.save_many("s", [{"role": "user"}]), list[MessageRecord])
+    assert_type(await store.messages.history(session.id, limit=5), list[MessageRecord])
+    assert_type(await store.messages.page(session.id), Page[MessageRecord])
+    assert_type(await store.messages.pop(session.id), MessageRecord | None)
+    assert_type(await store.messages.delete(["m"]), int)
+    assert_type(await store.tool_logs.stats(tool="search"), tuple[ToolStats, ...])
+    assert_type(await store.tasks.start("t"), TaskRecord)
+    assert_type(await store.usage.stats(user.id, 7), UserStats)
+    assert_type(await store.usage.sum_by("day"), tuple[UsageSum, ...])
+    async with store.transaction() as tx:
+        assert_type(await tx.messages.save("s", "user"), MessageRecord)
+    assert_type(await store.run(lambda tx: len(tx.messages.history("s"))), int)
+    await store.open()
+    await store.close()
+
+
+def refused(store: Store) -> None:
+    store.users.create(nme="Ada")  # type: ignore[call-arg]
+    store.users.create(5)  # type: ignore[arg-type]
+    store.users.create()  # type: ignore[call-arg]
+    print(store.users.get("u").nme)  # type: ignore[attr-defined]
+    store.users.get("u").name = "Eve"  # type: ignore[misc]
+    print(store.users.find("u").name)  # type: ignore[union-attr]
+    store.users.consume_quota("u", "5")  # type: ignore[arg-type]
+    store.users.consume_quota("u", 5) + 1  # type: ignore[operator]
+    store.sessions.create(ttl=60)  # type: ignore[arg-type]
+    store.sessions.list(user="u")  # type: ignore[call-arg]
+    store.messages.save("s", "user", b"hello")  # type: ignore[arg-type]
+    store.messages.save("s", "user", cost=0.1)  # type: ignore[arg-type]
+    store.messages.save("s", "user", on_duplicate="replace")  # type: ignore[arg-type]
+    store.messages.save("s", "user", tokens=3)  # type: ignore[call-arg]
+    store.messages.history("s", "10")  # type: ignore[arg-type]
+    store.tool_logs.list(since="today")  # type: ignore[arg-type]
+    store.usage.sum_by("week")  # type: ignore[arg-type]
+    store.nothing.get("x")  # type: ignore[attr-defined]
+    Store("sqlite://", synchronous="SOMETIMES")  # type: ignore[arg-type]
+    Store("sqlite://", poolsize=3)  # type: ignore[call-arg]
+    Settings(busy_timeout="5")  # type: ignore[arg-type]
+
+
+async def refused_again(store: AsyncStore) -> None:
+    await store.users.create(nme="Ada")  # type: ignore[call-arg]
+    await store.users.create(5)  # type: ignore[arg-type]
+    await store.users.consume_quota("u", "5")  # type: ignore[arg-type]
+    (await store.users.consume_quota("u", 5)) + 1  # type: ignore[operator]
+    print(store.users.get("u").name)  # type: ignore[attr-defined]
+    store.messages.history("s")[0]  # type: ignore[index]
+    await store.messages.save("s", "user", tokens=3)  # type: ignore[call-arg]
+    await store.messages.save("s", "user", cost=0.1)  # type: ignore[arg-type]
+    await store.sessions.list(user="u")  # type: ignore[call-arg]
+    await store.tool_logs.list(since="today")  # type: ignore[arg-type]
+    for message in await store.messages.page("s"):
+        message.content.upper()  # type: ignore[union-attr]
+    with store.transaction() as tx:  # type: ignore[attr-defined]
+        tx.users.list()
+    AsyncStore("sqlite://", poolsize=3)  # type: ignore[call-arg]
+
+
+def errors(error: AgentStoreError) -> None:
+    if isinstance(error, QuotaExceeded):
+        assert_type(error.remaining, int)
+    if isinstance(error, IllegalTransition):
+        assert_type(error.allowed, tuple[str, ...])
+    if isinstance(error, SchemaError):
+        assert_type(error.current, str | None)
+    if isinstance(error, NotFound):
+        lookup: LookupError = error
+        print(lookup)
+    if isinstance(error, InvalidInput):
+        value: ValueError = error
+        print(value)
+
+
+def migrating() -> None:
+    assert_type(migrations.upgrade(), str)
+    assert_type(migrations.upgrade("sqlite:///x.db", names=Names(None, "ag_")), str)
+    assert_type(migrations.downgrade("sqlite:///x.db", revision="base"), str)
+    migrations.downgrade("sqlite:///x.db")  # type: ignore[call-arg]

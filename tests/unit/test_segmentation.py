@@ -1,0 +1,213 @@
+"""Text to tokens, queries to terms, texts to snippets: pure functions, and what they promise."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentstore.errors import InvalidInput
+from agentstore.readable import readable_text
+from agentstore.search_terms import MAX_CHARACTERS, MAX_INDEXED_TERMS, MAX_INDEXED_TOKENS, parse
+from agentstore.segmentation import (
+    MAX_TOKEN,
+    VERSION,
+    joined,
+    normalized,
+    position_map,
+    spans,
+    tokens,
+)
+from agentstore.snippets import LENGTH, MARK, snippet
+from tests.strategies import texts
+
+EXAMPLES = {
+    "北京天气": ["北京", "京天", "天气", "气"],
+    "京": ["京"],
+    "日本語のテスト": ["日本", "本語", "語の", "のテ", "テス", "スト", "ト"],
+    "ｶﾞｷﾞ": ["ガギ", "ギ"],
+    "날씨가": ["날씨", "씨가", "가"],
+    "ภาษา": ["ภา", "าษ", "ษา", "า"],
+    "Hello, World": ["hello", "world"],
+    "Straße ΣΊΣΥΦΟΣ": ["strasse", "σίσυφοσ"],
+    "ﬁnd ＡＢＣ １２３": ["find", "abc", "123"],
+    "e\u0301te\u0301": ["été"],
+    "हिन्दी": ["हिन्दी"],
+    "iPhone手机15": ["iphone", "手机", "机", "15"],
+    "don't a_b 3.5": ["don", "t", "a", "b", "3", "5"],
+    "👍🏽🙂": ["👍", "🏽", "🙂"],
+    "🇨🇳🇩🇪": ["🇨🇳", "🇩🇪"],
+    "👨\u200d👩": ["👨", "👩"],
+    "❤️": ["❤"],
+    "天\ufe00气": ["天气", "气"],
+    "co\u00adoperate": ["cooperate"],
+    "\x00a\ud800b\ufdd0": ["a", "b"],
+    "": [],
+    "?! \n": [],
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), EXAMPLES.items(), ids=ascii)
+def test_text_becomes_tokens(text, expected):
+    assert tokens(text) == expected
+
+
+def test_the_tokens_of_this_version_are_these():
+    """Whoever has to change this line has to change VERSION, or indexes will miss words."""
+    everything = "\n".join(EXAMPLES)
+    assert (VERSION, len(tokens(everything)), sum(map(len, tokens(everything)))) == ("1", 53, 122)
+
+
+@given(texts())
+def test_tokens_are_plain_and_the_same_whichever_way_they_are_made(text):
+    found = tokens(text)
+    assert spans(normalized(text))[0] == found
+    for token in found:
+        assert 0 < len(token) <= MAX_TOKEN
+        assert not any(c.isspace() or c in "\x00'\"\\:*()&|!<>" for c in token)
+        assert not any(c.isascii() and not c.isalnum() for c in token)
+        assert token.encode("utf-8")
+        assert token == token.lower() or not token.isascii()
+
+
+@given(texts())
+def test_how_a_text_is_encoded_does_not_matter(text):
+    for form in ("NFC", "NFD", "NFKC", "NFKD"):
+        assert tokens(unicodedata.normalize(form, text)) == tokens(text)
+
+
+@given(texts())
+def test_normalizing_twice_changes_nothing(text):
+    assert normalized(normalized(text)) == normalized(text)
+
+
+@given(texts())
+def test_a_position_map_leads_from_the_normalized_text_into_the_text(text):
+    found = position_map(text)
+    if found is None:
+        assert len(normalized(text)) == len(text)
+        return
+    assert len(found) == len(normalized(text)) + 1
+    assert found == sorted(found)
+    assert found[-1] == len(text)
+
+
+def test_neighbours_that_are_equal_are_counted_each():
+    assert joined(["la"] * 5).count(joined(["la"])) == 5
+
+
+QUERIES = {
+    "天气": [(("天气",), False)],
+    "天": [(("天",), True)],
+    "天气好": [(("天气", "气好"), False)],
+    "hello world": [(("hello",), False), (("world",), False)],
+    '"hello world"': [(("hello", "world"), False)],
+    "“hello world”": [(("hello", "world"), False)],
+    "hel*": [(("hel",), True)],
+    '"hello wor*"': [(("hello", "wor"), True)],
+    '"hello wor"*': [(("hello", "wor"), True)],
+    "don't": [(("don", "t"), False)],
+    "iPhone手机": [(("iphone", "手机"), False)],
+    "手机iPhone": [(("手机", "机", "iphone"), False)],
+    'unclosed "quote here': [(("unclosed",), False), (("quote", "here"), False)],
+    "twice twice TWICE": [(("twice",), False)],
+    '"" * ?! NOT': [(("not",), False)],
+    "": [],
+    '"': [],
+    "*": [],
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), QUERIES.items(), ids=ascii)
+def test_a_query_becomes_terms(text, expected):
+    assert [(term.tokens, term.prefix) for term in parse(text).all] == expected
+
+
+@given(st.text() | texts(20))
+def test_no_query_is_an_error_of_syntax(text):
+    terms = parse(text)
+    assert terms.score([]) is None
+    assert all(term.tokens for term in terms.all)
+    assert (terms.score(tokens(text)) is None) == (not terms)
+
+
+@given(st.lists(st.sampled_from(["la", "天气", "京", "x1", "🙂", "-"]), max_size=8))
+def test_a_text_is_a_hit_of_itself_as_a_phrase(pieces):
+    text = " ".join(pieces)
+    terms = parse(f'"{text}"')
+    assert (terms.score(tokens(text)) is not None) == bool(terms)
+
+
+def test_a_query_that_is_too_long_or_no_text_is_refused():
+    parse("x" * MAX_CHARACTERS)
+    with pytest.raises(InvalidInput, match="1001 characters"):
+        parse("x" * (MAX_CHARACTERS + 1))
+    with pytest.raises(InvalidInput, match="text must be a str"):
+        parse(None)
+
+
+def test_an_index_is_asked_for_a_bounded_part_of_a_query():
+    many = parse(" ".join(f"w{n}" for n in range(200))).indexed()
+    assert len(many) == MAX_INDEXED_TERMS
+    (long,) = parse("天气" * 300).indexed()
+    assert len(long.tokens) == MAX_INDEXED_TOKENS
+    assert not long.prefix
+
+
+def test_more_hits_in_a_shorter_text_score_higher():
+    terms = parse("rain")
+    once, twice = tokens("rain today"), tokens("rain rain today")
+    long = tokens("rain " + "today " * 300)
+    assert terms.score(twice) > terms.score(once) > terms.score(long) > 0
+    assert terms.score(tokens("rain " * 1000)) < 2.2
+
+
+SNIPPETS = [
+    ("北京天气晴朗", "天气", "北京**天气**晴朗"),
+    ("ＨＥＬＬＯ there", "hello", "**ＨＥＬＬＯ** there"),
+    ("cafe\u0301 noir", "café", "**cafe\u0301** noir"),
+    ("½ price", "1", "**½** price"),
+    ("Straße and Strassen", "strasse*", "**Straße** and **Strasse**n"),
+    ("one\n\n two", "two", "one **two**"),
+    ("a b a b", '"a b"', "**a b** **a b**"),
+    ("👍🏽 fine", "👍", "**👍**🏽 fine"),
+    ("각 \u1100\u1161\u11a8", "각", "**각** **\u1100\u1161\u11a8**"),
+    ("nothing here", "absent", "nothing here"),
+]
+
+
+@pytest.mark.parametrize(("text", "query", "expected"), SNIPPETS, ids=ascii)
+def test_a_snippet_marks_what_was_found(text, query, expected):
+    assert snippet(text, parse(query)) == expected
+
+
+def test_a_snippet_is_cut_between_words_around_the_first_hit():
+    found = snippet("before " * 100 + "needle " + "after " * 100, parse("needle"))
+    assert found.startswith("…before ")
+    assert found.endswith(" after…")
+    assert "**needle**" in found
+    assert len(found) <= LENGTH + 2 * len(MARK) + 2
+
+
+@given(texts(), texts(3))
+def test_a_snippet_without_its_marks_is_a_part_of_the_text(text, query):
+    if MARK in text or "…" in text:
+        return
+    found = snippet(text, parse(query)).replace(MARK, "").strip("…")
+    assert " ".join(found.split()) in " ".join(text.split())
+
+
+def test_the_text_of_a_message_is_its_content_or_its_blocks_or_its_payload():
+    blocks = [
+        {"type": "text", "text": "one"},
+        {"type": "image", "source": {"data": "aGVsbG8="}},
+        {"type": "tool_result", "content": [{"type": "text", "text": "two"}], "id": "x"},
+        "three",
+    ]
+    assert readable_text("content", None, {"text": "no"}) == "content"
+    assert readable_text(None, blocks, {"text": "no"}) == "one\ntwo\nthree"
+    assert readable_text(None, None, {"type": "x", "output": {"text": "four"}}) == "four"
+    assert readable_text("", [], "five") == "five"
+    assert readable_text(None, None, None) == ""
