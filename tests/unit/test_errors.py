@@ -51,6 +51,26 @@ EXAMPLES = [
         ("user 'alice' exists already", "Choose another id"),
     ),
     Example(
+        errors.WrongThread("t1", "c1"),
+        {"thread_id": "t1", "checkpoint_id": "c1"},
+        ("'c1' is taken in another thread than 't1'", "Choose another id"),
+    ),
+    Example(
+        errors.WrongOwner("t1", "user_id"),
+        {"thread_id": "t1", "owner": "user_id"},
+        ("belongs to another user", "Leave user_id out"),
+    ),
+    Example(
+        errors.SearchIndexStale("is damaged", 3),
+        {"reason": "is damaged", "pending": 3},
+        ("is damaged", "agentstore reindex"),
+    ),
+    Example(
+        errors.AuthenticationFailed("revoked"),
+        {"reason": "revoked"},
+        ("not valid", "Issue another"),
+    ),
+    Example(
         errors.WrongSession("s1", "m1"),
         {"session_id": "s1", "message_id": "m1"},
         ("'m1' is not in the session 's1'", "Pass the id"),
