@@ -84,7 +84,7 @@ def _newest(directories: set[Path], origin: str) -> list[Installation]:
 
 def _run(*command: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(  # noqa: S603 - no shell, and every command is composed in this module
+        return subprocess.run(
             command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )
     except OSError as error:
@@ -258,7 +258,7 @@ class Server:
         command += ["-k", str(directory), "-c", "unix_socket_permissions=0777"]
         command += [*_SETTINGS, *(() if self._durable else _NOT_DURABLE)]
         with (directory / "log").open("ab") as output:
-            self._process = subprocess.Popen(  # noqa: S603 - no shell, composed above
+            self._process = subprocess.Popen(
                 command,
                 cwd=directory,
                 stdout=output,

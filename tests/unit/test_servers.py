@@ -103,7 +103,7 @@ def python_with_a_server(
     """Run a Python that starts a server and goes on until its standard input is closed."""
     # A copy for another account is to be made here: a Python that is killed would leave it behind.
     reachable = servers._reachable(installation.bin)
-    python = subprocess.Popen(  # noqa: S603 - this interpreter and the script above
+    python = subprocess.Popen(
         [sys.executable, "-c", STARTS_A_SERVER, str(reachable)],
         cwd=ROOT,
         stdin=subprocess.PIPE,
