@@ -36,7 +36,11 @@ PUTS, FIRST, ADDED, MESSAGE_BYTES = 200, 50, 2, 400
 EARLY, LATE = range(10, 40), range(PUTS - 30, PUTS)
 BYTES_AIM, LATE_AIM = 2.0, 1.5
 
-_WORDS = ["the", "agent", "asked", "for", "weather", "in", "a", "city", "and", "tool", "answered", "with", "forecast", "of", "rain", "later", "today", "please", "check", "hotel", "near", "station", "before", "booking", "train", "ticket", "user", "prefers", "quiet", "room", "price"]
+_TEXT = """
+the agent asked for weather in a city and tool answered with forecast of rain later today please
+check hotel near station before booking train ticket user prefers quiet room price
+"""
+_WORDS = _TEXT.split()
 
 
 def messages(kind: str, seed: int) -> list[dict[str, str]]:

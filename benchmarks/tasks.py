@@ -1,0 +1,180 @@
+"""What claiming and completing tasks costs: ``python -m benchmarks.tasks``.
+
+One operation is a claim and the completion of what it gave, singly or in batches of 50. A
+``Store`` and the bare driver do it in turn, each on a twin of one database full of tasks that
+wait: the driver replays the very statements and parameters that a store sent on a third twin. In
+the end both must have completed every task that they were to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from agentstore import Store
+from benchmarks.data import Contents
+from benchmarks.databases import Databases, PostgreSQLDatabases, SQLiteDatabases
+from benchmarks.measuring import compare, in_turn
+from benchmarks.raw import Raw, durability
+from benchmarks.recording import Recorder, Script, Step
+from tests.servers import Server, installations
+
+RESULTS = Path(__file__).parent / "results"
+LEASE = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """How tasks are taken: so many at once, so often in a round and in a turn of it."""
+
+    name: str
+    batch: int
+    per_round: int
+    per_turn: int
+
+
+CASES = (Case("one by one", 1, 200, 10), Case("batches of 50", 50, 20, 2))
+
+
+def main() -> None:
+    """Measure, print, write the JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tasks", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="does it run at all?")
+    parser.add_argument("--json", type=Path, default=RESULTS / "tasks.json", metavar="PATH")
+    arguments = parser.parse_args()
+    cases = [Case(c.name, c.batch, 4, 2) for c in CASES] if arguments.quick else CASES
+    lines = [
+        _measure(databases, case, arguments.rounds)
+        for engine in (_sqlite, _postgresql)
+        for databases in _opened(engine)
+        for case in cases
+    ]
+    arguments.json.parent.mkdir(exist_ok=True)
+    arguments.json.write_text(json.dumps({"tasks": lines}, indent=2) + "\n", encoding="utf-8")
+    _print(lines)
+
+
+def _opened(engine: Any) -> Iterator[Databases]:
+    with engine() as databases:
+        yield databases
+
+
+@contextmanager
+def _sqlite() -> Iterator[Databases]:
+    RESULTS.mkdir(exist_ok=True)
+    # Beside the results, so on a disk: in memory a commit waits for nothing.
+    with tempfile.TemporaryDirectory(prefix="databases-", dir=RESULTS) as folder:
+        yield SQLiteDatabases(Path(folder))
+
+
+@contextmanager
+def _postgresql() -> Iterator[Databases]:
+    with Server(installations()[0], durable=True) as server:
+        yield PostgreSQLDatabases(server)
+
+
+def _measure(databases: Databases, case: Case, rounds: int) -> dict[str, Any]:
+    operations = (rounds + 1) * case.per_round
+    name = f"tasks_{case.batch}"
+    url = databases.create(name, Contents(1, {}))
+    with Store(url) as store, store.transaction() as tx:
+        for number in range(operations * case.batch):
+            tx.tasks.create(None, "work", {"number": number}, priority=number % 3)
+    twins = {side: databases.copy(name, f"{name}_{side}") for side in ("raw", "store", "script")}
+    with closing(Recorder(twins["script"])) as recorder:
+        scripts = [recorder.record(lambda s: _operate(s, case.batch)) for _ in range(operations)]
+    with closing(databases.raw(twins["raw"])) as raw, Store(twins["store"]) as store:
+        raw_timing, store_timing = in_turn(
+            [_raw_turn(raw, scripts), _store_turn(store, case.batch)],
+            rounds=rounds,
+            per_round=case.per_round,
+            per_turn=case.per_turn,
+        )
+        waits_for = raw.durability()
+        with store._engine.connect() as connection:
+            driver = connection.connection.driver_connection
+            assert durability(driver) == waits_for, "the sides do not wait for the same"
+    left = [_completed(databases, twins[side]) for side in ("raw", "store")]
+    assert left == [operations * case.batch] * 2, f"the sides did different things: {left}"
+    ratio = compare(store_timing, raw_timing).inverted()
+    return {
+        "engine": databases.name,
+        "case": case.name,
+        "durability": waits_for,
+        "statements": round(sum(map(len, scripts)) / operations, 1),
+        "tasks_per_second": round(store_timing.per_second * case.batch),
+        "raw_tasks_per_second": round(raw_timing.per_second * case.batch),
+        "rate_to_raw": round(ratio.ratio, 3),
+        "lowest": round(ratio.lowest, 3),
+        "highest": round(ratio.highest, 3),
+    }
+
+
+def _operate(store: Any, batch: int) -> None:
+    claimed = store.tasks.claim("bench", limit=batch, lease=LEASE)
+    assert len(claimed) == batch
+    if batch == 1:
+        store.tasks.complete(claimed[0].id, {"ok": True}, fence=claimed[0].fence)
+    else:
+        assert not store.tasks.complete_many([(task, {"ok": True}) for task in claimed]).lost
+
+
+def _raw_turn(raw: Raw, scripts: list[Script]) -> Any:
+    def run(numbers: range) -> list[int]:
+        taken = []
+        for number in numbers:
+            began = perf_counter_ns()
+            raw.write(scripts[number])
+            taken.append(perf_counter_ns() - began)
+        return taken
+
+    return run
+
+
+def _store_turn(store: Store, batch: int) -> Any:
+    def run(numbers: range) -> list[int]:
+        taken = []
+        for _ in numbers:
+            began = perf_counter_ns()
+            _operate(store, batch)
+            taken.append(perf_counter_ns() - began)
+        return taken
+
+    return run
+
+
+def _completed(databases: Databases, url: Any) -> int:
+    count = Step("SELECT count(*) AS n FROM tasks WHERE status = 'completed'", ())
+    with closing(databases.raw(url)) as raw:
+        return int(raw.read((count,))[0]["n"])
+
+
+def _print(lines: list[dict[str, Any]]) -> None:
+    table = Table(title="Claim and complete, tasks per second")
+    for heading in ("engine", "", "statements", "Store", "driver", "Store / driver"):
+        table.add_column(heading, justify="left" if heading in ("engine", "") else "right")
+    for line in lines:
+        table.add_row(
+            line["engine"],
+            line["case"],
+            str(line["statements"]),
+            f"{line['tasks_per_second']:,}",
+            f"{line['raw_tasks_per_second']:,}",
+            f"{line['rate_to_raw']:.2f} ({line['lowest']:.2f} to {line['highest']:.2f})",
+        )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
