@@ -93,7 +93,7 @@ def _measure(databases: Databases, case: Case, rounds: int) -> dict[str, Any]:
             tx.tasks.create(None, "work", {"number": number}, priority=number % 3)
     twins = {side: databases.copy(name, f"{name}_{side}") for side in ("raw", "store", "script")}
     with closing(Recorder(twins["script"])) as recorder:
-        scripts = [recorder.record(lambda s: _operate(s, case.batch)) for _ in range(operations)]
+        scripts = [recorder.record(_operate, case.batch) for _ in range(operations)]
     with closing(databases.raw(twins["raw"])) as raw, Store(twins["store"]) as store:
         raw_timing, store_timing = in_turn(
             [_raw_turn(raw, scripts), _store_turn(store, case.batch)],
