@@ -3,8 +3,8 @@
 Run as ``python -m benchmarks.checkpoints``. Each thread gets 200 puts of a history that grows
 from 50 to 448 messages of 400 bytes, whole at each put. Bytes are those of the database itself,
 all tables and indexes, compared with the distinct payload: each message once, as JSON. One
-payload is English-like text, the other is random and cannot be compressed. Several threads are
-put in turn, so that what disturbs the machine disturbs early and late puts alike.
+payload is English-like text, the other is random letters, which hardly compress. Late puts of one
+thread alternate with early ones of the next, so that what disturbs the machine disturbs both.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Measured:
 
 
 def measure(engine: str, url: str, kind: str, threads: int) -> Measured:
-    """Put the threads, in turn, and read them."""
+    """Put the threads, and read one of them."""
     histories = [messages(kind, seed) for seed in range(threads)]
     distinct = sum(len(json.dumps(h, separators=(",", ":"))) for h in histories)
     with Store(url) as store:
@@ -99,15 +99,32 @@ def measure(engine: str, url: str, kind: str, threads: int) -> Measured:
             puts("warm", {"messages": histories[0][: FIRST + number]})
         store.checkpoints.delete_thread("warm")
         before = size_of(url)
-        took: list[list[float]] = [[] for _ in range(PUTS)]
-        statements: list[int] = []
+        early: list[float] = []
+        late: list[float] = []
+        statements: dict[int, int] = {}
+        begun = time.perf_counter()
         with counted(store) as count:
-            for number in range(PUTS):
-                for thread, history in enumerate(histories):
-                    state = {"messages": history[: FIRST + ADDED * number]}
-                    count.clear()
-                    took[number].append(seconds(lambda: puts(f"thread-{thread:04}", state)))  # noqa: B023
-                statements.append(len(count))
+
+            def put(thread: int, number: int) -> float:
+                state = {"messages": histories[thread][: FIRST + ADDED * number]}
+                count.clear()
+                took = seconds(lambda: puts(f"thread-{thread:04}", state))
+                statements[number] = len(count)
+                return took
+
+            # The late puts of each thread alternate with the early ones of the next.
+            for thread in range(threads):
+                for number in range(EARLY[0]):
+                    put(thread, number)
+                for one, other in zip(EARLY, LATE, strict=True):
+                    early.append(put(thread, one))
+                    if thread:
+                        late.append(put(thread - 1, other))
+                for number in range(EARLY[-1] + 1, LATE[0]):
+                    put(thread, number)
+            for number in LATE:
+                put(threads - 1, number)
+        took = time.perf_counter() - begun
         after = size_of(url)
         heads = store.checkpoints.list("thread-0000", limit=PUTS).items
         reads = {head.step: head.id for head in heads}
@@ -121,9 +138,9 @@ def measure(engine: str, url: str, kind: str, threads: int) -> Measured:
         distinct=distinct,
         taken=after - before,
         values=values,
-        early_ms=1e3 * statistics.median(s for n in EARLY for s in took[n]),
-        late_ms=1e3 * statistics.median(s for n in LATE for s in took[n]),
-        puts_per_second=PUTS * threads / sum(map(sum, took)),
+        early_ms=1e3 * statistics.median(early[len(EARLY) :]),
+        late_ms=1e3 * statistics.median(late),
+        puts_per_second=PUTS * threads / took,
         early_statements=statements[EARLY[0]],
         late_statements=statements[LATE[-1]],
         read_early_ms=1e3 * read_early,
@@ -185,7 +202,7 @@ def main() -> None:
     """Measure, print, write the JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.checkpoints", description=__doc__)
     parser.add_argument("--engine", choices=("sqlite", "postgresql"), help="only this one")
-    parser.add_argument("--threads", type=int, default=5, help="threads put in turn")
+    parser.add_argument("--threads", type=int, default=6, help="two at least")
     parser.add_argument("--json", type=Path, default=RESULTS / "checkpoints.json", metavar="PATH")
     arguments = parser.parse_args()
     found: list[Measured] = []

@@ -78,6 +78,18 @@ class Servers:
         name = f"t{os.getpid()}_{next(self._numbers)}"
         return self._create(server, base, name, None if empty else self._template(server, base))
 
+    def drop(self, version: str, url: str) -> None:
+        """Drop a database when its test is over: thousands of them would fill the disk."""
+        server, base = self._server(version)
+        name = str(make_url(url).database)
+        if server is not None:
+            server.drop_database(name)
+            return
+        engine = create_engine(make_url(base), isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(text(f'DROP DATABASE "{name}" WITH (FORCE)'))
+        engine.dispose()
+
     def server(self, version: str) -> tuple[Server | None, str]:
         return self._server(version)
 
@@ -161,31 +173,34 @@ def _drivers() -> list[Any]:
 
 
 def _fresh(
-    engine: str, version: str, servers: Servers, tmp_path: Path, template: Path, name: str
-) -> str:
+    engine: str, version: str, servers: Servers, tmp_path: Path, template: Path | None
+) -> Iterator[str]:
+    """Make a database for one test, empty where there is no template."""
     if engine == "postgresql":
-        return servers.new_database(version)
-    path = tmp_path / f"{name}.db"
-    shutil.copy(template, path)
-    return f"sqlite:///{path}"
+        url = servers.new_database(version, empty=template is None)
+        yield url
+        servers.drop(version, url)
+        return
+    path = tmp_path / "test.db"
+    if template is not None:
+        shutil.copy(template, path)
+    yield f"sqlite:///{path}"
 
 
 @pytest.fixture(params=_engines())
 def engine_url(
     request: pytest.FixtureRequest, servers: Servers, tmp_path: Path, sqlite_template: Path
-) -> str:
+) -> Iterator[str]:
     """The URL of a database at head, on each engine (synchronous)."""
     engine, version = request.param
-    return _fresh(engine, version, servers, tmp_path, sqlite_template, "test")
+    yield from _fresh(engine, version, servers, tmp_path, sqlite_template)
 
 
 @pytest.fixture(params=_engines())
-def empty_url(request: pytest.FixtureRequest, servers: Servers, tmp_path: Path) -> str:
+def empty_url(request: pytest.FixtureRequest, servers: Servers, tmp_path: Path) -> Iterator[str]:
     """The URL of a database without anything in it, on each engine."""
     engine, version = request.param
-    if engine == "postgresql":
-        return servers.new_database(version, empty=True)
-    return f"sqlite:///{tmp_path / 'empty.db'}"
+    yield from _fresh(engine, version, servers, tmp_path, None)
 
 
 @dataclass
@@ -202,11 +217,11 @@ class Place:
 @pytest.fixture(params=_drivers())
 def place(
     request: pytest.FixtureRequest, servers: Servers, tmp_path: Path, sqlite_template: Path
-) -> Place:
+) -> Iterator[Place]:
     """A database at head, by each driver."""
     driver, version = request.param
-    url = _fresh(driver.engine, version, servers, tmp_path, sqlite_template, "test")
-    return Place(driver, url)
+    for url in _fresh(driver.engine, version, servers, tmp_path, sqlite_template):
+        yield Place(driver, url)
 
 
 @pytest.fixture

@@ -169,6 +169,7 @@ class Server:
     def __init__(self, installation: Installation, *, durable: bool = False) -> None:
         """Describe a server; if it is durable, its commits wait for the disk as in production."""
         self._bin = installation.bin
+        self._copies_files = not durable and int(installation.version.split(".")[0]) >= 15
         self._durable = durable
         self._directory: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -234,6 +235,8 @@ class Server:
         statement = sql.SQL("create database {}").format(sql.Identifier(name))
         if template is not None:
             statement += sql.SQL(" template {}").format(sql.Identifier(template))
+            if self._copies_files:  # without fsync, a third of the time of logging every page
+                statement += sql.SQL(" strategy file_copy")
         self._execute(statement)
         return self._url(name)
 

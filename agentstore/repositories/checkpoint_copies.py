@@ -77,7 +77,7 @@ def copy_thread(unit: Unit, source: str, target: str) -> int:
     tables, connection = unit.tables, unit.connection
     checkpoints = tables.checkpoints
     query = select(checkpoints).where(checkpoints.c.thread_id == source)
-    rows = connection.execute(query.order_by(checkpoints.c.pk)).mappings().all()
+    rows = sorted(connection.execute(query).mappings(), key=lambda row: int(row["pk"]))
     new_ids = {
         (row["namespace"], row["id"]): new_id() if row["namespace"] == ROOT else row["id"]
         for row in rows

@@ -55,11 +55,11 @@ def delete_before(unit: Unit, thread_id: str, step: int, namespace: str) -> Dele
 def delete_run(unit: Unit, run_id: str, thread_id: str | None) -> DeletionReceipt:
     """Delete the checkpoints of a run; see ``Checkpoints.delete_run``."""
     checkpoints = unit.tables.checkpoints
-    query = select(checkpoints.c.thread_id, checkpoints.c.namespace).distinct()
+    query = select(checkpoints.c.thread_id, checkpoints.c.namespace)
     query = query.where(checkpoints.c.run_id == validation.key("run_id", run_id))
     if thread_id is not None:
         query = query.where(checkpoints.c.thread_id == validation.text("thread_id", thread_id))
-    places = sorted((row.thread_id, row.namespace) for row in unit.connection.execute(query))
+    places = sorted({(row.thread_id, row.namespace) for row in unit.connection.execute(query)})
     for locked in dict.fromkeys(thread for thread, _ in places):
         lock_thread(unit, locked)
     return _sum(

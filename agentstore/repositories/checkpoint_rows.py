@@ -109,10 +109,11 @@ def latest_checkpoint(unit: Unit, thread_id: str, namespace: str) -> Row[Any] | 
 
 def path_rows(unit: Unit, row: Row[Any]) -> Sequence[Row[Any]]:
     """Read a checkpoint and its ancestors, up to the root."""
-    return unit.connection.execute(
+    found = unit.connection.execute(
         _path(unit.tables),
         {"pk": row.pk, "thread_id": row.thread_id, "namespace": row.namespace},
-    ).all()
+    )
+    return sorted(found, key=lambda ancestor: ancestor.height)
 
 
 def in_root(checkpoints: FromClause) -> Any:
@@ -237,7 +238,8 @@ def _path(tables: Tables) -> Select[Any]:
         parent.c.id == path.c.parent_id,
     )
     path = path.union_all(select(parent.c.pk, parent.c.parent_id, path.c.height + 1).join(path, up))
-    return _checkpoints(tables).join(path, path.c.pk == checkpoints.c.pk).order_by(path.c.height)
+    query = _checkpoints(tables).add_columns(path.c.height)
+    return query.join(path, path.c.pk == checkpoints.c.pk)
 
 
 def _fields(row: Any) -> dict[str, Any]:

@@ -65,7 +65,8 @@ def load_values(unit: Unit, thread_id: str, checkpoint_pk: int) -> dict[str, Any
     kinds: dict[str, str] = {}
     parts: dict[str, list[Part]] = {}
     levels: dict[str, int] = {}
-    for name, level, start, kind, encoding, data in found:
+    # Sorted here: the engines would move the data about to sort it.
+    for name, level, start, _, kind, encoding, data in sorted(found, key=_lowest_first):
         kinds[name] = kind
         on_new_line = levels.get(name) != level
         levels[name] = level
@@ -173,7 +174,7 @@ def read_chain(unit: Unit, thread_id: str, node: Node) -> Chain:
         _chain(unit.tables), {"thread_id": thread_id, "line": node.line, "length": node.length}
     )
     stretches: dict[int, list[NewNode]] = {}
-    for row in found:
+    for row in sorted(found, key=lambda row: (row.level, row.length)):
         stored = NewNode(node_of(row), row.encoding, bytes(row.data))
         stretches.setdefault(row.level, []).append(stored)
     return [Stretch(nodes) for nodes in stretches.values()]
@@ -261,7 +262,7 @@ def last_length(nodes: Table) -> Any:
 
 @lru_cache(maxsize=64)
 def _parts(tables: Tables) -> Select[Any]:
-    """Read the versions that a checkpoint names, the lowest line of each first."""
+    """Read the versions that a checkpoint names, in no order."""
     nodes, entries = tables.checkpoint_values, tables.checkpoint_entries
     begun = (
         select(entries.c.name, *_position(nodes))
@@ -269,23 +270,25 @@ def _parts(tables: Tables) -> Select[Any]:
         .where(entries.c.checkpoint_pk == bindparam("checkpoint_pk"))
     )
     lines, along = _lines(tables, begun)
-    return (
-        select(
-            lines.c.name,
-            lines.c.level,
-            nodes.c.start,
-            nodes.c.kind,
-            nodes.c.encoding,
-            nodes.c.data,
-        )
-        .select_from(along)
-        .order_by(lines.c.level.desc(), nodes.c.length)
+    columns = (
+        lines.c.name,
+        lines.c.level,
+        nodes.c.start,
+        nodes.c.length,
+        nodes.c.kind,
+        nodes.c.encoding,
+        nodes.c.data,
     )
+    return select(*columns).select_from(along)
+
+
+def _lowest_first(row: Any) -> tuple[int, int]:
+    return -row.level, row.length
 
 
 @lru_cache(maxsize=64)
 def _chain(tables: Tables) -> Select[Any]:
-    """Read one version with all that is known of its nodes, its own line first."""
+    """Read one version with all that is known of its nodes, in no order."""
     nodes = tables.checkpoint_values
     begun = select(literal("", nodes.c.kind.type).label("name"), *_position(nodes)).where(
         nodes.c.thread_id == bindparam("thread_id"),
@@ -294,8 +297,7 @@ def _chain(tables: Tables) -> Select[Any]:
     )
     lines, along = _lines(tables, begun)
     columns = [nodes.c[column] for column in (*NODE_COLUMNS, "encoding", "data")]
-    query = select(lines.c.level, *columns).select_from(along)
-    return query.order_by(lines.c.level, nodes.c.length)
+    return select(lines.c.level, *columns).select_from(along)
 
 
 def _lines(tables: Tables, begun: Select[Any]) -> tuple[CTE, FromClause]:

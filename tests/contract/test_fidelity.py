@@ -64,7 +64,7 @@ def assert_same(record, other):
     assert repr(record) == repr(other)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(st.lists(new_messages, min_size=1, max_size=12))
 def test_messages_come_back_as_they_went_in(store, messages):
     session = store.sessions.create()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import inspect
+from sqlalchemy import text
 
 from agentstore import Store, errors, migrations
 from agentstore.engine import open_engine, parse_url
-from agentstore.schema import Names, tables
+from agentstore.schema import MAX_PREFIX, Names
 from agentstore.settings import Settings
 
 OPTIONS = {"schema": "agents", "table_prefix": "ag_"}
@@ -102,39 +102,41 @@ def test_stores_under_different_names_do_not_see_each_other(place, store, named)
         assert [one.sessions.count() for one in stores] == [1, 0, 1]
 
 
-def test_every_table_index_and_constraint_carries_the_prefix(engine_url):
-    migrations.upgrade(engine_url, names=NAMES)
-    schema = None if engine_url.startswith("sqlite") else "agents"
-    engine = open_engine(parse_url(engine_url), Settings())
+_SERVER_OBJECTS = """
+SELECT 'relation', relname FROM pg_class WHERE relnamespace = CAST(:schema AS regnamespace)
+UNION SELECT 'function', proname FROM pg_proc WHERE pronamespace = CAST(:schema AS regnamespace)
+UNION SELECT 'constraint', conname FROM pg_constraint
+ WHERE connamespace = CAST(:schema AS regnamespace) AND contype <> 'n'
+UNION SELECT 'trigger', tgname FROM pg_trigger t JOIN pg_class c ON c.oid = tgrelid
+ WHERE NOT tgisinternal AND relnamespace = CAST(:schema AS regnamespace)
+"""
+
+
+def objects(url, schema):
+    """Give the kind and the name of all that there is in a schema, or in a file."""
+    engine = open_engine(parse_url(url), Settings())
     with engine.connect() as connection:
-        found = inspect(connection)
-        made = [name for name in found.get_table_names(schema=schema) if name.startswith("ag_")]
-        parts = {
-            part["name"]
-            for name in made
-            for part in (
-                *found.get_indexes(name, schema=schema),
-                *found.get_foreign_keys(name, schema=schema),
-                *found.get_unique_constraints(name, schema=schema),
-                *found.get_check_constraints(name, schema=schema),
-                found.get_pk_constraint(name, schema=schema),
-            )
-        }
+        if url.startswith("sqlite"):
+            rows = connection.exec_driver_sql("SELECT type, name FROM sqlite_master").all()
+        else:
+            rows = connection.execute(text(_SERVER_OBJECTS), {"schema": schema}).all()
     engine.dispose()
-    described = tables(Names(schema, "ag_")).metadata.tables.values()
-    assert {*made} == {table.name for table in described} | {"ag_alembic_version"}
-    # SQLite takes no name for the key of a table with AUTOINCREMENT.
-    nameless = {
-        f"pk_{table.name}"
-        for table in described
-        if schema is None and table.dialect_options["sqlite"]["autoincrement"]
-    }
-    assert parts - {None} | nameless == {
-        *(index.name for table in described for index in table.indexes),
-        *(constraint.name for table in described for constraint in table.constraints),
-        "ag_alembic_version_pkc",
-    }
-    assert all("_ag_" in name for name in parts - {None, "ag_alembic_version_pkc"})
+    return {tuple(row) for row in rows}
+
+
+@pytest.mark.parametrize("prefix", ["ag_", "p" * MAX_PREFIX])
+def test_every_object_is_there_again_under_its_name_with_the_prefix(engine_url, prefix):
+    plain = objects(engine_url, "public")
+    migrations.upgrade(engine_url, names=Names("agents", prefix))
+    if engine_url.startswith("sqlite"):
+        named = objects(engine_url, None) - plain
+        plain -= {("table", "sqlite_sequence")}
+    else:
+        named = objects(engine_url, "agents")
+        assert objects(engine_url, "public") == plain
+    assert {(kind, name.replace(prefix, "", 1)) for kind, name in named} == plain
+    assert all(prefix in name for _, name in named)
+    assert len(named) == len(plain) >= 120
 
 
 @pytest.mark.parametrize("schema", ["order", "user", "_"])
