@@ -169,7 +169,8 @@ class Server:
     def __init__(self, installation: Installation, *, durable: bool = False) -> None:
         """Describe a server; if it is durable, its commits wait for the disk as in production."""
         self._bin = installation.bin
-        self._copies_files = not durable and int(installation.version.split(".")[0]) >= 15
+        major = installation.version.split(".")[0]
+        self._copies_files = not durable and major.isdigit() and int(major) >= 15
         self._durable = durable
         self._directory: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
