@@ -207,7 +207,8 @@ def test_every_public_method_has_a_case():
             for name, repository in vars(store).items()
             if not name.startswith("_")
             for called in dir(type(repository))
-            if {"operation", "steps"} & vars(getattr(type(repository), called, None) or {}).keys()
+            if {"operation", "steps"}
+            & getattr(getattr(type(repository), called), "__dict__", {}).keys()
         }
     assert CASES.keys() == public
 
