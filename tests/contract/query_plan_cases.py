@@ -549,7 +549,12 @@ CASES: dict[str, dict[str, Prepare]] = {
     "tool_logs.log": call("tool_logs.log", "session-7", "search")
     | also(
         "message_id",
-        lambda s: partial(s.tool_logs.log, "session-0", "search", message_id="message-7"),
+        lambda s: partial(
+            s.tool_logs.log,
+            s.messages.get("message-7").session_id,
+            "search",
+            message_id="message-7",
+        ),
     ),
     "tool_logs.get": call("tool_logs.get", "log-7"),
     "tool_logs.find": call("tool_logs.find", "log-7"),
