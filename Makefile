@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 URL ?=
 TRANSCRIPTS ?=
 
-.PHONY: help install test lint types check demo bench clean
+.PHONY: help install test lint types check demo bench clean coverage
 
 help:
 	@echo "make demo    a whole conversation on a fresh SQLite file (URL=..., TRANSCRIPTS=...)"
@@ -29,6 +29,9 @@ types: install
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 test: lint types
+	$(BIN)/python -m pytest -n 2
+
+coverage: install
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
 
 demo: install
