@@ -7,13 +7,31 @@ whatever currency the application counts in), tokens are whole numbers, duration
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, make_dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
+
+
+def maker(record: type[T]) -> Callable[..., T]:
+    """Give a function that makes a frozen record of its fields, in their order.
+
+    The ``__init__`` of a frozen dataclass sets each field through ``object.__setattr__``: 2.6 µs
+    for 18 fields, against 0.4 here, which for 50 messages is a tenth of reading a history. So
+    a twin that is not frozen is filled, and then declared to be the record that it equals.
+    """
+    names = [each.name for each in fields(cast("Any", record))]
+    blank: Any = make_dataclass(record.__name__, names, slots=True)
+
+    def make(*values: Any) -> T:
+        filled = blank(*values)
+        filled.__class__ = record
+        return cast("T", filled)
+
+    return make
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +251,9 @@ class MessageRecord:
             key: getattr(self, key) if key in CHAT_KEYS else extra[key] for key in self.chat_keys
         }
 
+
+make_message_record = maker(MessageRecord)
+"""Makes a message of all its fields, faster than its constructor."""
 
 CHAT_KEYS = ("role", "content", "tool_calls", "tool_call_id", "name")
 """The keys of a chat message that have columns of their own, in their usual order."""

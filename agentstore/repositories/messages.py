@@ -14,7 +14,7 @@ from agentstore import validation
 from agentstore.errors import AlreadyExists, InvalidInput, LimitOutOfRange, NotFound, shown
 from agentstore.paging import Cursors, check_limit
 from agentstore.prepared import Prepared
-from agentstore.records import MessageRecord, Page, SearchHit
+from agentstore.records import MessageRecord, Page, SearchHit, make_message_record
 from agentstore.repositories import finding
 from agentstore.repositories.base import (
     Repository,
@@ -689,7 +689,7 @@ def message_record(row: Any) -> MessageRecord:
         token_count, cost, metadata, payload, external_id, status, created_at, chat_keys,
         *_,
     ) = row  # fmt: skip
-    return MessageRecord(
+    return make_message_record(
         id,
         session_id,
         seq,
