@@ -78,6 +78,21 @@ class Place:
             postgresql_where=condition,
         )
 
+    def add(self, name: str, part: Callable[[Place, str], sa.Column[Any]]) -> None:
+        """Add a column that may be NULL or has a default, and no constraint."""
+        table = self.table(name)
+        op.add_column(table, part(self, table), schema=self.schema)
+
+    def drop_column(self, name: str, gone: str) -> None:
+        """Drop a column that no index and no constraint names."""
+        op.drop_column(self.table(name), gone, schema=self.schema)
+
+    def drop_index(self, label: str, name: str) -> None:
+        """Drop an index; the label is that of ``index``."""
+        table = self.table(name)
+        kind = "uq" if label.startswith("!") else "ix"
+        op.drop_index(f"{kind}_{table}_{label.lstrip('!')}", table, schema=self.schema)
+
     @contextmanager
     def alter(self, name: str) -> Iterator[BatchOperations]:
         """Change a table's columns and constraints, on SQLite by a copy where it has no other way.

@@ -125,6 +125,11 @@ class Tables:
         return self["branches"]
 
     @cached_property
+    def branch_segments(self) -> Table:
+        """See ``models.BranchSegment``."""
+        return self["branch_segments"]
+
+    @cached_property
     def messages(self) -> Table:
         """See ``models.Message``."""
         return self["messages"]

@@ -20,7 +20,7 @@ from agentstore.models.messages import (
     MessageMark,
     MessageToolCall,
 )
-from agentstore.models.sessions import Branch, Session, SessionData, Summary
+from agentstore.models.sessions import Branch, BranchSegment, Session, SessionData, Summary
 from agentstore.models.users import ApiKey, QuotaReservation, User, UserPreference
 from agentstore.models.work import Task, ToolLog, TurnUsage
 
@@ -31,6 +31,7 @@ __all__ = [
     "Base",
     "Blob",
     "Branch",
+    "BranchSegment",
     "Checkpoint",
     "CheckpointEntry",
     "CheckpointThread",

@@ -152,6 +152,7 @@ class MessageChunk(Base):
     position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     session_id: Mapped[str]
     content: Mapped[str]
+    created_at: Mapped[datetime | None]
 
 
 class Blob(Base):

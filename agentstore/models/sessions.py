@@ -24,7 +24,8 @@ class Session(Base):
     """A conversation of an agent.
 
     ``last_seq`` is the sequence number of its newest message, on any branch, and never goes
-    down; ``turn`` is the number of the last turn of the active branch. ``activity`` grows with
+    down; ``turn`` is the number of the last turn of the active branch, and ``tip`` that
+    branch's. ``activity`` grows with
     every message in the whole database: the session that was written to last has the largest.
     """
 
@@ -51,6 +52,7 @@ class Session(Base):
     user_id: Mapped[str | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
     status: Mapped[str] = mapped_column(server_default=text("'active'"))
     active_branch: Mapped[int] = mapped_column(server_default=text("0"))
+    tip: Mapped[int | None]
     last_branch: Mapped[int] = mapped_column(server_default=text("0"))
     last_seq: Mapped[int] = mapped_column(server_default=text("0"))
     turn: Mapped[int] = mapped_column(server_default=text("0"))
@@ -83,12 +85,42 @@ class SessionData(Base):
     updated_at: Mapped[datetime]
 
 
-class Branch(Base):
-    """A line of a conversation: its own messages, and its parent's up to where it forked.
+class BranchSegment(Base):
+    """A stretch of messages that a branch shows, and the segment before it.
 
-    ``number`` counts from 0, which is main, in each session and is never used again.
-    ``fork_seq`` is the last sequence number of the parent's line that this branch shares,
-    ``fork_turn`` the turn of that message.
+    It shows the messages of one branch from ``first_seq`` to ``last_seq``, both included; a
+    branch's own stretch, to which it adds, ends at the largest number. Segments that several
+    branches show are stored once, each of these branches leading to them.
+    """
+
+    __tablename__ = "branch_segments"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["session_id", "previous"],
+            ["branch_segments.session_id", "branch_segments.number"],
+        ),
+        Index(None, "session_id", "branch"),
+        Index(None, "session_id", "previous"),
+    )
+
+    session_id: Mapped[str] = mapped_column(
+        ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True
+    )
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    branch: Mapped[int]
+    first_seq: Mapped[int]
+    last_seq: Mapped[int]
+    previous: Mapped[int | None]
+
+
+class Branch(Base):
+    """A line of a conversation.
+
+    ``number`` counts from 0, which is main, in each session and is never used again. ``tip`` is
+    the newest of its segments; without one it shows its own messages, all of them, and no other.
+    ``parent`` is the branch that it grew from, ``fork_seq`` the last sequence number that they
+    had in common then, and ``fork_turn`` the turn of that message. A branch that is ``gone`` is
+    nobody's any more; it has left messages that others show, and some unique name.
     """
 
     __tablename__ = "branches"
@@ -100,6 +132,7 @@ class Branch(Base):
         CheckConstraint("number >= 0 AND (parent < number OR parent IS NULL)", name="parent"),
         Index(None, "session_id", "name", unique=True),
         Index(None, "session_id", "parent"),
+        Index(None, "session_id", "tip"),
     )
 
     session_id: Mapped[str] = mapped_column(
@@ -111,6 +144,8 @@ class Branch(Base):
     fork_seq: Mapped[int] = mapped_column(server_default=text("0"))
     fork_turn: Mapped[int] = mapped_column(server_default=text("0"))
     created_at: Mapped[datetime]
+    tip: Mapped[int | None]
+    gone: Mapped[bool] = mapped_column(server_default=text("false"))
 
 
 class Summary(Base):

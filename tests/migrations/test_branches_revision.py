@@ -1,0 +1,24 @@
+"""The revision that brings shared branches: what it adds, and what going back costs."""
+
+from __future__ import annotations
+
+from agentstore import migrations
+from tests.migrations.support import fill, revision_of, rows_of
+
+ADDED = {"sessions": {"tip": None}, "branches": {"tip": None, "gone": False}}
+"""What a row of before has in the columns that are added."""
+ADDED["message_chunks"] = {"created_at": None}
+
+
+def test_every_row_survives_going_back_to_the_first_schema_and_forth(databases):
+    url, names = databases.upgraded(), databases.names
+    fill(url, names)
+    expected = rows_of(url, names)
+    expected[f"{names.prefix}branch_segments"] = []
+    for table, columns in ADDED.items():
+        for row in expected[f"{names.prefix}{table}"]:
+            row |= columns
+    migrations.downgrade(url, revision="0001", names=names)
+    assert revision_of(url, names) == "0001"
+    migrations.upgrade(url, names=names)
+    assert rows_of(url, names) == expected
