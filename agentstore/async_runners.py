@@ -328,9 +328,13 @@ class GreenletRunner:
         connection = self._engines[mode].connect()
         try:
             async with _opened(connection, connection.start()):
-                result = await connection.run_sync(lambda c: work(self._runner.unit(c)))
+                sync_connection = connection.sync_connection
+                assert sync_connection is not None
+                unit = self._runner.unit(sync_connection, mode)
+                result = await connection.run_sync(lambda _: work(unit))
                 committing = True
                 await connection.commit()
+                self._runner.committed(unit)
                 return result
         except HANDLED as error:
             found = trouble(self._runner.dialect, mode, error, committing=committing)
@@ -347,7 +351,8 @@ class GreenletRunner:
                 await self._uncut(connection.begin().start())
                 sync_connection = connection.sync_connection
                 assert sync_connection is not None
-                with joined(self._runner.unit(sync_connection)) as runner:
+                unit = self._runner.unit(sync_connection, Mode.WRITE)
+                with joined(unit) as runner:
                     calls = _AsyncJoinRunner(
                         runner, lambda call: self._uncut(connection.run_sync(lambda _: call()))
                     )
@@ -357,6 +362,7 @@ class GreenletRunner:
                         await _finished(calls.close())
                 committing = True
                 await self._uncut(connection.commit())
+                self._runner.committed(unit)
         except HANDLED as error:
             found = trouble(self._runner.dialect, Mode.WRITE, error, committing=committing)
             raise found from cause_of(error)

@@ -58,8 +58,9 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
     A bind that has a value of its own, such as the 1 in ``n + 1``, is a constant; it has no name.
     """
     order = compiled.positiontup
+    names = list(dict.fromkeys(compiled.bind_names.values())) if order is None else order
     plan: list[tuple[str | None, Any, Callable[[Any], Any] | None]] = []
-    for name in compiled.binds if order is None else order:
+    for name in names:
         bind = compiled.binds[name]
         process = bind.type.dialect_impl(dialect).bind_processor(dialect)
         if bind.required:
@@ -82,7 +83,6 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
 
     if order is not None:
         return values
-    names = list(compiled.binds)
     return lambda parameters: dict(zip(names, values(parameters), strict=True))
 
 

@@ -72,6 +72,27 @@ class DeletionReceipt:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpiryReport:
+    """What a clean-up of expired sessions did.
+
+    Attributes:
+        sessions: The ids of the sessions that are gone, those that expired first coming first.
+        rows: For each table that lost rows, how many, by the table's plain name.
+        postponed: How many sessions stayed because they had been active since it was last noted
+            when they might expire.
+    """
+
+    sessions: tuple[str, ...]
+    rows: Mapping[str, int]
+    postponed: int
+
+    @property
+    def total(self) -> int:
+        """How many rows are gone, in all tables together."""
+        return sum(self.rows.values())
+
+
+@dataclass(frozen=True, slots=True)
 class UserRecord:
     """A user.
 
@@ -257,6 +278,48 @@ make_message_record = maker(MessageRecord)
 
 CHAT_KEYS = ("role", "content", "tool_calls", "tool_call_id", "name")
 """The keys of a chat message that have columns of their own, in their usual order."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredSession:
+    """All that an agent needs to go on with a session, of one moment.
+
+    Attributes:
+        session: The session, with its state.
+        branch: The name of its active branch.
+        history: That branch's messages, the oldest first.
+        summary: The compressed memory of that branch; None if there is none.
+    """
+
+    session: SessionRecord
+    branch: str
+    history: tuple[MessageRecord, ...]
+    summary: str | None
+
+    @property
+    def question(self) -> str | None:
+        """What the user was asked and has not answered yet."""
+        return self.session.question
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentRecord:
+    """Bytes beside a message, without the bytes themselves.
+
+    Attributes:
+        digest: Their SHA-256, in hexadecimal.
+        size: How many there are.
+        media_type: What they are, as it was said when they were attached.
+    """
+
+    id: str
+    message_id: str
+    session_id: str
+    digest: str
+    size: int
+    media_type: str
+    name: str | None
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

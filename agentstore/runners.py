@@ -22,6 +22,7 @@ from agentstore.dialects.base import Mode
 from agentstore.errors import AgentStoreError, DatabaseBusy, TransactionMisuse
 from agentstore.recovery import HANDLED, Trouble, pause_before_retry, trouble
 from agentstore.schema import Names, tables
+from agentstore.session_cache import SessionCache
 from agentstore.settings import Settings
 from agentstore.unit import Unit
 
@@ -207,10 +208,17 @@ class UnitRunner:
         self.tables = tables(names_on(dialect, settings))
         self._engines = dialect.modes(engine)
         self._turns = WriteTurns(dialect, settings)
+        self._cache = SessionCache(settings.session_cache) if settings.session_cache else None
 
-    def unit(self, connection: Connection) -> Unit:
+    def unit(self, connection: Connection, mode: Mode) -> Unit:
         """Give the unit of an open connection."""
-        return Unit(connection, self.dialect, self.tables, self.settings)
+        cache = self._cache if mode is Mode.READ else None
+        return Unit(connection, self.dialect, self.tables, self.settings, cache)
+
+    def committed(self, unit: Unit) -> None:
+        """Take note of what a unit did, now that it is committed."""
+        if self._cache is not None:
+            self._cache.forget(unit.deleted_sessions)
 
     @contextmanager
     def transaction(self, mode: Mode = Mode.WRITE) -> Iterator[Unit]:
@@ -223,9 +231,11 @@ class UnitRunner:
         turn = self._turns.acquire(mode)
         try:
             with opened(self._engines[mode]) as connection:
-                yield self.unit(connection)
+                unit = self.unit(connection, mode)
+                yield unit
                 committing = True
                 connection.commit()
+                self.committed(unit)
         except HANDLED as error:
             found = trouble(self.dialect, mode, error, committing=committing)
             raise found from cause_of(error)

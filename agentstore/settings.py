@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, TypedDict
 
-from agentstore.errors import InvalidInput
+from agentstore.errors import InvalidInput, shown
 from agentstore.prices import Prices, default_prices
 from agentstore.redaction import Secrets
 from agentstore.schema import Names
@@ -51,7 +51,9 @@ class StoreOptions(TypedDict, total=False):
     max_retries: int
     secrets: Secrets
     prices: Prices
+    max_attachment_bytes: int | None
     clock: Clock
+    session_cache: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,15 @@ class Settings:
             broken connection.
         secrets: What is done about secrets in session configs and tool logs.
         prices: What models cost, for usage that is recorded without a cost.
+        max_attachment_bytes: The most bytes that an attachment may have. None means as many as
+            the engine can: SQLite takes 1,000,000,000 bytes in a row unless it is compiled
+            otherwise; PostgreSQL stores a gigabyte, but gives back half of that at most. An
+            attachment is in memory whole, several times over, when it is added or read.
         clock: Where the present comes from; it must give aware datetimes.
+        session_cache: Of how many sessions the documents (metadata, config, state) are kept in
+            memory, so that ``sessions.get`` and ``find`` read them again only when somebody,
+            in whatever process, has changed them. 0, the default, keeps none. It is of use
+            where documents are large and read more often than written.
     """
 
     create: bool = True
@@ -98,7 +108,9 @@ class Settings:
     max_retries: int = 5
     secrets: Secrets = field(default_factory=Secrets)
     prices: Prices = field(default_factory=default_prices)
+    max_attachment_bytes: int | None = 32 * 1024 * 1024
     clock: Clock = utc_now
+    session_cache: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what could only fail later, and less clearly."""
@@ -112,6 +124,15 @@ class Settings:
                 raise InvalidInput(f"{name} is negative; use seconds, zero or more.")
         if self.pool_size < 1 or self.max_overflow < 0 or self.max_retries < 0:
             raise InvalidInput("pool_size starts at 1, max_overflow and max_retries at 0.")
+        if type(self.session_cache) is not int or self.session_cache < 0:
+            raise InvalidInput(
+                f"session_cache is {shown(self.session_cache)}; use a number of sessions, or 0."
+            )
+        most = self.max_attachment_bytes
+        if most is not None and (type(most) is not int or most < 1):
+            raise InvalidInput(
+                f"max_attachment_bytes is {shown(most)}; use a whole number above 0, or None."
+            )
 
     @property
     def names(self) -> Names:

@@ -37,6 +37,10 @@ TASK_TRANSITIONS: Mapping[str, frozenset[str]] = {
 
 MESSAGE_STATUSES = ("complete", "streaming", "incomplete")
 
+NO_BRANCH = -1
+"""The active branch of a session that has expired and is being deleted in pieces: it has none,
+so nothing can be appended to it or changed in it any more."""
+
 
 def sources(transitions: Mapping[str, frozenset[str]], wanted: str) -> tuple[str, ...]:
     """List the statuses from which ``wanted`` can be reached in one step, sorted."""

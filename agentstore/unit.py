@@ -8,7 +8,7 @@ which kind of engine, and whether it is repeated after a conflict, is a ``Runner
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol, TypeVar
 
@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 
 from agentstore.dialects.base import EngineDialect, Mode
 from agentstore.schema import Tables
+from agentstore.session_cache import SessionCache
 from agentstore.settings import Settings
 from agentstore.types import require_utc
 
@@ -29,12 +30,18 @@ class Unit:
     Attributes:
         connection: In a transaction, or in autocommit where the mode allows; never to be
             committed or closed by a body.
+        cache: The store's, where the unit sees committed states alone: in a unit of the store's
+            own that only reads, and nowhere else. A version that is rolled back is given again.
+        deleted_sessions: The ids of the sessions that the body deleted; the store's cache forgets
+            them when that is committed.
     """
 
     connection: Connection
     dialect: EngineDialect
     tables: Tables
     settings: Settings
+    cache: SessionCache | None = None
+    deleted_sessions: list[str] = field(default_factory=list)
 
     def now(self) -> datetime:
         """Read the store's clock, in UTC."""

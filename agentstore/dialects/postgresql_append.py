@@ -33,6 +33,7 @@ from sqlalchemy import Sequence as DatabaseSequence
 from agentstore.dialects.base import Appended
 from agentstore.prepared import Prepared
 from agentstore.schema import Tables
+from agentstore.states import NO_BRANCH
 from agentstore.types import Json
 
 
@@ -91,7 +92,7 @@ def _append(tables: Tables, *, many: bool, calls: bool) -> Select[Any]:
     now = bindparam("now", type_=sessions.c.created_at.type)
     counted = (
         update(sessions)
-        .where(sessions.c.id == session_id)
+        .where(sessions.c.id == session_id, sessions.c.active_branch > NO_BRANCH)
         .values(
             last_seq=sessions.c.last_seq + bindparam("messages"),
             turn=sessions.c.turn + bindparam("users"),
