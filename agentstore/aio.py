@@ -30,6 +30,7 @@ from agentstore.dialects.base import Mode
 from agentstore.engine import adopt_engine, open_async_engine, open_engine, parse_url, show_url
 from agentstore.recovery import Trouble
 from agentstore.repositories import (
+    Attachments,
     Checkpoints,
     Messages,
     Search,
@@ -267,6 +268,21 @@ class AsyncCheckpoints(AsyncRepository[Checkpoints]):
     writes = lift(Checkpoints.writes)
 
 
+class AsyncAttachments(AsyncRepository[Attachments]):
+    """See ``Attachments``."""
+
+    __slots__ = ()
+    repository = Attachments
+
+    add = lift(Attachments.add)
+    get = lift(Attachments.get)
+    find = lift(Attachments.find)
+    read = lift(Attachments.read)
+    list = lift(Attachments.list)
+    list_of_session = lift(Attachments.list_of_session)
+    delete = lift(Attachments.delete)
+
+
 class AsyncRepositories:
     """The repositories, bound to whatever runs them: a store, or a transaction."""
 
@@ -280,6 +296,7 @@ class AsyncRepositories:
         self.usage = AsyncUsage(runner)
         self.search = AsyncSearch(runner)
         self.checkpoints = AsyncCheckpoints(runner)
+        self.attachments = AsyncAttachments(runner)
 
 
 class AsyncTransaction(AsyncRepositories):

@@ -123,6 +123,23 @@ class SecretRefused(InvalidInput):
         )
 
 
+class AttachmentTooLarge(InvalidInput):
+    """More bytes than an attachment may have; none of them were stored.
+
+    Attributes:
+        size: The bytes that were passed.
+        limit: The most that an attachment may have.
+    """
+
+    def __init__(self, size: int, limit: int) -> None:
+        self.size = size
+        self.limit = limit
+        super().__init__(
+            f"The attachment has {size} bytes and may have {limit}. Attach less, keep it elsewhere "
+            "and attach a link, or open the store with a larger max_attachment_bytes."
+        )
+
+
 class UnsupportedUrl(InvalidInput):
     """A database URL that cannot be read, or whose engine is not supported."""
 

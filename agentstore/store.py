@@ -21,6 +21,7 @@ from agentstore.engine import adopt_engine, open_engine, parse_url, show_url
 from agentstore.errors import TransactionMisuse
 from agentstore.recovery import Trouble
 from agentstore.repositories import (
+    Attachments,
     Checkpoints,
     Messages,
     Search,
@@ -55,6 +56,7 @@ class Repositories:
         self.usage = Usage(runner)
         self.search = Search(runner)
         self.checkpoints = Checkpoints(runner)
+        self.attachments = Attachments(runner)
 
 
 class Transaction(Repositories):
@@ -83,6 +85,7 @@ class Store(Repositories):
         users: See ``Users``.
         sessions: See ``Sessions``.
         messages: See ``Messages``.
+        attachments: See ``Attachments``.
         tool_logs: See ``ToolLogs``.
         tasks: See ``Tasks``.
         usage: See ``Usage``.

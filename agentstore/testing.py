@@ -30,6 +30,7 @@ REPOSITORIES = (
     "usage",
     "search",
     "checkpoints",
+    "attachments",
 )
 
 

@@ -73,6 +73,9 @@ class EngineDialect(Protocol):
     threads_async_work: bool
     """Whether an AsyncStore runs units in threads, because the engine is in the process."""
 
+    most_bytes: int
+    """The most bytes in one column that can be stored and read again."""
+
     search: SearchIndex
     """The engine's index for full-text search."""
 

@@ -107,6 +107,7 @@ class PostgreSQL(NotifyingTasks):
     schemas = True
     single_writer = False
     threads_async_work = False
+    most_bytes = 536_870_000  # they come back in hexadecimal, in a message of up to 1 GiB
     search: SearchIndex = PostgreSQLSearch()
 
     def url(self, url: URL, *, asynchronous: bool) -> URL:

@@ -105,6 +105,7 @@ class SQLite(FileTasks):
     schemas = False
     single_writer = True
     threads_async_work = True
+    most_bytes = 999_999_000  # a row may have 1,000,000,000, with all of its columns
     search: SearchIndex = SQLiteSearch()
 
     def url(self, url: URL, *, asynchronous: bool) -> URL:

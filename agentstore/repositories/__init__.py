@@ -1,5 +1,6 @@
 """The repositories: one class per aggregate, and the only place with queries."""
 
+from agentstore.repositories.attachments import Attachments
 from agentstore.repositories.checkpoints import Checkpoints
 from agentstore.repositories.messages import Messages
 from agentstore.repositories.search import Search
@@ -9,4 +10,14 @@ from agentstore.repositories.tool_logs import ToolLogs
 from agentstore.repositories.usage import Usage
 from agentstore.repositories.users import Users
 
-__all__ = ["Checkpoints", "Messages", "Search", "Sessions", "Tasks", "ToolLogs", "Usage", "Users"]
+__all__ = [
+    "Attachments",
+    "Checkpoints",
+    "Messages",
+    "Search",
+    "Sessions",
+    "Tasks",
+    "ToolLogs",
+    "Usage",
+    "Users",
+]

@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, CompoundSelect, Select, Table, delete, sel
 
 from agentstore.errors import NotFound
 from agentstore.records import DeletionReceipt
+from agentstore.repositories.blobs import attached_digests, drop_unattached
 from agentstore.repositories.search import forget_deleted
 from agentstore.schema import Tables
 from agentstore.unit import Unit
@@ -46,7 +47,7 @@ def delete_owned(unit: Unit, kind: str, key: str) -> DeletionReceipt:
     put_into = select(threads.c.pk).where(of_them).order_by(threads.c.pk)
     connection.execute(put_into.with_for_update())
     prefix = len(tables.names.prefix)
-    attached = _attached_blobs(unit, kind, key)
+    attached = _attached(unit, kind, key)
     counts: dict[str, int] = {}
     for table in reversed(tables.metadata.sorted_tables):
         condition = _owned(tables, table, kind, key)
@@ -56,7 +57,7 @@ def delete_owned(unit: Unit, kind: str, key: str) -> DeletionReceipt:
             counts[table.name[prefix:]] = found
     connection.execute(delete(root).where(root.c.id == key))
     forget_deleted(unit)
-    if gone := _drop_unattached(unit, attached):
+    if gone := drop_unattached(unit, attached):
         counts["blobs"] = gone
     counts[f"{kind}s"] = 1
     return DeletionReceipt(dict(sorted(counts.items())))
@@ -99,20 +100,7 @@ def _threads(tables: Tables, kind: str, key: str) -> Select[Any] | CompoundSelec
     )
 
 
-def _attached_blobs(unit: Unit, kind: str, key: str) -> list[str]:
-    attachments = unit.tables.attachments
-    condition = _owned(unit.tables, attachments, kind, key)
+def _attached(unit: Unit, kind: str, key: str) -> list[str]:
+    condition = _owned(unit.tables, unit.tables.attachments, kind, key)
     assert condition is not None
-    query = select(attachments.c.digest).where(condition).distinct()
-    return list(unit.connection.execute(query).scalars())
-
-
-def _drop_unattached(unit: Unit, digests: list[str]) -> int:
-    """Delete the blobs that nothing refers to any more."""
-    blobs, attachments = unit.tables.blobs, unit.tables.attachments
-    gone = 0
-    for digest in digests:
-        unattached = ~select(attachments.c.pk).where(attachments.c.digest == digest).exists()
-        query = delete(blobs).where(blobs.c.digest == digest, unattached)
-        gone += unit.connection.execute(query).rowcount
-    return gone
+    return attached_digests(unit, condition)

@@ -39,6 +39,11 @@ EXAMPLES = [
         {"path": "config.api_key"},
         ("config.api_key", "environment", "on_config='redact'"),
     ),
+    Example(
+        errors.AttachmentTooLarge(101, 100),
+        {"size": 101, "limit": 100},
+        ("has 101 bytes and may have 100", "larger max_attachment_bytes"),
+    ),
     Example(errors.UnsupportedUrl("The engine 'mysql' is not supported"), {}, ("sqlite:///",)),
     Example(
         errors.NotFound("session", "s1"),
