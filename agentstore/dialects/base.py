@@ -17,7 +17,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Executable, Insert, Table
+    from sqlalchemy import ColumnElement, Executable, FromClause, Insert, Select, Table
+    from sqlalchemy.sql.base import ReadOnlyColumnCollection
     from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
     from agentstore.dialects.search import SearchIndex
@@ -194,6 +195,21 @@ class EngineDialect(Protocol):
 
     def announce(self, connection: Connection, tables: Tables, queues: Iterable[str]) -> None:
         """Tell the workers of these queues, at the commit, that tasks may be claimable."""
+
+    def for_each(
+        self, outer: FromClause, table: Table, found: Select[Any]
+    ) -> tuple[FromClause, ReadOnlyColumnCollection[str, Any]]:
+        """Join to each row of ``outer`` the few rows of a table that a query finds for it.
+
+        Args:
+            outer: What has the rows that the query is run for.
+            table: Whose rows are wanted; it has ``pk``.
+            found: Selects whole rows of an alias of the table. It refers to columns of ``outer``,
+                and has an order and a limit, so that an index answers it.
+
+        Returns:
+            What to select from, and the table's columns in it.
+        """
 
     def only_checked(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
         """Give the column for a condition that is to be checked on rows that were found by

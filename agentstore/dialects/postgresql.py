@@ -17,17 +17,21 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    FromClause,
     Insert,
+    Select,
     Table,
     event,
     func,
     select,
+    true,
     update,
 )
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.schema import CreateSchema
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from agentstore import errors
 from agentstore.dialects.base import Appended, Diagnosis, Failure, Mode
@@ -231,6 +235,13 @@ class PostgreSQL(NotifyingTasks):
     def insert_missing(self, table: Table) -> Insert:
         """Say ON CONFLICT DO NOTHING."""
         return postgresql_insert(table).on_conflict_do_nothing()
+
+    def for_each(
+        self, outer: FromClause, table: Table, found: Select[Any]
+    ) -> tuple[FromClause, ReadOnlyColumnCollection[str, Any]]:
+        """Say LATERAL; the planner then knows that only a few rows come."""
+        rows = found.correlate(outer).lateral()
+        return outer.join(rows, true()), rows.c
 
     def lapse_reservations(
         self, connection: Connection, tables: Tables, user_id: str, now: datetime

@@ -24,8 +24,10 @@ from sqlalchemy import (
     Dialect,
     Engine,
     ExceptionContext,
+    FromClause,
     Insert,
     QueuePool,
+    Select,
     Table,
     Text,
     bindparam,
@@ -39,6 +41,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from agentstore import errors
 from agentstore.dialects.base import Appended, Diagnosis, Failure, Mode
@@ -48,6 +51,7 @@ from agentstore.dialects.sqlite_tasks import FileTasks
 from agentstore.prepared import Prepared
 from agentstore.schema import Names, Tables
 from agentstore.settings import Settings
+from agentstore.states import NO_BRANCH
 
 _MODE = "agentstore_mode"
 _IMMEDIATE = "BEGIN IMMEDIATE"
@@ -223,6 +227,14 @@ class SQLite(FileTasks):
         """Say ON CONFLICT DO NOTHING."""
         return sqlite_insert(table).on_conflict_do_nothing()
 
+    def for_each(
+        self, outer: FromClause, table: Table, found: Select[Any]
+    ) -> tuple[FromClause, ReadOnlyColumnCollection[str, Any]]:
+        """Find the row numbers, for what is joined cannot refer to its neighbour here."""
+        (alias,) = (each for each in found.get_final_froms() if each is not outer)
+        numbers = found.with_only_columns(alias.c.pk).correlate(outer).scalar_subquery()
+        return outer.join(table, table.c.pk.in_(numbers)), table.c
+
     def lapse_reservations(
         self, connection: Connection, tables: Tables, user_id: str, now: datetime
     ) -> int:
@@ -281,7 +293,7 @@ def _append_statements(
     sessions = tables.sessions
     count = (
         update(sessions)
-        .where(sessions.c.id == bindparam("session_id"))
+        .where(sessions.c.id == bindparam("session_id"), sessions.c.active_branch > NO_BRANCH)
         .values(
             last_seq=sessions.c.last_seq + bindparam("messages"),
             turn=sessions.c.turn + bindparam("users"),

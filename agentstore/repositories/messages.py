@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any, Literal
 
-from sqlalchemy import Dialect, Select, bindparam, delete, func, select, update
+from sqlalchemy import select
 
 from agentstore import validation
 from agentstore.errors import AlreadyExists, InvalidInput, LimitOutOfRange, NotFound, shown
 from agentstore.paging import Cursors, check_limit
-from agentstore.prepared import Prepared
-from agentstore.records import MessageRecord, Page, SearchHit, make_message_record
+from agentstore.records import MessageRecord, Page, SearchHit
 from agentstore.repositories import finding
 from agentstore.repositories.base import (
     Repository,
@@ -25,17 +23,23 @@ from agentstore.repositories.base import (
     reads,
     writes,
 )
-from agentstore.repositories.drafts import Draft, NewMessage, draft, indexed_call_id
-from agentstore.repositories.search import forget_deleted
+from agentstore.repositories.calls import LOOKBACK, with_their_calls
+from agentstore.repositories.drafts import Draft, NewMessage, draft
+from agentstore.repositories.lines import between, newest, require, segments_of
+from agentstore.repositories.message_rows import message_record, select_messages
+from agentstore.repositories.removal import lock_session, remove_messages, settle_turn
+from agentstore.repositories.segments import (
+    NewLine,
+    is_seen_elsewhere,
+    make_all_whole,
+    release,
+    remove_unseen,
+    set_tip,
+)
 from agentstore.repositories.steps import Steps, in_steps
-from agentstore.schema import Tables
-from agentstore.types import MAX_INTEGER, Nanos, from_nanos, to_nanos
+from agentstore.types import MAX_INTEGER, from_nanos, to_nanos
 
 OnDuplicate = Literal["skip", "refuse"]
-
-_LOOKBACK = 4
-"""Rows read beyond a history's limit, in case it would cut a tool's result from its call. One
-assistant message with up to four parallel calls is then found without a second query."""
 
 
 class Messages(Repository):
@@ -151,7 +155,7 @@ class Messages(Repository):
     @reads
     def find(self, message_id: str) -> MessageRecord | None:
         """Give a message, or None."""
-        query = _messages(self.tables).where(self.tables.messages.c.id == message_id)
+        query = select_messages(self.tables).where(self.tables.messages.c.id == message_id)
         row = self.connection.execute(query).first()
         return None if row is None else message_record(row)
 
@@ -178,7 +182,7 @@ class Messages(Repository):
             .exists()
         )
         query = (
-            _messages(self.tables)
+            select_messages(self.tables)
             .join(calls, calls.c.message_id == messages.c.id)
             .where(
                 calls.c.session_id == session_id,
@@ -193,70 +197,80 @@ class Messages(Repository):
 
     @reads
     def history(
-        self, session_id: str, limit: int | None = 50, *, keep_tool_calls: bool = True
+        self,
+        session_id: str,
+        limit: int | None = 50,
+        *,
+        keep_tool_calls: bool = True,
+        branch: str | None = None,
     ) -> list[MessageRecord]:
-        """Give the last messages of the active branch, the oldest of them first.
+        """Give the last messages of a branch, the oldest of them first.
 
-        One query, whose cost depends on ``limit`` and not on how much the session or the
-        database holds; a second one only where the cut falls behind more than four messages
-        that belong to an earlier call.
+        One query, and a second one where the branch shows messages of others. The cost depends
+        on ``limit`` and not on how much the session or the database holds. One more where the
+        cut falls behind more than four messages that belong to an earlier call.
 
         Args:
             session_id: The session.
             limit: How many; 0 gives none, None gives all.
             keep_tool_calls: Begin earlier where the cut would separate a tool's result from its
                 call, which the chat APIs refuse; so there may be a few more than ``limit``.
+            branch: The branch's name; None for the active one.
 
         Raises:
-            NotFound: There is no such session.
+            NotFound: There is no such session or branch.
             LimitOutOfRange: The limit is negative or not a whole number.
         """
         if limit is not None and (
             isinstance(limit, bool) or not isinstance(limit, int) or limit < 0
         ):
             raise LimitOutOfRange(limit, None)
-        if limit is None or limit == 0:
-            rows = self._last_rows(session_id, limit)
-            return [message_record(row) for row in reversed(rows)]
-        extra = _LOOKBACK if keep_tool_calls else 0
-        rows = self._last_rows(session_id, min(limit + extra, MAX_INTEGER))
+        if limit is None:
+            rows = between(self.unit, session_id, branch=branch)
+            return [message_record(row) for row in rows]
+        if limit == 0:
+            require(self.unit, session_id, branch)
+            return []
+        extra = LOOKBACK if keep_tool_calls else 0
+        rows = newest(self.unit, session_id, min(limit + extra, MAX_INTEGER), branch=branch)
         records = [message_record(row) for row in reversed(rows)]
         start = max(0, len(records) - limit)
         if not keep_tool_calls or len(records) <= limit:
             return records[start:]
-        return self._with_their_calls(session_id, records, start)
+        return with_their_calls(self.unit, session_id, records, start, branch)
 
     @reads
     def page(
-        self, session_id: str, *, before: str | None = None, limit: int = 100
+        self,
+        session_id: str,
+        *,
+        before: str | None = None,
+        limit: int = 100,
+        branch: str | None = None,
     ) -> Page[MessageRecord]:
-        """Page backwards through the active branch.
+        """Page backwards through a branch.
 
         Args:
             session_id: The session.
             before: The ``next_cursor`` of the page before; None begins with the newest.
             limit: How many, up to 1,000.
+            branch: The branch's name; None for the one that is active when the page is read.
 
         Returns:
             Messages with the oldest first, as in a history; ``next_cursor`` leads to older ones.
 
         Raises:
-            NotFound: There is no such session.
+            NotFound: There is no such session or branch.
             InvalidCursor: The cursor is of another session or list.
             LimitOutOfRange: The limit is over the maximum.
         """
         check_limit(limit)
-        messages = self.tables.messages.c
-        cursors = Cursors("messages", session_id)
-        query = _of_active_branch(self.tables)
-        if before is not None:
-            query = query.where(messages.seq < cursors.read(before, 1)[0])
-        query = query.order_by(messages.seq.desc()).limit(limit + 1)
-        rows = self.connection.execute(query, {"session_id": session_id}).all()
-        if not rows:
-            self._require_session(session_id)
-        following = cursors.make([rows[limit - 1].seq]) if len(rows) > limit else None
-        return Page(tuple(message_record(row) for row in reversed(rows[:limit])), following)
+        cursors = Cursors("messages", session_id, branch)
+        through = MAX_INTEGER if before is None else cursors.read(before, 1)[0] - 1
+        rows = newest(self.unit, session_id, limit + 1, branch=branch, through=through)
+        records = tuple(message_record(row) for row in reversed(rows[:limit]))
+        following = cursors.make([records[0].seq]) if len(rows) > limit else None
+        return Page(records, following)
 
     @in_steps
     def search(
@@ -313,27 +327,42 @@ class Messages(Repository):
             cursor=cursor,
         )
         return (
-            yield from finding.in_order(asked, lambda unit: _messages(unit.tables), message_record)
+            yield from finding.in_order(
+                asked, lambda unit: select_messages(unit.tables), message_record
+            )
         )
 
     @writes
     def pop(self, session_id: str) -> MessageRecord | None:
         """Take the last message of the active branch back; None if the branch is empty.
 
+        Other branches that show it go on showing it; it is deleted if none does.
+
         Raises:
             NotFound: There is no such session.
         """
-        self._lock([session_id])
-        rows = self._last_rows(session_id, 1)
+        session = lock_session(self.unit, session_id)
+        rows = newest(self.unit, session_id, 1)
         if not rows:
             return None
-        record = message_record(rows[0])
-        self._remove(session_id, self.tables.messages.c.id == record.id)
-        return record
+        last = message_record(rows[0])
+        its_own = last.branch == session.active_branch
+        if its_own and not is_seen_elsewhere(self.unit, session, last.branch, last.seq):
+            remove_messages(self.unit, session_id, self.tables.messages.c.id == last.id)
+        else:
+            line = segments_of(self.connection, self.tables, session_id, session.active_branch)
+            new = NewLine(self.unit, session_id)
+            new.begin_like(line, last.seq - 1)
+            new.show(session.active_branch, session.last_seq + 1)
+            set_tip(self.unit, session, session.active_branch, new.write())
+            release(self.unit, session_id, session.tip)
+            remove_unseen(self.unit, session_id, [(last.branch, last.seq, last.seq)])
+        settle_turn(self.unit, session_id)
+        return last
 
     @writes
     def delete(self, ids: Sequence[str], *, session_id: str | None = None) -> int:
-        """Delete messages; ids that are not there are ignored.
+        """Delete messages, on every branch that shows them; ids that are not there are ignored.
 
         Args:
             ids: The messages, of one session or of several.
@@ -350,16 +379,21 @@ class Messages(Repository):
             owners.update(self.connection.execute(query).scalars())
         if session_id is not None:
             owners &= {validation.text("session_id", session_id)}
-        self._lock(sorted(owners))
-        return sum(
-            self._remove(owner, messages.id.in_(chunk))
-            for owner in sorted(owners)
-            for chunk in chunks(wanted)
-        )
+        deleted = 0
+        for owner in sorted(owners):  # in one order for all callers, or they wait for each other
+            lock_session(self.unit, owner)
+            deleted += sum(
+                remove_messages(self.unit, owner, messages.id.in_(chunk))
+                for chunk in chunks(wanted)
+            )
+            settle_turn(self.unit, owner)
+        return deleted
 
     @writes
     def clear(self, session_id: str) -> int:
-        """Delete all messages of a session; the session itself stays.
+        """Delete all messages of a session, on all branches; the session itself stays.
+
+        Its branches stay too, empty, and its summary.
 
         Returns:
             How many were deleted.
@@ -367,8 +401,11 @@ class Messages(Repository):
         Raises:
             NotFound: There is no such session.
         """
-        self._lock([session_id])
-        return self._remove(session_id)
+        session = lock_session(self.unit, session_id)
+        deleted = remove_messages(self.unit, session_id)
+        make_all_whole(self.unit, session)
+        settle_turn(self.unit, session_id)
+        return deleted
 
     def _append(
         self,
@@ -400,7 +437,7 @@ class Messages(Repository):
                 seen.add(external_id)
         if not fresh:
             if not drafts:
-                self._require_session(session_id)
+                require(self.unit, session_id)
             return [there[new.row["external_id"]] for new in drafts]
         written = iter(self._write(session_id, fresh, idempotency_key))
         records: list[MessageRecord] = []
@@ -462,7 +499,7 @@ class Messages(Repository):
             .scalar_subquery()
         )
         query = (
-            _messages(self.tables)
+            select_messages(self.tables)
             .where(
                 messages.session_id == session_id,
                 messages.branch == branch,
@@ -492,7 +529,7 @@ class Messages(Repository):
         messages = self.tables.messages.c
         found: dict[str, MessageRecord] = {}
         for chunk in chunks(external_ids):
-            query = _messages(self.tables).where(
+            query = select_messages(self.tables).where(
                 messages.session_id == session_id,
                 messages.external_id.is_not(None),
                 messages.external_id.in_(chunk),
@@ -500,212 +537,3 @@ class Messages(Repository):
             for row in self.connection.execute(query):
                 found[row.external_id] = message_record(row)
         return found
-
-    def _last_rows(self, session_id: str, count: int | None) -> Sequence[tuple[Any, ...]]:
-        parameters: dict[str, Any] = {"session_id": session_id}
-        if count is not None:
-            parameters["count"] = count
-        query = _last(self.tables, self.connection.dialect, everything=count is None)
-        rows = query.fetch(self.connection, parameters)
-        if not rows:
-            self._require_session(session_id)
-        return rows
-
-    def _with_their_calls(
-        self, session_id: str, records: list[MessageRecord], start: int
-    ) -> list[MessageRecord]:
-        """Begin a history early enough that every tool's result has its call.
-
-        Args:
-            session_id: The session.
-            records: The history, with some messages before it.
-            start: Where it begins if nothing is cut apart.
-        """
-        calls, messages = self.tables.message_tool_calls.c, self.tables.messages.c
-        while True:
-            start = _start_with_calls(records, start)
-            wanted = _calls_wanted(records[start:])
-            if not wanted:
-                return records[start:]
-            # Calls further back than the lookback, or never stored. An id may have been used
-            # before: the last call that has it is meant.
-            made: list[int] = []
-            for chunk in chunks([indexed_call_id(call) for call in sorted(wanted)]):
-                query = (
-                    select(func.max(calls.seq))
-                    .where(
-                        calls.session_id == session_id,
-                        calls.call_id.in_(chunk),
-                        calls.seq < records[0].seq,
-                    )
-                    .group_by(calls.call_id)
-                )
-                made.extend(self.connection.execute(query).scalars())
-            if not made:
-                return records[start:]
-            first = min(made)
-            between = (
-                _of_active_branch(self.tables)
-                .where(messages.seq >= first, messages.seq < records[0].seq)
-                .order_by(messages.seq)
-            )
-            rows = self.connection.execute(between, {"session_id": session_id}).all()
-            if not rows:
-                return records[start:]
-            records = [message_record(row) for row in rows] + records
-            start = 0
-
-    def _require_session(self, session_id: str) -> None:
-        sessions = self.tables.sessions.c
-        query = select(sessions.pk).where(sessions.id == session_id)
-        if self.connection.execute(query).first() is None:
-            raise NotFound("session", session_id)
-
-    def _lock(self, session_ids: Sequence[str]) -> None:
-        """Lock the sessions' rows, in one order for all callers, until the unit ends."""
-        sessions = self.tables.sessions.c
-        for session_id in session_ids:
-            query = select(sessions.pk).where(sessions.id == session_id).with_for_update()
-            if self.connection.execute(query).first() is None:
-                raise NotFound("session", session_id)
-
-    def _remove(self, session_id: str, *conditions: Any) -> int:
-        """Delete messages of a locked session and take them off its counters."""
-        messages, sessions = self.tables.messages, self.tables.sessions
-        matching = (messages.c.session_id == session_id, *conditions)
-        query = select(
-            func.count(),
-            func.coalesce(func.sum(messages.c.token_count), 0),
-            func.coalesce(func.sum(messages.c.cost, type_=Nanos()), from_nanos(0)),
-        ).where(*matching)
-        count, tokens, cost = self.connection.execute(query).one()
-        if not count:
-            return 0
-        self.connection.execute(delete(messages).where(*matching))
-        forget_deleted(self.unit)
-        last_turn = (
-            select(messages.c.turn)
-            .where(
-                messages.c.session_id == session_id, messages.c.branch == sessions.c.active_branch
-            )
-            .order_by(messages.c.seq.desc())
-            .limit(1)
-            .scalar_subquery()
-        )
-        self.connection.execute(
-            update(sessions)
-            .where(sessions.c.id == session_id)
-            .values(
-                message_count=sessions.c.message_count - int(count),
-                total_tokens=sessions.c.total_tokens - int(tokens),
-                total_cost=sessions.c.total_cost - cost,
-                turn=func.coalesce(last_turn, 0),
-            )
-        )
-        return int(count)
-
-
-def _start_with_calls(records: Sequence[MessageRecord], start: int) -> int:
-    """Move the start back, among the records that are there, to the calls that are wanted."""
-    while wanted := _calls_wanted(records[start:]):
-        making = [n for n in range(start) if _calls_made(records[n]) & wanted]
-        if not making:
-            break
-        start = making[-1]
-    return start
-
-
-def _calls_wanted(records: Sequence[MessageRecord]) -> set[str]:
-    """Give the calls that tool messages answer and no message before them makes."""
-    made: set[str] = set()
-    wanted: set[str] = set()
-    for record in records:
-        if record.tool_calls:
-            made |= _calls_made(record)
-        if record.role == "tool" and record.tool_call_id and record.tool_call_id not in made:
-            wanted.add(record.tool_call_id)
-    return wanted
-
-
-def _calls_made(record: MessageRecord) -> set[str]:
-    return {
-        call["id"]
-        for call in record.tool_calls or ()
-        if isinstance(call, dict) and isinstance(call.get("id"), str)
-    }
-
-
-@lru_cache(maxsize=64)
-def _messages(tables: Tables) -> Select[Any]:
-    messages = tables.messages.c
-    return select(
-        messages.id,
-        messages.session_id,
-        messages.seq,
-        messages.branch,
-        messages.turn,
-        messages.role,
-        messages.content,
-        messages.blocks,
-        messages.tool_calls,
-        messages.tool_call_id,
-        messages.name,
-        messages.token_count,
-        messages.cost,
-        messages.metadata,
-        messages.payload,
-        messages.external_id,
-        messages.status,
-        messages.created_at,
-        messages.chat_keys,
-    )
-
-
-@lru_cache(maxsize=64)
-def _of_active_branch(tables: Tables) -> Select[Any]:
-    # The branch is a subquery and not a join, so that PostgreSQL sees one branch and reads the
-    # index backwards instead of sorting the session.
-    messages, sessions = tables.messages.c, tables.sessions.c
-    active = (
-        select(sessions.active_branch)
-        .where(sessions.id == bindparam("session_id"))
-        .scalar_subquery()
-    )
-    return _messages(tables).where(
-        messages.session_id == bindparam("session_id"), messages.branch == active
-    )
-
-
-@lru_cache(maxsize=64)
-def _last(tables: Tables, driver: Dialect, *, everything: bool) -> Prepared:
-    query = _of_active_branch(tables).order_by(tables.messages.c.seq.desc())
-    return Prepared(query if everything else query.limit(bindparam("count")), driver)
-
-
-def message_record(row: Any) -> MessageRecord:
-    """Make a record of a row that ``_messages`` selected."""
-    (
-        id, session_id, seq, branch, turn, role, content, blocks, tool_calls, tool_call_id, name,
-        token_count, cost, metadata, payload, external_id, status, created_at, chat_keys,
-        *_,
-    ) = row  # fmt: skip
-    return make_message_record(
-        id,
-        session_id,
-        seq,
-        branch,
-        turn,
-        role,
-        content if blocks is None else blocks,
-        tool_calls,
-        tool_call_id,
-        name,
-        token_count,
-        cost,
-        metadata,
-        payload,
-        external_id,
-        status,
-        created_at,
-        chat_keys,
-    )

@@ -1,0 +1,96 @@
+"""Removing messages: with all that hangs on them, and off their session's counters.
+
+Whoever removes has locked the session's row; so has whoever appends, and the counters agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import delete, func, select, update
+
+from agentstore.errors import NotFound
+from agentstore.repositories.blobs import attached_to, drop_unattached
+from agentstore.repositories.lines import newest
+from agentstore.repositories.message_rows import message_record
+from agentstore.repositories.search import forget_deleted
+from agentstore.states import NO_BRANCH
+from agentstore.types import Nanos, from_nanos
+from agentstore.unit import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class LockedSession:
+    """What a session's row says of its branches, while nobody else can change it."""
+
+    id: str
+    active_branch: int
+    tip: int | None
+    last_branch: int
+    last_seq: int
+    turn: int
+
+
+def lock_session(unit: Unit, session_id: str) -> LockedSession:
+    """Lock a session's row until the unit ends.
+
+    Raises:
+        NotFound: There is no such session.
+    """
+    sessions = unit.tables.sessions.c
+    query = (
+        select(
+            sessions.active_branch,
+            sessions.tip,
+            sessions.last_branch,
+            sessions.last_seq,
+            sessions.turn,
+        )
+        .where(sessions.id == session_id, sessions.active_branch > NO_BRANCH)
+        .with_for_update()
+    )
+    row = unit.connection.execute(query).first()
+    if row is None:
+        raise NotFound("session", session_id)
+    return LockedSession(session_id, *row)
+
+
+def remove_messages(unit: Unit, session_id: str, *conditions: Any) -> int:
+    """Delete those messages of a locked session that meet conditions; see ``settle_turn`` too.
+
+    Returns:
+        How many were deleted.
+    """
+    messages, sessions = unit.tables.messages, unit.tables.sessions
+    matching = (messages.c.session_id == session_id, *conditions)
+    query = select(
+        func.count(),
+        func.coalesce(func.sum(messages.c.token_count), 0),
+        func.coalesce(func.sum(messages.c.cost, type_=Nanos()), from_nanos(0)),
+    ).where(*matching)
+    count, tokens, cost = unit.connection.execute(query).one()
+    if not count:
+        return 0
+    attached = attached_to(unit, session_id, *conditions)
+    unit.connection.execute(delete(messages).where(*matching))
+    drop_unattached(unit, attached)
+    forget_deleted(unit)
+    unit.connection.execute(
+        update(sessions)
+        .where(sessions.c.id == session_id)
+        .values(
+            message_count=sessions.c.message_count - int(count),
+            total_tokens=sessions.c.total_tokens - int(tokens),
+            total_cost=sessions.c.total_cost - cost,
+        )
+    )
+    return int(count)
+
+
+def settle_turn(unit: Unit, session_id: str) -> None:
+    """Set the session's turn to that of the last message which its active branch shows now."""
+    sessions = unit.tables.sessions
+    rows = newest(unit, session_id, 1)
+    turn = message_record(rows[0]).turn if rows else 0
+    unit.connection.execute(update(sessions).where(sessions.c.id == session_id).values(turn=turn))
