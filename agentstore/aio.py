@@ -141,6 +141,7 @@ class AsyncSessions(AsyncRepository[Sessions]):
     create = lift(Sessions.create)
     get = lift(Sessions.get)
     find = lift(Sessions.find)
+    restore = lift(Sessions.restore)
     list = lift(Sessions.list)
     walk = lift(Sessions.walk)
     count = lift(Sessions.count)
@@ -154,6 +155,7 @@ class AsyncSessions(AsyncRepository[Sessions]):
     wait_for_user = lift(Sessions.wait_for_user)
     answer = lift(Sessions.answer)
     delete = lift(Sessions.delete)
+    delete_expired = lift_steps(Sessions.delete_expired)
     verify = lift(Sessions.verify)
 
 

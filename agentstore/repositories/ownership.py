@@ -9,15 +9,30 @@ the root would come upon rows that are still in use, such as the values that a c
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, CompoundSelect, Select, Table, delete, select, union
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    CompoundSelect,
+    Select,
+    Table,
+    bindparam,
+    delete,
+    func,
+    literal,
+    select,
+    tuple_,
+    union,
+)
 
 from agentstore.errors import NotFound
 from agentstore.records import DeletionReceipt
 from agentstore.repositories.blobs import attached_digests, drop_unattached
 from agentstore.repositories.search import forget_deleted
 from agentstore.schema import Tables
+from agentstore.types import SafeText
 from agentstore.unit import Unit
 
 
@@ -38,14 +53,13 @@ def delete_owned(unit: Unit, kind: str, key: str) -> DeletionReceipt:
     locked = select(root.c.pk).where(root.c.id == key).with_for_update()
     if connection.execute(locked).first() is None:
         raise NotFound(kind, key)
+    sessions = [key]
     if kind == "user":
         theirs = tables.sessions.c
-        every = select(theirs.pk).where(theirs.user_id == key).order_by(theirs.pk)
-        connection.execute(every.with_for_update())
-    threads = tables.checkpoint_threads
-    of_them = threads.c.id.in_(_threads(tables, kind, key))
-    put_into = select(threads.c.pk).where(of_them).order_by(threads.c.pk)
-    connection.execute(put_into.with_for_update())
+        every = select(theirs.id).where(theirs.user_id == key).order_by(theirs.pk)
+        sessions = list(connection.execute(every.with_for_update()).scalars())
+    unit.deleted_sessions.extend(sessions)
+    _lock_threads(unit, kind, key)
     prefix = len(tables.names.prefix)
     attached = _attached(unit, kind, key)
     counts: dict[str, int] = {}
@@ -63,7 +77,83 @@ def delete_owned(unit: Unit, kind: str, key: str) -> DeletionReceipt:
     return DeletionReceipt(dict(sorted(counts.items())))
 
 
-def _owned(tables: Tables, table: Table, kind: str, key: str) -> ColumnElement[bool] | None:
+def delete_some_owned(unit: Unit, kind: str, key: str, most: int) -> dict[str, int]:
+    """Delete up to so many rows that belong to a user or a session, and leave the rest.
+
+    Whoever calls this again and again deletes all of them, in transactions of a bounded size, and
+    ends with ``delete_owned``.
+
+    Args:
+        unit: In a write transaction that has the user's or session's row locked.
+        kind: ``user`` or ``session``.
+        key: Its id.
+        most: How many rows; blobs that nobody attaches any more come on top.
+
+    Returns:
+        For each table that lost rows, how many.
+    """
+    tables, connection = unit.tables, unit.connection
+    _lock_threads(unit, kind, key)
+    prefix = len(tables.names.prefix)
+    counts: dict[str, int] = {}
+    detached: set[str] = set()
+    for table in reversed(tables.metadata.sorted_tables):
+        condition = _owned(tables, table, kind, key)
+        if condition is None:
+            continue
+        own = [*table.primary_key.columns]
+        chosen = select(*own).where(condition).limit(most - sum(counts.values()))
+        if any(reference.column.table is table for reference in table.foreign_keys):
+            # What refers to another row of the table is younger than that.
+            chosen = chosen.order_by(*(column.desc() for column in own))
+        query = delete(table).where((tuple_(*own) if len(own) > 1 else own[0]).in_(chosen))
+        if table is tables.attachments:
+            digests = connection.execute(query.returning(table.c.digest)).scalars().all()
+            detached.update(digests)
+            found = len(digests)
+        else:
+            found = connection.execute(query).rowcount
+        if found:
+            counts[table.name[prefix:]] = found
+        if sum(counts.values()) >= most:
+            break
+    forget_deleted(unit)
+    if gone := drop_unattached(unit, sorted(detached)):
+        counts["blobs"] = gone
+    return counts
+
+
+def count_owned(unit: Unit, kind: str, key: str, most: int) -> int:
+    """Count the rows that belong to a user or a session, in one statement.
+
+    Reads up to ``most`` rows of each table and no more: what is larger than that is some number
+    above ``most``.
+    """
+    query = _count(unit.tables, kind)
+    return sum(unit.connection.execute(query, {"key": key, "enough": most + 1}).one())
+
+
+@lru_cache(maxsize=64)
+def _count(tables: Tables, kind: str) -> Select[Any]:
+    counts = []
+    for table in tables.metadata.sorted_tables:
+        condition = _owned(tables, table, kind, bindparam("key", type_=SafeText()))
+        if condition is not None:
+            some = select(literal(1)).select_from(table).where(condition)
+            some = some.limit(bindparam("enough", type_=BigInteger()))
+            counts.append(select(func.count()).select_from(some.subquery()).scalar_subquery())
+    return select(*counts)
+
+
+def _lock_threads(unit: Unit, kind: str, key: str) -> None:
+    """Wait for whoever is putting into a thread, and keep others out."""
+    threads = unit.tables.checkpoint_threads
+    of_them = threads.c.id.in_(_threads(unit.tables, kind, key))
+    put_into = select(threads.c.pk).where(of_them).order_by(threads.c.pk)
+    unit.connection.execute(put_into.with_for_update())
+
+
+def _owned(tables: Tables, table: Table, kind: str, key: Any) -> ColumnElement[bool] | None:
     """Give the condition under which a row of the table belongs to the user or session."""
     columns = table.c
     if table is tables.checkpoint_threads:
@@ -71,7 +161,8 @@ def _owned(tables: Tables, table: Table, kind: str, key: str) -> ColumnElement[b
     if "thread_id" in columns:
         return columns.thread_id.in_(_threads(tables, kind, key))
     if kind == "user" and "user_id" in columns:
-        return columns.user_id == key
+        of_user: ColumnElement[bool] = columns.user_id == key
+        return of_user
     if "session_id" in columns:
         return (
             columns.session_id.in_(_sessions(tables, key))
@@ -81,11 +172,11 @@ def _owned(tables: Tables, table: Table, kind: str, key: str) -> ColumnElement[b
     return None
 
 
-def _sessions(tables: Tables, user_id: str) -> Select[Any]:
+def _sessions(tables: Tables, user_id: Any) -> Select[Any]:
     return select(tables.sessions.c.id).where(tables.sessions.c.user_id == user_id)
 
 
-def _threads(tables: Tables, kind: str, key: str) -> Select[Any] | CompoundSelect[Any]:
+def _threads(tables: Tables, kind: str, key: Any) -> Select[Any] | CompoundSelect[Any]:
     """Select the ids of the threads that the user or the session has.
 
     A user's are theirs, or of their sessions: a UNION, for PostgreSQL reads the whole table where

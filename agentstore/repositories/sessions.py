@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Select, bindparam, func, insert, select, update
+from sqlalchemy import Select, func, insert, select, update
 
 from agentstore import validation
 from agentstore.errors import (
@@ -22,11 +21,14 @@ from agentstore.ids import new_id
 from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.records import (
     DeletionReceipt,
+    ExpiryReport,
     MessageRecord,
     Page,
+    RestoredSession,
     SessionCounters,
     SessionRecord,
 )
+from agentstore.repositories import expiry
 from agentstore.repositories.base import (
     UNSET,
     Repository,
@@ -38,8 +40,11 @@ from agentstore.repositories.base import (
 )
 from agentstore.repositories.messages import Messages
 from agentstore.repositories.ownership import delete_owned
+from agentstore.repositories.restoring import restored
+from agentstore.repositories.session_rows import find_session, select_sessions, session_record
+from agentstore.repositories.steps import Steps, in_steps
 from agentstore.schema import Tables
-from agentstore.states import SESSION_STATUSES, SESSION_TRANSITIONS, sources
+from agentstore.states import NO_BRANCH, SESSION_STATUSES, SESSION_TRANSITIONS, sources
 from agentstore.types import Nanos, from_nanos
 
 MAIN = "main"
@@ -76,7 +81,9 @@ class Sessions(Repository):
             metadata: A JSON object of the application's.
             config: Model settings, a JSON object without secrets.
             state: Any JSON value: what the agent needs to go on.
-            ttl: How long after its last activity it expires.
+            ttl: How long after its last activity it expires, in whatever status it is then; it
+                stays until ``delete_expired`` is called. None means never. Activity is a message,
+                or the creation.
             id: The application's own id; left out, a UUIDv7 is made.
 
         Raises:
@@ -136,9 +143,25 @@ class Sessions(Repository):
     @reads
     def find(self, session_id: str) -> SessionRecord | None:
         """Give a session, or None."""
-        query = _sessions(self.tables).where(self.tables.sessions.c.id == bindparam("session_id"))
-        row = self.connection.execute(query, {"session_id": session_id}).first()
-        return None if row is None else session_record(row)
+        return find_session(self.unit, session_id)
+
+    @reads_snapshot
+    def restore(self, session_id: str, limit: int | None = None) -> RestoredSession:
+        """Give all that an agent needs to go on with a session after its process died.
+
+        Two queries that see one state of the database; one where the session has no messages.
+
+        Args:
+            session_id: The session.
+            limit: How many messages of the active branch, the last ones; None means all. With a
+                limit there may be a few more, and another query, so that no tool's result comes
+                without its call: see ``messages.history``.
+
+        Raises:
+            NotFound: There is no such session.
+            LimitOutOfRange: The limit is negative or not a whole number.
+        """
+        return restored(self.unit, session_id, limit)
 
     @reads
     def list(
@@ -162,7 +185,7 @@ class Sessions(Repository):
             cursor: The ``next_cursor`` of the page before.
         """
         sessions = self.tables.sessions
-        query = _filtered(_sessions(self.tables), self.tables, user_id, status)
+        query = _filtered(select_sessions(self.tables), self.tables, user_id, status)
         cursors = Cursors("sessions", user_id, status)
         return one_page(
             self.connection, query, [sessions.c.activity], cursors, limit, cursor, session_record
@@ -175,7 +198,7 @@ class Sessions(Repository):
         Unlike ``list``, nothing moves while one pages: each session is seen exactly once.
         """
         sessions = self.tables.sessions
-        query = _sessions(self.tables)
+        query = select_sessions(self.tables)
         cursors = Cursors("sessions by creation")
         return one_page(
             self.connection,
@@ -215,6 +238,7 @@ class Sessions(Repository):
         metadata: Mapping[str, Any] | Unset = UNSET,
         config: Mapping[str, Any] | Unset = UNSET,
         state: Any = UNSET,
+        ttl: timedelta | Unset | None = UNSET,
         expected_version: int | None = None,
     ) -> SessionRecord:
         """Change what is given and leave the rest; documents are replaced whole.
@@ -226,6 +250,8 @@ class Sessions(Repository):
             metadata: See ``create``.
             config: See ``create``.
             state: See ``create``.
+            ttl: See ``create``. It counts from the last activity and not from now, so it may be
+                over already.
             expected_version: The ``version`` that the caller has read. With it, nothing is
                 changed if somebody else changed the documents since.
 
@@ -247,7 +273,11 @@ class Sessions(Repository):
             changes["title"] = validation.optional_text("title", title)
         if not isinstance(model, Unset):
             changes["model"] = validation.optional_text("model", model)
-        self._lock(session_id)
+        if not isinstance(ttl, Unset):
+            changes["ttl_seconds"] = _seconds(ttl)
+        locked = self._lock(session_id)
+        if not isinstance(ttl, Unset):
+            changes["expires_at"] = None if ttl is None else locked.last_active_at + ttl
         self._change_documents(session_id, expected_version, documents)
         if changes:
             self._change(session_id, **changes)
@@ -333,6 +363,36 @@ class Sessions(Repository):
         """
         return delete_owned(self.unit, "session", session_id)
 
+    @in_steps
+    def delete_expired(
+        self, *, batch_size: int = 20, limit: int | None = None
+    ) -> Steps[ExpiryReport]:
+        """Delete the sessions whose time to live has run out, with everything below.
+
+        A session expires when there was no activity in it for longer than its ``ttl``, by the
+        store's clock, in whatever status it is: also one that waits for its user. One that is
+        active meanwhile stays: whether it has expired is decided under a lock on it, and one that
+        somebody else is writing to is passed over.
+
+        Works in transactions of up to ``batch_size`` sessions and 1,000 rows, so that writers
+        wait for none of them long. A session with more rows ends in the first transaction of its
+        own: from then on ``get`` and ``find`` do not find it, its history is empty, and messages
+        for it are refused with NotFound; its rows go in the following ones. Any number of
+        callers may clean up at once. If one is interrupted, what it has deleted stays deleted,
+        and the next one goes on. A transaction that a broken connection leaves in doubt is
+        repeated, and what it had done then is in no report.
+
+        Inside a transaction it is all one, of whatever size.
+
+        Args:
+            batch_size: Sessions in one transaction at most, up to 1,000.
+            limit: How many sessions to delete at most; None means all that have expired by now.
+
+        Raises:
+            InvalidInput: ``batch_size`` or ``limit`` is out of range.
+        """
+        return (yield from expiry.delete_expired(batch_size, limit))
+
     @reads_snapshot
     def verify(self, session_id: str) -> SessionCounters:
         """Compute what the messages add up to, beside what the session's counters say.
@@ -358,21 +418,22 @@ class Sessions(Repository):
         secrets = self.unit.settings.secrets
         return secrets.apply(secrets.on_config, config, "config")
 
-    def _lock(self, session_id: str) -> str:
-        """Lock the session's row until the unit ends, and give its status.
+    def _lock(self, session_id: str) -> Any:
+        """Lock the session's row until the unit ends; give its status and last activity.
 
         Whoever changes a session locks this row first, so that two changes wait for each other
         instead of deadlocking.
         """
-        sessions = self.tables.sessions
-        query = select(sessions.c.status).where(sessions.c.id == session_id).with_for_update()
-        status = self.connection.execute(query).scalar()
-        if status is None:
+        sessions = self.tables.sessions.c
+        query = select(sessions.status, sessions.last_active_at)
+        query = query.where(sessions.id == session_id, sessions.active_branch > NO_BRANCH)
+        found = self.connection.execute(query.with_for_update()).first()
+        if found is None:
             raise NotFound("session", session_id)
-        return str(status)
+        return found
 
     def _move(self, session_id: str, wanted: str, only_from: str | None = None) -> SessionRecord:
-        current = self._lock(session_id)
+        current = self._lock(session_id).status
         allowed = (only_from,) if only_from else sources(SESSION_TRANSITIONS, wanted)
         if current not in allowed:
             onward = SESSION_TRANSITIONS[current]
@@ -387,7 +448,8 @@ class Sessions(Repository):
 
     def _change(self, session_id: str, **values: Any) -> None:
         sessions = self.tables.sessions
-        query = update(sessions).where(sessions.c.id == session_id).values(values)
+        open_one = (sessions.c.id == session_id, sessions.c.active_branch > NO_BRANCH)
+        query = update(sessions).where(*open_one).values(values)
         if self.connection.execute(query).rowcount == 0:
             raise NotFound("session", session_id)
 
@@ -420,32 +482,6 @@ def _seconds(ttl: timedelta | None) -> int | None:
     return int(ttl.total_seconds())
 
 
-@lru_cache(maxsize=64)
-def _sessions(tables: Tables) -> Select[Any]:
-    sessions, data = tables.sessions.c, tables.session_data.c
-    return select(
-        sessions.id,
-        sessions.user_id,
-        sessions.status,
-        sessions.title,
-        sessions.model,
-        sessions.message_count,
-        sessions.total_tokens,
-        sessions.total_cost,
-        sessions.last_seq,
-        sessions.ttl_seconds,
-        sessions.created_at,
-        sessions.last_active_at,
-        data.metadata,
-        data.config,
-        data.state,
-        data.version,
-        data.question,
-        data.asked_at,
-        data.updated_at,
-    ).join_from(tables.sessions, tables.session_data)
-
-
 def _filtered(
     query: Select[Any], tables: Tables, user_id: str | None, status: str | None
 ) -> Select[Any]:
@@ -459,28 +495,3 @@ def _filtered(
             )
         query = query.where(sessions.c.status == status)
     return query
-
-
-def session_record(row: Any) -> SessionRecord:
-    """Make a record of a row of ``sessions`` joined with ``session_data``."""
-    return SessionRecord(
-        id=row.id,
-        user_id=row.user_id,
-        status=row.status,
-        title=row.title,
-        model=row.model,
-        metadata=row.metadata,
-        config=row.config,
-        state=row.state,
-        version=row.version,
-        question=row.question,
-        asked_at=row.asked_at,
-        message_count=row.message_count,
-        total_tokens=row.total_tokens,
-        total_cost=row.total_cost,
-        last_seq=row.last_seq,
-        ttl=None if row.ttl_seconds is None else timedelta(seconds=row.ttl_seconds),
-        created_at=row.created_at,
-        last_active_at=row.last_active_at,
-        updated_at=row.updated_at,
-    )

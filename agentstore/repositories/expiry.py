@@ -1,0 +1,150 @@
+"""Deleting sessions whose time to live has run out, a few at a time.
+
+``sessions.expires_at`` is a lower bound: messages move ``last_active_at`` and not it, so that they
+need not change an index. So a session is a candidate by that column, and expired if its last
+activity, read under its lock, is long enough ago; otherwise the bound is moved up and it stays.
+
+No transaction is large. Sessions are deleted together as long as they have few rows in all. One
+that has many is *closed* in the transaction that finds it expired: it loses its documents and its
+active branch, and with them all who could read, change or append to it by its id. So there is a
+single moment at which it ends, whoever tries to write then, and what is left of it can go in
+pieces. If that is interrupted, the next clean-up goes on with it first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from sqlalchemy import delete, select, update
+
+from agentstore import validation
+from agentstore.dialects.base import Mode
+from agentstore.paging import check_limit
+from agentstore.records import ExpiryReport
+from agentstore.repositories.ownership import count_owned, delete_owned, delete_some_owned
+from agentstore.repositories.steps import Step, Steps
+from agentstore.states import NO_BRANCH
+from agentstore.unit import Unit
+
+ROWS = 1_000
+"""Rows that one transaction deletes at most, besides blobs that nobody attaches any more."""
+
+_FIRST_OF_ALL = datetime(1970, 1, 1, tzinfo=UTC)
+"""When a closed session expires, so that it is found whatever the clock says later."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What one transaction did.
+
+    Attributes:
+        more: Whether another one may find something to do.
+    """
+
+    deleted: tuple[str, ...]
+    rows: Mapping[str, int]
+    postponed: int
+    more: bool
+
+
+def delete_expired(batch_size: int, limit: int | None) -> Steps[ExpiryReport]:
+    """Delete expired sessions; see ``Sessions.delete_expired``."""
+    check_limit(batch_size)
+    validation.optional_amount("limit", limit)
+    deleted: list[str] = []
+    rows: Counter[str] = Counter()
+    postponed = 0
+    # Whoever expires after this moment is left to the next clean-up: so there is an end.
+    deadline = yield Step(Mode.READ, _deadline)
+    more = deadline is not None
+    while more and (limit is None or len(deleted) < limit):
+        size = batch_size if limit is None else min(batch_size, limit - len(deleted))
+        batch: _Batch = yield Step(Mode.WRITE, partial(_batch, deadline=deadline, size=size))
+        deleted += batch.deleted
+        rows.update(batch.rows)
+        postponed += batch.postponed
+        more = batch.more
+    return ExpiryReport(tuple(deleted), dict(sorted(rows.items())), postponed)
+
+
+def _deadline(unit: Unit) -> datetime | None:
+    """Give the present, or None if nothing can have expired: then no writer need wait."""
+    now = unit.now()
+    expires_at = unit.tables.sessions.c.expires_at
+    query = select(expires_at).where(expires_at <= now).order_by(expires_at).limit(1)
+    return None if unit.connection.execute(query).first() is None else now
+
+
+def _batch(unit: Unit, deadline: datetime, size: int) -> _Batch:
+    """Deal with the next candidates, up to so many, in one transaction.
+
+    Those that another transaction has locked are passed over: somebody writes to them, or another
+    clean-up has them.
+    """
+    sessions = unit.tables.sessions
+    deadline = min(deadline, unit.now())  # a clock that was set back brings sessions back to life
+    query = (
+        select(
+            sessions.c.pk,
+            sessions.c.id,
+            sessions.c.active_branch,
+            sessions.c.ttl_seconds,
+            sessions.c.last_active_at,
+        )
+        .where(sessions.c.expires_at <= deadline)
+        .order_by(sessions.c.expires_at)
+        .limit(size)
+        .with_for_update(skip_locked=True)
+    )
+    candidates = unit.connection.execute(query).all()
+    deleted: list[str] = []
+    rows: Counter[str] = Counter()
+    postponed = 0
+    left = ROWS
+    more = len(candidates) == size
+    for session in candidates:
+        if not _is_closed(session):
+            expires_at = session.last_active_at + timedelta(seconds=session.ttl_seconds)
+            if expires_at > deadline:
+                _change(unit, session, expires_at=expires_at)
+                postponed += 1
+                continue
+        found = 1 + count_owned(unit, "session", session.id, left)
+        if found <= left:
+            rows.update(delete_owned(unit, "session", session.id).rows)
+            deleted.append(session.id)
+            left -= found
+            continue
+        if not deleted:  # it has more rows than one transaction may delete
+            rows.update(_closed(unit, session))
+            left -= rows.total()
+            rows.update(delete_some_owned(unit, "session", session.id, left))
+        more = True
+        break
+    return _Batch(tuple(deleted), rows, postponed, more)
+
+
+def _is_closed(session: Any) -> bool:
+    return bool(session.active_branch == NO_BRANCH)
+
+
+def _closed(unit: Unit, session: Any) -> Mapping[str, int]:
+    """Close a session; give the rows that this deletes."""
+    if _is_closed(session):
+        return {}
+    _change(unit, session, active_branch=NO_BRANCH, tip=None, expires_at=_FIRST_OF_ALL)
+    unit.deleted_sessions.append(session.id)
+    data = unit.tables.session_data
+    documents = delete(data).where(data.c.session_id == session.id)
+    return {"session_data": unit.connection.execute(documents).rowcount}
+
+
+def _change(unit: Unit, session: Any, **values: Any) -> None:
+    sessions = unit.tables.sessions
+    query = update(sessions).where(sessions.c.pk == session.pk).values(values)
+    unit.connection.execute(query)
