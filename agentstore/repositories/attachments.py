@@ -19,6 +19,7 @@ from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.records import AttachmentRecord, DeletionReceipt, Page
 from agentstore.repositories.base import Repository, one_page, reads, writes
 from agentstore.repositories.blobs import drop_unattached, keep_blob
+from agentstore.states import NO_BRANCH
 
 
 class Attachments(Repository):
@@ -179,13 +180,14 @@ class Attachments(Repository):
     def _lock_session_of(self, message_id: str) -> str:
         """Give the session of a message, which nobody can delete, or delete from, meanwhile.
 
-        The message itself may have gone while this waited; then its foreign key says so.
+        The message itself may have gone while this waited; then its foreign key says so, and the
+        next look finds none.
         """
         messages, sessions = self.tables.messages, self.tables.sessions
         query = (
             select(messages.c.session_id)
             .join_from(messages, sessions, sessions.c.id == messages.c.session_id)
-            .where(messages.c.id == message_id)
+            .where(messages.c.id == message_id, sessions.c.active_branch > NO_BRANCH)
             .with_for_update(read=True, key_share=True, of=sessions)
         )
         session_id: str | None = self.connection.execute(query).scalar()

@@ -433,6 +433,21 @@ def far_calls(store: Store) -> str:
     return session.id
 
 
+def a_message_with_attachments(store: Store) -> str:
+    message_id = messages_of_a_new_session(store)[0]
+    for n in range(3):
+        store.attachments.add(message_id, f"{n} of {message_id}".encode(), "text/plain")
+    return message_id
+
+
+def an_attachment(store: Store) -> str:
+    return store.attachments.list(a_message_with_attachments(store)).items[0].id
+
+
+def a_session_with_attachments(store: Store) -> str:
+    return store.messages.get(a_message_with_attachments(store)).session_id
+
+
 def a_task(store: Store) -> str:
     return store.tasks.create("session-7", "work").id
 
@@ -546,6 +561,17 @@ CASES: dict[str, dict[str, Prepare]] = {
         "messages.search", "rare word", user_id="user-7", session_id="session-0", **WINDOW
     )
     | also("recent", lambda s: partial(s.messages.search, "usual words", order="recent")),
+    "attachments.add": call("attachments.add", "message-7", b"new", "text/plain")
+    | also("again", lambda s: partial(s.attachments.add, "message-7", b"new", "text/plain")),
+    "attachments.get": call("attachments.get", "attachment-7"),
+    "attachments.find": call("attachments.find", "attachment-7"),
+    "attachments.read": on_a_new(an_attachment, "attachments.read"),
+    "attachments.list": also(
+        "", lambda s: listing("attachments.list", a_message_with_attachments(s))[""](s)
+    ),
+    "attachments.list_of_session": listing("attachments.list_of_session", "session-0"),
+    "attachments.delete": on_a_new(an_attachment, "attachments.delete")
+    | also("with its session", lambda s: partial(s.sessions.delete, a_session_with_attachments(s))),
     "tool_logs.log": call("tool_logs.log", "session-7", "search")
     | also(
         "message_id",

@@ -25,6 +25,7 @@ from agentstore.errors import (
 from agentstore.records import AttachmentRecord
 from agentstore.repositories.blobs import attached_to, drop_unattached
 from agentstore.schema import tables
+from agentstore.states import NO_BRANCH
 from tests.conftest import DRIVERS, VERSIONS
 from tests.programs.probes import checked_out, connect, engine_of
 from tests.strategies import keys, texts
@@ -145,6 +146,14 @@ def test_a_message_that_is_not_there_gets_no_attachment_and_leaves_no_bytes(stor
     with pytest.raises(NotFound, match="no message 'nothing'") as caught:
         store.attachments.add("nothing", PICTURE, "image/png")
     assert (caught.value.kind, caught.value.key) == ("message", "nothing")
+    assert rows(store) == (0, 0)
+
+
+def test_a_session_that_is_being_deleted_in_pieces_takes_no_attachment(place, store, message):
+    sessions = tables().sessions
+    execute(place, update(sessions).values(active_branch=NO_BRANCH))
+    with pytest.raises(NotFound, match="no message"):
+        store.attachments.add(message.id, PICTURE, "image/png")
     assert rows(store) == (0, 0)
 
 

@@ -16,6 +16,7 @@ from sqlalchemy import create_engine, func, select
 from agentstore import AgentStoreError, AsyncStore, Store, repositories
 from agentstore.errors import (
     AlreadyExists,
+    AttachmentTooLarge,
     DatabaseCorrupt,
     DatabaseReadOnly,
     DatabaseUnreachable,
@@ -74,6 +75,7 @@ KINDS = {
     "message_id": "message",
     "task_id": "task",
     "log_id": "tool log",
+    "attachment_id": "attachment",
 }
 PLAUSIBLE = {
     "role": "user",
@@ -84,6 +86,8 @@ PLAUSIBLE = {
     "turn": 0,
     "branch": 0,
     "fence": 1,
+    "data": SECRET.encode(),
+    "media_type": "text/plain",
 }
 """Values for the other arguments; a word will do for those that are not here."""
 
@@ -96,6 +100,9 @@ GIVE_NOTHING = {
     "Messages.find_by_tool",
     "Tasks.find",
     "ToolLogs.find",
+    "Attachments.find",
+    "Attachments.list",
+    "Attachments.list_of_session",
 }
 """Readers that answer None, or an empty page, where others raise NotFound."""
 
@@ -408,6 +415,8 @@ LISTS: dict[str, Callable[..., object]] = {
     "tool logs of a session": lambda s, x, **a: s.tool_logs.list(session_id=x.session, **a),
     "tasks": lambda s, x, **a: s.tasks.list(**a),
     "tasks of a queue": lambda s, x, **a: s.tasks.list(queue="default", **a),
+    "attachments": lambda s, x, **a: s.attachments.list(x.message, **a),
+    "attachments of a session": lambda s, x, **a: s.attachments.list_of_session(x.session, **a),
 }
 
 
@@ -545,6 +554,7 @@ def rows_about_texts() -> list[Row]:
         "a queue": lambda s, _, v: s.tasks.create(None, "mail", SECRET, queue=v),
         "a kind of task": lambda s, _, v: s.tasks.create(None, v, SECRET),
         "a task's idempotency key": lambda s, _, v: s.tasks.create(None, "mail", idempotency_key=v),
+        "a media type": lambda s, x, v: s.attachments.add(x.message, SECRET.encode(), v),
         "the name of a called tool": lambda s, x, v: s.messages.save(
             x.session, "assistant", tool_calls=[{"function": {"name": v}}]
         ),
@@ -749,6 +759,24 @@ def rows_about_what_is_there() -> list[Row]:
             "Read it again",
         ),
         (
+            "a text where bytes belong",
+            lambda s, x: s.attachments.add(x.message, SECRET, "text/plain"),
+            InvalidInput,
+            "Encode a text first",
+        ),
+        (
+            "a media type without a slash",
+            lambda s, x: s.attachments.add(x.message, SECRET.encode(), "png"),
+            InvalidInput,
+            "image/png",
+        ),
+        (
+            "more bytes than the limit",
+            lambda s, x: s.attachments.add(x.message, bytes(32 * 2**20 + 1), "text/plain"),
+            AttachmentTooLarge,
+            "max_attachment_bytes",
+        ),
+        (
             "more tokens than are left",
             lambda s, x: s.users.consume_quota(x.user, 101),
             QuotaExceeded,
@@ -917,6 +945,7 @@ def test_settings_that_could_only_fail_later_are_refused_at_once(place):
         ({"table_prefix": "Robert'); DROP TABLE users;--"}, "lower-case letters"),
         ({"table_prefix": "x" * 16}, "up to 15"),
         ({"schema": "1st"}, "lower-case letters"),
+        ({"max_attachment_bytes": 0}, "a whole number above 0, or None"),
     ]:
         with pytest.raises(InvalidInput, match=word):
             place.open(**options)
