@@ -19,6 +19,7 @@ from agentstore import AgentStoreError, AsyncStore, Settings, Store, migrations
 from agentstore.errors import IllegalTransition, InvalidInput, NotFound, QuotaExceeded, SchemaError
 from agentstore.records import (
     ApiKeyRecord,
+    AttachmentRecord,
     DatabaseTotals,
     DeletionReceipt,
     IssuedApiKey,
@@ -92,6 +93,20 @@ def messages(store: Store) -> None:
     assert_type(store.messages.clear("s"), int)
 
 
+def attachments(store: Store) -> None:
+    added = assert_type(store.attachments.add("m", b"x", "text/plain"), AttachmentRecord)
+    store.attachments.add("m", bytearray(b"x"), "text/plain", name=None)
+    store.attachments.add("m", memoryview(b"x"), "text/plain", name="x.txt")
+    assert_type(added.size, int)
+    assert_type(store.attachments.get(added.id), AttachmentRecord)
+    assert_type(store.attachments.find(added.id), AttachmentRecord | None)
+    assert_type(store.attachments.read(added.id), bytes)
+    assert_type(store.attachments.list("m", limit=5), Page[AttachmentRecord])
+    assert_type(store.attachments.list_of_session("s", cursor=None), Page[AttachmentRecord])
+    assert_type(store.attachments.delete(added.id), DeletionReceipt)
+    Store("sqlite://", max_attachment_bytes=None)
+
+
 def work(store: Store) -> None:
     now = datetime.now(UTC)
     assert_type(store.tool_logs.log("s", "search", elapsed_ms=2.5), ToolLogRecord)
@@ -138,6 +153,8 @@ async def everything_again(store: AsyncStore) -> None:
     assert_type(await store.messages.page(session.id), Page[MessageRecord])
     assert_type(await store.messages.pop(session.id), MessageRecord | None)
     assert_type(await store.messages.delete(["m"]), int)
+    assert_type(await store.attachments.add("m", b"x", "text/plain"), AttachmentRecord)
+    assert_type(await store.attachments.read("a"), bytes)
     assert_type(await store.tool_logs.stats(tool="search"), tuple[ToolStats, ...])
     assert_type(await store.tasks.start("t"), TaskRecord)
     assert_type(await store.usage.stats(user.id, 7), UserStats)
@@ -165,6 +182,8 @@ def refused(store: Store) -> None:
     store.messages.save("s", "user", on_duplicate="replace")  # type: ignore[arg-type]
     store.messages.save("s", "user", tokens=3)  # type: ignore[call-arg]
     store.messages.history("s", "10")  # type: ignore[arg-type]
+    store.attachments.add("m", "text", "text/plain")  # type: ignore[arg-type]
+    store.attachments.add("m", b"x")  # type: ignore[call-arg]
     store.tool_logs.list(since="today")  # type: ignore[arg-type]
     store.usage.sum_by("week")  # type: ignore[arg-type]
     store.nothing.get("x")  # type: ignore[attr-defined]
