@@ -13,10 +13,11 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, text
+from sqlalchemy import insert, text, update
 
 from agentstore import Store, errors
 from agentstore.preferences import digest
+from agentstore.repositories import expiry
 from agentstore.schema import PLAIN, tables
 from tests.migrations.support import value_for
 
@@ -118,8 +119,8 @@ ROWS: dict[str, tuple[int, Columns]] = {
             "last_seq": always(MESSAGES),
             "message_count": always(MESSAGES),
             "total_tokens": always(10**9),
-            "ttl_seconds": always(None),
-            "expires_at": always(None),
+            "ttl_seconds": lambda n: 3600 if n % 3 else None,
+            "expires_at": lambda n: NOW + timedelta(days=1, minutes=n) if n % 3 else None,
             "created_at": ago,
         },
     ),
@@ -420,6 +421,28 @@ def a_waiting_session(store: Store) -> str:
     return store.sessions.wait_for_user(a_session(store), "Well?").id
 
 
+def an_expired_session(store: Store) -> str:
+    session = a_session(store)
+    long_ago = NOW - timedelta(days=7)
+    ended = {"ttl_seconds": 60, "expires_at": long_ago, "last_active_at": long_ago}
+    sessions = tables(PLAIN).sessions
+    with store._engine.begin() as connection:
+        connection.execute(update(sessions).where(sessions.c.id == session).values(ended))
+    return session
+
+
+def clean_up(store: Store, *, rows: int = expiry.ROWS) -> Callable[[], None]:
+    """Clean up a session that has expired, in transactions of so many rows."""
+    session = an_expired_session(store)
+
+    def run() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(expiry, "ROWS", rows)
+            assert store.sessions.delete_expired().sessions == (session,)
+
+    return run
+
+
 def messages_of_a_new_session(store: Store) -> list[str]:
     return [message.id for message in store.messages.history(a_session(store))]
 
@@ -526,7 +549,8 @@ CASES: dict[str, dict[str, Prepare]] = {
     "sessions.rename": call("sessions.rename", "session-7", "Other"),
     "sessions.update": on_a_new(
         a_session, "sessions.update", title="x", state={"a": 1}, expected_version=1
-    ),
+    )
+    | also("ttl", lambda s: partial(s.sessions.update, a_session(s), ttl=timedelta(hours=1))),
     "sessions.pause": on_a_new(a_session, "sessions.pause"),
     "sessions.resume": on_a_new(a_paused_session, "sessions.resume"),
     "sessions.complete": on_a_new(a_session, "sessions.complete"),
@@ -535,6 +559,10 @@ CASES: dict[str, dict[str, Prepare]] = {
     "sessions.wait_for_user": on_a_new(a_session, "sessions.wait_for_user", "Well?"),
     "sessions.answer": on_a_new(a_waiting_session, "sessions.answer", "Yes."),
     "sessions.delete": on_a_new(a_session, "sessions.delete"),
+    "sessions.delete_expired": also("", clean_up)
+    | also("in pieces", lambda s: clean_up(s, rows=2)),
+    "sessions.restore": call("sessions.restore", "session-0")
+    | also("limit", lambda s: partial(s.sessions.restore, "session-0", 50)),
     "sessions.verify": call("sessions.verify", "session-0"),
     "messages.save": call("messages.save", "session-7", "user", "hello")
     | also("external_id", lambda s: partial(s.messages.save, LIVE, "user", external_id="new"))

@@ -385,11 +385,15 @@ def rows_about_time() -> list[Row]:
         ]
     rows += [
         Row(
-            f"a time to live of {ttl!r}",
-            lambda s, _, ttl=ttl: s.sessions.create(ttl=ttl),
+            f"a {place} to live of {ttl!r}",
+            lambda s, x, take=take, ttl=ttl: take(s, x, ttl),
             InvalidInput,
             "timedelta of whole seconds",
         )
+        for place, take in {
+            "time": lambda s, _, v: s.sessions.create(ttl=v),
+            "new time": lambda s, x, v: s.sessions.update(x.session, title="Eve", state=1, ttl=v),
+        }.items()
         for ttl in (
             3600,
             timedelta(0),
@@ -487,6 +491,33 @@ def rows_about_lists() -> list[Row]:
             "from 1 to 1000",
         )
         for v in (0, -1, 1001)
+    ]
+    rows += [
+        Row(
+            f"{v!r} expired sessions at once",
+            lambda s, _, v=v: s.sessions.delete_expired(batch_size=v),
+            LimitOutOfRange,
+            "from 1 to 1000",
+        )
+        for v in (0, -1, 1001, True, "5", None)
+    ]
+    rows += [
+        Row(
+            f"{v!r} expired sessions in all",
+            lambda s, _, v=v: s.sessions.delete_expired(limit=v),
+            InvalidInput,
+            word,
+        )
+        for v, word in ((-1, "from 0"), (True, "int"), ("5", "int"), (1.5, "int"))
+    ]
+    rows += [
+        Row(
+            f"a session restored with {v!r} messages",
+            lambda s, x, v=v: s.sessions.restore(x.session, v),
+            LimitOutOfRange,
+            "zero or more",
+        )
+        for v in (-1, True, "5", 1.5)
     ]
     rows += [
         Row(
@@ -942,6 +973,9 @@ def test_settings_that_could_only_fail_later_are_refused_at_once(place):
         ({"pool_timeout": -0.1}, "seconds, zero or more"),
         ({"pool_size": 0}, "pool_size starts at 1"),
         ({"max_retries": -1}, "max_retries"),
+        ({"session_cache": -1}, "session_cache is -1; use a number of sessions, or 0"),
+        ({"session_cache": True}, "session_cache is True"),
+        ({"session_cache": "1"}, "session_cache is a str"),
         ({"table_prefix": "Robert'); DROP TABLE users;--"}, "lower-case letters"),
         ({"table_prefix": "x" * 16}, "up to 15"),
         ({"schema": "1st"}, "lower-case letters"),

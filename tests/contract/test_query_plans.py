@@ -38,6 +38,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("users.delete()", "sorts*"): "what is deleted is locked in one order",
     ("sessions.delete()", "sorts*"): "what is deleted is locked in one order",
     ("attachments.delete(with*", "sorts*"): "what is deleted is locked in one order",
+    ("sessions.delete_expired(*", "sorts*"): "what goes is locked, and goes, in one order",
     ("users.find_by_preference()", "sorts*"): "the users who share a preference are put in order",
     ("checkpoints.threads(*", "sorts*"): "the threads of one user's session",
     ("tasks.*_many()", "sorts: pk"): "a batch is locked in one order",

@@ -1,0 +1,162 @@
+"""A process that died left everything in the database, and another one takes it from there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, event, insert, update
+
+from agentstore.errors import LimitOutOfRange, NotFound
+from agentstore.records import RestoredSession
+from agentstore.schema import tables
+from tests.programs.probes import engine_of
+
+NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
+
+
+@contextmanager
+def sent(store: Any) -> Iterator[list[str]]:
+    """Collect the queries that are sent."""
+    engine = engine_of(store)
+    seen: list[str] = []
+
+    def keep(_c: Any, _k: Any, sql: str, *_: Any) -> None:
+        if not sql.startswith("BEGIN"):
+            seen.append(sql)
+
+    event.listen(engine, "before_cursor_execute", keep)
+    try:
+        yield seen
+    finally:
+        event.remove(engine, "before_cursor_execute", keep)
+
+
+def write(place: Any, *statements: Any) -> None:
+    """Write behind the store's back."""
+    engine = create_engine(place.url)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(statement)
+    engine.dispose()
+
+
+def a_summary(session_id: str, branch: int, content: str) -> Any:
+    return insert(tables()["summaries"]).values(
+        session_id=session_id,
+        branch=branch,
+        content=content,
+        metadata={},
+        created_at=NOON,
+        updated_at=NOON,
+    )
+
+
+def a_branch(session_id: str, number: int, name: str) -> Any:
+    return insert(tables().branches).values(
+        session_id=session_id, number=number, name=name, created_at=NOON
+    )
+
+
+def test_a_session_comes_back_with_all_that_is_needed_to_go_on(place, store):
+    session = store.sessions.create(title="Weather", state={"step": 3}, config={"t": 1}).id
+    calls = [{"id": "c", "function": {"name": "search"}}]
+    store.messages.save(session, "user", "How is the weather?")
+    store.messages.save(session, "assistant", tool_calls=calls)
+    store.messages.save(session, "tool", "晴朗", tool_call_id="c")
+    store.sessions.wait_for_user(session, "Which city?")
+    write(place, a_summary(session, 0, "They talk about the weather."))
+    other = store.sessions.create().id
+    store.messages.save(other, "user", "nobody's business")
+    write(place, a_summary(other, 0, "Nothing to see."))
+    with place.open() as another, sent(another) as queries:
+        restored = another.sessions.restore(session)
+        assert len(queries) <= 2
+    assert isinstance(restored, RestoredSession)
+    assert restored.session == store.sessions.get(session)
+    assert (restored.session.state, restored.question) == ({"step": 3}, "Which city?")
+    assert restored.history == tuple(store.messages.history(session, None))
+    assert [m.content for m in restored.history] == ["How is the weather?", None, "晴朗"]
+    assert (restored.branch, restored.summary) == ("main", "They talk about the weather.")
+
+
+def test_a_session_without_anything_comes_back_too(store, session):
+    with sent(store) as queries:
+        restored = store.sessions.restore(session.id)
+    assert restored == RestoredSession(session, "main", (), None)
+    assert (restored.question, len(queries)) == (None, 1)
+
+
+def test_summary_history_and_name_are_those_of_the_active_branch(place, store, session):
+    store.messages.save(session.id, "user", "on main")
+    write(
+        place,
+        a_branch(session.id, 1, "idea"),
+        a_summary(session.id, 0, "of main"),
+        update(tables().sessions)
+        .where(tables().sessions.c.id == session.id)
+        .values(active_branch=1, last_branch=1),
+    )
+    store.messages.save(session.id, "user", "on the idea")
+    restored = store.sessions.restore(session.id)
+    assert (restored.branch, restored.summary) == ("idea", None)
+    assert [m.content for m in restored.history] == ["on the idea"]
+    write(place, a_summary(session.id, 1, "of the idea"))
+    assert store.sessions.restore(session.id).summary == "of the idea"
+
+
+def test_a_long_history_comes_whole_or_as_long_as_is_asked(store, session):
+    messages = [{"role": "user", "content": str(n)} for n in range(1_200)]
+    store.messages.save_many(session.id, messages)
+    assert [m.seq for m in store.sessions.restore(session.id).history] == list(range(1, 1_201))
+    for limit in (0, 1, 7):
+        with sent(store) as queries:
+            restored = store.sessions.restore(session.id, limit)
+        assert [m.seq for m in restored.history] == list(range(1_201 - limit, 1_201))
+        assert len(queries) == (2 if limit else 1)
+        assert restored.session.message_count == 1_200
+
+
+def test_all_of_it_is_of_one_moment(place, store, session):
+    """Between its two queries somebody else writes; the history does not know of it."""
+    if place.driver.name in ("aiosqlite", "psycopg-async"):
+        pytest.skip("the event would have to await")
+    store.messages.save(session.id, "user", "before")
+    engine = engine_of(store)
+    with place.open() as other:
+        written: list[Any] = []
+
+        def write_between(_c: Any, _k: Any, sql: str, *_: Any) -> None:
+            if "FROM messages" in sql.replace("\n", " ").replace('"', "") and not written:
+                written.append(None)
+                other.messages.save(session.id, "user", "after")
+                other.sessions.update(session.id, state="after")
+
+        event.listen(engine, "before_cursor_execute", write_between)
+        restored = store.sessions.restore(session.id)
+        event.remove(engine, "before_cursor_execute", write_between)
+    assert written
+    assert restored.session.message_count == len(restored.history) == 1
+    assert restored.session.state is None
+    assert len(store.sessions.restore(session.id).history) == 2
+
+
+def test_in_a_transaction_what_it_has_written_comes_back(store, session):
+    with store.transaction() as tx:
+        tx.messages.save(session.id, "user", "hello")
+        tx.sessions.update(session.id, state=1)
+        restored = tx.sessions.restore(session.id)
+        assert (restored.session.state, len(restored.history)) == (1, 1)
+
+
+def test_what_cannot_be_restored_is_refused(store, session):
+    with pytest.raises(NotFound, match="no session 'nobody'"):
+        store.sessions.restore("nobody")
+    store.messages.save(session.id, "user", "hello")
+    for id in (session.id, store.sessions.create().id):
+        for limit in (-1, True, "5", 1.5):
+            with pytest.raises(LimitOutOfRange, match="zero or more"):
+                store.sessions.restore(id, limit)
