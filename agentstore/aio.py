@@ -31,6 +31,7 @@ from agentstore.engine import adopt_engine, open_async_engine, open_engine, pars
 from agentstore.recovery import Trouble
 from agentstore.repositories import (
     Attachments,
+    Branches,
     Checkpoints,
     Messages,
     Search,
@@ -270,6 +271,26 @@ class AsyncCheckpoints(AsyncRepository[Checkpoints]):
     writes = lift(Checkpoints.writes)
 
 
+class AsyncBranches(AsyncRepository[Branches]):
+    """See ``Branches``."""
+
+    __slots__ = ()
+    repository = Branches
+
+    create = lift(Branches.create)
+    get = lift(Branches.get)
+    active = lift(Branches.active)
+    list = lift(Branches.list)
+    switch = lift(Branches.switch)
+    rename = lift(Branches.rename)
+    delete = lift(Branches.delete)
+    compact = lift(Branches.compact)
+    turns = lift(Branches.turns)
+    by_turn = lift(Branches.by_turn)
+    tool_usage = lift(Branches.tool_usage)
+    find_turns = lift(Branches.find_turns)
+
+
 class AsyncAttachments(AsyncRepository[Attachments]):
     """See ``Attachments``."""
 
@@ -299,6 +320,7 @@ class AsyncRepositories:
         self.search = AsyncSearch(runner)
         self.checkpoints = AsyncCheckpoints(runner)
         self.attachments = AsyncAttachments(runner)
+        self.branches = AsyncBranches(runner)
 
 
 class AsyncTransaction(AsyncRepositories):

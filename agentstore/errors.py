@@ -234,6 +234,23 @@ class WrongOwner(AgentStoreError):
         )
 
 
+class BranchInUse(AgentStoreError):
+    """The active branch was to be deleted without force; nothing was.
+
+    Attributes:
+        session_id: The session.
+        name: The branch.
+    """
+
+    def __init__(self, session_id: str, name: str) -> None:
+        self.session_id = session_id
+        self.name = name
+        super().__init__(
+            f"The branch {name!r} of session {session_id!r} is the active one. Switch to another "
+            "one first, or pass force=True."
+        )
+
+
 class IllegalTransition(AgentStoreError):
     """A change of status that the life of a session or a task does not know.
 

@@ -130,6 +130,11 @@ class Tables:
         return self["branch_segments"]
 
     @cached_property
+    def summaries(self) -> Table:
+        """See ``models.Summary``."""
+        return self["summaries"]
+
+    @cached_property
     def messages(self) -> Table:
         """See ``models.Message``."""
         return self["messages"]
@@ -138,6 +143,16 @@ class Tables:
     def message_tool_calls(self) -> Table:
         """See ``models.MessageToolCall``."""
         return self["message_tool_calls"]
+
+    @cached_property
+    def message_marks(self) -> Table:
+        """See ``models.MessageMark``."""
+        return self["message_marks"]
+
+    @cached_property
+    def message_chunks(self) -> Table:
+        """See ``models.MessageChunk``."""
+        return self["message_chunks"]
 
     @cached_property
     def blobs(self) -> Table:

@@ -35,6 +35,9 @@ TASK_TRANSITIONS: Mapping[str, frozenset[str]] = {
 }
 """From each status of a task, the statuses that may follow; pending again is a retry."""
 
+MAIN = "main"
+"""The name of the branch that every session has; its number is 0."""
+
 MESSAGE_STATUSES = ("complete", "streaming", "incomplete")
 
 NO_BRANCH = -1

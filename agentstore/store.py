@@ -22,6 +22,7 @@ from agentstore.errors import TransactionMisuse
 from agentstore.recovery import Trouble
 from agentstore.repositories import (
     Attachments,
+    Branches,
     Checkpoints,
     Messages,
     Search,
@@ -57,6 +58,7 @@ class Repositories:
         self.search = Search(runner)
         self.checkpoints = Checkpoints(runner)
         self.attachments = Attachments(runner)
+        self.branches = Branches(runner)
 
 
 class Transaction(Repositories):
@@ -86,6 +88,7 @@ class Store(Repositories):
         sessions: See ``Sessions``.
         messages: See ``Messages``.
         attachments: See ``Attachments``.
+        branches: See ``Branches``.
         tool_logs: See ``ToolLogs``.
         tasks: See ``Tasks``.
         usage: See ``Usage``.

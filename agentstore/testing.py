@@ -31,6 +31,7 @@ REPOSITORIES = (
     "search",
     "checkpoints",
     "attachments",
+    "branches",
 )
 
 

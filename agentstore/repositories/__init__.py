@@ -1,6 +1,7 @@
 """The repositories: one class per aggregate, and the only place with queries."""
 
 from agentstore.repositories.attachments import Attachments
+from agentstore.repositories.branches import Branches
 from agentstore.repositories.checkpoints import Checkpoints
 from agentstore.repositories.messages import Messages
 from agentstore.repositories.search import Search
@@ -12,6 +13,7 @@ from agentstore.repositories.users import Users
 
 __all__ = [
     "Attachments",
+    "Branches",
     "Checkpoints",
     "Messages",
     "Search",

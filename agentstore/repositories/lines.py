@@ -27,6 +27,7 @@ from sqlalchemy import (
     Select,
     and_,
     bindparam,
+    case,
     func,
     literal,
     select,
@@ -135,7 +136,12 @@ def require(unit: Unit, session_id: str, branch: str | None = None) -> None:
         branches.session_id == session_id, branches.name == branch, branches.gone.is_(False)
     )
     if unit.connection.execute(query).first() is None:
-        raise NotFound("branch", branch)
+        raise no_branch(branch)
+
+
+def no_branch(name: str) -> NotFound:
+    """Make the error that says that a branch is not there."""
+    return NotFound("branch", name, "branches.list() shows which there are.")
 
 
 def segments_of(
@@ -150,6 +156,33 @@ def segments_of(
         Segment(row.number, row.branch, row.first_seq, row.last_seq, row.previous)
         for row in connection.execute(query, {_SESSION_ID: session_id})
     ]
+
+
+def count_lines(unit: Unit, session_id: str, numbers: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Count messages, and user messages among them, of some branches by their numbers.
+
+    A branch that shows none is left out.
+    """
+    branches, messages = unit.tables.branches.c, unit.tables.messages.c
+    these = and_(branches.session_id == bindparam(_SESSION_ID), branches.number.in_(numbers))
+    line = _line(unit.tables, _Anchor(unit.tables.branches, branches.number, branches.tip, these))
+    of_user = case((messages.role == "user", 1), else_=0)
+    query = (
+        select(line.c.of_branch, func.count(), func.sum(of_user))
+        .join_from(line, unit.tables.messages, _is_on(line, unit.tables))
+        .group_by(line.c.of_branch)
+    )
+    rows = unit.connection.execute(query, {_SESSION_ID: session_id})
+    return {number: (int(count), int(of_users)) for number, count, of_users in rows}
+
+
+def _is_on(line: CTE, tables: Tables) -> ColumnElement[bool]:
+    messages = tables.messages.c
+    return and_(
+        messages.session_id == bindparam(_SESSION_ID),
+        messages.branch == line.c.branch,
+        messages.seq.between(line.c.first_seq, line.c.last_seq),
+    )
 
 
 def line_of(tables: Tables, *, active: bool) -> CTE:
@@ -219,15 +252,10 @@ def _statements(
     messages = tables.messages.c
     first, last = bindparam("first", type_=BigInteger), bindparam("last", type_=BigInteger)
     line = line_of(tables, active=active)
-    on_line = and_(
-        messages.session_id == bindparam(_SESSION_ID),
-        messages.branch == line.c.branch,
-        messages.seq.between(line.c.first_seq, line.c.last_seq),
-        messages.seq.between(first, last),
-    )
     between = (
         select(*message_columns(messages))
-        .join_from(line, tables.messages, on_line)
+        .join_from(line, tables.messages, _is_on(line, tables))
+        .where(messages.seq.between(first, last))
         .order_by(messages.seq)
     )
     newest = Prepared(_newest(tables, dialect, active=active), driver)
@@ -311,6 +339,7 @@ def _line(
     names = ("branch", "first_seq", "last_seq")
     line = (
         select(
+            anchor.branch.label("of_branch"),
             newest.c.number,
             newest.c.previous,
             literal(0, BigInteger).label("depth"),
@@ -324,6 +353,7 @@ def _line(
     stretch = (next_.c.branch, next_.c.first_seq, next_.c.last_seq)
     is_previous = and_(next_.c.session_id == session_id, next_.c.number == line.c.previous)
     further = select(
+        line.c.of_branch,
         next_.c.number,
         next_.c.previous,
         line.c.depth + 1,

@@ -6,6 +6,7 @@ Whoever removes has locked the session's row; so has whoever appends, and the co
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import delete, func, select, update
@@ -62,7 +63,7 @@ def remove_messages(unit: Unit, session_id: str, *conditions: Any) -> int:
     Returns:
         How many were deleted.
     """
-    messages, sessions = unit.tables.messages, unit.tables.sessions
+    messages = unit.tables.messages
     matching = (messages.c.session_id == session_id, *conditions)
     query = select(
         func.count(),
@@ -76,16 +77,22 @@ def remove_messages(unit: Unit, session_id: str, *conditions: Any) -> int:
     unit.connection.execute(delete(messages).where(*matching))
     drop_unattached(unit, attached)
     forget_deleted(unit)
+    count_in(unit, session_id, -int(count), -int(tokens), -cost)
+    return int(count)
+
+
+def count_in(unit: Unit, session_id: str, messages: int, tokens: int, cost: Decimal) -> None:
+    """Change a session's counters by so much, in the transaction that changes the rows."""
+    sessions = unit.tables.sessions
     unit.connection.execute(
         update(sessions)
         .where(sessions.c.id == session_id)
         .values(
-            message_count=sessions.c.message_count - int(count),
-            total_tokens=sessions.c.total_tokens - int(tokens),
-            total_cost=sessions.c.total_cost - cost,
+            message_count=sessions.c.message_count + messages,
+            total_tokens=sessions.c.total_tokens + tokens,
+            total_cost=sessions.c.total_cost + cost,
         )
     )
-    return int(count)
 
 
 def settle_turn(unit: Unit, session_id: str) -> None:

@@ -1,0 +1,574 @@
+"""Branches: other ways for a conversation to go on, and shorter ways to tell what was said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Select, insert, select, update
+
+from agentstore import validation
+from agentstore.errors import AlreadyExists, BranchInUse, InvalidInput, NotFound, shown
+from agentstore.ids import new_id
+from agentstore.paging import DEFAULT_LIMIT, Cursors
+from agentstore.records import BranchRecord, CountedBranch, MessageRecord, Page
+from agentstore.repositories.base import one_page, reads, reads_snapshot, writes
+from agentstore.repositories.drafts import draft
+from agentstore.repositories.lines import (
+    Segment,
+    between,
+    count_lines,
+    newest,
+    no_branch,
+    require,
+    segments_of,
+)
+from agentstore.repositories.message_rows import message_record
+from agentstore.repositories.removal import (
+    LockedSession,
+    count_in,
+    lock_session,
+    settle_turn,
+)
+from agentstore.repositories.segments import (
+    NewLine,
+    Stretch,
+    release,
+    remove_gone_branches,
+    remove_unseen,
+    set_tip,
+)
+from agentstore.repositories.turns import (
+    Turns,
+    find_messages,
+    last_user_message,
+    no_turn,
+    user_messages,
+    wanted_text,
+)
+from agentstore.states import MAIN
+from agentstore.types import MAX_INTEGER, from_nanos
+
+_SUMMARY_ROLES = ("system", "developer", "assistant")
+
+
+class Branches(Turns):
+    """The branches of sessions, and the turns on them.
+
+    What happens on one branch is not seen on another, but for what deletes messages themselves:
+    ``messages.delete``, ``messages.delete_by_mark`` and ``messages.clear``. A message is there as
+    long as a branch shows it.
+    """
+
+    __slots__ = ()
+
+    @writes
+    def create(
+        self,
+        session_id: str,
+        *,
+        from_turn: int | None = None,
+        after_turn: int | None = None,
+        containing: str | None = None,
+        name: str | None = None,
+        branch: str | None = None,
+    ) -> BranchRecord:
+        """Make a branch, which becomes the active one.
+
+        Nothing is copied: the cost does not depend on the length of the conversation. Say at most
+        one of ``from_turn``, ``after_turn`` and ``containing``; without any the branch begins
+        with all that there is.
+
+        Args:
+            session_id: The session.
+            from_turn: The turn that is to be told anew: the branch begins with what precedes it,
+                which for turn 1 may be nothing.
+            after_turn: The last turn that the branch begins with; 0 is what precedes turn 1.
+            containing: Like ``from_turn``, for the first turn whose user message contains this
+                text: any case, any script, every character as itself.
+            name: Its name, unique in the session; left out, it is called ``branch-`` and its
+                number.
+            branch: The branch that it grows from; None for the active one.
+
+        Raises:
+            NotFound: There is no such session, branch or turn.
+            AlreadyExists: The name is taken.
+            InvalidInput: More than one place to begin was given, or something that is none.
+        """
+        places = [from_turn, after_turn, containing]
+        if sum(place is not None for place in places) > 1:
+            raise InvalidInput("Pass only one of from_turn, after_turn and containing.")
+        validation.optional_amount("from_turn", from_turn)
+        validation.optional_amount("after_turn", after_turn)
+        contains = None if containing is None else wanted_text("containing", containing)
+        validation.optional_key("name", name)
+        session = lock_session(self.unit, session_id)
+        parent = self._number(session, branch)
+        if from_turn is not None:
+            through = self._start_of_turn(session_id, branch, from_turn) - 1
+        elif after_turn is not None:
+            through = self._end_of_turn(session, branch, after_turn)
+        elif contains is not None:
+            found = find_messages(self.unit, session_id, branch, contains, 0, 1)
+            if not found:
+                raise no_turn(None)
+            through = found[0].seq - 1
+        else:
+            through = session.last_seq
+        name = self._grow(session, parent, through, name, activate=True)
+        return self.get(session_id, name)
+
+    @reads
+    def get(self, session_id: str, name: str) -> BranchRecord:
+        """Give a branch.
+
+        Raises:
+            NotFound: There is no such session or branch.
+        """
+        branches = self.tables.branches.c
+        query = self._select().where(
+            branches.session_id == session_id,
+            branches.name == validation.text("name", name),
+            branches.gone.is_(False),
+        )
+        row = self.connection.execute(query).first()
+        if row is None:
+            require(self.unit, session_id, name)
+        return _record(row)
+
+    @reads
+    def active(self, session_id: str) -> BranchRecord:
+        """Give the active branch: the one to which messages are added, also after a restart.
+
+        Raises:
+            NotFound: There is no such session.
+        """
+        branches, sessions = self.tables.branches.c, self.tables.sessions.c
+        query = self._select().where(
+            branches.session_id == session_id, branches.number == sessions.active_branch
+        )
+        row = self.connection.execute(query).first()
+        if row is None:
+            raise NotFound("session", session_id)
+        return _record(row)
+
+    @reads_snapshot
+    def list(
+        self, session_id: str, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None
+    ) -> Page[CountedBranch]:
+        """List the branches of a session in the order of their making, main first.
+
+        What they show is counted, which costs as much as there is to count.
+
+        Raises:
+            NotFound: There is no such session.
+        """
+        branches = self.tables.branches.c
+        page = one_page(
+            self.connection,
+            self._select().where(branches.session_id == session_id, branches.gone.is_(False)),
+            [branches.number],
+            Cursors("branches", session_id),
+            limit,
+            cursor,
+            _record,
+            ascending=True,
+        )
+        if not page.items:
+            require(self.unit, session_id)
+            return Page((), None)
+        counts = count_lines(self.unit, session_id, [branch.number for branch in page])
+        return Page(
+            tuple(_counted(branch, *counts.get(branch.number, (0, 0))) for branch in page),
+            page.next_cursor,
+        )
+
+    @writes
+    def switch(self, session_id: str, name: str) -> BranchRecord:
+        """Make a branch the active one, for all who use the session.
+
+        Raises:
+            NotFound: There is no such session or branch.
+        """
+        session = lock_session(self.unit, session_id)
+        number = self._number(session, validation.text("name", name))
+        branches, sessions = self.tables.branches.c, self.tables.sessions
+        tip = (
+            select(branches.tip)
+            .where(branches.session_id == session_id, branches.number == number)
+            .scalar_subquery()
+        )
+        self.connection.execute(
+            update(sessions)
+            .where(sessions.c.id == session_id)
+            .values(active_branch=number, tip=tip)
+        )
+        settle_turn(self.unit, session_id)
+        return self.get(session_id, name)
+
+    @writes
+    def rename(self, session_id: str, name: str, new_name: str) -> BranchRecord:
+        """Give a branch another name.
+
+        Raises:
+            NotFound: There is no such session or branch.
+            AlreadyExists: The name is taken.
+            InvalidInput: It is main, which keeps its name, or the new name is none.
+        """
+        validation.key("new_name", new_name)
+        session = lock_session(self.unit, session_id)
+        number = self._number(session, validation.text("name", name))
+        if number == 0:
+            raise InvalidInput("main keeps its name. Create a branch after its last turn instead.")
+        if new_name != name:
+            self._require_free(session_id, new_name)
+            self._change(session_id, number, name=new_name)
+        return self.get(session_id, new_name)
+
+    @writes
+    def delete(self, session_id: str, name: str, *, force: bool = False) -> int:
+        """Delete a branch, and those messages that no other branch shows.
+
+        Branches that grew from it go on showing what they did. Its name is free again.
+
+        Args:
+            session_id: The session.
+            name: The branch.
+            force: Delete it also if it is the active one; then the branch that it grew from
+                becomes that, or main if that is gone.
+
+        Returns:
+            How many messages were deleted.
+
+        Raises:
+            NotFound: There is no such session or branch.
+            BranchInUse: It is the active one, and ``force`` was not given.
+            InvalidInput: It is main.
+        """
+        validation.flag("force", force)
+        session = lock_session(self.unit, session_id)
+        number = self._number(session, validation.text("name", name))
+        if number == 0:
+            raise InvalidInput("main cannot be deleted. Use messages.clear, or delete the session.")
+        if number == session.active_branch:
+            if not force:
+                raise BranchInUse(session_id, name)
+            parent = self.get(session_id, name).parent
+            self.switch(session_id, parent or MAIN)
+        line = segments_of(self.connection, self.tables, session_id, number)
+        self._change(session_id, number, name=new_id(), gone=True, tip=None)
+        release(self.unit, session_id, line[0].number)
+        deleted = remove_unseen(
+            self.unit, session_id, [(s.branch, s.first_seq, s.last_seq) for s in line]
+        )
+        summaries = self.tables.summaries
+        self.connection.execute(
+            summaries.delete().where(
+                summaries.c.session_id == session_id, summaries.c.branch == number
+            )
+        )
+        remove_gone_branches(self.unit, session_id)
+        return deleted
+
+    @writes
+    def compact(
+        self,
+        session_id: str,
+        summary: str,
+        *,
+        from_turn: int = 1,
+        to_turn: int,
+        role: str = "system",
+        token_count: int = 0,
+        branch: str | None = None,
+        keep_as: str | None = None,
+    ) -> MessageRecord:
+        """Replace turns of a branch with a summary of them.
+
+        Only this branch tells them shorter from now on, with branches that are made of it later;
+        usage stays as it was recorded. The replaced messages are deleted unless another branch
+        shows them: ``keep_as`` makes one.
+
+        Args:
+            session_id: The session.
+            summary: What is told instead.
+            from_turn: The first turn that is replaced; 0 begins with what precedes turn 1.
+            to_turn: The last one.
+            role: The role of the summary: system, developer or assistant.
+            token_count: Tokens that it counts for.
+            branch: The branch's name; None for the active one.
+            keep_as: The name of a branch to be made, which shows all as it was.
+
+        Returns:
+            The summary, a message with the sequence number and the turn of the last one that it
+            replaces. Its metadata says which turns, and how many messages, in ``summary_of``.
+
+        Raises:
+            NotFound: There is no such session, branch or turn.
+            AlreadyExists: There is a branch called ``keep_as`` already.
+            InvalidInput: An argument cannot be stored, or ``to_turn`` comes before ``from_turn``.
+        """
+        validation.text("summary", summary)
+        validation.amount("from_turn", from_turn)
+        validation.amount("to_turn", to_turn)
+        validation.optional_key("keep_as", keep_as)
+        if to_turn < from_turn:
+            raise InvalidInput(f"to_turn is {to_turn}, before from_turn, which is {from_turn}.")
+        if role not in _SUMMARY_ROLES:
+            raise InvalidInput(f"role is {shown(role)}; use one of {', '.join(_SUMMARY_ROLES)}.")
+        session = lock_session(self.unit, session_id)
+        number = self._number(session, branch)
+        replaced = self._of_turns(session_id, branch, from_turn, to_turn)
+        if not replaced:
+            raise no_turn(to_turn)
+        first, last = replaced[0], replaced[-1]
+        line = segments_of(self.connection, self.tables, session_id, number)
+        if keep_as is not None:
+            self._grow(session, number, session.last_seq, keep_as, activate=False)
+            session = lock_session(self.unit, session_id)
+        told = draft(
+            {
+                "role": role,
+                "content": summary,
+                "token_count": token_count,
+                "metadata": {
+                    "summary_of": {
+                        "from_turn": first.turn,
+                        "to_turn": last.turn,
+                        "messages": len(replaced),
+                    }
+                },
+            }
+        )
+        home = session.last_branch + 1
+        self._insert(session, home, number, last.seq, last.turn, name=new_id(), gone=True)
+        told.row |= {
+            "session_id": session_id,
+            "branch": home,
+            "seq": last.seq,
+            "turn": last.turn,
+            "created_at": self.unit.now(),
+        }
+        self.connection.execute(insert(self.tables.messages), told.row)
+        count_in(self.unit, session_id, 1, token_count, from_nanos(0))
+        new = NewLine(self.unit, session_id)
+        new.begin_like(line, first.seq - 1)
+        new.show(home, last.seq, last.seq)
+        for segment in reversed(line):
+            new.show(segment.branch, max(segment.first_seq, last.seq + 1), segment.last_seq)
+        set_tip(self.unit, session, number, new.write())
+        release(self.unit, session_id, line[0].number)
+        remove_unseen(self.unit, session_id, _within(line, first.seq, last.seq))
+        remove_gone_branches(self.unit, session_id)
+        return told.record()
+
+    def _number(self, session: LockedSession, name: str | None) -> int:
+        """Give the number of a branch, or of the active one.
+
+        Raises:
+            NotFound: There is no such branch.
+        """
+        if name is None:
+            return session.active_branch
+        branches = self.tables.branches.c
+        query = select(branches.number).where(
+            branches.session_id == session.id,
+            branches.name == validation.text("branch", name),
+            branches.gone.is_(False),
+        )
+        number = self.connection.execute(query).scalar()
+        if number is None:
+            raise no_branch(name)
+        return int(number)
+
+    def _start_of_turn(self, session_id: str, branch: str | None, turn: int) -> int:
+        """Give the sequence number of the user message that begins a turn; of turn 0, the first.
+
+        Raises:
+            NotFound: The branch shows no such turn.
+        """
+        if turn == 0:
+            return 1
+        found = user_messages(self.unit, session_id, branch, turn - 1, 1)
+        if not found or found[0].turn != turn:
+            raise no_turn(turn)
+        return found[0].seq
+
+    def _end_of_turn(self, session: LockedSession, branch: str | None, turn: int) -> int:
+        """Give the sequence number of the last message of a turn; of turn 0 perhaps none.
+
+        Raises:
+            NotFound: The branch shows no such turn.
+        """
+        following = user_messages(self.unit, session.id, branch, turn, 1)
+        through = following[0].seq - 1 if following else session.last_seq
+        # Before the next turn's user message there may still be a summary of turns after this.
+        while rows := newest(self.unit, session.id, 10, branch=branch, through=through):
+            for row in rows:
+                message = message_record(row)
+                if message.turn == turn:
+                    return message.seq
+                if message.turn < turn:
+                    raise no_turn(turn)
+                through = message.seq - 1
+        if turn:
+            raise no_turn(turn)
+        return 0
+
+    def _of_turns(
+        self, session_id: str, branch: str | None, from_turn: int, to_turn: int
+    ) -> Sequence[MessageRecord]:
+        """Give the messages of some turns, in their order."""
+        before = last_user_message(self.unit, session_id, branch, from_turn)
+        after = user_messages(self.unit, session_id, branch, to_turn, 1)
+        low = before.seq if before else 0
+        high = after[0].seq - 1 if after else MAX_INTEGER
+        rows = between(self.unit, session_id, low, high, branch=branch)
+        found = [message_record(row) for row in rows]
+        return [message for message in found if from_turn <= message.turn <= to_turn]
+
+    def _grow(
+        self,
+        session: LockedSession,
+        parent: int,
+        through: int,
+        name: str | None,
+        *,
+        activate: bool,
+    ) -> str:
+        """Make a branch that begins with what its parent shows up to a number; give its name."""
+        number = session.last_branch + 1
+        name = self._free_name(session.id, number) if name is None else name
+        self._require_free(session.id, name)
+        line = segments_of(self.connection, self.tables, session.id, parent)
+        last = self._last_shown(session.id, line, through)
+        new = NewLine(self.unit, session.id)
+        new.begin_like(line, through)
+        if new.tip is not None:
+            new.show(number, session.last_seq + 1)
+        tip = new.write()
+        seq, turn = last or (0, 0)
+        self._insert(session, number, parent, seq, turn, name=name, tip=tip)
+        if activate:
+            sessions = self.tables.sessions
+            self.connection.execute(
+                update(sessions)
+                .where(sessions.c.id == session.id)
+                .values(active_branch=number, tip=tip, turn=turn)
+            )
+        return name
+
+    def _last_shown(
+        self, session_id: str, line: Sequence[Segment], through: int
+    ) -> tuple[int, int] | None:
+        """Give sequence number and turn of the last message that a line shows up to a number."""
+        messages = self.tables.messages.c
+        for segment in line:
+            last = min(segment.last_seq, through)
+            query = (
+                select(messages.seq, messages.turn)
+                .where(
+                    messages.session_id == session_id,
+                    messages.branch == segment.branch,
+                    messages.seq.between(segment.first_seq, last),
+                )
+                .order_by(messages.seq.desc())
+                .limit(1)
+            )
+            if segment.first_seq <= last and (row := self.connection.execute(query).first()):
+                return row.seq, row.turn
+        return None
+
+    def _insert(
+        self,
+        session: LockedSession,
+        number: int,
+        parent: int,
+        fork_seq: int,
+        fork_turn: int,
+        **values: Any,
+    ) -> None:
+        row = {
+            "session_id": session.id,
+            "number": number,
+            "parent": parent,
+            "fork_seq": fork_seq,
+            "fork_turn": fork_turn,
+            "created_at": self.unit.now(),
+            **values,
+        }
+        self.connection.execute(insert(self.tables.branches), row)
+        sessions = self.tables.sessions
+        self.connection.execute(
+            update(sessions).where(sessions.c.id == session.id).values(last_branch=number)
+        )
+
+    def _change(self, session_id: str, number: int, **values: Any) -> None:
+        branches = self.tables.branches
+        self.connection.execute(
+            update(branches)
+            .where(branches.c.session_id == session_id, branches.c.number == number)
+            .values(values)
+        )
+
+    def _is_taken(self, session_id: str, name: str) -> bool:
+        branches = self.tables.branches.c
+        query = select(branches.number).where(
+            branches.session_id == session_id, branches.name == name
+        )
+        return self.connection.execute(query).first() is not None
+
+    def _require_free(self, session_id: str, name: str) -> None:
+        if self._is_taken(session_id, name):
+            raise AlreadyExists("branch", name)
+
+    def _free_name(self, session_id: str, number: int) -> str:
+        name = f"branch-{number}"
+        return new_id() if self._is_taken(session_id, name) else name
+
+    def _select(self) -> Select[Any]:
+        branches, sessions = self.tables.branches, self.tables.sessions
+        parent = branches.alias("parent")
+        grew_from = (
+            (parent.c.session_id == branches.c.session_id)
+            & (parent.c.number == branches.c.parent)
+            & parent.c.gone.is_(False)
+        )
+        return select(
+            branches.c.session_id,
+            branches.c.number,
+            branches.c.name,
+            parent.c.name.label("parent"),
+            branches.c.fork_turn,
+            branches.c.fork_seq,
+            (branches.c.number == sessions.c.active_branch).label("current"),
+            branches.c.created_at,
+        ).select_from(
+            branches.join(sessions, sessions.c.id == branches.c.session_id).outerjoin(
+                parent, grew_from
+            )
+        )
+
+
+def _record(row: Any) -> BranchRecord:
+    return BranchRecord(
+        session_id=row.session_id,
+        number=row.number,
+        name=row.name,
+        parent=row.parent,
+        fork_turn=row.fork_turn,
+        fork_seq=row.fork_seq,
+        current=bool(row.current),
+        created_at=row.created_at,
+    )
+
+
+def _counted(branch: BranchRecord, messages: int, turns: int) -> CountedBranch:
+    return CountedBranch(**asdict(branch), messages=messages, turns=turns)
+
+
+def _within(line: Sequence[Segment], first: int, last: int) -> list[Stretch]:
+    """Give what of a line lies between two numbers."""
+    cut = [(s.branch, max(s.first_seq, first), min(s.last_seq, last)) for s in line]
+    return [(branch, low, high) for branch, low, high in cut if low <= high]
