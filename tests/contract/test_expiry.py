@@ -240,6 +240,25 @@ def test_a_clock_that_is_set_back_between_two_batches_saves_what_is_left(place):
         assert store.sessions.find(second)
 
 
+def test_what_expires_meanwhile_is_left_to_the_next_clean_up(place):
+    """Else it might never end where sessions expire as fast as they are deleted."""
+    clock = Clock()
+    with place.open(clock=clock) as store:
+        ids = [store.sessions.create(ttl=n * HOUR).id for n in range(1, 5)]
+        clock.now += HOUR
+        engine = engine_of(store)
+
+        def go_on(_: Any) -> None:
+            clock.now += HOUR
+
+        event.listen(engine, "commit", go_on)
+        report = store.sessions.delete_expired(batch_size=1)
+        event.remove(engine, "commit", go_on)
+        assert report.sessions == (ids[0],)
+        clock.now = NOON + 4 * HOUR
+        assert store.sessions.delete_expired(batch_size=1).sessions == tuple(ids[1:])
+
+
 # --- How much at once --------------------------------------------------------------------------
 
 
@@ -405,7 +424,8 @@ def test_a_session_that_somebody_is_writing_to_is_not_waited_for(place, timed, c
         pytest.skip("its writers go one after the other")
     busy, idle = (timed.sessions.create(ttl=HOUR).id for _ in range(2))
     clock.now += HOUR
-    with place.open(clock=clock) as other, timed.transaction() as tx:
+    impatient = f"{place.url}&options=-c%20lock_timeout%3D1s"
+    with place.driver.open(impatient, clock=clock) as other, timed.transaction() as tx:
         tx.messages.save(busy, "user", "just in time")
         assert other.sessions.delete_expired().sessions == (idle,)
     report = timed.sessions.delete_expired()

@@ -12,10 +12,12 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 from agentstore import AsyncStore, Store, migrations
-from agentstore.errors import AlreadyExists
+from agentstore.errors import AlreadyExists, NotFound
+from agentstore.settings import utc_now
 
 
 def say(answer: dict[str, Any]) -> None:
@@ -80,6 +82,66 @@ def _units(first: int) -> Iterator[list[str]]:
         number += 1
 
 
+def converse(url: str, session_id: str) -> None:
+    """Work on a session as an agent does, without end, and say what is acknowledged.
+
+    Each round appends messages, keeps its number in the state, asks, and is answered. Before each
+    of its calls it says what the call is to do, and afterwards that it is done.
+    """
+
+    def acknowledge(what: str, value: Any) -> None:
+        say({"acknowledged": [what, value]})
+
+    with Store(url) as store:
+        restored = store.sessions.restore(session_id)
+        state = restored.session.state or {"round": 0}
+        if restored.question is not None:
+            acknowledge("answered", store.sessions.answer(session_id, "an answer").id)
+        while True:
+            number = state["round"] + 1
+            acknowledge("message", store.messages.save(session_id, "assistant", f"{number}").id)
+            many = [{"role": "user", "content": f"{number} {n}"} for n in range(3)]
+            for saved in store.messages.save_many(session_id, many):
+                acknowledge("message", saved.id)
+            state = {"round": number, "padding": "x" * 2_000}
+            acknowledge("state", store.sessions.update(session_id, state=state).version)
+            question = f"question {number}?"
+            store.sessions.wait_for_user(session_id, question)
+            acknowledge("asked", question)
+            acknowledge("answered", store.sessions.answer(session_id, "an answer").id)
+
+
+def read_cached(url: str, session_id: str) -> None:
+    """Read a session through a cache, once for each line, and say what was read."""
+    with Store(url, session_cache=10) as store:
+        store.sessions.get(session_id)
+        while sys.stdin.readline():
+            read = store.sessions.get(session_id)
+            say({"acknowledged": [read.version, read.state, read.message_count]})
+
+
+def clean_up(url: str) -> list[str]:
+    """Delete expired sessions until none is left, by a clock that is ahead."""
+    ahead = utc_now() + timedelta(hours=2)
+    found: list[str] = []
+    with Store(url, clock=lambda: ahead) as store:
+        while deleted := store.sessions.delete_expired(batch_size=2, limit=4).sessions:
+            found += deleted
+    return found
+
+
+def revive(url: str, session_ids: list[str]) -> list[str]:
+    """Write into sessions, by a clock that is ahead; give those that took it."""
+    ahead = utc_now() + timedelta(hours=2)
+    found = []
+    with Store(url, clock=lambda: ahead) as store:
+        for session_id in session_ids:
+            with contextlib.suppress(NotFound):
+                store.messages.save(session_id, "user", "still here")
+                found.append(session_id)
+    return found
+
+
 def hold(url: str, seconds_to_wait: float) -> None:
     """Hold SQLite's write lock until the next line comes, or the end of the input."""
     import sqlite3
@@ -97,6 +159,10 @@ COMMANDS = {
     "write_async": write_async,
     "upgrade": upgrade,
     "append": append,
+    "converse": converse,
+    "read_cached": read_cached,
+    "clean_up": clean_up,
+    "revive": revive,
     "hold": hold,
 }
 
