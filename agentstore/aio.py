@@ -33,9 +33,11 @@ from agentstore.repositories import (
     Attachments,
     Branches,
     Checkpoints,
+    Marks,
     Messages,
     Search,
     Sessions,
+    Summaries,
     Tasks,
     ToolLogs,
     Usage,
@@ -81,7 +83,7 @@ def lift(
     @wraps(method)
     async def call(self: AsyncRepository[R], /, *args: P.args, **kwargs: P.kwargs) -> T:
         result = await self._runner.run(
-            described.mode,
+            described.mode_for(kwargs),
             described.work(self.repository, args, kwargs),
             repeatable=kwargs.get("idempotency_key") is not None,
         )
@@ -173,6 +175,8 @@ class AsyncMessages(AsyncRepository[Messages]):
     find_by_external_id = lift(Messages.find_by_external_id)
     find_by_tool = lift(Messages.find_by_tool)
     history = lift(Messages.history)
+    delete_by_mark = lift(Messages.delete_by_mark)
+    size = lift(Messages.size)
     page = lift(Messages.page)
     search = lift_steps(Messages.search)
     pop = lift(Messages.pop)
@@ -291,6 +295,28 @@ class AsyncBranches(AsyncRepository[Branches]):
     find_turns = lift(Branches.find_turns)
 
 
+class AsyncMarks(AsyncRepository[Marks]):
+    """See ``Marks``."""
+
+    __slots__ = ()
+    repository = Marks
+
+    of = lift(Marks.of)
+    count = lift(Marks.count)
+    update = lift(Marks.update)
+
+
+class AsyncSummaries(AsyncRepository[Summaries]):
+    """See ``Summaries``."""
+
+    __slots__ = ()
+    repository = Summaries
+
+    put = lift(Summaries.put)
+    find = lift(Summaries.find)
+    delete = lift(Summaries.delete)
+
+
 class AsyncAttachments(AsyncRepository[Attachments]):
     """See ``Attachments``."""
 
@@ -321,6 +347,8 @@ class AsyncRepositories:
         self.checkpoints = AsyncCheckpoints(runner)
         self.attachments = AsyncAttachments(runner)
         self.branches = AsyncBranches(runner)
+        self.marks = AsyncMarks(runner)
+        self.summaries = AsyncSummaries(runner)
 
 
 class AsyncTransaction(AsyncRepositories):

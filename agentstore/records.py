@@ -287,7 +287,8 @@ class MessageRecord:
         branch: The number of the branch in which it was written; 0 is main.
         turn: The turn that it belongs to; a user message begins one, 0 precedes the first.
         content: Text, or a list of content blocks, or None.
-        status: ``complete``, or ``streaming`` and ``incomplete`` for a streamed one.
+        status: ``complete``; ``streaming`` while it is being written, ``incomplete`` if that was
+            given up; ``summary`` for what a history begins with, on demand, and is no message.
         payload: A framework's own item, whole.
     """
 
@@ -376,6 +377,46 @@ class AttachmentRecord:
     media_type: str
     name: str | None
     created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRecord:
+    """The compressed memory of a branch of a session.
+
+    Attributes:
+        branch: The number of the branch for which it was written.
+        through_seq: The sequence number of the last message that it tells of.
+    """
+
+    session_id: str
+    branch: int
+    content: str
+    through_seq: int
+    metadata: dict[str, Any]
+    created_at: datetime
+    updated_at: datetime
+
+    def to_message(self) -> MessageRecord:
+        """Give it as the message with which a history begins; that is not stored as one."""
+        return MessageRecord(
+            id="",
+            session_id=self.session_id,
+            seq=0,
+            branch=self.branch,
+            turn=0,
+            role="system",
+            content=self.content,
+            tool_calls=None,
+            tool_call_id=None,
+            name=None,
+            token_count=0,
+            cost=Decimal(0),
+            metadata=self.metadata,
+            payload=None,
+            external_id=None,
+            status="summary",
+            created_at=self.updated_at,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ class StoreOptions(TypedDict, total=False):
     secrets: Secrets
     prices: Prices
     max_attachment_bytes: int | None
+    stream_timeout: float
     clock: Clock
     session_cache: int
 
@@ -87,6 +88,8 @@ class Settings:
             the engine can: SQLite takes 1,000,000,000 bytes in a row unless it is compiled
             otherwise; PostgreSQL stores a gigabyte, but gives back half of that at most. An
             attachment is in memory whole, several times over, when it is added or read.
+        stream_timeout: After how many seconds without another piece a message that is being
+            streamed is shown as incomplete.
         clock: Where the present comes from; it must give aware datetimes.
         session_cache: Of how many sessions the documents (metadata, config, state) are kept in
             memory, so that ``sessions.get`` and ``find`` read them again only when somebody,
@@ -109,6 +112,7 @@ class Settings:
     secrets: Secrets = field(default_factory=Secrets)
     prices: Prices = field(default_factory=default_prices)
     max_attachment_bytes: int | None = 32 * 1024 * 1024
+    stream_timeout: float = 120.0
     clock: Clock = utc_now
     session_cache: int = 0
 
@@ -119,7 +123,13 @@ class Settings:
             raise InvalidInput(
                 f"synchronous is {self.synchronous!r}; use FULL, EXTRA, NORMAL or OFF."
             )
-        for name in ("pool_timeout", "connect_timeout", "ping_after", "busy_timeout"):
+        for name in (
+            "pool_timeout",
+            "connect_timeout",
+            "ping_after",
+            "busy_timeout",
+            "stream_timeout",
+        ):
             if getattr(self, name) < 0:
                 raise InvalidInput(f"{name} is negative; use seconds, zero or more.")
         if self.pool_size < 1 or self.max_overflow < 0 or self.max_retries < 0:

@@ -24,9 +24,11 @@ from agentstore.repositories import (
     Attachments,
     Branches,
     Checkpoints,
+    Marks,
     Messages,
     Search,
     Sessions,
+    Summaries,
     Tasks,
     ToolLogs,
     Usage,
@@ -59,6 +61,8 @@ class Repositories:
         self.checkpoints = Checkpoints(runner)
         self.attachments = Attachments(runner)
         self.branches = Branches(runner)
+        self.marks = Marks(runner)
+        self.summaries = Summaries(runner)
 
 
 class Transaction(Repositories):
@@ -89,6 +93,8 @@ class Store(Repositories):
         messages: See ``Messages``.
         attachments: See ``Attachments``.
         branches: See ``Branches``.
+        marks: See ``Marks``.
+        summaries: See ``Summaries``.
         tool_logs: See ``ToolLogs``.
         tasks: See ``Tasks``.
         usage: See ``Usage``.

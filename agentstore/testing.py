@@ -32,6 +32,8 @@ REPOSITORIES = (
     "checkpoints",
     "attachments",
     "branches",
+    "marks",
+    "summaries",
 )
 
 

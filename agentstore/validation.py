@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 from agentstore.encoding import dump_json, encode_text
@@ -17,6 +18,9 @@ from agentstore.types import MAX_INTEGER, Document, from_nanos, to_nanos
 MAX_KEY_CHARACTERS = 255
 MAX_KEY_BYTES = 1024
 """PostgreSQL indexes at most 2,704 bytes in one entry, and an entry may hold two keys."""
+
+MAX_MARKS = 100
+"""In one call: on one message, or in one filter."""
 
 MAX_TOKENS = 10**12
 MAX_COST_NANOS = 10**15
@@ -104,6 +108,27 @@ def flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise InvalidInput(f"{name} must be a bool, not {type(value).__name__}.")
     return value
+
+
+def marks(name: str, value: object) -> tuple[str, ...]:
+    """Require a mark or a collection of marks, and drop what it holds twice; None is none.
+
+    A mark is a str of 1 to 255 characters; an ``Enum`` whose value is a str counts as that.
+
+    Raises:
+        InvalidInput: It is something else, or there are more than 100.
+    """
+    if value is None:
+        return ()
+    several = value if isinstance(value, list | tuple | set | frozenset) else [value]
+    if len(several) > MAX_MARKS:
+        raise InvalidInput(f"{name} has {len(several)} marks. Pass up to {MAX_MARKS}.")
+    return tuple(dict.fromkeys(mark(name, each) for each in several))
+
+
+def mark(name: str, value: object) -> str:
+    """Require one mark; see ``marks``."""
+    return key(name, value.value if isinstance(value, Enum) else value)
 
 
 def document(name: str, value: Any) -> Document | None:

@@ -163,6 +163,7 @@ class EngineDialect(Protocol):
         session: dict[str, Any],
         rows: Sequence[dict[str, Any]],
         calls: Sequence[dict[str, Any]],
+        marks: Sequence[dict[str, Any]],
     ) -> Appended | None:
         """Count messages in their session and insert them, with one lock, the session's row.
 
@@ -174,6 +175,7 @@ class EngineDialect(Protocol):
             rows: The rows of ``messages`` without branch; ``seq`` counts from 1 and ``turn``
                 from 0 or 1, to be added to what the session has.
             calls: The rows of ``message_tool_calls``, ``seq`` as above.
+            marks: The rows of ``message_marks``, ``seq`` as above.
 
         Returns:
             Where they landed, or None if there is no such session; nothing was written then.

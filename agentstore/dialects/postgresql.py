@@ -283,9 +283,10 @@ class PostgreSQL(NotifyingTasks):
         session: dict[str, Any],
         rows: Sequence[dict[str, Any]],
         calls: Sequence[dict[str, Any]],
+        marks: Sequence[dict[str, Any]],
     ) -> Appended | None:
         """Lock, count and insert in one statement."""
-        return append(connection, tables, session, rows, calls)
+        return append(connection, tables, session, rows, calls, marks)
 
 
 def _constraint(error: DBAPIError) -> str | None:

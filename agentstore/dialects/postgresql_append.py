@@ -49,16 +49,21 @@ def append(
     session: dict[str, Any],
     rows: Sequence[dict[str, Any]],
     calls: Sequence[dict[str, Any]],
+    marks: Sequence[dict[str, Any]],
 ) -> Appended | None:
     """Append messages; see ``EngineDialect.append_messages``."""
     many = len(rows) > 1
-    statement = _statement(tables, connection.dialect, many=many, calls=bool(calls))
+    statement = _statement(
+        tables, connection.dialect, many=many, calls=bool(calls), marks=bool(marks)
+    )
     parameters = dict(session)
     for column in _message_columns(tables):
         values = [row[column] for row in rows]
         parameters[f"m_{column}"] = values if many else values[0]
     for column in _CALL_COLUMNS if calls else ():
         parameters[f"c_{column}"] = [call[column] for call in calls]
+    for column in _MARK_COLUMNS if marks else ():
+        parameters[f"k_{column}"] = [mark[column] for mark in marks]
     landed = statement.execute(connection, parameters).first()
     if landed is None:
         return None
@@ -73,6 +78,7 @@ def append(
 
 
 _CALL_COLUMNS = ("message_id", "position", "seq", "name", "call_id")
+_MARK_COLUMNS = ("message_id", "seq", "mark")
 
 
 @lru_cache(maxsize=64)
@@ -82,12 +88,14 @@ def _message_columns(tables: Tables) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=256)
-def _statement(tables: Tables, driver: Dialect, *, many: bool, calls: bool) -> Prepared:
-    return Prepared(_append(tables, many=many, calls=calls), driver)
+def _statement(
+    tables: Tables, driver: Dialect, *, many: bool, calls: bool, marks: bool
+) -> Prepared:
+    return Prepared(_append(tables, many=many, calls=calls, marks=marks), driver)
 
 
-def _append(tables: Tables, *, many: bool, calls: bool) -> Select[Any]:
-    sessions, messages, tool_calls = tables.sessions, tables.messages, tables.message_tool_calls
+def _append(tables: Tables, *, many: bool, calls: bool, marks: bool) -> Select[Any]:
+    sessions, messages = tables.sessions, tables.messages
     session_id = bindparam("session_id", type_=sessions.c.id.type)
     now = bindparam("now", type_=sessions.c.created_at.type)
     counted = (
@@ -121,22 +129,21 @@ def _append(tables: Tables, *, many: bool, calls: bool) -> Select[Any]:
         .cte("added")
     )
     answer = select(counted.c.last_seq, counted.c.turn, counted.c.active_branch).add_cte(added)
-    if calls:
-        new, source = _new_rows(
-            {f"c_{c}": tool_calls.c[c].type for c in _CALL_COLUMNS},
-            "new_calls",
-            counted,
-            many=True,
-        )
-        values = {c: new[f"c_{c}"] for c in _CALL_COLUMNS}
-        values["seq"] += before_seq
-        values["session_id"] = session_id
-        indexed = (
-            insert(tool_calls)
-            .from_select(list(values), select(*values.values()).select_from(source))
-            .cte("indexed")
-        )
-        answer = answer.add_cte(indexed)
+    beside = (
+        (calls, tables.message_tool_calls, "c_", _CALL_COLUMNS),
+        (marks, tables.message_marks, "k_", _MARK_COLUMNS),
+    )
+    for there_are, table, prefix, columns in beside:
+        if there_are:
+            types = {f"{prefix}{c}": table.c[c].type for c in columns}
+            new, source = _new_rows(types, f"new_{table.name}", counted, many=True)
+            values = {c: new[f"{prefix}{c}"] for c in columns}
+            values["seq"] += before_seq
+            values["session_id"] = session_id
+            rows = select(*values.values()).select_from(source)
+            answer = answer.add_cte(
+                insert(table).from_select(list(values), rows).cte(f"added_{table.name}")
+            )
     return answer
 
 

@@ -265,9 +265,10 @@ class SQLite(FileTasks):
         session: dict[str, Any],
         rows: Sequence[dict[str, Any]],
         calls: Sequence[dict[str, Any]],
+        marks: Sequence[dict[str, Any]],
     ) -> Appended | None:
         """Count on the session's row, then insert."""
-        count, add, index = _append_statements(tables, self, connection.dialect)
+        count, add, index, mark = _append_statements(tables, self, connection.dialect)
         counted = count.execute(connection, session).first()
         if counted is None:
             return None
@@ -279,17 +280,18 @@ class SQLite(FileTasks):
             row["turn"] += first_turn
             row["branch"] = branch
         add.execute_many(connection, rows)
-        if calls:
-            for call in calls:
-                call["seq"] += first_seq
-            index.execute_many(connection, calls)
+        for more, insertion in ((calls, index), (marks, mark)):
+            for each in more:
+                each["seq"] += first_seq
+            if more:
+                insertion.execute_many(connection, more)
         return Appended(branch, last_seq, last_turn)
 
 
 @lru_cache(maxsize=64)
 def _append_statements(
     tables: Tables, dialect: SQLite, driver: Dialect
-) -> tuple[Prepared, Prepared, Prepared]:
+) -> tuple[Prepared, Prepared, Prepared, Prepared]:
     sessions = tables.sessions
     count = (
         update(sessions)
@@ -307,10 +309,12 @@ def _append_statements(
     )
     columns = [column.name for column in tables.messages.columns if column.name != "pk"]
     calls = [column.name for column in tables.message_tool_calls.columns]
+    marks = [column.name for column in tables.message_marks.columns]
     return (
         Prepared(count, driver),
         Prepared(insert(tables.messages).inline(), driver, columns),
         Prepared(insert(tables.message_tool_calls).inline(), driver, calls),
+        Prepared(insert(tables.message_marks).inline(), driver, marks),
     )
 
 

@@ -7,7 +7,7 @@ another repository's body, or in a transaction, it joins the one that is open.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -83,12 +83,22 @@ class Repository:
 class Operation:
     """What the decorator knows of a method; the asynchronous side lifts it."""
 
-    __slots__ = ("body", "mode")
+    __slots__ = ("_takes_several", "body", "mode")
 
-    def __init__(self, body: Callable[..., Any], mode: Mode) -> None:
-        """Keep a body with its mode."""
+    def __init__(
+        self,
+        body: Callable[..., Any],
+        mode: Mode,
+        takes_several: Callable[[Mapping[str, Any]], bool],
+    ) -> None:
+        """Keep a body with its mode, and what says that these arguments need ``Mode.WRITE``."""
         self.body = body
         self.mode = mode
+        self._takes_several = takes_several
+
+    def mode_for(self, kwargs: Mapping[str, Any]) -> Mode:
+        """Say what a call with these arguments needs of its transaction."""
+        return Mode.WRITE if self._takes_several(kwargs) else self.mode
 
     def work(self, repository: type[Repository], args: Any, kwargs: Any) -> Callable[[Unit], Any]:
         """Give what a runner runs, perhaps more than once: no argument may be used up by it."""
@@ -97,19 +107,19 @@ class Operation:
 
 
 def operation(
-    mode: Mode,
+    mode: Mode, *, takes_several: Callable[[Mapping[str, Any]], bool] = lambda kwargs: False
 ) -> Callable[[Callable[Concatenate[R, P], T]], Callable[Concatenate[R, P], T]]:
     """Make a method an operation that needs this of its transaction."""
 
     def decorate(body: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
-        described = Operation(body, mode)
+        described = Operation(body, mode, takes_several)
 
         @wraps(body)
         def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
             if self._runner is None:
                 return body(self, *args, **kwargs)
             result: T = self._runner.run(
-                mode,
+                described.mode_for(kwargs),
                 described.work(type(self), args, kwargs),
                 repeatable=kwargs.get("idempotency_key") is not None,
             )
@@ -125,8 +135,10 @@ reads = operation(Mode.READ)
 """One SELECT."""
 reads_snapshot = operation(Mode.SNAPSHOT)
 """Several SELECTs that see one state of the database."""
-appends = operation(Mode.STATEMENT)
-"""A write that is one statement where the engine can say it in one."""
+appends = operation(
+    Mode.STATEMENT, takes_several=lambda kwargs: kwargs.get("on_duplicate") == "replace"
+)
+"""A write that is one statement where the engine can say it in one, unless it replaces rows."""
 writes = operation(Mode.WRITE)
 """Several statements, all or nothing."""
 

@@ -20,13 +20,13 @@ from agentstore.repositories.lines import (
     between,
     count_lines,
     newest,
-    no_branch,
     require,
     segments_of,
 )
 from agentstore.repositories.message_rows import message_record
 from agentstore.repositories.removal import (
     LockedSession,
+    branch_number,
     count_in,
     lock_session,
     settle_turn,
@@ -103,8 +103,9 @@ class Branches(Turns):
         validation.optional_amount("after_turn", after_turn)
         contains = None if containing is None else wanted_text("containing", containing)
         validation.optional_key("name", name)
+        validation.optional_text("branch", branch)
         session = lock_session(self.unit, session_id)
-        parent = self._number(session, branch)
+        parent = branch_number(self.unit, session, branch)
         if from_turn is not None:
             through = self._start_of_turn(session_id, branch, from_turn) - 1
         elif after_turn is not None:
@@ -191,8 +192,9 @@ class Branches(Turns):
         Raises:
             NotFound: There is no such session or branch.
         """
+        validation.text("name", name)
         session = lock_session(self.unit, session_id)
-        number = self._number(session, validation.text("name", name))
+        number = branch_number(self.unit, session, name)
         branches, sessions = self.tables.branches.c, self.tables.sessions
         tip = (
             select(branches.tip)
@@ -216,9 +218,10 @@ class Branches(Turns):
             AlreadyExists: The name is taken.
             InvalidInput: It is main, which keeps its name, or the new name is none.
         """
+        validation.text("name", name)
         validation.key("new_name", new_name)
         session = lock_session(self.unit, session_id)
-        number = self._number(session, validation.text("name", name))
+        number = branch_number(self.unit, session, name)
         if number == 0:
             raise InvalidInput("main keeps its name. Create a branch after its last turn instead.")
         if new_name != name:
@@ -246,9 +249,10 @@ class Branches(Turns):
             BranchInUse: It is the active one, and ``force`` was not given.
             InvalidInput: It is main.
         """
+        validation.text("name", name)
         validation.flag("force", force)
         session = lock_session(self.unit, session_id)
-        number = self._number(session, validation.text("name", name))
+        number = branch_number(self.unit, session, name)
         if number == 0:
             raise InvalidInput("main cannot be deleted. Use messages.clear, or delete the session.")
         if number == session.active_branch:
@@ -261,12 +265,6 @@ class Branches(Turns):
         release(self.unit, session_id, line[0].number)
         deleted = remove_unseen(
             self.unit, session_id, [(s.branch, s.first_seq, s.last_seq) for s in line]
-        )
-        summaries = self.tables.summaries
-        self.connection.execute(
-            summaries.delete().where(
-                summaries.c.session_id == session_id, summaries.c.branch == number
-            )
         )
         remove_gone_branches(self.unit, session_id)
         return deleted
@@ -313,12 +311,13 @@ class Branches(Turns):
         validation.amount("from_turn", from_turn)
         validation.amount("to_turn", to_turn)
         validation.optional_key("keep_as", keep_as)
+        validation.optional_text("branch", branch)
         if to_turn < from_turn:
             raise InvalidInput(f"to_turn is {to_turn}, before from_turn, which is {from_turn}.")
         if role not in _SUMMARY_ROLES:
             raise InvalidInput(f"role is {shown(role)}; use one of {', '.join(_SUMMARY_ROLES)}.")
         session = lock_session(self.unit, session_id)
-        number = self._number(session, branch)
+        number = branch_number(self.unit, session, branch)
         replaced = self._of_turns(session_id, branch, from_turn, to_turn)
         if not replaced:
             raise no_turn(to_turn)
@@ -362,25 +361,6 @@ class Branches(Turns):
         remove_unseen(self.unit, session_id, _within(line, first.seq, last.seq))
         remove_gone_branches(self.unit, session_id)
         return told.record()
-
-    def _number(self, session: LockedSession, name: str | None) -> int:
-        """Give the number of a branch, or of the active one.
-
-        Raises:
-            NotFound: There is no such branch.
-        """
-        if name is None:
-            return session.active_branch
-        branches = self.tables.branches.c
-        query = select(branches.number).where(
-            branches.session_id == session.id,
-            branches.name == validation.text("branch", name),
-            branches.gone.is_(False),
-        )
-        number = self.connection.execute(query).scalar()
-        if number is None:
-            raise no_branch(name)
-        return int(number)
 
     def _start_of_turn(self, session_id: str, branch: str | None, turn: int) -> int:
         """Give the sequence number of the user message that begins a turn; of turn 0, the first.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import Enum
 from typing import Any, Required, TypedDict
 
 from agentstore import validation
@@ -14,6 +15,9 @@ from agentstore.errors import InvalidInput, shown
 from agentstore.ids import new_id
 from agentstore.records import CHAT_KEYS, MessageRecord
 from agentstore.states import ROLES
+
+Marks = str | Enum | Collection[str | Enum] | None
+"""A mark or several; an ``Enum`` of str counts as its value."""
 
 
 class NewMessage(TypedDict, total=False):
@@ -29,6 +33,7 @@ class NewMessage(TypedDict, total=False):
     metadata: Mapping[str, Any] | None
     payload: Any
     external_id: str | None
+    marks: Marks
     chat_keys: list[str] | None
 
 
@@ -42,10 +47,12 @@ class Draft:
     Attributes:
         row: Its row in ``messages``; who appends it adds session, branch, seq and turn.
         calls: Its rows in ``message_tool_calls``.
+        marks: Its rows in ``message_marks``; None if none were named.
     """
 
     row: dict[str, Any]
     calls: list[dict[str, Any]]
+    marks: list[dict[str, Any]] | None
 
     def record(self) -> MessageRecord:
         """Give what a reader would see, once the row is complete."""
@@ -127,9 +134,11 @@ def draft(message: Mapping[str, Any], prefix: str = "") -> Draft:
         "tool_calls": None,
     }
     _require_chat_keys(get("chat_keys"), get("payload"), prefix)
+    marks = validation.marks(f"{prefix}marks", get("marks"))
+    marked = [{"message_id": identity, "mark": mark} for mark in marks]
     tool_calls = get("tool_calls")
     if tool_calls is None:
-        return Draft(row, [])
+        return Draft(row, [], None if get("marks") is None else marked)
     if not isinstance(tool_calls, list) or not all(isinstance(c, dict) for c in tool_calls):
         raise InvalidInput(f"{prefix}tool_calls must be a list of dicts.")
     row["tool_calls"] = validation.document(f"{prefix}tool_calls", tool_calls)
@@ -137,7 +146,8 @@ def draft(message: Mapping[str, Any], prefix: str = "") -> Draft:
         _call(identity, position, call, f"{prefix}tool_calls[{position}]")
         for position, call in enumerate(tool_calls)
     ]
-    return Draft(row, [call for call in calls if call["name"] or call["call_id"] is not None])
+    calls = [call for call in calls if call["name"] or call["call_id"] is not None]
+    return Draft(row, calls, None if get("marks") is None else marked)
 
 
 def _require_chat_keys(keys: Any, payload: Any, prefix: str) -> None:

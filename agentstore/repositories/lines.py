@@ -150,7 +150,7 @@ def segments_of(
     """Give the segments of a branch, the newest first; of a whole one, itself."""
     branches = tables.branches.c
     this = and_(branches.session_id == bindparam(_SESSION_ID), branches.number == number)
-    line = _line(tables, _Anchor(tables.branches, branches.number, branches.tip, this))
+    line = _line(tables, Anchor(tables.branches, branches.number, branches.tip, this))
     query = select(line).order_by(line.c.depth)
     return [
         Segment(row.number, row.branch, row.first_seq, row.last_seq, row.previous)
@@ -165,18 +165,19 @@ def count_lines(unit: Unit, session_id: str, numbers: Sequence[int]) -> dict[int
     """
     branches, messages = unit.tables.branches.c, unit.tables.messages.c
     these = and_(branches.session_id == bindparam(_SESSION_ID), branches.number.in_(numbers))
-    line = _line(unit.tables, _Anchor(unit.tables.branches, branches.number, branches.tip, these))
+    line = _line(unit.tables, Anchor(unit.tables.branches, branches.number, branches.tip, these))
     of_user = case((messages.role == "user", 1), else_=0)
     query = (
         select(line.c.of_branch, func.count(), func.sum(of_user))
-        .join_from(line, unit.tables.messages, _is_on(line, unit.tables))
+        .join_from(line, unit.tables.messages, is_on(line, unit.tables))
         .group_by(line.c.of_branch)
     )
     rows = unit.connection.execute(query, {_SESSION_ID: session_id})
     return {number: (int(count), int(of_users)) for number, count, of_users in rows}
 
 
-def _is_on(line: CTE, tables: Tables) -> ColumnElement[bool]:
+def is_on(line: CTE, tables: Tables) -> ColumnElement[bool]:
+    """Say that a message is in a segment of the line, for a join of the two."""
     messages = tables.messages.c
     return and_(
         messages.session_id == bindparam(_SESSION_ID),
@@ -190,12 +191,11 @@ def line_of(tables: Tables, *, active: bool) -> CTE:
 
     Its parameters are ``session_id`` and, unless it is the active branch's, ``name``.
     """
-    return _line(tables, _anchor(tables, active=active))
+    return _line(tables, anchor_of(tables, active=active))
 
 
-def shown_by(line: CTE, tables: Tables) -> ColumnElement[bool]:
-    """Say that a message is on the line."""
-    messages = tables.messages.c
+def shown_by(line: CTE, messages: Any) -> ColumnElement[bool]:
+    """Say that a message, given by its columns, is on the line."""
     return (
         select(line.c.branch)
         .where(
@@ -254,11 +254,11 @@ def _statements(
     line = line_of(tables, active=active)
     between = (
         select(*message_columns(messages))
-        .join_from(line, tables.messages, _is_on(line, tables))
+        .join_from(line, tables.messages, is_on(line, tables))
         .where(messages.seq.between(first, last))
         .order_by(messages.seq)
     )
-    newest = Prepared(_newest(tables, dialect, active=active), driver)
+    newest = Prepared(select_newest(tables, dialect, active=active), driver)
     if not active:
         return _Statements(None, newest, None, Prepared(between, driver))
     whole = _of_whole(tables)
@@ -292,7 +292,7 @@ def _of_whole(tables: Tables) -> Select[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Anchor:
+class Anchor:
     """Where a line begins: at a row with the number of a branch and of its newest segment."""
 
     table: FromClause
@@ -301,22 +301,23 @@ class _Anchor:
     condition: ColumnElement[bool]
 
 
-def _anchor(tables: Tables, *, active: bool) -> _Anchor:
+def anchor_of(tables: Tables, *, active: bool) -> Anchor:
+    """Begin at the active branch of ``session_id``, or at the one with this ``name``."""
     sessions, branches = tables.sessions.c, tables.branches.c
     if active:
         this = sessions.id == bindparam(_SESSION_ID)
-        return _Anchor(tables.sessions, sessions.active_branch, sessions.tip, this)
+        return Anchor(tables.sessions, sessions.active_branch, sessions.tip, this)
     named = and_(
         branches.session_id == bindparam(_SESSION_ID),
         branches.name == bindparam("name"),
         branches.gone.is_(False),
     )
-    return _Anchor(tables.branches, branches.number, branches.tip, named)
+    return Anchor(tables.branches, branches.number, branches.tip, named)
 
 
 def _line(
     tables: Tables,
-    anchor: _Anchor,
+    anchor: Anchor,
     measure: Callable[[Any, Any, Any], Any] | None = None,
     enough: Any = None,
 ) -> CTE:
@@ -333,7 +334,7 @@ def _line(
     tip = and_(newest.c.session_id == session_id, newest.c.number == anchor.tip)
     stretch: tuple[Any, Any, Any] = (
         func.coalesce(newest.c.branch, anchor.branch),
-        func.coalesce(newest.c.first_seq, 0),
+        func.coalesce(newest.c.first_seq, 1),
         func.coalesce(newest.c.last_seq, literal(MAX_INTEGER, BigInteger)),
     )
     names = ("branch", "first_seq", "last_seq")
@@ -363,12 +364,18 @@ def _line(
     return line.union_all(further.where(line.c.so_far < enough) if measure else further)
 
 
-def _newest(tables: Tables, dialect: EngineDialect, *, active: bool) -> Select[Any]:
+def select_newest(
+    tables: Tables,
+    dialect: EngineDialect,
+    *conditions: Callable[[Any], ColumnElement[bool]],
+    active: bool,
+) -> Select[Any]:
     """Select the newest messages, from no more segments than are needed for so many.
 
-    While it goes from segment to segment it counts what is in them, and stops when that is
-    enough; a count ends at the limit, too. So what is read does not depend on how long the
-    segments are, nor on how many there are further back.
+    Its parameters are ``count`` and ``through`` beside those of the line. While it goes from
+    segment to segment it counts what is in them, and stops when that is enough; a count ends at
+    the limit, too. So what is read does not depend on how long the segments are, nor on how many
+    there are further back.
     """
     count = bindparam("count", type_=BigInteger)
     through = bindparam("through", type_=BigInteger)
@@ -382,6 +389,7 @@ def _newest(tables: Tables, dialect: EngineDialect, *, active: bool) -> Select[A
                 counted.c.branch == branch,
                 counted.c.seq.between(first, last),
                 counted.c.seq <= through,
+                *(condition(counted.c) for condition in conditions),
             )
             .order_by(counted.c.seq.desc())
             .limit(count)
@@ -390,12 +398,13 @@ def _newest(tables: Tables, dialect: EngineDialect, *, active: bool) -> Select[A
         )
         return select(func.count()).select_from(some).scalar_subquery()
 
-    line = _line(tables, _anchor(tables, active=active), messages_in, count)
+    line = _line(tables, anchor_of(tables, active=active), messages_in, count)
     source, found = for_each_segment(
         line,
         tables,
         dialect,
         lambda messages: messages.seq <= through,
+        *conditions,
         order=lambda messages: messages.seq.desc(),
         limit=count,
     )

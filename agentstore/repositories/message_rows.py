@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -9,7 +10,9 @@ from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from agentstore.records import MessageRecord, make_message_record
+from agentstore.repositories.partial_text import COMPLETE, with_what_has_come
 from agentstore.schema import Tables
+from agentstore.unit import Unit
 
 _COLUMNS = (
     "id",
@@ -46,6 +49,18 @@ def message_columns(
 def select_messages(tables: Tables) -> Select[Any]:
     """Select the columns of messages."""
     return select(*message_columns(tables.messages.c))
+
+
+def message_records(unit: Unit, rows: Iterable[Any]) -> list[MessageRecord]:
+    """Make records of rows with ``message_columns``, in their order.
+
+    What is still being streamed, or was never finished, has the text that has come so far: one
+    more query if there is any of these.
+    """
+    records = [message_record(row) for row in rows]
+    if all(record.status == COMPLETE for record in records):
+        return records
+    return with_what_has_come(unit, records)
 
 
 def message_record(row: Any) -> MessageRecord:

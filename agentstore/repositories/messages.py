@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import select
 
 from agentstore import validation
-from agentstore.errors import AlreadyExists, InvalidInput, LimitOutOfRange, NotFound, shown
+from agentstore.errors import InvalidInput, LimitOutOfRange, NotFound
 from agentstore.paging import Cursors, check_limit
 from agentstore.records import MessageRecord, Page, SearchHit
 from agentstore.repositories import finding
+from agentstore.repositories.appending import OnDuplicate, append, by_external_ids
 from agentstore.repositories.base import (
     Repository,
     appends,
@@ -21,25 +22,32 @@ from agentstore.repositories.base import (
     ids_of,
     one_page,
     reads,
+    reads_snapshot,
     writes,
 )
-from agentstore.repositories.calls import LOOKBACK, with_their_calls
-from agentstore.repositories.drafts import Draft, NewMessage, draft
-from agentstore.repositories.lines import between, newest, require, segments_of
-from agentstore.repositories.message_rows import message_record, select_messages
+from agentstore.repositories.drafts import Marks, NewMessage, draft
+from agentstore.repositories.histories import History
+from agentstore.repositories.lines import newest, segments_of
+from agentstore.repositories.marked import MarkFilter, count_marked
+from agentstore.repositories.message_rows import (
+    message_record,
+    message_records,
+    select_messages,
+)
 from agentstore.repositories.removal import lock_session, remove_messages, settle_turn
 from agentstore.repositories.segments import (
     NewLine,
     is_seen_elsewhere,
     make_all_whole,
     release,
+    remove_gone_branches,
     remove_unseen,
     set_tip,
 )
 from agentstore.repositories.steps import Steps, in_steps
-from agentstore.types import MAX_INTEGER, from_nanos, to_nanos
-
-OnDuplicate = Literal["skip", "refuse"]
+from agentstore.repositories.summaries import find_summary
+from agentstore.states import MAIN, NO_BRANCH
+from agentstore.types import MAX_INTEGER
 
 
 class Messages(Repository):
@@ -62,6 +70,7 @@ class Messages(Repository):
         metadata: Mapping[str, Any] | None = None,
         payload: Any = None,
         external_id: str | None = None,
+        marks: Marks = None,
         on_duplicate: OnDuplicate = "skip",
         idempotency_key: str | None = None,
     ) -> MessageRecord:
@@ -83,15 +92,19 @@ class Messages(Repository):
             metadata: A JSON object of the application's.
             payload: Any JSON: a framework's own item, whole.
             external_id: The application's own id, unique in the session.
+            marks: A mark or several, to find the message by, or to leave it out: see ``history``.
             on_duplicate: What to do if the external id is there already: ``skip`` writes
-                nothing and returns what is there, ``refuse`` raises AlreadyExists.
+                nothing and returns what is there, ``refuse`` raises AlreadyExists, ``replace``
+                writes this into its place: id, number and time stay, and so do its marks unless
+                others are named.
             idempotency_key: Makes a repeated call a no-op that returns the first one's result.
                 With it, a call whose outcome was in doubt is repeated by the store itself.
 
         Raises:
             NotFound: There is no such session.
             AlreadyExists: The external id is taken, and ``on_duplicate`` is ``refuse``.
-            InvalidInput: An argument cannot be stored.
+            InvalidInput: An argument cannot be stored, or a message would be replaced by one of
+                another role.
         """
         new = draft(
             {
@@ -105,9 +118,10 @@ class Messages(Repository):
                 "metadata": metadata,
                 "payload": payload,
                 "external_id": external_id,
+                "marks": marks,
             }
         )
-        return self._append(session_id, [new], on_duplicate, idempotency_key)[0]
+        return append(self.unit, session_id, [new], on_duplicate, idempotency_key)[0]
 
     @appends
     def save_many(
@@ -138,7 +152,7 @@ class Messages(Repository):
         if isinstance(messages, Mapping | str) or not isinstance(messages, Collection):
             raise InvalidInput("messages must be a list of mappings.")
         drafts = [draft(message, f"messages[{n}].") for n, message in enumerate(messages)]
-        return self._append(session_id, drafts, on_duplicate, idempotency_key)
+        return append(self.unit, session_id, drafts, on_duplicate, idempotency_key)
 
     @reads
     def get(self, message_id: str) -> MessageRecord:
@@ -162,7 +176,7 @@ class Messages(Repository):
     @reads
     def find_by_external_id(self, session_id: str, external_id: str) -> MessageRecord | None:
         """Give the message of the session that has this external id, or None."""
-        found = self._by_external_ids(session_id, [external_id])
+        found = by_external_ids(self.unit, session_id, [external_id])
         return found.get(external_id)
 
     @reads
@@ -203,6 +217,9 @@ class Messages(Repository):
         *,
         keep_tool_calls: bool = True,
         branch: str | None = None,
+        mark: Marks = None,
+        exclude_mark: Marks = None,
+        prepend_summary: bool = False,
     ) -> list[MessageRecord]:
         """Give the last messages of a branch, the oldest of them first.
 
@@ -216,28 +233,28 @@ class Messages(Repository):
             keep_tool_calls: Begin earlier where the cut would separate a tool's result from its
                 call, which the chat APIs refuse; so there may be a few more than ``limit``.
             branch: The branch's name; None for the active one.
+            mark: Only messages that have this mark, or any of these.
+            exclude_mark: Only messages that have not this mark, nor any of these.
+            prepend_summary: Put the branch's summary before the messages, if it has one, as a
+                message of role system that is not stored as one: its id is empty, its number 0,
+                its status ``summary``. It is one more query, and not counted by ``limit``.
 
         Raises:
             NotFound: There is no such session or branch.
+            InvalidInput: A mark is none.
             LimitOutOfRange: The limit is negative or not a whole number.
         """
         if limit is not None and (
             isinstance(limit, bool) or not isinstance(limit, int) or limit < 0
         ):
             raise LimitOutOfRange(limit, None)
-        if limit is None:
-            rows = between(self.unit, session_id, branch=branch)
-            return [message_record(row) for row in rows]
-        if limit == 0:
-            require(self.unit, session_id, branch)
-            return []
-        extra = LOOKBACK if keep_tool_calls else 0
-        rows = newest(self.unit, session_id, min(limit + extra, MAX_INTEGER), branch=branch)
-        records = [message_record(row) for row in reversed(rows)]
-        start = max(0, len(records) - limit)
-        if not keep_tool_calls or len(records) <= limit:
-            return records[start:]
-        return with_their_calls(self.unit, session_id, records, start, branch)
+        validation.flag("prepend_summary", prepend_summary)
+        marks = MarkFilter.of(mark, exclude_mark)
+        history = History(self.unit, session_id, branch, marks)
+        records = history.last(limit, keep_tool_calls=keep_tool_calls)
+        if prepend_summary and (summary := find_summary(self.unit, session_id, branch)):
+            records.insert(0, summary.to_message())
+        return records
 
     @reads
     def page(
@@ -268,7 +285,7 @@ class Messages(Repository):
         cursors = Cursors("messages", session_id, branch)
         through = MAX_INTEGER if before is None else cursors.read(before, 1)[0] - 1
         rows = newest(self.unit, session_id, limit + 1, branch=branch, through=through)
-        records = tuple(message_record(row) for row in reversed(rows[:limit]))
+        records = tuple(message_records(self.unit, rows[:limit][::-1]))
         following = cursors.make([records[0].seq]) if len(rows) > limit else None
         return Page(records, following)
 
@@ -357,6 +374,7 @@ class Messages(Repository):
             set_tip(self.unit, session, session.active_branch, new.write())
             release(self.unit, session_id, session.tip)
             remove_unseen(self.unit, session_id, [(last.branch, last.seq, last.seq)])
+            remove_gone_branches(self.unit, session_id)
         settle_turn(self.unit, session_id)
         return last
 
@@ -386,8 +404,67 @@ class Messages(Repository):
                 remove_messages(self.unit, owner, messages.id.in_(chunk))
                 for chunk in chunks(wanted)
             )
+            remove_gone_branches(self.unit, owner)
             settle_turn(self.unit, owner)
         return deleted
+
+    @writes
+    def delete_by_mark(self, session_id: str, mark: Marks) -> int:
+        """Delete the messages of a session that have a mark, or any of several, on all branches.
+
+        Returns:
+            How many were deleted, each counted once.
+
+        Raises:
+            NotFound: There is no such session.
+            InvalidInput: A mark is none.
+        """
+        marks, messages = self.tables.message_marks.c, self.tables.messages.c
+        wanted = validation.marks("mark", mark)
+        lock_session(self.unit, session_id)
+        marked = select(marks.message_id).where(
+            marks.session_id == session_id, marks.mark.in_(wanted)
+        )
+        deleted = remove_messages(self.unit, session_id, messages.id.in_(marked))
+        if deleted:
+            settle_turn(self.unit, session_id)
+        return deleted
+
+    @reads_snapshot
+    def size(
+        self,
+        session_id: str,
+        *,
+        branch: str | None = None,
+        mark: Marks = None,
+        exclude_mark: Marks = None,
+    ) -> int:
+        """Count the messages of a branch.
+
+        Without filters, and in a session that has never had another branch, that is a number
+        which is kept up to date; otherwise as many index entries are read as there are messages.
+
+        Args:
+            session_id: The session.
+            branch: The branch's name; None for the active one.
+            mark: See ``history``.
+            exclude_mark: See ``history``.
+
+        Raises:
+            NotFound: There is no such session or branch.
+            InvalidInput: A mark is none.
+        """
+        marks = MarkFilter.of(mark, exclude_mark)
+        sessions = self.tables.sessions.c
+        query = select(sessions.message_count, sessions.last_branch).where(
+            sessions.id == session_id, sessions.active_branch > NO_BRANCH
+        )
+        row = self.connection.execute(query).first()
+        if row is None:
+            raise NotFound("session", session_id)
+        if marks is None and row.last_branch == 0 and branch in (None, MAIN):
+            return int(row.message_count)
+        return count_marked(self.unit, session_id, marks or MarkFilter((), ()), branch)
 
     @writes
     def clear(self, session_id: str) -> int:
@@ -406,134 +483,3 @@ class Messages(Repository):
         make_all_whole(self.unit, session)
         settle_turn(self.unit, session_id)
         return deleted
-
-    def _append(
-        self,
-        session_id: str,
-        drafts: list[Draft],
-        on_duplicate: str,
-        idempotency_key: str | None,
-    ) -> list[MessageRecord]:
-        if on_duplicate not in ("skip", "refuse"):
-            raise InvalidInput(f"on_duplicate is {shown(on_duplicate)}; use 'skip' or 'refuse'.")
-        validation.text("session_id", session_id)
-        if idempotency_key is not None:
-            validation.key("idempotency_key", idempotency_key)
-            if done := self._by_idempotency_key(session_id, idempotency_key, drafts):
-                return done
-        wanted = [d.row["external_id"] for d in drafts if d.row["external_id"] is not None]
-        there: dict[str, MessageRecord] = {}
-        if wanted:
-            there = self._by_external_ids(session_id, wanted)
-            if on_duplicate == "refuse" and (there or len(set(wanted)) < len(wanted)):
-                taken = next(x for x in wanted if x in there or wanted.count(x) > 1)
-                raise AlreadyExists("message", taken)
-        fresh: list[Draft] = []
-        seen = set(there)
-        for new in drafts:
-            external_id = new.row["external_id"]
-            if external_id is None or external_id not in seen:
-                fresh.append(new)
-                seen.add(external_id)
-        if not fresh:
-            if not drafts:
-                require(self.unit, session_id)
-            return [there[new.row["external_id"]] for new in drafts]
-        written = iter(self._write(session_id, fresh, idempotency_key))
-        records: list[MessageRecord] = []
-        for new in drafts:
-            external_id = new.row["external_id"]
-            if external_id in there:
-                records.append(there[external_id])
-                continue
-            records.append(next(written))
-            if external_id is not None:
-                there[external_id] = records[-1]
-        return records
-
-    def _write(
-        self, session_id: str, drafts: list[Draft], idempotency_key: str | None
-    ) -> list[MessageRecord]:
-        now = self.unit.now()
-        rows = [new.row for new in drafts]
-        users = 0
-        for position, row in enumerate(rows, start=1):
-            users += row["role"] == "user"
-            row.update(session_id=session_id, seq=position, turn=users, created_at=now)
-        rows[0]["idempotency_key"] = idempotency_key
-        session = {
-            "session_id": session_id,
-            "now": now,
-            "messages": len(rows),
-            "users": users,
-            "tokens": sum(row["token_count"] for row in rows),
-            "cost": from_nanos(sum(to_nanos("cost", row["cost"]) for row in rows)),
-        }
-        calls = [
-            {**call, "session_id": session_id, "seq": new.row["seq"]}
-            for new in drafts
-            for call in new.calls
-        ]
-        landed = self.unit.dialect.append_messages(
-            self.connection, self.tables, session, rows, calls
-        )
-        if landed is None:
-            raise NotFound("session", session_id)
-        return [new.record() for new in drafts]
-
-    def _by_idempotency_key(
-        self, session_id: str, idempotency_key: str, drafts: list[Draft]
-    ) -> list[MessageRecord]:
-        """Give what the first call with this key gave: it carries the key on its first row,
-        and the others follow without a gap, but for those that it skipped.
-        """
-        messages = self.tables.messages.c
-        first = (
-            select(messages.seq)
-            .where(messages.session_id == session_id, messages.idempotency_key == idempotency_key)
-            .scalar_subquery()
-        )
-        branch = (
-            select(messages.branch)
-            .where(messages.session_id == session_id, messages.idempotency_key == idempotency_key)
-            .scalar_subquery()
-        )
-        query = (
-            select_messages(self.tables)
-            .where(
-                messages.session_id == session_id,
-                messages.branch == branch,
-                messages.seq >= first,
-                messages.seq < first + len(drafts),
-            )
-            .order_by(messages.seq)
-        )
-        written = [message_record(row) for row in self.connection.execute(query)]
-        wanted = [d.row["external_id"] for d in drafts if d.row["external_id"] is not None]
-        if not written or not wanted:
-            return written
-        there = self._by_external_ids(session_id, wanted)
-        following = {record.seq: record for record in written}
-        seq = written[0].seq
-        records: list[MessageRecord | None] = []
-        for new in drafts:
-            external_id = new.row["external_id"]
-            found = following.get(seq) if external_id is None else there.get(external_id)
-            records.append(found)
-            seq += external_id is None or (found is not None and found.seq == seq)
-        return [record for record in records if record is not None]
-
-    def _by_external_ids(
-        self, session_id: str, external_ids: Sequence[str]
-    ) -> dict[str, MessageRecord]:
-        messages = self.tables.messages.c
-        found: dict[str, MessageRecord] = {}
-        for chunk in chunks(external_ids):
-            query = select_messages(self.tables).where(
-                messages.session_id == session_id,
-                messages.external_id.is_not(None),
-                messages.external_id.in_(chunk),
-            )
-            for row in self.connection.execute(query):
-                found[row.external_id] = message_record(row)
-        return found

@@ -11,9 +11,10 @@ from typing import Any
 
 from sqlalchemy import delete, func, select, update
 
+from agentstore import validation
 from agentstore.errors import NotFound
 from agentstore.repositories.blobs import attached_to, drop_unattached
-from agentstore.repositories.lines import newest
+from agentstore.repositories.lines import newest, no_branch
 from agentstore.repositories.message_rows import message_record
 from agentstore.repositories.search import forget_deleted
 from agentstore.states import NO_BRANCH
@@ -57,6 +58,26 @@ def lock_session(unit: Unit, session_id: str) -> LockedSession:
     return LockedSession(session_id, *row)
 
 
+def branch_number(unit: Unit, session: LockedSession, name: str | None) -> int:
+    """Give the number of a branch of a locked session; None names the active one.
+
+    Raises:
+        NotFound: There is no such branch.
+    """
+    if name is None:
+        return session.active_branch
+    branches = unit.tables.branches.c
+    query = select(branches.number).where(
+        branches.session_id == session.id,
+        branches.name == validation.text("branch", name),
+        branches.gone.is_(False),
+    )
+    number = unit.connection.execute(query).scalar()
+    if number is None:
+        raise no_branch(name)
+    return int(number)
+
+
 def remove_messages(unit: Unit, session_id: str, *conditions: Any) -> int:
     """Delete those messages of a locked session that meet conditions; see ``settle_turn`` too.
 
@@ -84,13 +105,14 @@ def remove_messages(unit: Unit, session_id: str, *conditions: Any) -> int:
 def count_in(unit: Unit, session_id: str, messages: int, tokens: int, cost: Decimal) -> None:
     """Change a session's counters by so much, in the transaction that changes the rows."""
     sessions = unit.tables.sessions
+    so_far = sessions.c.total_cost
     unit.connection.execute(
         update(sessions)
         .where(sessions.c.id == session_id)
         .values(
             message_count=sessions.c.message_count + messages,
             total_tokens=sessions.c.total_tokens + tokens,
-            total_cost=sessions.c.total_cost + cost,
+            total_cost=so_far + cost if cost >= 0 else so_far - abs(cost),  # money is no debt
         )
     )
 

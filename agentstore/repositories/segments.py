@@ -169,8 +169,11 @@ def remove_gone_branches(unit: Unit, session_id: str) -> None:
         ),
         ~exists().where(child.c.session_id == session_id, child.c.parent == branches.c.number),
     )
-    while unit.connection.execute(query).rowcount:
-        pass  # now their parents may have no children left
+    summaries = unit.tables.summaries
+    while gone := unit.connection.execute(query.returning(branches.c.number)).scalars().all():
+        # Now their parents may have no children left.
+        of_them = summaries.c.session_id == session_id, summaries.c.branch.in_(gone)
+        unit.connection.execute(delete(summaries).where(*of_them))
 
 
 def _seen(tables: Tables) -> ColumnElement[bool]:

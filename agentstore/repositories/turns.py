@@ -89,11 +89,14 @@ class Turns(Repository):
         cursors = Cursors("messages by turn", session_id, branch)
         first = 0 if cursor is None else cursors.read(cursor, 1)[0]
         begun = user_messages(self.unit, session_id, branch, max(0, first - 1), limit + 1)
-        low = begun[0].seq if first and begun else 0
+        # Where the page before ended, though what begins this one may have been deleted since.
+        ended = last_user_message(self.unit, session_id, branch, first) if first else None
+        low = ended.seq + 1 if ended else 0
         more = len(begun) > limit
         high = begun[limit].seq - 1 if more else MAX_INTEGER
         rows = between(self.unit, session_id, low, high, branch=branch)
-        grouped = groupby(map(message_record, rows), key=lambda message: message.turn)
+        records = (record for record in map(message_record, rows) if record.turn >= first)
+        grouped = groupby(records, key=lambda message: message.turn)
         turns = tuple(TurnMessages(number, tuple(messages)) for number, messages in grouped)
         return Page(turns, cursors.make([begun[limit].turn]) if more else None)
 
@@ -115,7 +118,7 @@ class Turns(Repository):
             .where(
                 calls.c.session_id == bindparam("session_id"),
                 calls.c.name != "",
-                shown_by(line, self.tables),
+                shown_by(line, messages.c),
             )
             .group_by(messages.c.turn, calls.c.name)
             .order_by(messages.c.turn, calls.c.name)

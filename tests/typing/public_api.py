@@ -179,7 +179,7 @@ def refused(store: Store) -> None:
     store.sessions.list(user="u")  # type: ignore[call-arg]
     store.messages.save("s", "user", b"hello")  # type: ignore[arg-type]
     store.messages.save("s", "user", cost=0.1)  # type: ignore[arg-type]
-    store.messages.save("s", "user", on_duplicate="replace")  # type: ignore[arg-type]
+    store.messages.save("s", "user", on_duplicate="overwrite")  # type: ignore[arg-type]
     store.messages.save("s", "user", tokens=3)  # type: ignore[call-arg]
     store.messages.history("s", "10")  # type: ignore[arg-type]
     store.attachments.add("m", "text", "text/plain")  # type: ignore[arg-type]

@@ -1,0 +1,204 @@
+"""Histories by their marks: which messages have one, and which have none of some others.
+
+A mark is looked up in its own index, which is in the order of the messages, so that the newest
+with a mark are found without reading those that do not have it. What must not have a mark is
+looked up message by message, from the newest on: what that costs depends on how many have to be
+passed over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import (
+    CTE,
+    BigInteger,
+    ColumnElement,
+    Dialect,
+    Select,
+    and_,
+    bindparam,
+    exists,
+    func,
+    select,
+    union,
+)
+
+from agentstore import validation
+from agentstore.dialects.base import EngineDialect
+from agentstore.prepared import Prepared
+from agentstore.repositories.lines import (
+    Rows,
+    is_on,
+    line_of,
+    require,
+    select_newest,
+    shown_by,
+)
+from agentstore.repositories.message_rows import message_columns
+from agentstore.schema import Tables
+from agentstore.types import MAX_INTEGER
+from agentstore.unit import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class MarkFilter:
+    """Which messages are meant: those that have any of ``wanted``, if there are any, and none of
+    ``unwanted``.
+    """
+
+    wanted: tuple[str, ...]
+    unwanted: tuple[str, ...]
+
+    @classmethod
+    def of(cls, mark: object, exclude_mark: object) -> MarkFilter | None:
+        """Make one of a caller's arguments; None if it would let everything pass.
+
+        Raises:
+            InvalidInput: They are no marks.
+        """
+        made = cls(validation.marks("mark", mark), validation.marks("exclude_mark", exclude_mark))
+        return made if made.wanted or made.unwanted else None
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """What the statements of this module want of it."""
+        return {
+            **{f"wanted_{n}": mark for n, mark in enumerate(self.wanted)},
+            **{f"unwanted_{n}": mark for n, mark in enumerate(self.unwanted)},
+        }
+
+
+def newest_marked(
+    unit: Unit, session_id: str, count: int, marks: MarkFilter, branch: str | None
+) -> Rows:
+    """Read the newest messages of a line that pass, the newest first; see ``lines.newest``."""
+    return _read(unit, session_id, marks, branch, "newest", count=count, through=MAX_INTEGER)
+
+
+def marked_between(
+    unit: Unit,
+    session_id: str,
+    first_seq: int,
+    last_seq: int,
+    marks: MarkFilter,
+    branch: str | None,
+) -> Rows:
+    """Read all messages of a line that pass, in their order; see ``lines.between``."""
+    return _read(unit, session_id, marks, branch, "between", first=first_seq, last=last_seq)
+
+
+def count_marked(unit: Unit, session_id: str, marks: MarkFilter, branch: str | None) -> int:
+    """Count the messages of a line that pass.
+
+    Raises:
+        NotFound: There is no such session, or no such branch in it.
+    """
+    line = line_of(unit.tables, active=branch is None)
+    passing = _passes(unit.tables, unit.tables.messages.c, marks)
+    query = select(func.count()).join_from(line, unit.tables.messages, is_on(line, unit.tables))
+    parameters = {"session_id": session_id, "name": branch, **marks.parameters}
+    count = int(unit.connection.execute(query.where(*passing), parameters).scalar_one())
+    if not count:
+        require(unit, session_id, branch)
+    return count
+
+
+def _read(
+    unit: Unit, session_id: str, marks: MarkFilter, branch: str | None, which: str, **limits: int
+) -> Rows:
+    # What is prepared depends on how many marks there are, not on which.
+    shape = MarkFilter(("",) * len(marks.wanted), ("",) * len(marks.unwanted))
+    statements = _statements(
+        unit.tables, unit.dialect, unit.connection.dialect, shape, branch is None
+    )
+    statement: Prepared = getattr(statements, which)
+    parameters = {"session_id": session_id, "name": branch, **limits, **marks.parameters}
+    rows = statement.fetch(unit.connection, parameters)
+    if not rows:
+        require(unit, session_id, branch)
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Statements:
+    newest: Prepared
+    between: Prepared
+
+
+@lru_cache(maxsize=256)
+def _statements(
+    tables: Tables, dialect: EngineDialect, driver: Dialect, shape: MarkFilter, active: bool
+) -> _Statements:
+    line, messages = line_of(tables, active=active), tables.messages.c
+    first, last = bindparam("first", type_=BigInteger), bindparam("last", type_=BigInteger)
+    between = (
+        select(*message_columns(messages))
+        .join_from(line, tables.messages, is_on(line, tables))
+        .where(messages.seq.between(first, last), *_passes(tables, messages, shape))
+        .order_by(messages.seq)
+    )
+    if shape.wanted:
+        newest = _newest_wanted(tables, line, shape)
+    else:
+
+        def passing(found: Any) -> ColumnElement[bool]:
+            return and_(*_passes(tables, found, shape))
+
+        newest = select_newest(tables, dialect, passing, active=active)
+    return _Statements(Prepared(newest, driver), Prepared(between, driver))
+
+
+def _newest_wanted(tables: Tables, line: CTE, shape: MarkFilter) -> Select[Any]:
+    """Select the newest that have a mark: of each mark the newest, and of these together."""
+    count = bindparam("count", type_=BigInteger)
+    of_each = []
+    for number in range(len(shape.wanted)):
+        marks = tables.message_marks.alias(f"marks_{number}")
+        found = tables.messages.alias(f"found_{number}")
+        newest = (
+            select(found.c.pk)
+            .join_from(marks, found, found.c.id == marks.c.message_id)
+            .where(
+                marks.c.session_id == bindparam("session_id"),
+                marks.c.mark == bindparam(f"wanted_{number}"),
+                shown_by(line, found.c),
+                *_lacks(tables, found.c, shape),
+            )
+            .order_by(marks.c.seq.desc())
+            .limit(count)
+        )
+        of_each.append(select(newest.subquery().c.pk))
+    together = (of_each[0] if len(of_each) == 1 else union(*of_each)).subquery("together")
+    messages = tables.messages
+    return (
+        select(*message_columns(messages.c))
+        .join_from(together, messages, messages.c.pk == together.c.pk)
+        .order_by(messages.c.seq.desc())
+        .limit(count)
+    )
+
+
+def _passes(tables: Tables, messages: Any, shape: MarkFilter) -> list[ColumnElement[bool]]:
+    lacks = _lacks(tables, messages, shape)
+    if not shape.wanted:
+        return lacks
+    marks = tables.message_marks.c
+    has = select(marks.message_id).where(
+        marks.session_id == bindparam("session_id"),
+        marks.mark.in_([bindparam(f"wanted_{n}") for n in range(len(shape.wanted))]),
+    )
+    return [messages.id.in_(has), *lacks]
+
+
+def _lacks(tables: Tables, messages: Any, shape: MarkFilter) -> list[ColumnElement[bool]]:
+    if not shape.unwanted:
+        return []
+    marks = tables.message_marks.alias("unwanted")
+    has = exists().where(
+        marks.c.message_id == messages.id,
+        marks.c.mark.in_([bindparam(f"unwanted_{n}") for n in range(len(shape.unwanted))]),
+    )
+    return [~has]
