@@ -44,11 +44,8 @@ from agentstore.repositories.restoring import restored
 from agentstore.repositories.session_rows import find_session, select_sessions, session_record
 from agentstore.repositories.steps import Steps, in_steps
 from agentstore.schema import Tables
-from agentstore.states import NO_BRANCH, SESSION_STATUSES, SESSION_TRANSITIONS, sources
+from agentstore.states import MAIN, NO_BRANCH, SESSION_STATUSES, SESSION_TRANSITIONS, sources
 from agentstore.types import Nanos, from_nanos
-
-MAIN = "main"
-"""The name of the branch that every session has."""
 
 _ONLY_BY = {"paused": "sessions.resume()", "waiting_user": "sessions.answer()"}
 """What alone makes a session in this status active again."""
