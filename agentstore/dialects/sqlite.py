@@ -12,7 +12,6 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from sqlalchemy import (
     AsyncAdaptedQueuePool,
     ColumnElement,
     Connection,
-    Dialect,
     Engine,
     ExceptionContext,
     FromClause,
@@ -30,11 +28,8 @@ from sqlalchemy import (
     Select,
     Table,
     Text,
-    bindparam,
     event,
     func,
-    insert,
-    select,
     type_coerce,
     update,
 )
@@ -46,12 +41,11 @@ from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from agentstore import errors
 from agentstore.dialects.base import Appended, Diagnosis, Failure, Mode
 from agentstore.dialects.search import SearchIndex
+from agentstore.dialects.sqlite_append import append, next_activity
 from agentstore.dialects.sqlite_search import SQLiteSearch
 from agentstore.dialects.sqlite_tasks import FileTasks
-from agentstore.prepared import Prepared
 from agentstore.schema import Names, Tables
 from agentstore.settings import Settings
-from agentstore.states import NO_BRANCH
 
 _MODE = "agentstore_mode"
 _IMMEDIATE = "BEGIN IMMEDIATE"
@@ -219,9 +213,8 @@ class SQLite(FileTasks):
         return func.substr(type_coerce(instant, Text()), 1, 10)
 
     def next_activity(self, tables: Tables, of: str = "sessions") -> Any:
-        """Count on from the largest; there is one writer, so no two can take the same."""
-        column = tables[of].c.activity
-        return select(func.coalesce(func.max(column), 0) + 1).scalar_subquery()
+        """Count on from the largest."""
+        return next_activity(tables, of)
 
     def insert_missing(self, table: Table) -> Insert:
         """Say ON CONFLICT DO NOTHING."""
@@ -268,54 +261,7 @@ class SQLite(FileTasks):
         marks: Sequence[dict[str, Any]],
     ) -> Appended | None:
         """Count on the session's row, then insert."""
-        count, add, index, mark = _append_statements(tables, self, connection.dialect)
-        counted = count.execute(connection, session).first()
-        if counted is None:
-            return None
-        last_seq, last_turn, branch = counted
-        first_seq = last_seq - session["messages"]
-        first_turn = last_turn - session["users"]
-        for row in rows:
-            row["seq"] += first_seq
-            row["turn"] += first_turn
-            row["branch"] = branch
-        add.execute_many(connection, rows)
-        for more, insertion in ((calls, index), (marks, mark)):
-            for each in more:
-                each["seq"] += first_seq
-            if more:
-                insertion.execute_many(connection, more)
-        return Appended(branch, last_seq, last_turn)
-
-
-@lru_cache(maxsize=64)
-def _append_statements(
-    tables: Tables, dialect: SQLite, driver: Dialect
-) -> tuple[Prepared, Prepared, Prepared, Prepared]:
-    sessions = tables.sessions
-    count = (
-        update(sessions)
-        .where(sessions.c.id == bindparam("session_id"), sessions.c.active_branch > NO_BRANCH)
-        .values(
-            last_seq=sessions.c.last_seq + bindparam("messages"),
-            turn=sessions.c.turn + bindparam("users"),
-            message_count=sessions.c.message_count + bindparam("messages"),
-            total_tokens=sessions.c.total_tokens + bindparam("tokens"),
-            total_cost=sessions.c.total_cost + bindparam("cost"),
-            activity=dialect.next_activity(tables),
-            last_active_at=bindparam("now"),
-        )
-        .returning(sessions.c.last_seq, sessions.c.turn, sessions.c.active_branch)
-    )
-    columns = [column.name for column in tables.messages.columns if column.name != "pk"]
-    calls = [column.name for column in tables.message_tool_calls.columns]
-    marks = [column.name for column in tables.message_marks.columns]
-    return (
-        Prepared(count, driver),
-        Prepared(insert(tables.messages).inline(), driver, columns),
-        Prepared(insert(tables.message_tool_calls).inline(), driver, calls),
-        Prepared(insert(tables.message_marks).inline(), driver, marks),
-    )
+        return append(connection, tables, session, rows, calls, marks)
 
 
 def _first_statement(connection: Connection) -> str | None:

@@ -2,53 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Select, insert, select, update
+from sqlalchemy import Select, select, update
 
 from agentstore import validation
-from agentstore.errors import AlreadyExists, BranchInUse, InvalidInput, NotFound, shown
+from agentstore.errors import BranchInUse, InvalidInput, NotFound
 from agentstore.ids import new_id
 from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.records import BranchRecord, CountedBranch, MessageRecord, Page
 from agentstore.repositories.base import one_page, reads, reads_snapshot, writes
-from agentstore.repositories.drafts import draft
+from agentstore.repositories.compaction import compact
+from agentstore.repositories.growing import grow, require_free_name
 from agentstore.repositories.lines import (
-    Segment,
-    between,
     count_lines,
-    newest,
     require,
     segments_of,
 )
-from agentstore.repositories.message_rows import message_record
 from agentstore.repositories.removal import (
-    LockedSession,
     branch_number,
-    count_in,
     lock_session,
     settle_turn,
 )
 from agentstore.repositories.segments import (
-    NewLine,
-    Stretch,
     release,
     remove_gone_branches,
     remove_unseen,
-    set_tip,
 )
-from agentstore.repositories.turns import (
-    Turns,
+from agentstore.repositories.turn_places import (
+    end_of_turn,
     find_messages,
-    last_user_message,
     no_turn,
-    user_messages,
+    start_of_turn,
     wanted_text,
 )
+from agentstore.repositories.turns import Turns
 from agentstore.states import MAIN
-from agentstore.types import MAX_INTEGER, from_nanos
 
 _SUMMARY_ROLES = ("system", "developer", "assistant")
 
@@ -107,9 +97,9 @@ class Branches(Turns):
         session = lock_session(self.unit, session_id)
         parent = branch_number(self.unit, session, branch)
         if from_turn is not None:
-            through = self._start_of_turn(session_id, branch, from_turn) - 1
+            through = start_of_turn(self.unit, session_id, branch, from_turn) - 1
         elif after_turn is not None:
-            through = self._end_of_turn(session, branch, after_turn)
+            through = end_of_turn(self.unit, session, branch, after_turn)
         elif contains is not None:
             found = find_messages(self.unit, session_id, branch, contains, 0, 1)
             if not found:
@@ -117,7 +107,7 @@ class Branches(Turns):
             through = found[0].seq - 1
         else:
             through = session.last_seq
-        name = self._grow(session, parent, through, name, activate=True)
+        name = grow(self.unit, session, parent, through, name, activate=True)
         return self.get(session_id, name)
 
     @reads
@@ -225,7 +215,7 @@ class Branches(Turns):
         if number == 0:
             raise InvalidInput("main keeps its name. Create a branch after its last turn instead.")
         if new_name != name:
-            self._require_free(session_id, new_name)
+            require_free_name(self.unit, session_id, new_name)
             self._change(session_id, number, name=new_name)
         return self.get(session_id, new_name)
 
@@ -307,181 +297,16 @@ class Branches(Turns):
             AlreadyExists: There is a branch called ``keep_as`` already.
             InvalidInput: An argument cannot be stored, or ``to_turn`` comes before ``from_turn``.
         """
-        validation.text("summary", summary)
-        validation.amount("from_turn", from_turn)
-        validation.amount("to_turn", to_turn)
-        validation.optional_key("keep_as", keep_as)
-        validation.optional_text("branch", branch)
-        if to_turn < from_turn:
-            raise InvalidInput(f"to_turn is {to_turn}, before from_turn, which is {from_turn}.")
-        if role not in _SUMMARY_ROLES:
-            raise InvalidInput(f"role is {shown(role)}; use one of {', '.join(_SUMMARY_ROLES)}.")
-        session = lock_session(self.unit, session_id)
-        number = branch_number(self.unit, session, branch)
-        replaced = self._of_turns(session_id, branch, from_turn, to_turn)
-        if not replaced:
-            raise no_turn(to_turn)
-        first, last = replaced[0], replaced[-1]
-        line = segments_of(self.connection, self.tables, session_id, number)
-        if keep_as is not None:
-            self._grow(session, number, session.last_seq, keep_as, activate=False)
-            session = lock_session(self.unit, session_id)
-        told = draft(
-            {
-                "role": role,
-                "content": summary,
-                "token_count": token_count,
-                "metadata": {
-                    "summary_of": {
-                        "from_turn": first.turn,
-                        "to_turn": last.turn,
-                        "messages": len(replaced),
-                    }
-                },
-            }
-        )
-        home = session.last_branch + 1
-        self._insert(session, home, number, last.seq, last.turn, name=new_id(), gone=True)
-        told.row |= {
-            "session_id": session_id,
-            "branch": home,
-            "seq": last.seq,
-            "turn": last.turn,
-            "created_at": self.unit.now(),
-        }
-        self.connection.execute(insert(self.tables.messages), told.row)
-        count_in(self.unit, session_id, 1, token_count, from_nanos(0))
-        new = NewLine(self.unit, session_id)
-        new.begin_like(line, first.seq - 1)
-        new.show(home, last.seq, last.seq)
-        for segment in reversed(line):
-            new.show(segment.branch, max(segment.first_seq, last.seq + 1), segment.last_seq)
-        set_tip(self.unit, session, number, new.write())
-        release(self.unit, session_id, line[0].number)
-        remove_unseen(self.unit, session_id, _within(line, first.seq, last.seq))
-        remove_gone_branches(self.unit, session_id)
-        return told.record()
-
-    def _start_of_turn(self, session_id: str, branch: str | None, turn: int) -> int:
-        """Give the sequence number of the user message that begins a turn; of turn 0, the first.
-
-        Raises:
-            NotFound: The branch shows no such turn.
-        """
-        if turn == 0:
-            return 1
-        found = user_messages(self.unit, session_id, branch, turn - 1, 1)
-        if not found or found[0].turn != turn:
-            raise no_turn(turn)
-        return found[0].seq
-
-    def _end_of_turn(self, session: LockedSession, branch: str | None, turn: int) -> int:
-        """Give the sequence number of the last message of a turn; of turn 0 perhaps none.
-
-        Raises:
-            NotFound: The branch shows no such turn.
-        """
-        following = user_messages(self.unit, session.id, branch, turn, 1)
-        through = following[0].seq - 1 if following else session.last_seq
-        # Before the next turn's user message there may still be a summary of turns after this.
-        while rows := newest(self.unit, session.id, 10, branch=branch, through=through):
-            for row in rows:
-                message = message_record(row)
-                if message.turn == turn:
-                    return message.seq
-                if message.turn < turn:
-                    raise no_turn(turn)
-                through = message.seq - 1
-        if turn:
-            raise no_turn(turn)
-        return 0
-
-    def _of_turns(
-        self, session_id: str, branch: str | None, from_turn: int, to_turn: int
-    ) -> Sequence[MessageRecord]:
-        """Give the messages of some turns, in their order."""
-        before = last_user_message(self.unit, session_id, branch, from_turn)
-        after = user_messages(self.unit, session_id, branch, to_turn, 1)
-        low = before.seq if before else 0
-        high = after[0].seq - 1 if after else MAX_INTEGER
-        rows = between(self.unit, session_id, low, high, branch=branch)
-        found = [message_record(row) for row in rows]
-        return [message for message in found if from_turn <= message.turn <= to_turn]
-
-    def _grow(
-        self,
-        session: LockedSession,
-        parent: int,
-        through: int,
-        name: str | None,
-        *,
-        activate: bool,
-    ) -> str:
-        """Make a branch that begins with what its parent shows up to a number; give its name."""
-        number = session.last_branch + 1
-        name = self._free_name(session.id, number) if name is None else name
-        self._require_free(session.id, name)
-        line = segments_of(self.connection, self.tables, session.id, parent)
-        last = self._last_shown(session.id, line, through)
-        new = NewLine(self.unit, session.id)
-        new.begin_like(line, through)
-        if new.tip is not None:
-            new.show(number, session.last_seq + 1)
-        tip = new.write()
-        seq, turn = last or (0, 0)
-        self._insert(session, number, parent, seq, turn, name=name, tip=tip)
-        if activate:
-            sessions = self.tables.sessions
-            self.connection.execute(
-                update(sessions)
-                .where(sessions.c.id == session.id)
-                .values(active_branch=number, tip=tip, turn=turn)
-            )
-        return name
-
-    def _last_shown(
-        self, session_id: str, line: Sequence[Segment], through: int
-    ) -> tuple[int, int] | None:
-        """Give sequence number and turn of the last message that a line shows up to a number."""
-        messages = self.tables.messages.c
-        for segment in line:
-            last = min(segment.last_seq, through)
-            query = (
-                select(messages.seq, messages.turn)
-                .where(
-                    messages.session_id == session_id,
-                    messages.branch == segment.branch,
-                    messages.seq.between(segment.first_seq, last),
-                )
-                .order_by(messages.seq.desc())
-                .limit(1)
-            )
-            if segment.first_seq <= last and (row := self.connection.execute(query).first()):
-                return row.seq, row.turn
-        return None
-
-    def _insert(
-        self,
-        session: LockedSession,
-        number: int,
-        parent: int,
-        fork_seq: int,
-        fork_turn: int,
-        **values: Any,
-    ) -> None:
-        row = {
-            "session_id": session.id,
-            "number": number,
-            "parent": parent,
-            "fork_seq": fork_seq,
-            "fork_turn": fork_turn,
-            "created_at": self.unit.now(),
-            **values,
-        }
-        self.connection.execute(insert(self.tables.branches), row)
-        sessions = self.tables.sessions
-        self.connection.execute(
-            update(sessions).where(sessions.c.id == session.id).values(last_branch=number)
+        return compact(
+            self.unit,
+            session_id,
+            summary,
+            from_turn=from_turn,
+            to_turn=to_turn,
+            role=role,
+            token_count=token_count,
+            branch=branch,
+            keep_as=keep_as,
         )
 
     def _change(self, session_id: str, number: int, **values: Any) -> None:
@@ -491,21 +316,6 @@ class Branches(Turns):
             .where(branches.c.session_id == session_id, branches.c.number == number)
             .values(values)
         )
-
-    def _is_taken(self, session_id: str, name: str) -> bool:
-        branches = self.tables.branches.c
-        query = select(branches.number).where(
-            branches.session_id == session_id, branches.name == name
-        )
-        return self.connection.execute(query).first() is not None
-
-    def _require_free(self, session_id: str, name: str) -> None:
-        if self._is_taken(session_id, name):
-            raise AlreadyExists("branch", name)
-
-    def _free_name(self, session_id: str, number: int) -> str:
-        name = f"branch-{number}"
-        return new_id() if self._is_taken(session_id, name) else name
 
     def _select(self) -> Select[Any]:
         branches, sessions = self.tables.branches, self.tables.sessions
@@ -546,9 +356,3 @@ def _record(row: Any) -> BranchRecord:
 
 def _counted(branch: BranchRecord, messages: int, turns: int) -> CountedBranch:
     return CountedBranch(**asdict(branch), messages=messages, turns=turns)
-
-
-def _within(line: Sequence[Segment], first: int, last: int) -> list[Stretch]:
-    """Give what of a line lies between two numbers."""
-    cut = [(s.branch, max(s.first_seq, first), min(s.last_seq, last)) for s in line]
-    return [(branch, low, high) for branch, low, high in cut if low <= high]

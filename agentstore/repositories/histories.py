@@ -14,7 +14,8 @@ from sqlalchemy import Select, bindparam, func, select
 from agentstore.records import MessageRecord
 from agentstore.repositories.base import chunks
 from agentstore.repositories.drafts import indexed_call_id
-from agentstore.repositories.lines import between, line_of, newest, shown_by
+from agentstore.repositories.line_queries import line_of, shown_by
+from agentstore.repositories.lines import between, newest
 from agentstore.repositories.marked import MarkFilter, marked_between, newest_marked
 from agentstore.repositories.message_rows import message_records
 from agentstore.schema import Tables

@@ -29,14 +29,8 @@ from sqlalchemy import (
 from agentstore import validation
 from agentstore.dialects.base import EngineDialect
 from agentstore.prepared import Prepared
-from agentstore.repositories.lines import (
-    Rows,
-    is_on,
-    line_of,
-    require,
-    select_newest,
-    shown_by,
-)
+from agentstore.repositories.line_queries import is_on, line_of, select_newest, shown_by
+from agentstore.repositories.lines import Rows, require
 from agentstore.repositories.message_rows import message_columns
 from agentstore.schema import Tables
 from agentstore.types import MAX_INTEGER

@@ -27,7 +27,8 @@ from agentstore import validation
 from agentstore.prepared import Prepared
 from agentstore.records import SummaryRecord
 from agentstore.repositories.base import Repository, reads, writes
-from agentstore.repositories.lines import anchor_of, newest, require
+from agentstore.repositories.line_queries import anchor_of
+from agentstore.repositories.lines import newest, require
 from agentstore.repositories.message_rows import message_record
 from agentstore.repositories.removal import branch_number, lock_session
 from agentstore.schema import Tables

@@ -6,31 +6,24 @@ turn 0. Every message carries the number of its turn, and keeps it on each branc
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
 from itertools import groupby
-from typing import Any
 
-from sqlalchemy import BigInteger, Dialect, asc, bindparam, desc, func, select
+from sqlalchemy import bindparam, func, select
 
-from agentstore import validation
-from agentstore.dialects.base import EngineDialect
-from agentstore.errors import InvalidInput, NotFound
 from agentstore.paging import Cursors, check_limit
-from agentstore.prepared import Prepared
-from agentstore.readable import readable_text
 from agentstore.records import MessageRecord, Page, TurnMessages, TurnRecord, TurnToolUse
 from agentstore.repositories.base import Repository, reads, reads_snapshot
-from agentstore.repositories.lines import between, for_each_segment, line_of, require, shown_by
-from agentstore.repositories.message_rows import message_columns, message_record
-from agentstore.schema import Tables
+from agentstore.repositories.line_queries import line_of, shown_by
+from agentstore.repositories.lines import between, require
+from agentstore.repositories.message_rows import message_record
+from agentstore.repositories.turn_places import (
+    find_messages,
+    last_user_message,
+    message_text,
+    user_messages,
+    wanted_text,
+)
 from agentstore.types import MAX_INTEGER
-from agentstore.unit import Unit
-
-_BATCH = 500
-"""User messages read at once while one is looked for."""
 
 
 class Turns(Repository):
@@ -166,87 +159,6 @@ class Turns(Repository):
         return Page(tuple(map(_turn, found[:limit])), following)
 
 
-def user_messages(
-    unit: Unit, session_id: str, branch: str | None, after: int, count: int
-) -> list[MessageRecord]:
-    """Give user messages of a line, in their order.
-
-    Args:
-        unit: The open unit.
-        session_id: The session.
-        branch: The branch's name; None for the active one.
-        after: The turn after which to begin.
-        count: How many at most.
-
-    Raises:
-        NotFound: There is no such session or branch.
-    """
-    statements = _statements(unit.tables, unit.dialect, unit.connection.dialect, branch is None)
-    parameters = {"session_id": session_id, "name": branch, "after": after, "count": count}
-    rows = statements.after.fetch(unit.connection, parameters)
-    if not rows:
-        require(unit, session_id, branch)
-    return [message_record(row) for row in rows]
-
-
-def no_turn(turn: int | None) -> NotFound:
-    """Make the error that says that a turn is not there; None for one that was described."""
-    return NotFound("turn", turn, "branches.turns() lists those that the branch shows.")
-
-
-def last_user_message(
-    unit: Unit, session_id: str, branch: str | None, before: int
-) -> MessageRecord | None:
-    """Give the user message of the last turn before a turn; None if there is none."""
-    statements = _statements(unit.tables, unit.dialect, unit.connection.dialect, branch is None)
-    parameters = {"session_id": session_id, "name": branch, "before": before}
-    rows = statements.last_before.fetch(unit.connection, parameters)
-    return message_record(rows[0]) if rows else None
-
-
-def find_messages(
-    unit: Unit,
-    session_id: str,
-    branch: str | None,
-    contains: Callable[[MessageRecord], bool],
-    after: int,
-    count: int,
-) -> list[MessageRecord]:
-    """Give user messages of a line that contain something, as ``user_messages`` does."""
-    found: list[MessageRecord] = []
-    while len(found) < count:
-        batch = user_messages(unit, session_id, branch, after, _BATCH)
-        found += filter(contains, batch)
-        if len(batch) < _BATCH:
-            break
-        after = batch[-1].turn
-    return found[:count]
-
-
-def wanted_text(name: str, text: str) -> Callable[[MessageRecord], bool]:
-    """Make what says whether a message contains a text.
-
-    Raises:
-        InvalidInput: The text is empty, or no str.
-    """
-    wanted = _folded(validation.text(name, text))
-    if not wanted:
-        raise InvalidInput(f"{name} is empty. Pass what the user said, or a part of it.")
-    return lambda message: wanted in _folded(message_text(message))
-
-
-def message_text(message: MessageRecord) -> str:
-    """Give what of a message is text."""
-    content = message.content
-    if isinstance(content, str):
-        return readable_text(content, None, message.payload)
-    return readable_text(None, content, message.payload)
-
-
-def _folded(text: str) -> str:
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
-
-
 def _turn(message: MessageRecord) -> TurnRecord:
     return TurnRecord(
         session_id=message.session_id,
@@ -256,36 +168,4 @@ def _turn(message: MessageRecord) -> TurnRecord:
         text=message_text(message),
         can_branch=message.status == "complete",
         created_at=message.created_at,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Statements:
-    after: Prepared
-    last_before: Prepared
-
-
-@lru_cache(maxsize=64)
-def _statements(
-    tables: Tables, dialect: EngineDialect, driver: Dialect, active: bool
-) -> _Statements:
-    def user_messages(condition: Any, order: Any, limit: Any) -> Prepared:
-        source, found = for_each_segment(
-            line_of(tables, active=active),
-            tables,
-            dialect,
-            lambda messages: messages.role == "user",
-            lambda messages: condition(messages.turn),
-            order=lambda messages: order(messages.turn),
-            limit=limit,
-        )
-        query = select(*message_columns(found)).select_from(source)
-        return Prepared(query.order_by(order(found.turn)).limit(limit), driver)
-
-    def whole(name: str) -> Any:
-        return bindparam(name, type_=BigInteger)
-
-    return _Statements(
-        user_messages(lambda turn: turn > whole("after"), asc, whole("count")),
-        user_messages(lambda turn: turn < whole("before"), desc, 1),
     )

@@ -1,0 +1,80 @@
+"""Appending messages on SQLite: count on the session's row, then insert.
+
+There is one writer, so nobody comes between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Connection, Dialect, bindparam, func, insert, select, update
+
+from agentstore.dialects.base import Appended
+from agentstore.prepared import Prepared
+from agentstore.schema import Tables
+from agentstore.states import NO_BRANCH
+
+
+def next_activity(tables: Tables, of: str = "sessions") -> Any:
+    """Count on from the largest; there is one writer, so no two can take the same."""
+    column = tables[of].c.activity
+    return select(func.coalesce(func.max(column), 0) + 1).scalar_subquery()
+
+
+def append(
+    connection: Connection,
+    tables: Tables,
+    session: dict[str, Any],
+    rows: Sequence[dict[str, Any]],
+    calls: Sequence[dict[str, Any]],
+    marks: Sequence[dict[str, Any]],
+) -> Appended | None:
+    """Append messages; see ``EngineDialect.append_messages``."""
+    count, add, index, mark = _statements(tables, connection.dialect)
+    counted = count.execute(connection, session).first()
+    if counted is None:
+        return None
+    last_seq, last_turn, branch = counted
+    first_seq = last_seq - session["messages"]
+    first_turn = last_turn - session["users"]
+    for row in rows:
+        row["seq"] += first_seq
+        row["turn"] += first_turn
+        row["branch"] = branch
+    add.execute_many(connection, rows)
+    for more, insertion in ((calls, index), (marks, mark)):
+        for each in more:
+            each["seq"] += first_seq
+        if more:
+            insertion.execute_many(connection, more)
+    return Appended(branch, last_seq, last_turn)
+
+
+@lru_cache(maxsize=64)
+def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, Prepared, Prepared, Prepared]:
+    sessions = tables.sessions
+    count = (
+        update(sessions)
+        .where(sessions.c.id == bindparam("session_id"), sessions.c.active_branch > NO_BRANCH)
+        .values(
+            last_seq=sessions.c.last_seq + bindparam("messages"),
+            turn=sessions.c.turn + bindparam("users"),
+            message_count=sessions.c.message_count + bindparam("messages"),
+            total_tokens=sessions.c.total_tokens + bindparam("tokens"),
+            total_cost=sessions.c.total_cost + bindparam("cost"),
+            activity=next_activity(tables),
+            last_active_at=bindparam("now"),
+        )
+        .returning(sessions.c.last_seq, sessions.c.turn, sessions.c.active_branch)
+    )
+    columns = [column.name for column in tables.messages.columns if column.name != "pk"]
+    calls = [column.name for column in tables.message_tool_calls.columns]
+    marks = [column.name for column in tables.message_marks.columns]
+    return (
+        Prepared(count, driver),
+        Prepared(insert(tables.messages).inline(), driver, columns),
+        Prepared(insert(tables.message_tool_calls).inline(), driver, calls),
+        Prepared(insert(tables.message_marks).inline(), driver, marks),
+    )

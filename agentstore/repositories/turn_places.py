@@ -1,0 +1,190 @@
+"""Where turns are on a line: their user messages, their beginnings and their ends."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import BigInteger, Dialect, asc, bindparam, desc, select
+
+from agentstore import validation
+from agentstore.dialects.base import EngineDialect
+from agentstore.errors import InvalidInput, NotFound
+from agentstore.prepared import Prepared
+from agentstore.readable import readable_text
+from agentstore.records import MessageRecord
+from agentstore.repositories.line_queries import for_each_segment, line_of
+from agentstore.repositories.lines import between, newest, require
+from agentstore.repositories.message_rows import message_columns, message_record
+from agentstore.repositories.removal import LockedSession
+from agentstore.schema import Tables
+from agentstore.types import MAX_INTEGER
+from agentstore.unit import Unit
+
+_BATCH = 500
+"""User messages read at once while one is looked for."""
+
+
+def user_messages(
+    unit: Unit, session_id: str, branch: str | None, after: int, count: int
+) -> list[MessageRecord]:
+    """Give user messages of a line, in their order.
+
+    Args:
+        unit: The open unit.
+        session_id: The session.
+        branch: The branch's name; None for the active one.
+        after: The turn after which to begin.
+        count: How many at most.
+
+    Raises:
+        NotFound: There is no such session or branch.
+    """
+    statements = _statements(unit.tables, unit.dialect, unit.connection.dialect, branch is None)
+    parameters = {"session_id": session_id, "name": branch, "after": after, "count": count}
+    rows = statements.after.fetch(unit.connection, parameters)
+    if not rows:
+        require(unit, session_id, branch)
+    return [message_record(row) for row in rows]
+
+
+def no_turn(turn: int | None) -> NotFound:
+    """Make the error that says that a turn is not there; None for one that was described."""
+    return NotFound("turn", turn, "branches.turns() lists those that the branch shows.")
+
+
+def last_user_message(
+    unit: Unit, session_id: str, branch: str | None, before: int
+) -> MessageRecord | None:
+    """Give the user message of the last turn before a turn; None if there is none."""
+    statements = _statements(unit.tables, unit.dialect, unit.connection.dialect, branch is None)
+    parameters = {"session_id": session_id, "name": branch, "before": before}
+    rows = statements.last_before.fetch(unit.connection, parameters)
+    return message_record(rows[0]) if rows else None
+
+
+def find_messages(
+    unit: Unit,
+    session_id: str,
+    branch: str | None,
+    contains: Callable[[MessageRecord], bool],
+    after: int,
+    count: int,
+) -> list[MessageRecord]:
+    """Give user messages of a line that contain something, as ``user_messages`` does."""
+    found: list[MessageRecord] = []
+    while len(found) < count:
+        batch = user_messages(unit, session_id, branch, after, _BATCH)
+        found += filter(contains, batch)
+        if len(batch) < _BATCH:
+            break
+        after = batch[-1].turn
+    return found[:count]
+
+
+def wanted_text(name: str, text: str) -> Callable[[MessageRecord], bool]:
+    """Make what says whether a message contains a text.
+
+    Raises:
+        InvalidInput: The text is empty, or no str.
+    """
+    wanted = _folded(validation.text(name, text))
+    if not wanted:
+        raise InvalidInput(f"{name} is empty. Pass what the user said, or a part of it.")
+    return lambda message: wanted in _folded(message_text(message))
+
+
+def message_text(message: MessageRecord) -> str:
+    """Give what of a message is text."""
+    content = message.content
+    if isinstance(content, str):
+        return readable_text(content, None, message.payload)
+    return readable_text(None, content, message.payload)
+
+
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
+
+
+@dataclass(frozen=True, slots=True)
+class _Statements:
+    after: Prepared
+    last_before: Prepared
+
+
+@lru_cache(maxsize=64)
+def _statements(
+    tables: Tables, dialect: EngineDialect, driver: Dialect, active: bool
+) -> _Statements:
+    def user_messages(condition: Any, order: Any, limit: Any) -> Prepared:
+        source, found = for_each_segment(
+            line_of(tables, active=active),
+            tables,
+            dialect,
+            lambda messages: messages.role == "user",
+            lambda messages: condition(messages.turn),
+            order=lambda messages: order(messages.turn),
+            limit=limit,
+        )
+        query = select(*message_columns(found)).select_from(source)
+        return Prepared(query.order_by(order(found.turn)).limit(limit), driver)
+
+    def whole(name: str) -> Any:
+        return bindparam(name, type_=BigInteger)
+
+    return _Statements(
+        user_messages(lambda turn: turn > whole("after"), asc, whole("count")),
+        user_messages(lambda turn: turn < whole("before"), desc, 1),
+    )
+
+
+def start_of_turn(unit: Unit, session_id: str, branch: str | None, turn: int) -> int:
+    """Give the sequence number of the user message that begins a turn; of turn 0, the first.
+
+    Raises:
+        NotFound: The branch shows no such turn.
+    """
+    if turn == 0:
+        return 1
+    found = user_messages(unit, session_id, branch, turn - 1, 1)
+    if not found or found[0].turn != turn:
+        raise no_turn(turn)
+    return found[0].seq
+
+
+def end_of_turn(unit: Unit, session: LockedSession, branch: str | None, turn: int) -> int:
+    """Give the sequence number of the last message of a turn; of turn 0 perhaps none.
+
+    Raises:
+        NotFound: The branch shows no such turn.
+    """
+    following = user_messages(unit, session.id, branch, turn, 1)
+    through = following[0].seq - 1 if following else session.last_seq
+    # Before the next turn's user message there may still be a summary of turns after this.
+    while rows := newest(unit, session.id, 10, branch=branch, through=through):
+        for row in rows:
+            message = message_record(row)
+            if message.turn == turn:
+                return message.seq
+            if message.turn < turn:
+                raise no_turn(turn)
+            through = message.seq - 1
+    if turn:
+        raise no_turn(turn)
+    return 0
+
+
+def of_turns(
+    unit: Unit, session_id: str, branch: str | None, from_turn: int, to_turn: int
+) -> Sequence[MessageRecord]:
+    """Give the messages of some turns, in their order."""
+    before = last_user_message(unit, session_id, branch, from_turn)
+    after = user_messages(unit, session_id, branch, to_turn, 1)
+    low = before.seq if before else 0
+    high = after[0].seq - 1 if after else MAX_INTEGER
+    rows = between(unit, session_id, low, high, branch=branch)
+    found = [message_record(row) for row in rows]
+    return [message for message in found if from_turn <= message.turn <= to_turn]
