@@ -138,7 +138,6 @@ def _closed(unit: Unit, session: Any) -> Mapping[str, int]:
     if _is_closed(session):
         return {}
     _change(unit, session, active_branch=NO_BRANCH, tip=None, expires_at=_FIRST_OF_ALL)
-    unit.deleted_sessions.append(session.id)
     data = unit.tables.session_data
     documents = delete(data).where(data.c.session_id == session.id)
     return {"session_data": unit.connection.execute(documents).rowcount}

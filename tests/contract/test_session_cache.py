@@ -100,6 +100,20 @@ def test_what_another_store_writes_is_read_at_once(place, cached):
             cached.sessions.get(session.id)
 
 
+def test_the_version_decides_also_where_no_clock_moves(place):
+    with (
+        place.open(clock=lambda: NOON, session_cache=10) as reader,
+        place.open(clock=lambda: NOON) as writer,
+    ):
+        session = writer.sessions.create(state=0).id
+        for n in range(1, 6):
+            reader.sessions.get(session)
+            written = writer.sessions.update(session, state=n)
+            assert reader.sessions.get(session) == written
+        asked = writer.sessions.wait_for_user(session, "which?")
+        assert reader.sessions.get(session) == asked
+
+
 def test_what_is_rolled_back_is_never_read_though_its_version_comes_again(place, cached):
     session = cached.sessions.create(state="first")
     cached.sessions.get(session.id)

@@ -22,6 +22,7 @@ from agentstore.records import (
     AttachmentRecord,
     DatabaseTotals,
     DeletionReceipt,
+    ExpiryReport,
     IssuedApiKey,
     MessageRecord,
     Page,
@@ -77,6 +78,9 @@ def sessions(store: Store) -> None:
     assert_type(store.sessions.answer(session.id, "Yes."), MessageRecord)
     assert_type(store.sessions.verify(session.id).agree, bool)
     assert_type(store.sessions.verify(session.id), SessionCounters)
+    assert_type(store.sessions.update(session.id, ttl=None), SessionRecord)
+    assert_type(store.sessions.restore(session.id).history, tuple[MessageRecord, ...])
+    assert_type(store.sessions.delete_expired(limit=5), ExpiryReport)
     assert_type(store.sessions.delete(session.id), DeletionReceipt)
 
 
