@@ -679,6 +679,21 @@ def test_bytes_that_are_found_are_kept_until_they_are_attached(place, store, mes
     assert store.attachments.read(added.id) == PICTURE
 
 
+@on_a_server
+def test_bytes_are_locked_in_the_order_of_their_digests_lest_two_wait_for_each_other(
+    place, store, session, message
+):
+    added = [store.attachments.add(message.id, b"%d" % n, "text/plain") for n in range(8)]
+    *others, last = sorted(each.digest for each in added)
+    free = "SELECT digest FROM blobs WHERE digest = ANY(%s) FOR UPDATE SKIP LOCKED"
+    with ThreadPoolExecutor(1) as thread, connect(place.url) as beside, beside.transaction():
+        assert beside.execute(free, ([last],)).fetchall() == [(last,)]
+        deleting = thread.submit(store.sessions.delete, session.id)
+        waits(place, deleting)
+        assert beside.execute(free, (others,)).fetchall() == []
+    assert deleting.result().rows["blobs"] == 8
+
+
 def test_many_who_add_and_delete_the_same_bytes_leave_what_is_attached_and_no_more(store):
     contents = [b"a", b"b", b"c"]
     sessions = [store.sessions.create().id for _ in range(4)]
