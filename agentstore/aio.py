@@ -170,6 +170,11 @@ class AsyncMessages(AsyncRepository[Messages]):
 
     save = lift(Messages.save)
     save_many = lift(Messages.save_many)
+    begin = lift(Messages.begin)
+    append = lift(Messages.append)
+    finish = lift(Messages.finish)
+    give_up = lift(Messages.give_up)
+    give_up_idle = lift(Messages.give_up_idle)
     get = lift(Messages.get)
     find = lift(Messages.find)
     find_by_external_id = lift(Messages.find_by_external_id)

@@ -251,6 +251,22 @@ class BranchInUse(AgentStoreError):
         )
 
 
+class StreamEnded(AgentStoreError):
+    """A message that was to be added to, or finished, but is so already or was given up.
+
+    Attributes:
+        message_id: The message.
+        status: ``complete`` or ``incomplete``.
+    """
+
+    def __init__(self, message_id: str, status: str) -> None:
+        self.message_id = message_id
+        self.status = status
+        super().__init__(
+            f"The message {message_id!r} is {status} and takes no more text. Begin another one."
+        )
+
+
 class IllegalTransition(AgentStoreError):
     """A change of status that the life of a session or a task does not know.
 

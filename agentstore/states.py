@@ -38,7 +38,8 @@ TASK_TRANSITIONS: Mapping[str, frozenset[str]] = {
 MAIN = "main"
 """The name of the branch that every session has; its number is 0."""
 
-MESSAGE_STATUSES = ("complete", "streaming", "incomplete")
+COMPLETE, STREAMING, INCOMPLETE = "complete", "streaming", "incomplete"
+MESSAGE_STATUSES = (COMPLETE, STREAMING, INCOMPLETE)
 
 NO_BRANCH = -1
 """The active branch of a session that has expired and is being deleted in pieces: it has none,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from sqlalchemy import Table, delete, insert, select, update
+from sqlalchemy import select
 
 from agentstore import validation
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound, shown
@@ -13,19 +13,17 @@ from agentstore.records import MessageRecord
 from agentstore.repositories.base import chunks
 from agentstore.repositories.drafts import Draft
 from agentstore.repositories.lines import require
-from agentstore.repositories.message_rows import message_record, select_messages
-from agentstore.repositories.removal import count_in, lock_session
+from agentstore.repositories.message_rows import message_record, message_records, select_messages
+from agentstore.repositories.removal import lock_session
+from agentstore.repositories.rewriting import rewrite_message
 from agentstore.repositories.search import forget_deleted
 from agentstore.types import from_nanos, to_nanos
 from agentstore.unit import Unit
 
 OnDuplicate = Literal["skip", "refuse", "replace"]
 
-_KEPT = frozenset({"id", "idempotency_key", "external_id"})
-"""Columns that a message keeps when it is replaced; what says where it stands is no draft's."""
 
-
-def append(
+def append_drafts(
     unit: Unit,
     session_id: str,
     drafts: list[Draft],
@@ -131,7 +129,6 @@ def _replace(
     Returns:
         What they are now, by their external ids.
     """
-    tables, messages = unit.tables, unit.tables.messages
     for position, (old, new) in enumerate(replaced):
         if old.role != new.row["role"]:
             raise InvalidInput(
@@ -139,21 +136,7 @@ def _replace(
                 f"of role {shown(new.row['role'])}. Turns depend on roles: delete it instead."
             )
     for old, new in replaced:
-        place = {"message_id": old.id, "session_id": session_id, "seq": old.seq}
-        values = {column: new.row[column] for column in new.row.keys() - _KEPT}
-        unit.connection.execute(update(messages).where(messages.c.id == old.id).values(values))
-        beside: list[tuple[Table, list[dict[str, Any]]]] = [
-            (tables.message_tool_calls, new.calls),
-            (tables.message_chunks, []),
-        ]
-        if new.marks is not None:
-            beside.append((tables.message_marks, new.marks))
-        for table, rows in beside:
-            unit.connection.execute(delete(table).where(table.c.message_id == old.id))
-            if rows:
-                unit.connection.execute(insert(table), [row | place for row in rows])
-        tokens = new.row["token_count"] - old.token_count
-        count_in(unit, session_id, 0, tokens, new.row["cost"] - old.cost)
+        rewrite_message(unit, old, new)
     if replaced:
         forget_deleted(unit)
     wanted = [old.external_id for old, _ in replaced if old.external_id is not None]
@@ -216,5 +199,5 @@ def by_external_ids(
             messages.external_id.in_(chunk),
         )
         for row in unit.connection.execute(query):
-            found[row.external_id] = message_record(row)
+            found[row.external_id] = message_records(unit, [row])[0]
     return found

@@ -10,8 +10,9 @@ from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from agentstore.records import MessageRecord, make_message_record
-from agentstore.repositories.partial_text import COMPLETE, with_what_has_come
+from agentstore.repositories.partial_text import with_what_has_come
 from agentstore.schema import Tables
+from agentstore.states import COMPLETE
 from agentstore.unit import Unit
 
 _COLUMNS = (

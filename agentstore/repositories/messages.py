@@ -14,9 +14,8 @@ from agentstore.errors import InvalidInput, LimitOutOfRange, NotFound
 from agentstore.paging import Cursors, check_limit
 from agentstore.records import MessageRecord, Page, SearchHit
 from agentstore.repositories import finding
-from agentstore.repositories.appending import OnDuplicate, append, by_external_ids
+from agentstore.repositories.appending import OnDuplicate, append_drafts, by_external_ids
 from agentstore.repositories.base import (
-    Repository,
     appends,
     chunks,
     ids_of,
@@ -34,6 +33,7 @@ from agentstore.repositories.message_rows import (
     message_records,
     select_messages,
 )
+from agentstore.repositories.partial_text import with_what_has_come
 from agentstore.repositories.removal import lock_session, remove_messages, settle_turn
 from agentstore.repositories.segments import (
     NewLine,
@@ -45,12 +45,13 @@ from agentstore.repositories.segments import (
     set_tip,
 )
 from agentstore.repositories.steps import Steps, in_steps
+from agentstore.repositories.streams import Streams
 from agentstore.repositories.summaries import find_summary
 from agentstore.states import MAIN, NO_BRANCH
 from agentstore.types import MAX_INTEGER
 
 
-class Messages(Repository):
+class Messages(Streams):
     """The messages of sessions, in the order of their sequence numbers."""
 
     __slots__ = ()
@@ -121,7 +122,7 @@ class Messages(Repository):
                 "marks": marks,
             }
         )
-        return append(self.unit, session_id, [new], on_duplicate, idempotency_key)[0]
+        return append_drafts(self.unit, session_id, [new], on_duplicate, idempotency_key)[0]
 
     @appends
     def save_many(
@@ -152,7 +153,7 @@ class Messages(Repository):
         if isinstance(messages, Mapping | str) or not isinstance(messages, Collection):
             raise InvalidInput("messages must be a list of mappings.")
         drafts = [draft(message, f"messages[{n}].") for n, message in enumerate(messages)]
-        return append(self.unit, session_id, drafts, on_duplicate, idempotency_key)
+        return append_drafts(self.unit, session_id, drafts, on_duplicate, idempotency_key)
 
     @reads
     def get(self, message_id: str) -> MessageRecord:
@@ -171,7 +172,7 @@ class Messages(Repository):
         """Give a message, or None."""
         query = select_messages(self.tables).where(self.tables.messages.c.id == message_id)
         row = self.connection.execute(query).first()
-        return None if row is None else message_record(row)
+        return None if row is None else message_records(self.unit, [row])[0]
 
     @reads
     def find_by_external_id(self, session_id: str, external_id: str) -> MessageRecord | None:
@@ -205,9 +206,10 @@ class Messages(Repository):
             )
         )
         cursors = Cursors("messages by tool", session_id, tool)
-        return one_page(
+        page = one_page(
             self.connection, query, [calls.c.seq], cursors, limit, cursor, message_record
         )
+        return Page(tuple(with_what_has_come(self.unit, page.items)), page.next_cursor)
 
     @reads
     def history(
@@ -362,7 +364,7 @@ class Messages(Repository):
         rows = newest(self.unit, session_id, 1)
         if not rows:
             return None
-        last = message_record(rows[0])
+        (last,) = message_records(self.unit, rows)
         its_own = last.branch == session.active_branch
         if its_own and not is_seen_elsewhere(self.unit, session, last.branch, last.seq):
             remove_messages(self.unit, session_id, self.tables.messages.c.id == last.id)

@@ -10,9 +10,8 @@ from sqlalchemy import select
 
 from agentstore.records import MessageRecord
 from agentstore.repositories.base import chunks
+from agentstore.states import COMPLETE, INCOMPLETE, STREAMING
 from agentstore.unit import Unit
-
-COMPLETE, STREAMING, INCOMPLETE = "complete", "streaming", "incomplete"
 
 
 def with_what_has_come(unit: Unit, records: Sequence[MessageRecord]) -> list[MessageRecord]:
@@ -44,6 +43,9 @@ def with_what_has_come(unit: Unit, records: Sequence[MessageRecord]) -> list[Mes
         status = record.status
         if status == STREAMING and latest.get(record.id, record.created_at) < oldest:
             status = INCOMPLETE
-        return replace(record, status=status, content="".join(pieces.get(record.id, ())))
+        if isinstance(record.content, list):
+            return replace(record, status=status)
+        text = "".join([record.content or "", *pieces.get(record.id, ())])
+        return replace(record, status=status, content=text)
 
     return [as_it_is(record) for record in records]

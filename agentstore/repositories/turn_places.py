@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Dialect, asc, bindparam, desc, select
+from sqlalchemy import BigInteger, Dialect, asc, bindparam, case, desc, select
 
 from agentstore import validation
 from agentstore.dialects.base import EngineDialect
@@ -18,7 +18,7 @@ from agentstore.readable import readable_text
 from agentstore.records import MessageRecord
 from agentstore.repositories.line_queries import for_each_segment, line_of
 from agentstore.repositories.lines import between, newest, require
-from agentstore.repositories.message_rows import message_columns, message_record
+from agentstore.repositories.message_rows import message_columns, message_record, message_records
 from agentstore.repositories.removal import LockedSession
 from agentstore.schema import Tables
 from agentstore.types import MAX_INTEGER
@@ -48,7 +48,7 @@ def user_messages(
     rows = statements.after.fetch(unit.connection, parameters)
     if not rows:
         require(unit, session_id, branch)
-    return [message_record(row) for row in rows]
+    return message_records(unit, rows)
 
 
 def no_turn(turn: int | None) -> NotFound:
@@ -119,25 +119,47 @@ class _Statements:
 def _statements(
     tables: Tables, dialect: EngineDialect, driver: Dialect, active: bool
 ) -> _Statements:
-    def user_messages(condition: Any, order: Any, limit: Any) -> Prepared:
+    line = line_of(tables, active=active)
+    edge = tables.messages.alias("edge")
+
+    def turn_at(end: Any) -> Any:
+        """Give the turn at the beginning, or at the end, of a segment."""
+        return (
+            select(edge.c.turn)
+            .where(
+                edge.c.session_id == bindparam("session_id"),
+                edge.c.branch == line.c.branch,
+                edge.c.seq.between(line.c.first_seq, line.c.last_seq),
+            )
+            .order_by(end(edge.c.seq))
+            .limit(1)
+            .correlate(line)
+            .scalar_subquery()
+        )
+
+    def user_messages(first: Any, last: Any, order: Any, limit: Any) -> Prepared:
+        # The turns are bounded by those of the segment: its branch may have any number of others,
+        # which the index by turns would walk past one by one.
         source, found = for_each_segment(
-            line_of(tables, active=active),
+            line,
             tables,
             dialect,
             lambda messages: messages.role == "user",
-            lambda messages: condition(messages.turn),
+            lambda messages: messages.turn >= first,
+            lambda messages: messages.turn <= last,
             order=lambda messages: order(messages.turn),
             limit=limit,
         )
         query = select(*message_columns(found)).select_from(source)
         return Prepared(query.order_by(order(found.turn)).limit(limit), driver)
 
-    def whole(name: str) -> Any:
-        return bindparam(name, type_=BigInteger)
-
+    first, last = turn_at(asc), turn_at(desc)
+    after, before, count = (
+        bindparam(name, type_=BigInteger) for name in ("after", "before", "count")
+    )
     return _Statements(
-        user_messages(lambda turn: turn > whole("after"), asc, whole("count")),
-        user_messages(lambda turn: turn < whole("before"), desc, 1),
+        user_messages(case((first > after, first), else_=after + 1), last, asc, count),
+        user_messages(first, case((last < before, last), else_=before - 1), desc, 1),
     )
 
 

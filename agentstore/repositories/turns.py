@@ -15,7 +15,7 @@ from agentstore.records import MessageRecord, Page, TurnMessages, TurnRecord, Tu
 from agentstore.repositories.base import Repository, reads, reads_snapshot
 from agentstore.repositories.line_queries import line_of, shown_by
 from agentstore.repositories.lines import between, require
-from agentstore.repositories.message_rows import message_record
+from agentstore.repositories.message_rows import message_records
 from agentstore.repositories.turn_places import (
     find_messages,
     last_user_message,
@@ -88,7 +88,7 @@ class Turns(Repository):
         more = len(begun) > limit
         high = begun[limit].seq - 1 if more else MAX_INTEGER
         rows = between(self.unit, session_id, low, high, branch=branch)
-        records = (record for record in map(message_record, rows) if record.turn >= first)
+        records = (r for r in message_records(self.unit, rows) if r.turn >= first)
         grouped = groupby(records, key=lambda message: message.turn)
         turns = tuple(TurnMessages(number, tuple(messages)) for number, messages in grouped)
         return Page(turns, cursors.make([begun[limit].turn]) if more else None)
