@@ -145,6 +145,8 @@ class AsyncSessions(AsyncRepository[Sessions]):
     get = lift(Sessions.get)
     find = lift(Sessions.find)
     restore = lift(Sessions.restore)
+    state_dict = lift(Sessions.state_dict)
+    load_state_dict = lift(Sessions.load_state_dict)
     list = lift(Sessions.list)
     walk = lift(Sessions.walk)
     count = lift(Sessions.count)

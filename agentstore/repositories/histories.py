@@ -31,12 +31,16 @@ assistant message with up to four parallel calls is then found without a second 
 class History:
     """What is read of a session: a branch, the active one if it has no name, and which messages
     of it, all of them if nothing filters them.
+
+    Attributes:
+        whole: Whether the active branch is whole in itself, where that is known.
     """
 
     unit: Unit
     session_id: str
     branch: str | None
     marks: MarkFilter | None
+    whole: bool | None = None
 
     def last(self, limit: int | None, *, keep_tool_calls: bool) -> list[MessageRecord]:
         """Give the last messages, the oldest of them first; None means all.
@@ -55,14 +59,16 @@ class History:
 
     def _newest(self, count: int) -> list[MessageRecord]:
         if self.marks is None:
-            rows = newest(self.unit, self.session_id, count, branch=self.branch)
+            rows = newest(self.unit, self.session_id, count, branch=self.branch, whole=self.whole)
         else:
             rows = newest_marked(self.unit, self.session_id, count, self.marks, self.branch)
         return message_records(self.unit, rows[::-1])
 
     def _between(self, first: int, last: int) -> list[MessageRecord]:
         if self.marks is None:
-            rows = between(self.unit, self.session_id, first, last, branch=self.branch)
+            rows = between(
+                self.unit, self.session_id, first, last, branch=self.branch, whole=self.whole
+            )
         else:
             rows = marked_between(self.unit, self.session_id, first, last, self.marks, self.branch)
         return message_records(self.unit, rows)

@@ -74,6 +74,7 @@ def newest(
     *,
     branch: str | None = None,
     through: int = MAX_INTEGER,
+    whole: bool | None = None,
 ) -> Rows:
     """Read the newest messages of a line, the newest first.
 
@@ -83,13 +84,15 @@ def newest(
         count: How many at most.
         branch: The branch's name; None for the active one.
         through: Leave out what has a larger sequence number.
+        whole: Whether the active branch is whole in itself, if the caller knows: it is one
+            statement then, whichever it is.
 
     Raises:
         NotFound: There is no such session, or no such branch in it.
     """
     statements = _statements(unit.tables, unit.dialect, unit.connection.dialect, branch is None)
     parameters = {SESSION_ID: session_id, "name": branch, "count": count, "through": through}
-    return _read(unit, statements.newest_of_whole, statements.newest, parameters)
+    return _read(unit, statements.newest_of_whole, statements.newest, parameters, whole)
 
 
 def between(
@@ -99,24 +102,33 @@ def between(
     last_seq: int = MAX_INTEGER,
     *,
     branch: str | None = None,
+    whole: bool | None = None,
 ) -> Rows:
     """Read all messages of a line between two sequence numbers, both included, in their order.
+
+    The other arguments are those of ``newest``.
 
     Raises:
         NotFound: There is no such session, or no such branch in it.
     """
     statements = _statements(unit.tables, unit.dialect, unit.connection.dialect, branch is None)
     parameters = {SESSION_ID: session_id, "name": branch, "first": first_seq, "last": last_seq}
-    return _read(unit, statements.between_of_whole, statements.between, parameters)
+    return _read(unit, statements.between_of_whole, statements.between, parameters, whole)
 
 
 def _read(
-    unit: Unit, of_whole: Prepared | None, of_segments: Prepared, parameters: dict[str, Any]
+    unit: Unit,
+    of_whole: Prepared | None,
+    of_segments: Prepared,
+    parameters: dict[str, Any],
+    whole: bool | None,
 ) -> Rows:
-    if of_whole is not None and (rows := of_whole.fetch(unit.connection, parameters)):
-        return rows
+    if of_whole is not None and whole is not False:
+        rows = of_whole.fetch(unit.connection, parameters)
+        if rows or whole:
+            return rows
     rows = of_segments.fetch(unit.connection, parameters)
-    if not rows:
+    if not rows and whole is None:
         require(unit, parameters[SESSION_ID], parameters["name"])
     return rows
 

@@ -8,9 +8,10 @@ from typing import Any
 from sqlalchemy import Select, and_
 
 from agentstore.errors import LimitOutOfRange, NotFound
-from agentstore.records import RestoredSession
-from agentstore.repositories.messages import Messages
+from agentstore.records import MessageRecord, RestoredSession
+from agentstore.repositories.histories import History
 from agentstore.repositories.session_rows import select_session, session_record
+from agentstore.repositories.summaries import select_summary
 from agentstore.schema import Tables
 from agentstore.unit import Unit
 
@@ -28,23 +29,26 @@ def restored(unit: Unit, session_id: str, limit: int | None) -> RestoredSession:
     row = unit.connection.execute(_query(unit.tables), {"session_id": session_id}).first()
     if row is None:
         raise NotFound("session", session_id)
-    wanted = row.message_count and limit != 0
-    history = Messages(unit).history(session_id, limit) if wanted else ()
+    history: list[MessageRecord] = []
+    if row.message_count and limit != 0:
+        of_branch = History(unit, session_id, None, None, whole=row.tip is None)
+        history = of_branch.last(limit, keep_tool_calls=True)
     return RestoredSession(session_record(row), row.branch_name, tuple(history), row.summary)
 
 
 @lru_cache(maxsize=64)
 def _query(tables: Tables) -> Select[Any]:
-    sessions, branches, summaries = tables.sessions, tables.branches, tables["summaries"]
+    sessions, branches = tables.sessions, tables.branches
     branch = and_(
         branches.c.session_id == sessions.c.id, branches.c.number == sessions.c.active_branch
     )
-    summary = and_(
-        summaries.c.session_id == sessions.c.id, summaries.c.branch == sessions.c.active_branch
-    )
+    summary = select_summary(tables, active=True).with_only_columns(tables.summaries.c.content)
     return (
         select_session(tables)
-        .add_columns(branches.c.name.label("branch_name"), summaries.c.content.label("summary"))
+        .add_columns(
+            sessions.c.tip,
+            branches.c.name.label("branch_name"),
+            summary.scalar_subquery().label("summary"),
+        )
         .join(branches, branch)
-        .outerjoin(summaries, summary)
     )

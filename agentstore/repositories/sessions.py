@@ -40,6 +40,7 @@ from agentstore.repositories.base import (
 )
 from agentstore.repositories.messages import Messages
 from agentstore.repositories.ownership import delete_owned
+from agentstore.repositories.reconnecting import load_state_dict, state_dict
 from agentstore.repositories.restoring import restored
 from agentstore.repositories.session_rows import find_session, select_sessions, session_record
 from agentstore.repositories.steps import Steps, in_steps
@@ -159,6 +160,31 @@ class Sessions(Repository):
             LimitOutOfRange: The limit is negative or not a whole number.
         """
         return restored(self.unit, session_id, limit)
+
+    @reads
+    def state_dict(self, session_id: str) -> dict[str, Any]:
+        """Give what is needed to find the session again, and no message: a small JSON object
+        with its id, its user's and the name of its active branch.
+
+        Raises:
+            NotFound: There is no such session.
+        """
+        return state_dict(self.unit, session_id)
+
+    @writes
+    def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> SessionRecord:
+        """Go back to the session of a ``state_dict``, and to the branch that was active then.
+
+        Args:
+            state: What ``state_dict`` gave, perhaps in another process.
+            strict: Whether it must be just that, and the branch be there still. Otherwise other
+                keys are ignored, and so is a branch that is gone.
+
+        Raises:
+            NotFound: There is no such session of that user, or, if strict, no such branch.
+            InvalidInput: It is no such object.
+        """
+        return self.get(load_state_dict(self.unit, state, strict=strict))
 
     @reads
     def list(
@@ -371,7 +397,7 @@ class Sessions(Repository):
         active meanwhile stays: whether it has expired is decided under a lock on it, and one that
         somebody else is writing to is passed over.
 
-        Works in transactions of up to ``batch_size`` sessions and 1,000 rows, so that writers
+        Works in transactions of up to ``batch_size`` sessions and 500 rows, so that writers
         wait for none of them long. A session with more rows ends in the first transaction of its
         own: from then on ``get`` and ``find`` do not find it, its history is empty, and messages
         for it are refused with NotFound; its rows go in the following ones. Any number of
