@@ -31,8 +31,9 @@ from agentstore.repositories.steps import Step, Steps
 from agentstore.states import NO_BRANCH
 from agentstore.unit import Unit
 
-ROWS = 1_000
-"""Rows that one transaction deletes at most, besides blobs that nobody attaches any more."""
+ROWS = 500
+"""Rows that one transaction deletes at most, besides blobs that nobody attaches any more: some
+40 ms for which SQLite's other writers wait, most of it for the search index of messages."""
 
 _FIRST_OF_ALL = datetime(1970, 1, 1, tzinfo=UTC)
 """When a closed session expires, so that it is found whatever the clock says later."""

@@ -353,6 +353,26 @@ def test_who_uses_a_session_that_is_being_deleted_in_pieces_hears_that_it_is_gon
     assert "messages" not in rest
 
 
+def test_branches_that_show_each_others_messages_go_in_pieces_too(timed, clock, monkeypatch):
+    monkeypatch.setattr(expiry, "ROWS", 7)
+    session = grown(timed, timed.sessions.create(ttl=HOUR).id, 20)
+    for n in range(4):
+        timed.branches.create(session, name=f"idea {n}")
+        grown(timed, session, 6)
+    for step in range(12):
+        values = {"messages": [{"n": n} for n in range(step)]}
+        timed.checkpoints.put("thread", values, session_id=session)
+    assert timed.sessions.restore(session).branch == "idea 3"
+    before = rows_of(timed)
+    clock.now += HOUR
+    report = timed.sessions.delete_expired()
+    assert report.sessions == (session,)
+    after = rows_of(timed)
+    lost = {name: before[name] - after.get(name, 0) for name in before}
+    assert report.rows == {name: count for name, count in lost.items() if count}
+    assert {"branch_segments", "checkpoint_values", "messages"} <= report.rows.keys()
+
+
 def test_a_session_that_is_being_deleted_in_pieces_can_be_deleted_at_once(
     place, timed, clock, monkeypatch
 ):
