@@ -284,6 +284,7 @@ class Messages(Streams):
             LimitOutOfRange: The limit is over the maximum.
         """
         check_limit(limit)
+        validation.optional_text("branch", branch)
         cursors = Cursors("messages", session_id, branch)
         through = MAX_INTEGER if before is None else cursors.read(before, 1)[0] - 1
         rows = newest(self.unit, session_id, limit + 1, branch=branch, through=through)

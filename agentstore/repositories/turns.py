@@ -10,6 +10,7 @@ from itertools import groupby
 
 from sqlalchemy import bindparam, func, select
 
+from agentstore import validation
 from agentstore.paging import Cursors, check_limit
 from agentstore.records import MessageRecord, Page, TurnMessages, TurnRecord, TurnToolUse
 from agentstore.repositories.base import Repository, reads, reads_snapshot
@@ -52,6 +53,7 @@ class Turns(Repository):
             NotFound: There is no such session or branch.
         """
         check_limit(limit)
+        validation.optional_text("branch", branch)
         cursors = Cursors("turns", session_id, branch)
         after = 0 if cursor is None else cursors.read(cursor, 1)[0]
         found = user_messages(self.unit, session_id, branch, after, limit + 1)
@@ -79,6 +81,7 @@ class Turns(Repository):
             NotFound: There is no such session or branch.
         """
         check_limit(limit)
+        validation.optional_text("branch", branch)
         cursors = Cursors("messages by turn", session_id, branch)
         first = 0 if cursor is None else cursors.read(cursor, 1)[0]
         begun = user_messages(self.unit, session_id, branch, max(0, first - 1), limit + 1)
@@ -151,6 +154,7 @@ class Turns(Repository):
             InvalidInput: The text is empty.
         """
         check_limit(limit)
+        validation.optional_text("branch", branch)
         wanted = wanted_text("text", text)
         cursors = Cursors("turns by text", session_id, branch, text)
         after = 0 if cursor is None else cursors.read(cursor, 1)[0]

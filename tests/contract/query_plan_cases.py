@@ -27,6 +27,8 @@ MESSAGES, OTHERS = 12_000, 5_000
 NOW = datetime.now(UTC)
 LIVE = "live"
 """A session and a thread that are made by calls, so that all of their rows agree."""
+FORKED = "forked"
+"""A session with branches, made by calls too; the active one shows messages of others."""
 
 
 def is_rare(n: int) -> bool:
@@ -115,6 +117,7 @@ ROWS: dict[str, tuple[int, Columns]] = {
             "status": rarely("paused", "active", "completed"),
             "activity": lambda n: n,
             "active_branch": always(0),
+            "tip": always(None),
             "last_branch": always(0),
             "last_seq": always(MESSAGES),
             "message_count": always(MESSAGES),
@@ -133,6 +136,19 @@ ROWS: dict[str, tuple[int, Columns]] = {
             "number": always(0),
             "name": always("main"),
             "parent": always(None),
+            "tip": always(None),
+            "gone": always(False),
+        },
+    ),
+    "branch_segments": (
+        OTHERS,
+        {
+            "session_id": numbered("session", SESSIONS),
+            "number": lambda n: n + 1,
+            "branch": lambda n: n // SESSIONS + 1,
+            "first_seq": always(1),
+            "last_seq": always(MESSAGES),
+            "previous": always(None),
         },
     ),
     "messages": (
@@ -313,6 +329,7 @@ def fill(store: Store) -> None:
             connection.execute(text(f"SELECT setval('activity', {10 * SESSIONS})"))
     store.search.reindex()
     a_session(store, LIVE)
+    a_forked_session(store, FORKED, turns=100)
     parts = [{"role": "user", "content": "hello"}]
     for step in range(20):
         store.checkpoints.put(
@@ -411,6 +428,46 @@ def a_session(store: Store, id: str | None = None) -> str:
     session = store.sessions.create("user-7", id=id)
     store.messages.save_many(session.id, [{"role": "user", "content": "hello"}] * 3)
     return session.id
+
+
+def a_forked_session(store: Store, id: str | None = None, *, turns: int = 4) -> str:
+    """Make a session whose branch ``a`` grew from main, and the active one, ``b``, from that."""
+    session = store.sessions.create("user-7", id=id)
+    for name in (None, "a", "b"):
+        if name:
+            store.branches.create(session.id, after_turn=turns // 2, name=name)
+        calls = [{"id": f"call of {name}", "name": "x"}]
+        store.messages.save_many(
+            session.id,
+            [
+                {"role": "user", "content": "hello"},
+                {"role": "assistant", "tool_calls": calls},
+                {"role": "assistant", "content": "well"},
+            ]
+            * turns,
+        )
+    return session.id
+
+
+def a_forked_session_with_a_far_call(store: Store) -> str:
+    session = a_forked_session(store)
+    store.messages.save_many(session, [{"role": "assistant"}] * 9)
+    store.messages.save(session, "tool", "done", tool_call_id="call of None")
+    return session
+
+
+def a_branch_without_its_own(store: Store) -> str:
+    session = a_forked_session(store)
+    store.branches.create(session)
+    return session
+
+
+def forked(name: str, /, *more: Any, **options: Any) -> dict[str, Prepare]:
+    """Call a method on a new session with branches."""
+    label = ", ".join(["forked", *options])
+    return also(
+        label, lambda store: partial(method(store, name), a_forked_session(store), *more, **options)
+    )
 
 
 def a_paused_session(store: Store) -> str:
@@ -576,19 +633,51 @@ CASES: dict[str, dict[str, Prepare]] = {
     "messages.find_by_tool": listing("messages.find_by_tool", "session-0", "rare"),
     "messages.history": call("messages.history", "session-0", 50)
     | also("all", lambda s: partial(s.messages.history, "session-0", None))
-    | also("far calls", lambda s: partial(s.messages.history, far_calls(s), 1)),
-    "messages.page": listing("messages.page", "session-0", cursor="before"),
-    "messages.pop": on_a_new(a_session, "messages.pop"),
+    | also("far calls", lambda s: partial(s.messages.history, far_calls(s), 1))
+    | also("forked", lambda s: partial(s.messages.history, FORKED, 50))
+    | also("forked, all", lambda s: partial(s.messages.history, FORKED, None))
+    | also("branch", lambda s: partial(s.messages.history, FORKED, 50, branch="a"))
+    | also("branch, all", lambda s: partial(s.messages.history, FORKED, None, branch="a"))
+    | also(
+        "forked, far calls",
+        lambda s: partial(s.messages.history, a_forked_session_with_a_far_call(s), 1),
+    ),
+    "messages.page": listing("messages.page", "session-0", cursor="before")
+    | also(
+        "forked",
+        lambda s: listing("messages.page", FORKED, branch="a", cursor="before")["branch"](s),
+    ),
+    "messages.pop": on_a_new(a_session, "messages.pop")
+    | forked("messages.pop")
+    | also("inherited", lambda s: partial(s.messages.pop, a_branch_without_its_own(s))),
     "messages.delete": on_a_new(messages_of_a_new_session, "messages.delete")
     | also(
         "session_id",
         lambda s: partial(s.messages.delete, messages_of_a_new_session(s), session_id="session-7"),
     ),
-    "messages.clear": on_a_new(a_session, "messages.clear"),
+    "messages.clear": on_a_new(a_session, "messages.clear") | forked("messages.clear"),
     "messages.search": listing(
         "messages.search", "rare word", user_id="user-7", session_id="session-0", **WINDOW
     )
     | also("recent", lambda s: partial(s.messages.search, "usual words", order="recent")),
+    "branches.create": forked("branches.create")
+    | forked("branches.create", from_turn=3)
+    | forked("branches.create", after_turn=3, name="new")
+    | forked("branches.create", containing="hello", branch="a")
+    | on_a_new(a_session, "branches.create", from_turn=2),
+    "branches.get": call("branches.get", FORKED, "a"),
+    "branches.active": call("branches.active", FORKED),
+    "branches.list": listing("branches.list", FORKED),
+    "branches.switch": forked("branches.switch", "a"),
+    "branches.rename": forked("branches.rename", "a", "other"),
+    "branches.delete": forked("branches.delete", "a") | forked("branches.delete", "b", force=True),
+    "branches.compact": forked("branches.compact", "in short", to_turn=3)
+    | forked("branches.compact", "in short", from_turn=2, to_turn=3, branch="a", keep_as="new"),
+    "branches.turns": listing("branches.turns", FORKED, branch="a")
+    | also("whole", lambda s: listing("branches.turns", "session-0")[""](s)),
+    "branches.by_turn": listing("branches.by_turn", FORKED, branch="a"),
+    "branches.tool_usage": each("branches.tool_usage", FORKED, branch="a"),
+    "branches.find_turns": listing("branches.find_turns", FORKED, "hello", branch="a"),
     "attachments.add": call("attachments.add", "message-7", b"new", "text/plain")
     | also("again", lambda s: partial(s.attachments.add, "message-7", b"new", "text/plain")),
     "attachments.get": call("attachments.get", "attachment-7"),

@@ -17,6 +17,7 @@ from agentstore import AgentStoreError, AsyncStore, Store, repositories
 from agentstore.errors import (
     AlreadyExists,
     AttachmentTooLarge,
+    BranchInUse,
     DatabaseCorrupt,
     DatabaseReadOnly,
     DatabaseUnreachable,
@@ -84,6 +85,7 @@ PLAUSIBLE = {
     "messages": [{"role": "user", "content": SECRET}],
     "tokens": 1,
     "turn": 0,
+    "to_turn": 1,
     "branch": 0,
     "fence": 1,
     "data": SECRET.encode(),
@@ -421,6 +423,10 @@ LISTS: dict[str, Callable[..., object]] = {
     "tasks of a queue": lambda s, x, **a: s.tasks.list(queue="default", **a),
     "attachments": lambda s, x, **a: s.attachments.list(x.message, **a),
     "attachments of a session": lambda s, x, **a: s.attachments.list_of_session(x.session, **a),
+    "branches": lambda s, x, **a: s.branches.list(x.session, **a),
+    "turns": lambda s, x, **a: s.branches.turns(x.session, **a),
+    "messages by turn": lambda s, x, **a: s.branches.by_turn(x.session, **a),
+    "turns by text": lambda s, x, **a: s.branches.find_turns(x.session, "x", **a),
 }
 
 
@@ -721,6 +727,187 @@ def rows_about_messages() -> list[Row]:
     ]
 
 
+TAKES_A_BRANCH: dict[str, Callable[[Any, Any, Any], object]] = {
+    "to read": lambda s, x, v: s.messages.history(x.session, branch=v),
+    "to read all of": lambda s, x, v: s.messages.history(x.session, None, branch=v),
+    "to read nothing of": lambda s, x, v: s.messages.history(x.session, 0, branch=v),
+    "to page through": lambda s, x, v: s.messages.page(x.session, branch=v),
+    "to get": lambda s, x, v: s.branches.get(x.session, v),
+    "to switch to": lambda s, x, v: s.branches.switch(x.session, v),
+    "to rename": lambda s, x, v: s.branches.rename(x.session, v, "new"),
+    "to delete": lambda s, x, v: s.branches.delete(x.session, v),
+    "to grow from": lambda s, x, v: s.branches.create(x.session, branch=v),
+    "to compact": lambda s, x, v: s.branches.compact(x.session, SECRET, to_turn=1, branch=v),
+    "of turns": lambda s, x, v: s.branches.turns(x.session, branch=v),
+    "by turn": lambda s, x, v: s.branches.by_turn(x.session, branch=v),
+    "of tools": lambda s, x, v: s.branches.tool_usage(x.session, branch=v),
+    "to find turns on": lambda s, x, v: s.branches.find_turns(x.session, SECRET, branch=v),
+}
+
+NAMES_A_BRANCH: dict[str, Callable[[Any, Any, Any], object]] = {
+    "a new branch": lambda s, x, v: s.branches.create(x.session, name=v),
+    "a branch's new name": lambda s, x, v: s.branches.rename(x.branched, "side", v),
+    "a branch to keep as": lambda s, x, v: s.branches.compact(
+        x.session, SECRET, from_turn=0, to_turn=1, keep_as=v
+    ),
+}
+
+TAKES_A_TURN: dict[str, Callable[[Any, Any, Any], object]] = {
+    "to branch before": lambda s, x, v: s.branches.create(x.session, from_turn=v),
+    "to branch after": lambda s, x, v: s.branches.create(x.session, after_turn=v),
+    "to compact from": lambda s, x, v: s.branches.compact(
+        x.session, SECRET, from_turn=v, to_turn=2**62
+    ),
+    "to compact to": lambda s, x, v: s.branches.compact(x.session, SECRET, from_turn=0, to_turn=v),
+}
+
+
+def rows_about_branches() -> list[Row]:
+    rows = [
+        Row(f"a branch {place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), error, word)
+        for place, f in TAKES_A_BRANCH.items()
+        for kind, v, error, word in (
+            ("not there", "nowhere", NotFound, "branches.list() shows"),
+            ("a lone surrogate", LONE, NotFound, "branches.list() shows"),
+            ("a number", 5, InvalidInput, "must be a str"),
+            ("bytes", b"main", InvalidInput, "must be a str"),
+        )
+    ]
+    rows += [
+        Row(f"{place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), error, word)
+        for place, f in NAMES_A_BRANCH.items()
+        for kind, v, error, word in (
+            ("empty", "", InvalidInput, "is empty"),
+            ("too long", "x" * 256, InvalidInput, "up to 255"),
+            ("a number", 5, InvalidInput, "must be a str"),
+            ("taken", "main", AlreadyExists, "exists already"),
+        )
+    ]
+    rows += [
+        Row(f"a turn {place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), error, word)
+        for place, f in TAKES_A_TURN.items()
+        for kind, v, error, word in (
+            ("negative", -1, InvalidInput, "from 0"),
+            ("a bool", True, InvalidInput, "int"),
+            ("a str", "1", InvalidInput, "int"),
+            ("over 64 bits", 2**64, InvalidInput, "from 0"),
+        )
+    ]
+    given: list[tuple[str, Callable[[Any, Any], object], type[AgentStoreError], str]] = [
+        (
+            "a turn to branch before that is not there",
+            lambda s, x: s.branches.create(x.session, from_turn=9),
+            NotFound,
+            "branches.turns() lists",
+        ),
+        (
+            "a turn to branch after that is not there",
+            lambda s, x: s.branches.create(x.session, after_turn=2**62),
+            NotFound,
+            "branches.turns() lists",
+        ),
+        (
+            "a text to branch at that nobody said",
+            lambda s, x: s.branches.create(x.session, containing=SECRET),
+            NotFound,
+            "branches.turns() lists",
+        ),
+        (
+            "a text to branch at that is empty",
+            lambda s, x: s.branches.create(x.session, containing=""),
+            InvalidInput,
+            "containing is empty",
+        ),
+        (
+            "a text to branch at that is a number",
+            lambda s, x: s.branches.create(x.session, containing=5),
+            InvalidInput,
+            "must be a str",
+        ),
+        (
+            "two places to branch at",
+            lambda s, x: s.branches.create(x.session, from_turn=0, containing=SECRET),
+            InvalidInput,
+            "only one of",
+        ),
+        (
+            "a text to find turns by that is empty",
+            lambda s, x: s.branches.find_turns(x.session, ""),
+            InvalidInput,
+            "text is empty",
+        ),
+        (
+            "a text to find turns by that is a list",
+            lambda s, x: s.branches.find_turns(x.session, [SECRET]),
+            InvalidInput,
+            "must be a str",
+        ),
+        (
+            "the active branch to delete",
+            lambda s, x: s.branches.delete(x.branched, "side"),
+            BranchInUse,
+            "force=True",
+        ),
+        (
+            "main to delete",
+            lambda s, x: s.branches.delete(x.branched, "main", force=True),
+            InvalidInput,
+            "messages.clear",
+        ),
+        (
+            "main to rename",
+            lambda s, x: s.branches.rename(x.branched, "main", "first"),
+            InvalidInput,
+            "main keeps its name",
+        ),
+        (
+            "a force that is a word",
+            lambda s, x: s.branches.delete(x.branched, "side", force="yes"),
+            InvalidInput,
+            "force",
+        ),
+        (
+            "turns to compact that are not there",
+            lambda s, x: s.branches.compact(x.session, SECRET, from_turn=7, to_turn=9),
+            NotFound,
+            "branches.turns() lists",
+        ),
+        (
+            "turns to compact that end before they begin",
+            lambda s, x: s.branches.compact(x.session, SECRET, from_turn=2, to_turn=1),
+            InvalidInput,
+            "before from_turn",
+        ),
+        (
+            "a summary by a user",
+            lambda s, x: s.branches.compact(x.session, SECRET, from_turn=0, to_turn=1, role="user"),
+            InvalidInput,
+            "system, developer, assistant",
+        ),
+        (
+            "a summary that is a list",
+            lambda s, x: s.branches.compact(x.session, [SECRET], from_turn=0, to_turn=1),
+            InvalidInput,
+            "must be a str",
+        ),
+        (
+            "a summary of a negative number of tokens",
+            lambda s, x: s.branches.compact(
+                x.session, SECRET, from_turn=0, to_turn=1, token_count=-1
+            ),
+            InvalidInput,
+            "from 0",
+        ),
+        (
+            "a place to page from of another branch",
+            lambda s, x: s.messages.page(x.session, before=x.cursors["side"]),
+            InvalidCursor,
+            "next_cursor",
+        ),
+    ]
+    return [*rows, *(Row(*row) for row in given)]
+
+
 def rows_about_what_is_there() -> list[Row]:
     def log(message_id: Any) -> Callable[[Any, Any], object]:
         return lambda s, x: s.tool_logs.log(
@@ -843,6 +1030,7 @@ ROWS = [
     *rows_about_lists(),
     *rows_about_texts(),
     *rows_about_messages(),
+    *rows_about_branches(),
     *rows_about_what_is_there(),
 ]
 
@@ -864,8 +1052,13 @@ def scene(store: Any) -> SimpleNamespace:
         store.tool_logs.log(session, "search")
     running, pending = (store.tasks.create(session, "mail").id for _ in range(2))
     store.tasks.start(running)
+    branched = store.sessions.create(user).id
+    store.messages.save_many(branched, [{"role": "user", "content": "hello"}] * 2)
+    for name in ("main 2", "side"):
+        store.branches.create(branched, from_turn=2, name=name, branch="main")
     found = SimpleNamespace(
         user=user,
+        branched=branched,
         session=session,
         waiting=waiting,
         message=saved[0],
@@ -876,6 +1069,7 @@ def scene(store: Any) -> SimpleNamespace:
     found.cursors = {
         "users": store.users.list(limit=1).next_cursor,
         "tasks": store.tasks.list(limit=1).next_cursor,
+        "side": store.messages.page(branched, branch="main", limit=1).next_cursor,
     }
     assert None not in found.cursors.values()
     return found
@@ -949,6 +1143,7 @@ def everything(store: Any) -> list[Any]:
         [store.messages.history(session.id) for session in sessions],
         store.tool_logs.list().items,
         store.tasks.list().items,
+        [store.branches.list(session.id) for session in sessions],
     ]
 
 

@@ -50,6 +50,28 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("tasks.requeue(kind)", "walks past tasks.kind*"): "the dead of one queue, in batches",
     ("tasks.list(session_id, queue)", "sorts: pk DESC"): "the tasks of one session",
     ("tool_logs.list(session_id, tool, *", "*"): "three filters: the engine takes one index",
+    ("*", "sorts: line*"): "the segments of one line",
+    ("branches.active()", "sorts: branches.parent"): "the branches of one session",
+    **{
+        (call, sorts): "what is read of each segment, in its order, is put in one"
+        for call in (
+            "branches.*",
+            "messages.history(*forked*",
+            "messages.history(branch*",
+            "messages.page(forked)",
+            "messages.pop(*",
+            "messages.clear(*",
+            "messages.delete(*",
+        )
+        for sorts in (
+            "sorts: USE TEMP B-TREE FOR ORDER BY",
+            "sorts: found.seq DESC",
+            "sorts: messages.seq",
+            "sorts: found.turn*",
+        )
+    },
+    ("branches.list()", "sorts: USE TEMP B-TREE FOR GROUP BY"): "the messages that it counts",
+    ("branches.tool_usage(*", "sorts*"): "the calls that it counts",
 }
 """What is forgiven, by the call and by what is found, and why."""
 
@@ -246,3 +268,21 @@ def test_every_call_sends_something(filled):
 
 def test_nothing_that_grows_is_read_in_full_or_sorted(filled):
     assert forgiven(filled.complaints()) == {}
+
+
+def test_turns_are_looked_up_between_those_of_a_segment_and_not_to_the_end_of_its_branch(filled):
+    sent = [s for s in filled.sent if s.label == "branches.turns(branch)" and "edge" in s.sql]
+    assert sent
+    asked = "EXPLAIN QUERY PLAN" if filled.engine == "sqlite" else "EXPLAIN"
+    with filled.store._engine.connect() as connection:
+        if filled.engine == "postgresql":
+            connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        for one in sent:
+            rows = connection.exec_driver_sql(f"{asked} {one.sql}", one.parameters).all()
+            plan = [str(row[-1]) for row in rows]
+            by_turn = [n for n, line in enumerate(plan) if "branch_turn" in line]
+            assert by_turn
+            for n in by_turn:
+                found = plan[n] if filled.engine == "sqlite" else plan[n + 1]
+                assert re.search(r"turn >=.*turn <=|turn>.*turn<", found), plan
+        connection.rollback()

@@ -18,6 +18,8 @@ def furnish(store, name):
     ]
     store.tool_logs.log(session.id, "search", message_id=messages[1].id, elapsed_ms=1)
     store.tasks.create(session.id, "mail")
+    store.branches.create(session.id, from_turn=1, name="side")
+    store.branches.switch(session.id, "main")
     store.users.consume_quota(user.id, 10)
     return user.id, session.id, [message.id for message in messages]
 
@@ -36,6 +38,11 @@ def everything(store, user_id, session_id):
         store.tool_logs.list(session_id=session_id),
         store.tool_logs.stats(session_id=session_id),
         store.tasks.list(session_id=session_id),
+        store.branches.list(session_id),
+        store.branches.by_turn(session_id),
+        store.branches.tool_usage(session_id),
+        store.branches.find_turns(session_id, "same"),
+        store.messages.history(session_id, branch="side"),
     ]
 
 
@@ -60,6 +67,14 @@ def test_each_sees_and_counts_only_what_is_theirs(store):
         assert log.message_id == message_ids[1]
         [task] = store.tasks.list(session_id=session_id)
         assert task.session_id == session_id
+        assert [(b.name, b.messages) for b in store.branches.list(session_id)] == [
+            ("main", 3),
+            ("side", 0),
+        ]
+        [turn] = store.branches.find_turns(session_id, "SAME")
+        assert turn.message_id == message_ids[0]
+        [used] = store.branches.tool_usage(session_id)
+        assert (used.turn, used.tool, used.calls) == (1, "search", 1)
         counters = store.sessions.verify(session_id)
         assert (counters.counted, counters.agree) == ((3, 2, 1), True)
         sessions, messages, tokens, cost, [tool] = statistics(store, user_id)
@@ -94,6 +109,12 @@ def test_what_one_does_never_changes_what_is_anothers(store):
         lambda: sessions.complete(bobs),
         lambda: store.users.consume_quota(bob, 90),
         lambda: store.users.update(bob, name="Robert", email=None, preferences={"a": 1}),
+        lambda: store.branches.compact(bobs, "in short", to_turn=1, keep_as="whole"),
+        lambda: store.branches.rename(bobs, "side", "other"),
+        lambda: store.branches.switch(bobs, "other"),
+        lambda: messages.save(bobs, "user", "same"),
+        lambda: store.branches.create(bobs, name="side"),
+        lambda: store.branches.delete(bobs, "other"),
         lambda: messages.clear(bobs),
         lambda: sessions.delete(bobs),
         lambda: store.users.delete(bob),
@@ -136,5 +157,8 @@ def test_somebody_who_is_not_there_has_nothing(store):
     assert store.tool_logs.list(session_id="nowhere").items == ()
     assert store.tool_logs.stats(session_id="nowhere") == ()
     assert store.tasks.list(session_id="nowhere").items == ()
+    for read in (store.branches.list, store.branches.turns, store.branches.tool_usage):
+        with pytest.raises(NotFound):
+            read("nowhere")
     with pytest.raises(NotFound):
         store.usage.stats("nobody")

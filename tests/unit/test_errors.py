@@ -81,6 +81,11 @@ EXAMPLES = [
         ("'m1' is not in the session 's1'", "Pass the id"),
     ),
     Example(
+        errors.BranchInUse("s1", "draft"),
+        {"session_id": "s1", "name": "draft"},
+        ("'draft' of session 's1' is the active one", "Switch to another", "force=True"),
+    ),
+    Example(
         errors.IllegalTransition("session", "s1", "active", "active", {"paused", "failed"}),
         {
             "kind": "session",
