@@ -1,0 +1,972 @@
+"""A conversation can go on in several ways, and none of them knows of the others."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import Engine, event, select
+
+from agentstore import Store
+from agentstore.errors import (
+    AlreadyExists,
+    BranchInUse,
+    InvalidCursor,
+    InvalidInput,
+    LimitOutOfRange,
+    NotFound,
+)
+from agentstore.schema import PLAIN, tables
+from tests.conftest import VERSIONS
+
+
+def talk(store, session, *texts):
+    """Save a question and an answer for each text; give all that was saved."""
+    saved = []
+    for text in texts:
+        saved.append(store.messages.save(session.id, "user", text))
+        saved.append(store.messages.save(session.id, "assistant", f"answer to {text}"))
+    return saved
+
+
+def calling(call_id, tool="search"):
+    calls = [{"id": call_id, "function": {"name": tool}}]
+    return {"role": "assistant", "tool_calls": calls}
+
+
+def result(call_id):
+    return {"role": "tool", "content": f"result of {call_id}", "tool_call_id": call_id}
+
+
+def shown(store, session, branch=None):
+    return [m.content for m in store.messages.history(session.id, None, branch=branch)]
+
+
+def names(store, session):
+    return [branch.name for branch in store.branches.list(session.id)]
+
+
+def numbers(page):
+    return [turn.number for turn in page]
+
+
+@contextmanager
+def statements():
+    """Collect what any engine is sent meanwhile, with the values that it is sent."""
+    sent = []
+
+    def note(_connection, _cursor, statement, parameters, _context, many):
+        sent.append((statement, parameters if many else [parameters]))
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        yield sent
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+
+
+# --- Turns ---------------------------------------------------------------------------------------
+
+
+def test_a_turn_is_a_user_message_and_all_that_follows_it_and_turn_0_is_what_precedes(
+    store, session
+):
+    before = store.messages.save_many(session.id, [{"role": "system", "content": "be kind"}] * 2)
+    asked = talk(store, session, "one", "two")
+    more = store.messages.save_many(session.id, [calling("c"), result("c")])
+    assert [m.turn for m in [*before, *asked, *more]] == [0, 0, 1, 1, 2, 2, 2, 2]
+    turns = store.branches.turns(session.id)
+    assert [(t.number, t.text, t.seq, t.can_branch) for t in turns] == [
+        (1, "one", 3, True),
+        (2, "two", 5, True),
+    ]
+    assert [t.message_id for t in turns] == [asked[0].id, asked[2].id]
+    by_turn = store.branches.by_turn(session.id)
+    assert [(t.number, list(t.messages)) for t in by_turn] == [
+        (0, before),
+        (1, asked[:2]),
+        (2, [*asked[2:], *more]),
+    ]
+
+
+def test_a_conversation_without_a_user_has_turn_0_alone(store, session):
+    saved = store.messages.save(session.id, "assistant", "hello?")
+    assert store.branches.turns(session.id).items == ()
+    (turn,) = store.branches.by_turn(session.id)
+    assert (turn.number, turn.messages) == (0, (saved,))
+    made = store.branches.create(session.id, after_turn=0)
+    assert (made.fork_turn, made.fork_seq) == (0, 1)
+    assert shown(store, session) == ["hello?"]
+
+
+def test_turns_are_paged_in_their_order_on_the_branch_that_is_named(store, session):
+    talk(store, session, *"abcde")
+    store.branches.create(session.id, from_turn=3, name="other")
+    talk(store, session, "x", "y")
+    for read in (store.branches.turns, store.branches.by_turn):
+        for branch, found in (("main", [1, 2, 3, 4, 5]), ("other", [1, 2, 3, 4])):
+            seen, cursor = [], None
+            while True:
+                page = read(session.id, branch=branch, limit=2, cursor=cursor)
+                assert len(page) <= 2
+                seen += numbers(page)
+                cursor = page.next_cursor
+                if cursor is None:
+                    break
+            assert seen == found
+        first = read(session.id, branch="main", limit=2)
+        with pytest.raises(InvalidCursor):
+            read(session.id, branch="other", limit=2, cursor=first.next_cursor)
+        with pytest.raises(LimitOutOfRange):
+            read(session.id, limit=0)
+
+
+def test_a_page_of_turns_does_not_begin_again_if_what_was_left_is_deleted_meanwhile(store, session):
+    saved = talk(store, session, "a", "b", "c")
+    page = store.branches.by_turn(session.id, limit=2)
+    assert numbers(page) == [1, 2]
+    store.messages.delete([saved[4].id])
+    (left,) = store.branches.by_turn(session.id, limit=2, cursor=page.next_cursor)
+    assert (left.number, left.messages) == (3, (saved[5],))
+    store.messages.delete([saved[5].id])
+    assert store.branches.by_turn(session.id, limit=2, cursor=page.next_cursor).items == ()
+
+
+def test_calls_of_tools_are_counted_by_turn_and_only_on_the_branch(store, session):
+    store.messages.save_many(session.id, [calling("0", "early")])
+    for tool in ("search", "Ask", "search"):
+        talk(store, session, tool)
+        store.messages.save_many(session.id, [calling(tool, tool), calling(f"{tool} 2", "search")])
+    store.branches.create(session.id, from_turn=2, name="other")
+    talk(store, session, "anew")
+    store.messages.save_many(session.id, [calling("x", "shell")])
+
+    def used(**branch):
+        return [(u.turn, u.tool, u.calls) for u in store.branches.tool_usage(session.id, **branch)]
+
+    assert used() == [(0, "early", 1), (1, "search", 2), (2, "shell", 1)]
+    assert used(branch="main") == [
+        (0, "early", 1),
+        (1, "search", 2),
+        (2, "Ask", 1),
+        (2, "search", 1),
+        (3, "search", 2),
+    ]
+    assert store.branches.tool_usage(store.sessions.create().id) == []
+
+
+SAID = [
+    "Wie groß ist die Straße?",
+    "100% sure about file_name C:\\temp",
+    "İstanbul'da hava nasıl?",
+    "Ὀδυσσεύς",
+    "北京天气晴朗",
+    "café",
+    "МОСКВА",
+]
+
+FINDS = [
+    ("STRASSE", [1]),
+    ("straẞe", [1]),
+    ("GROẞ", [1]),
+    ("%", [2]),
+    ("100% SURE", [2]),
+    ("_", [2]),
+    ("file_NAME", [2]),
+    ("fileXname", []),
+    ("\\", [2]),
+    ("\\t", [2]),
+    ("İSTANBUL", [3]),
+    ("i̇stanbul", [3]),
+    ("'", [3]),
+    ("ὈΔΥΣΣΕΎΣ", [4]),
+    ("σσεύς", [4]),
+    ("ΣΣΕΎΣ", [4]),
+    ("天气", [5]),
+    ("气晴", [5]),
+    ("CAFE\u0301", [6]),
+    ("CAFÉ", [6]),
+    ("caf", [6]),
+    ("москва", [7]),
+    ("?", [1, 3]),
+    ("nowhere", []),
+    ("answer", []),
+]
+
+
+def test_turns_are_found_by_what_the_user_said_in_any_case_and_script_every_sign_as_itself(
+    store, session, subtests
+):
+    talk(store, session, *SAID)
+    for text, found in FINDS:
+        with subtests.test(text=text):
+            assert numbers(store.branches.find_turns(session.id, text)) == found
+            if not found:
+                with pytest.raises(NotFound):
+                    store.branches.create(session.id, containing=text)
+                continue
+            made = store.branches.create(session.id, containing=text, name="found")
+            assert made.fork_turn == found[0] - 1
+            assert numbers(store.branches.turns(session.id)) == list(range(1, found[0]))
+            store.branches.delete(session.id, "found", force=True)
+
+
+def test_found_turns_are_those_of_the_branch_and_are_paged(store, session):
+    talk(store, session, "a dog", "a cat", "a dog again", "dogs")
+    store.branches.create(session.id, from_turn=3, name="other")
+    talk(store, session, "no pets", "hot dog")
+    assert numbers(store.branches.find_turns(session.id, "DOG")) == [1, 4]
+    first = store.branches.find_turns(session.id, "DOG", branch="main", limit=2)
+    assert numbers(first) == [1, 3]
+    more = {"branch": "main", "limit": 2, "cursor": first.next_cursor}
+    assert numbers(store.branches.find_turns(session.id, "DOG", **more)) == [4]
+    with pytest.raises(InvalidCursor):
+        store.branches.find_turns(session.id, "CAT", **more)
+
+
+def test_a_turn_is_found_behind_more_turns_than_are_read_at_once(store, session):
+    store.messages.save_many(session.id, [{"role": "user", "content": f"{n}"} for n in range(1100)])
+    assert numbers(store.branches.find_turns(session.id, "1099")) == [1100]
+    assert store.branches.create(session.id, containing="1098").fork_turn == 1098
+
+
+def test_content_blocks_are_searched_by_their_text(store, session):
+    blocks = [{"type": "text", "text": "see THIS"}, {"type": "image", "source": "secret"}]
+    store.messages.save(session.id, "user", blocks)
+    (turn,) = store.branches.find_turns(session.id, "see this")
+    assert "see THIS" in turn.text
+
+
+# --- Creating ------------------------------------------------------------------------------------
+
+
+def test_a_branch_begins_before_a_turn_after_it_or_with_all(store, session):
+    store.messages.save(session.id, "system", "be kind")
+    talk(store, session, "one", "two", "three")
+    everything = shown(store, session)
+    for place, count in (
+        ({"from_turn": 0}, 0),
+        ({"from_turn": 1}, 1),
+        ({"from_turn": 2}, 3),
+        ({"from_turn": 3}, 5),
+        ({"after_turn": 0}, 1),
+        ({"after_turn": 1}, 3),
+        ({"after_turn": 3}, 7),
+        ({"containing": "TWO"}, 3),
+        ({}, 7),
+    ):
+        made = store.branches.create(session.id, branch="main", **place)
+        assert made.current
+        assert (
+            made == store.branches.active(session.id) == store.branches.get(session.id, made.name)
+        )
+        assert (made.parent, made.fork_seq) == ("main", count)
+        assert shown(store, session) == everything[:count]
+        store.messages.save(session.id, "user", "anew")
+        assert shown(store, session) == [*everything[:count], "anew"]
+        assert shown(store, session, "main") == everything
+
+
+def test_a_branch_made_at_turn_1_is_empty_but_real(store, session):
+    talk(store, session, "one", "two")
+    made = store.branches.create(session.id, from_turn=1, name="anew")
+    assert (made.fork_turn, made.fork_seq, made.current) == (0, 0, True)
+    assert [(b.name, b.messages, b.turns, b.current) for b in store.branches.list(session.id)] == [
+        ("main", 4, 2, False),
+        ("anew", 0, 0, True),
+    ]
+    assert shown(store, session) == []
+    store.branches.switch(session.id, "main")
+    assert store.branches.switch(session.id, "anew").current
+    saved = store.messages.save(session.id, "user", "otherwise")
+    assert (saved.turn, saved.branch) == (1, made.number)
+    assert shown(store, session) == ["otherwise"]
+    store.branches.switch(session.id, "main")
+    assert store.branches.delete(session.id, "anew") == 1
+    assert names(store, session) == ["main"]
+    assert len(shown(store, session)) == 4
+
+
+def test_a_session_opened_again_goes_on_on_the_active_branch(place):
+    with place.open() as store:
+        session = store.sessions.create()
+        talk(store, session, "one", "two")
+        store.branches.create(session.id, from_turn=2, name="other")
+    with place.open() as store:
+        assert store.branches.active(session.id).name == "other"
+        saved = store.messages.save(session.id, "user", "two, otherwise")
+        assert saved.turn == 2
+        assert shown(store, session) == ["one", "answer to one", "two, otherwise"]
+        assert shown(store, session, "main")[2] == "two"
+    with place.open() as store:
+        assert store.sessions.restore(session.id).history[-1] == saved
+
+
+def test_branches_without_a_name_get_one_that_is_free(store, session):
+    talk(store, session, "one")
+    assert store.branches.create(session.id).name == "branch-1"
+    store.branches.create(session.id, name="branch-3")
+    made = store.branches.create(session.id)
+    assert made.name not in ("main", "branch-1", "branch-3")
+    assert len(set(names(store, session))) == 4
+
+
+def test_a_branch_can_grow_from_one_that_is_not_active(store, session):
+    talk(store, session, "one", "two")
+    store.branches.create(session.id, from_turn=2, name="a")
+    talk(store, session, "two of a")
+    store.branches.switch(session.id, "main")
+    made = store.branches.create(session.id, branch="a", after_turn=2, name="b")
+    assert (made.parent, made.fork_turn) == ("a", 2)
+    assert shown(store, session)[2:] == ["two of a", "answer to two of a"]
+
+
+def test_branches_are_listed_in_the_order_of_their_making_page_by_page(store, session):
+    talk(store, session, "one")
+    for n in range(5):
+        store.branches.create(session.id, name=f"{9 - n}")
+    seen, cursor = [], None
+    while True:
+        page = store.branches.list(session.id, limit=2, cursor=cursor)
+        seen += page
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert [b.name for b in seen] == ["main", "9", "8", "7", "6", "5"]
+    assert [b.parent for b in seen] == [None, "main", "9", "8", "7", "6"]
+    assert [b.messages for b in seen] == [2] * 6
+    assert [b.current for b in seen] == [False] * 5 + [True]
+
+
+# --- What branches share -------------------------------------------------------------------------
+
+
+def test_what_is_said_on_one_branch_is_not_heard_on_another(store, session):
+    talk(store, session, "one", "two")
+    store.branches.create(session.id, after_turn=1, name="a")
+    talk(store, session, "of a")
+    store.branches.switch(session.id, "main")
+    talk(store, session, "three")
+    store.branches.switch(session.id, "a")
+    talk(store, session, "of a, too")
+    one = ["one", "answer to one"]
+    more = ["of a", "answer to of a", "of a, too", "answer to of a, too"]
+    assert shown(store, session) == shown(store, session, "a") == [*one, *more]
+    assert shown(store, session, "main") == [
+        *one,
+        "two",
+        "answer to two",
+        "three",
+        "answer to three",
+    ]
+    history = store.messages.history(session.id, None)
+    assert [m.seq for m in history] == [1, 2, 5, 6, 9, 10]
+    assert store.messages.history(session.id, 3, branch="a") == history[-3:]
+    page = store.messages.page(session.id, branch="a", limit=4)
+    earlier = store.messages.page(session.id, branch="a", limit=4, before=page.next_cursor)
+    assert [*earlier, *page] == history
+    assert earlier.next_cursor is None
+    with pytest.raises(InvalidCursor):
+        store.messages.page(session.id, branch="main", before=page.next_cursor)
+    assert store.sessions.verify(session.id).agree
+    assert store.sessions.get(session.id).message_count == 10
+
+
+def test_taking_an_inherited_message_back_takes_it_from_one_branch_only(store, session):
+    saved = talk(store, session, "one", "two")
+    store.branches.create(session.id, name="a")
+    assert store.messages.pop(session.id) == saved[3]
+    assert store.messages.pop(session.id) == saved[2]
+    assert store.messages.history(session.id, None) == saved[:2]
+    assert store.messages.history(session.id, None, branch="main") == saved
+    assert store.messages.save(session.id, "user", "anew").turn == 2
+    store.branches.switch(session.id, "main")
+    assert store.messages.pop(session.id) == saved[3]
+    assert store.messages.find(saved[3].id) is None
+    assert store.sessions.get(session.id).message_count == 4
+    assert store.sessions.verify(session.id).agree
+
+
+def test_a_parent_that_takes_back_what_its_branch_shows_leaves_it_there(store, session):
+    saved = talk(store, session, "one")
+    store.branches.create(session.id, name="a")
+    store.branches.switch(session.id, "main")
+    for message in reversed(saved):
+        assert store.messages.pop(session.id) == message
+    assert store.messages.pop(session.id) is None
+    assert store.messages.history(session.id, None, branch="a") == saved
+    again = store.messages.save(session.id, "user", "begun anew")
+    assert (again.seq, again.turn) == (3, 1)
+    assert shown(store, session) == ["begun anew"]
+    assert store.messages.history(session.id, None, branch="a") == saved
+
+
+def test_deleting_by_ids_and_clearing_reach_every_branch(store, session):
+    saved = talk(store, session, "one", "two")
+    store.branches.create(session.id, after_turn=1, name="a")
+    own = talk(store, session, "of a")
+    assert store.messages.delete([saved[0].id, own[1].id, saved[0].id]) == 2
+    assert store.messages.history(session.id, None) == [saved[1], own[0]]
+    assert store.messages.history(session.id, None, branch="main") == saved[1:]
+    assert store.messages.clear(session.id) == 4
+    assert names(store, session) == ["main", "a"]
+    assert shown(store, session) == shown(store, session, "main") == []
+    assert store.branches.active(session.id).name == "a"
+    saved = talk(store, session, "after all")
+    assert store.messages.history(session.id, None, branch="a") == saved
+    assert shown(store, session, "main") == []
+
+
+def test_money_that_deleted_messages_cost_is_counted_off(store, session):
+    store.messages.save(session.id, "user", "dear", cost="1.5", token_count=7)
+    dear = store.messages.save(session.id, "assistant", "dearer", cost="2.25", token_count=9)
+    store.branches.create(session.id, from_turn=1, name="a")
+    store.messages.save(session.id, "user", "cheap", cost="0.25")
+    assert store.messages.delete([dear.id]) == 1
+    assert store.messages.pop(session.id).content == "cheap"
+    found = store.sessions.get(session.id)
+    assert (found.message_count, found.total_tokens, str(found.total_cost.normalize())) == (
+        1,
+        7,
+        "1.5",
+    )
+    assert store.sessions.verify(session.id).agree
+
+
+def test_a_result_keeps_its_call_though_that_was_made_before_the_fork(store, session):
+    saved = store.messages.save_many(
+        session.id, [{"role": "user"}, calling("c0"), *[{"role": "assistant"}] * 9]
+    )
+    store.branches.create(session.id, name="a")
+    answer = store.messages.save_many(session.id, [result("c0")])
+    assert store.messages.history(session.id, 1) == [*saved[1:], *answer]
+    assert store.messages.history(session.id, 1, branch="a") == [*saved[1:], *answer]
+    assert store.messages.history(session.id, 1, keep_tool_calls=False) == answer
+    assert store.messages.history(session.id, 1, branch="main") == saved[-1:]
+
+
+def test_a_call_whose_id_another_branch_uses_later_is_still_the_branchs_own(store, session):
+    saved = store.messages.save_many(
+        session.id, [{"role": "user"}, calling("c0"), *[{"role": "assistant"}] * 9]
+    )
+    store.branches.create(session.id, name="a")
+    store.branches.switch(session.id, "main")
+    store.messages.save_many(session.id, [calling("c0"), result("c0")] * 40)
+    store.branches.switch(session.id, "a")
+    answer = store.messages.save_many(session.id, [result("c0")])
+    with statements() as sent:
+        assert store.messages.history(session.id, 1) == [*saved[1:], *answer]
+    selects = [statement for statement, _ in sent if "FROM" in statement.upper()]
+    assert len(selects) <= 5  # and not one for each time that the other branch used the id
+    assert store.messages.history(session.id, 1, branch="a") == [*saved[1:], *answer]
+
+
+# --- Switching, renaming, deleting ---------------------------------------------------------------
+
+
+def test_switching_goes_on_with_the_turns_of_that_branch(store, session):
+    talk(store, session, "one", "two", "three")
+    store.branches.create(session.id, from_turn=2, name="a")
+    assert store.messages.save(session.id, "user", "two").turn == 2
+    assert store.branches.switch(session.id, "main").current
+    assert store.messages.save(session.id, "user", "four").turn == 4
+    assert not store.branches.get(session.id, "a").current
+    store.branches.switch(session.id, "a")
+    assert store.messages.save(session.id, "assistant", "yes?").turn == 2
+    with pytest.raises(NotFound) as caught:
+        store.branches.switch(session.id, "nowhere")
+    assert (caught.value.kind, caught.value.key) == ("branch", "nowhere")
+    assert store.branches.active(session.id).name == "a"
+
+
+def test_a_branch_is_renamed_and_main_is_not(store, session):
+    talk(store, session, "one")
+    store.branches.create(session.id, name="a")
+    store.branches.create(session.id, name="b")
+    assert store.branches.rename(session.id, "a", "c").name == "c"
+    assert names(store, session) == ["main", "c", "b"]
+    assert store.branches.get(session.id, "b").parent == "c"
+    assert store.branches.rename(session.id, "c", "c").name == "c"
+    for name, new_name, error in (
+        ("c", "b", AlreadyExists),
+        ("c", "main", AlreadyExists),
+        ("main", "first", InvalidInput),
+        ("a", "d", NotFound),
+        ("c", "", InvalidInput),
+    ):
+        with pytest.raises(error):
+            store.branches.rename(session.id, name, new_name)
+    assert names(store, session) == ["main", "c", "b"]
+    assert store.branches.create(session.id, name="a").name == "a"
+
+
+def test_a_name_can_be_used_again_after_its_branch_was_deleted(store, session):
+    talk(store, session, "one")
+    first = store.branches.create(session.id, name="a")
+    talk(store, session, "of the first")
+    store.branches.switch(session.id, "main")
+    assert store.branches.delete(session.id, "a") == 2
+    second = store.branches.create(session.id, name="a")
+    assert second.number > first.number
+    assert shown(store, session) == ["one", "answer to one"]
+
+
+def test_the_active_branch_is_deleted_by_force_alone_and_its_parent_goes_on(store, session):
+    talk(store, session, "one")
+    store.branches.create(session.id, name="a")
+    talk(store, session, "of a")
+    store.branches.create(session.id, from_turn=1, name="b")
+    with pytest.raises(BranchInUse, match="Switch to another") as caught:
+        store.branches.delete(session.id, "b")
+    assert (caught.value.session_id, caught.value.name) == (session.id, "b")
+    store.branches.delete(session.id, "b", force=True)
+    assert store.branches.active(session.id).name == "a"
+    store.branches.create(session.id, name="c")
+    store.branches.delete(session.id, "a")
+    assert store.branches.get(session.id, "c").parent is None
+    store.branches.delete(session.id, "c", force=True)
+    assert store.branches.active(session.id).name == "main"
+    assert store.messages.save(session.id, "user", "next").turn == 2
+    with pytest.raises(InvalidInput, match=r"messages\.clear"):
+        store.branches.delete(session.id, "main", force=True)
+    with pytest.raises(NotFound):
+        store.branches.delete(session.id, "a")
+
+
+def test_branches_that_grew_from_a_deleted_one_go_on_showing_what_they_did(store, session):
+    talk(store, session, "one")
+    store.branches.create(session.id, name="a")
+    of_a = talk(store, session, "of a", "not shared")
+    store.branches.create(session.id, after_turn=2, name="b")
+    of_b = talk(store, session, "of b")
+    assert store.branches.delete(session.id, "a") == 2
+    assert names(store, session) == ["main", "b"]
+    assert store.messages.history(session.id, None)[2:] == [*of_a[:2], *of_b]
+    assert store.branches.get(session.id, "b").parent is None
+    store.branches.create(session.id, name="c")
+    assert store.branches.delete(session.id, "b") == 0
+    assert store.messages.history(session.id, None)[2:] == [*of_a[:2], *of_b]
+    assert store.branches.delete(session.id, "c", force=True) == 4
+    assert store.usage.totals().rows["branch_segments"] == 0
+    assert store.usage.totals().rows["branches"] == 1
+    assert store.sessions.verify(session.id).agree
+
+
+# --- Compaction ----------------------------------------------------------------------------------
+
+
+def rows_of(place, name):
+    """Give the rows of a table, whoever wrote them."""
+    with Store(place.url) as store, store._engine.connect() as connection:
+        return sorted(connection.execute(select(tables(PLAIN)[name])), key=repr)
+
+
+def test_compaction_tells_one_branch_shorter_and_leaves_others_and_usage(place, store, session):
+    saved = talk(store, session, "one", "two", "three")
+    for turn in (1, 2, 3):
+        store.usage.record(session.id, turn=turn, input_tokens=turn, model="small", cost=1)
+    store.branches.create(session.id, after_turn=2, name="a")
+    of_a = talk(store, session, "of a")
+    store.usage.record(session.id, input_tokens=7, model="small", cost=1)
+    used = rows_of(place, "turn_usage")
+    told = store.branches.compact(session.id, "in short", to_turn=2, token_count=5)
+    assert (told.role, told.content, told.token_count, told.turn) == ("system", "in short", 5, 2)
+    assert told.metadata == {"summary_of": {"from_turn": 1, "to_turn": 2, "messages": 4}}
+    assert store.messages.history(session.id, None) == [told, *of_a]
+    assert store.messages.history(session.id, 2) == of_a
+    assert store.messages.history(session.id, None, branch="main") == saved
+    assert numbers(store.branches.turns(session.id)) == [3]
+    assert numbers(store.branches.by_turn(session.id)) == [2, 3]
+    assert rows_of(place, "turn_usage") == used
+    assert len(used) == 4
+    assert store.sessions.get(session.id).total_tokens == 5
+    assert store.sessions.verify(session.id).agree
+
+
+def test_a_branch_made_of_a_compacted_one_shows_the_summary(store, session):
+    talk(store, session, "one", "two", "three")
+    told = store.branches.compact(session.id, "in short", to_turn=2)
+    store.branches.create(session.id, from_turn=3, name="a")
+    assert store.messages.history(session.id, None) == [told]
+    store.branches.switch(session.id, "main")
+    store.branches.delete(session.id, "a")
+    assert shown(store, session) == ["in short", "three", "answer to three"]
+    with pytest.raises(NotFound):
+        store.branches.create(session.id, from_turn=2)
+
+
+def test_what_was_replaced_is_deleted_unless_a_branch_keeps_it(store, session):
+    saved = talk(store, session, "one", "two", "three")
+    told = store.branches.compact(session.id, "1-2", to_turn=2, keep_as="whole")
+    assert store.branches.active(session.id).name == "main"
+    assert store.messages.history(session.id, None, branch="whole") == saved
+    assert store.messages.history(session.id, None) == [told, *saved[4:]]
+    again = store.branches.compact(session.id, "1-3", to_turn=3, role="assistant")
+    assert again.metadata["summary_of"] == {"from_turn": 2, "to_turn": 3, "messages": 3}
+    assert store.messages.find(told.id) is None
+    assert store.messages.history(session.id, None) == [again]
+    assert store.messages.history(session.id, None, branch="whole") == saved
+    store.branches.delete(session.id, "whole")
+    assert [store.messages.find(m.id) for m in saved] == [None] * 6
+    assert store.sessions.verify(session.id).stored[0] == 1
+
+
+def test_a_stretch_in_the_middle_or_turn_0_can_be_replaced_on_a_branch_that_is_not_active(
+    store, session
+):
+    saved = store.messages.save_many(session.id, [{"role": "system", "content": "be kind"}])
+    saved += talk(store, session, "one", "two", "three")
+    store.branches.create(session.id, from_turn=1, name="a")
+    told = store.branches.compact(session.id, "2", from_turn=2, to_turn=2, branch="main")
+    main = [*saved[:3], told, *saved[5:]]
+    assert store.messages.history(session.id, None, branch="main") == main
+    assert shown(store, session) == ["be kind"]
+    first = store.branches.compact(session.id, "0", from_turn=0, to_turn=0, branch="main")
+    main[0] = first
+    assert store.messages.history(session.id, None, branch="main") == main
+    assert shown(store, session) == ["be kind"]
+    store.branches.switch(session.id, "main")
+    assert store.messages.save(session.id, "user", "four").turn == 4
+
+
+def test_a_compaction_that_cannot_be_done_changes_nothing(store, session):
+    saved = talk(store, session, "one", "two")
+    compact = store.branches.compact
+    for options, error in (
+        ({"to_turn": 9, "from_turn": 3}, NotFound),
+        ({"to_turn": 0, "from_turn": 0}, NotFound),
+        ({"to_turn": 1, "from_turn": 2}, InvalidInput),
+        ({"to_turn": 1, "role": "user"}, InvalidInput),
+        ({"to_turn": 1, "role": "tool"}, InvalidInput),
+        ({"to_turn": 1, "keep_as": "main"}, AlreadyExists),
+        ({"to_turn": 1, "branch": "nowhere"}, NotFound),
+        ({"to_turn": 1, "token_count": -1}, InvalidInput),
+    ):
+        with pytest.raises(error):
+            compact(session.id, "in short", **options)
+    assert store.messages.history(session.id, None) == saved
+    assert names(store, session) == ["main"]
+
+
+def test_taking_a_summary_back_leaves_nothing_of_it(store, session):
+    saved = talk(store, session, "one", "two")
+    for take_back in (
+        lambda _: store.messages.pop(session.id),
+        lambda told: store.messages.delete([told.id]),
+    ):
+        told = store.branches.compact(session.id, "2", from_turn=2, to_turn=2)
+        take_back(told)
+        assert store.messages.history(session.id, None) == saved[:2]
+        assert store.usage.totals().rows["branches"] == 1
+        talk(store, session, "two again")
+
+
+# --- Errors --------------------------------------------------------------------------------------
+
+
+def test_errors_say_what_is_missing_or_taken(store, session):
+    talk(store, session, "one")
+    store.branches.create(session.id, name="a")
+    branches = store.branches
+    for call, kind, key in (
+        (lambda: branches.create(session.id, from_turn=9), "turn", 9),
+        (lambda: branches.create(session.id, after_turn=9), "turn", 9),
+        (lambda: branches.create(session.id, containing="nowhere"), "turn", None),
+        (lambda: branches.create(session.id, branch="nowhere"), "branch", "nowhere"),
+        (lambda: branches.create("nowhere"), "session", "nowhere"),
+        (lambda: branches.get(session.id, "nowhere"), "branch", "nowhere"),
+        (lambda: branches.get("nowhere", "main"), "session", "nowhere"),
+        (lambda: branches.active("nowhere"), "session", "nowhere"),
+        (lambda: branches.list("nowhere"), "session", "nowhere"),
+        (lambda: branches.turns(session.id, branch="nowhere"), "branch", "nowhere"),
+        (lambda: branches.by_turn(session.id, branch="nowhere"), "branch", "nowhere"),
+        (lambda: branches.tool_usage(session.id, branch="nowhere"), "branch", "nowhere"),
+        (lambda: branches.find_turns(session.id, "x", branch="nowhere"), "branch", "nowhere"),
+        (lambda: store.messages.history(session.id, branch="nowhere"), "branch", "nowhere"),
+        (lambda: store.messages.history(session.id, 0, branch="nowhere"), "branch", "nowhere"),
+        (lambda: store.messages.page(session.id, branch="nowhere"), "branch", "nowhere"),
+    ):
+        with pytest.raises(NotFound) as caught:
+            call()
+        assert (caught.value.kind, caught.value.key) == (kind, key)
+    with pytest.raises(AlreadyExists) as taken:
+        branches.create(session.id, name="a")
+    assert (taken.value.kind, taken.value.key) == ("branch", "a")
+    with pytest.raises(InvalidInput, match="only one of"):
+        branches.create(session.id, from_turn=1, after_turn=1)
+    assert names(store, session) == ["main", "a"]
+
+
+def test_a_branch_that_is_gone_has_no_name_any_more(place, store, session):
+    talk(store, session, "one")
+    store.branches.create(session.id, name="a")
+    talk(store, session, "of a")
+    store.branches.create(session.id, name="b")
+    store.branches.delete(session.id, "a")
+    (gone,) = [row.name for row in rows_of(place, "branches") if row.gone]
+    assert names(store, session) == ["main", "b"]
+    calls = (
+        store.branches.get,
+        store.branches.switch,
+        store.branches.delete,
+        lambda id, name: store.branches.create(id, branch=name),
+        lambda id, name: store.branches.turns(id, branch=name),
+        lambda id, name: store.messages.history(id, branch=name),
+    )
+    for name in ("a", gone):
+        for call in calls:
+            with pytest.raises(NotFound):
+                call(session.id, name)
+
+
+# --- Transactions and scope ----------------------------------------------------------------------
+
+
+def test_a_transaction_that_raises_leaves_no_branch(place, store, session):
+    saved = talk(store, session, "one", "two")
+    before = [rows_of(place, name) for name in ("branches", "branch_segments", "sessions")]
+    with pytest.raises(RuntimeError, match="mine"), store.transaction() as tx:
+        tx.branches.create(session.id, from_turn=2, name="a")
+        tx.messages.save(session.id, "user", "of a")
+        tx.branches.compact(session.id, "in short", to_turn=1, keep_as="b")
+        assert [b.name for b in tx.branches.list(session.id)] == ["main", "a", "b"]
+        raise RuntimeError("mine")
+    assert names(store, session) == ["main"]
+    assert store.messages.history(session.id, None) == saved
+    assert [rows_of(place, name) for name in ("branches", "branch_segments", "sessions")] == before
+    with store.transaction() as tx:
+        with pytest.raises(AlreadyExists):
+            tx.branches.create(session.id, name="main")
+        tx.branches.create(session.id, from_turn=2, name="a")
+    assert shown(store, session) == ["one", "answer to one"]
+
+
+def test_another_sessions_branch_of_the_same_name_is_not_touched(store):
+    mine, theirs = store.sessions.create(), store.sessions.create()
+    for session in (mine, theirs):
+        talk(store, session, "one", "two")
+        store.branches.create(session.id, from_turn=2, name="a")
+        talk(store, session, "two of a", "three of a")
+
+    def theirs_now():
+        return (
+            store.branches.list(theirs.id),
+            store.branches.by_turn(theirs.id),
+            store.messages.history(theirs.id, None, branch="main"),
+            store.sessions.verify(theirs.id),
+            store.branches.find_turns(theirs.id, "o"),
+        )
+
+    before = theirs_now()
+    branches = store.branches
+    for call in (
+        lambda: branches.create(mine.id, from_turn=3, name="b"),
+        lambda: branches.compact(mine.id, "in short", to_turn=2, branch="a"),
+        lambda: branches.rename(mine.id, "a", "c"),
+        lambda: branches.switch(mine.id, "main"),
+        lambda: store.messages.pop(mine.id),
+        lambda: branches.delete(mine.id, "c"),
+        lambda: branches.delete(mine.id, "b"),
+        lambda: branches.create(mine.id, name="a"),
+        lambda: store.messages.clear(mine.id),
+        lambda: store.sessions.delete(mine.id),
+    ):
+        call()
+        assert theirs_now() == before
+
+
+def test_a_session_with_branches_can_be_deleted_with_all_that_they_share(place, store, session):
+    talk(store, session, "one", "two")
+    for n in range(4):
+        store.branches.create(session.id, after_turn=1, name=f"{n}")
+        talk(store, session, "more")
+    store.branches.delete(session.id, "1")
+    store.branches.compact(session.id, "in short", to_turn=1)
+    receipt = store.sessions.delete(session.id)
+    assert receipt.rows["branches"] >= 5
+    assert not any(rows_of(place, name) for name in ("branches", "branch_segments", "messages"))
+
+
+# --- Several at once -----------------------------------------------------------------------------
+
+
+def at_once(*works):
+    """Call functions in threads that begin together; give what they give."""
+    together = threading.Barrier(len(works))
+
+    def begin(work):
+        together.wait(30)
+        return work()
+
+    with ThreadPoolExecutor(len(works)) as executor:
+        return list(executor.map(begin, works))
+
+
+def test_creators_at_once_get_a_branch_each(store, session):
+    talk(store, session, "one", "two")
+    made = at_once(*[lambda: store.branches.create(session.id, from_turn=2, branch="main")] * 6)
+    assert len({branch.number for branch in made}) == len({branch.name for branch in made}) == 6
+    assert {branch.parent for branch in made} == {"main"}
+    listed = store.branches.list(session.id)
+    assert {b.name for b in listed} == {"main", *(b.name for b in made)}
+    assert [b.messages for b in listed] == [4] + [2] * 6
+    assert sum(branch.current for branch in listed) == 1
+
+
+def test_of_those_who_want_one_name_at_once_one_gets_it(store, session):
+    talk(store, session, "one")
+
+    def create():
+        try:
+            return store.branches.create(session.id, name="a").name
+        except AlreadyExists as error:
+            return error.kind
+
+    assert Counter(at_once(*[create] * 5)) == {"a": 1, "branch": 4}
+    assert names(store, session) == ["main", "a"]
+
+
+def test_who_saves_beside_who_branches_loses_nothing_and_lands_on_the_branch_that_is_active(
+    store, session
+):
+    talk(store, session, "one")
+
+    def save(number):
+        return [
+            store.messages.save(session.id, ("user", "assistant")[n % 2], f"{number} {n}")
+            for n in range(12)
+        ]
+
+    def branch():
+        return [store.branches.create(session.id, after_turn=1).number for _ in range(5)]
+
+    def go_back():
+        for _ in range(5):
+            store.branches.switch(session.id, "main")
+
+    *saved, made, _ = at_once(lambda: save(1), lambda: save(2), lambda: save(3), branch, go_back)
+    written = [message for messages in saved for message in messages]
+    assert len({message.seq for message in written}) == len(written) == 36
+    common = store.messages.history(session.id, None, branch="main")[:2]
+    found = []
+    for listed in store.branches.list(session.id):
+        line = store.messages.history(session.id, None, branch=listed.name)
+        assert [m.seq for m in line] == sorted(m.seq for m in line)
+        assert [m.turn for m in line] == sorted(m.turn for m in line)
+        users = [m.turn for m in line if m.role == "user"]
+        assert len(users) == len(set(users))
+        own = [m for m in line if m.branch == listed.number and m not in common]
+        assert all(m in written for m in own)
+        found += own
+    assert sorted(m.id for m in found) == sorted(m.id for m in written)
+    assert len(store.branches.list(session.id)) == 1 + len(made)
+    assert store.sessions.verify(session.id).agree
+
+
+def test_who_takes_back_beside_who_branches_leaves_what_the_branch_shows(store, session):
+    talk(store, session, *"abcdef")
+
+    def take_back():
+        return [store.messages.pop(session.id) for _ in range(8)]
+
+    def branch():
+        for _ in range(8):
+            made = store.branches.create(session.id)
+            store.branches.switch(session.id, "main")
+            assert shown(store, session, made.name) is not None
+
+    at_once(take_back, branch)
+    for listed in store.branches.list(session.id):
+        line = store.messages.history(session.id, None, branch=listed.name)
+        assert [m.seq for m in line] == list(range(1, len(line) + 1))
+        assert len(line) == listed.messages
+    assert store.sessions.verify(session.id).agree
+
+
+# --- Costs ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def one_store(request, servers, sqlite_template, tmp_path):
+    """A store on each engine, whose statements can be counted: no other thread sends any."""
+    if request.param == "sqlite":
+        shutil.copy(sqlite_template, tmp_path / "test.db")
+        with Store(f"sqlite:///{tmp_path / 'test.db'}") as opened:
+            yield opened
+        return
+    url = servers.new_database(VERSIONS[0])
+    with Store(url) as opened:
+        yield opened
+    servers.drop(VERSIONS[0], url)
+
+
+def of(sent, *words):
+    return [statement for statement, _ in sent if statement.split()[0].upper() in words]
+
+
+def test_a_history_is_one_statement_and_two_where_the_branch_shows_messages_of_others(one_store):
+    store = one_store
+    session = store.sessions.create()
+    talk(store, session, *"abcdefgh")
+    for n in range(5):
+        for branch, limit, count in (("main", 3, 1), ("main", None, 1), (None, 3, 2)):
+            with statements() as sent:
+                store.messages.history(session.id, limit, branch=branch)
+            assert len(of(sent, "SELECT", "WITH")) == (1 if n == 0 and branch is None else count)
+        store.branches.create(session.id, after_turn=2 + n)
+        talk(store, session, "more")
+    store.branches.create(session.id, from_turn=1)
+    talk(store, session, "anew")
+    with statements() as sent:
+        assert len(store.messages.history(session.id, 3)) == 2
+    assert len(of(sent, "SELECT", "WITH")) == 1
+
+
+def test_creating_a_branch_costs_the_same_however_long_the_conversation_is(one_store):
+    store, costs = one_store, []
+    for length in (20, 2_000):
+        session = store.sessions.create()
+        said = [{"role": "user", "content": f"{n}"} for n in range(length)]
+        store.messages.save_many(session.id, said)
+        store.branches.create(session.id, after_turn=length - 3, name="grown")
+        cost = []
+        for place in (
+            {"from_turn": 1},
+            {"from_turn": length // 2},
+            {"after_turn": length // 2},
+            {"branch": "grown"},
+            {"from_turn": length - 4, "branch": "grown"},
+            {},
+        ):
+            store.branches.switch(session.id, "main")
+            before = store.usage.totals().rows
+            with statements() as sent:
+                store.branches.create(session.id, **place)
+            after = store.usage.totals().rows
+            added = {name: after[name] - before[name] for name in after}
+            assert added.pop("branches") == 1
+            assert added.pop("branch_segments") <= 2
+            assert not any(added.values())
+            written = [values for text, many in sent if "INSERT" in text for values in many]
+            assert sum(len(str(values)) for values in written) < 1_000
+            cost.append((len(sent), after["branch_segments"] - before["branch_segments"]))
+        costs.append(cost)
+    assert costs[0] == costs[1]
+
+
+def test_what_a_branch_shows_does_not_cost_more_segments_than_where_it_forks(one_store):
+    store = one_store
+    session = store.sessions.create()
+    talk(store, session, "one")
+    for n in range(10):
+        store.branches.create(session.id, name=f"{n}")
+        talk(store, session, f"of {n}")
+    assert store.usage.totals().rows["branch_segments"] == 20
+    for n in range(9):
+        store.branches.delete(session.id, f"{n}")
+    assert len(shown(store, session)) == 22
+    assert store.usage.totals().rows["branch_segments"] == 11
