@@ -39,7 +39,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("sessions.delete()", "sorts*"): "what is deleted is locked in one order",
     ("attachments.delete(with*", "sorts*"): "what is deleted is locked in one order",
     ("sessions.delete_expired(*", "sorts*"): "what goes is locked, and goes, in one order",
-    ("sessions.restore(*", "sorts: grew_from*"): "the few branches that one grew from",
+    ("sessions.restore(*", "sorts*"): "the few branches that one grew from",
     ("users.find_by_preference()", "sorts*"): "the users who share a preference are put in order",
     ("checkpoints.threads(*", "sorts*"): "the threads of one user's session",
     ("tasks.*_many()", "sorts: pk"): "a batch is locked in one order",
