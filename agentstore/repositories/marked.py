@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import (
     CTE,
     BigInteger,
+    BindParameter,
     ColumnElement,
     Dialect,
     Select,
@@ -182,7 +183,7 @@ def _passes(tables: Tables, messages: Any, shape: MarkFilter) -> list[ColumnElem
     marks = tables.message_marks.c
     has = select(marks.message_id).where(
         marks.session_id == bindparam("session_id"),
-        marks.mark.in_([bindparam(f"wanted_{n}") for n in range(len(shape.wanted))]),
+        marks.mark.in_(_given("wanted", len(shape.wanted), marks.mark)),
     )
     return [messages.id.in_(has), *lacks]
 
@@ -193,6 +194,11 @@ def _lacks(tables: Tables, messages: Any, shape: MarkFilter) -> list[ColumnEleme
     marks = tables.message_marks.alias("unwanted")
     has = exists().where(
         marks.c.message_id == messages.id,
-        marks.c.mark.in_([bindparam(f"unwanted_{n}") for n in range(len(shape.unwanted))]),
+        marks.c.mark.in_(_given("unwanted", len(shape.unwanted), marks.c.mark)),
     )
     return [~has]
+
+
+def _given(name: str, count: int, mark: ColumnElement[str]) -> list[BindParameter[str]]:
+    # In a list they do not learn their type from the column.
+    return [bindparam(f"{name}_{number}", type_=mark.type) for number in range(count)]
