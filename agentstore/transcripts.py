@@ -5,8 +5,11 @@ tool_call_id, name), and usually ``id``, ``title``, ``user``, ``model`` and ``me
 goes in comes out equal, message by message and key by key, the keys in their order: keys that
 agentstore has no column for, and unusual orders, are kept beside the columns.
 
-What the format does not say is not in an export: token counts, costs, times, marks, tool logs,
-tasks. It is for conversations; a whole database is moved by copying it.
+A session that has branches is exported as its active branch tells it, and comes back as a session
+with that conversation alone.
+
+What the format does not say is not in an export: other branches, token counts, costs, times,
+marks, tool logs, tasks. It is for conversations; a whole database is moved by copying it.
 """
 
 from __future__ import annotations

@@ -54,6 +54,28 @@ def test_a_file_goes_in_and_comes_out_as_the_same_bytes(store, place, path):
     assert b"".join(transcripts.export_lines(store)) == original
 
 
+def test_a_session_with_branches_is_exported_as_its_active_branch_tells_it(store, session):
+    def exported_contents():
+        (line,) = exported(store)
+        return [message["content"] for message in line["messages"]]
+
+    for text in ("one", "two"):
+        store.messages.save(session.id, "user", text)
+        store.messages.save(session.id, "assistant", f"answer to {text}")
+    store.branches.create(session.id, from_turn=2, name="other")
+    store.messages.save(session.id, "user", "otherwise")
+    assert exported_contents() == ["one", "answer to one", "otherwise"]
+    store.branches.compact(session.id, "in short", to_turn=1)
+    assert exported_contents() == ["in short", "otherwise"]
+    lines = list(transcripts.export_lines(store))
+    store.sessions.delete(session.id)
+    transcripts.import_lines(store, lines)
+    assert exported_contents() == ["in short", "otherwise"]
+    assert [b.name for b in store.branches.list(session.id)] == ["main"]
+    store.branches.create(session.id, from_turn=1)
+    assert exported_contents() == ["in short"]
+
+
 values = st.recursive(
     st.none()
     | st.booleans()

@@ -20,6 +20,8 @@ from agentstore.errors import IllegalTransition, InvalidInput, NotFound, QuotaEx
 from agentstore.records import (
     ApiKeyRecord,
     AttachmentRecord,
+    BranchRecord,
+    CountedBranch,
     DatabaseTotals,
     DeletionReceipt,
     ExpiryReport,
@@ -32,6 +34,8 @@ from agentstore.records import (
     TaskRecord,
     ToolLogRecord,
     ToolStats,
+    TurnRecord,
+    TurnToolUse,
     UsageRecord,
     UsageSum,
     UserRecord,
@@ -97,6 +101,21 @@ def messages(store: Store) -> None:
     assert_type(store.messages.clear("s"), int)
 
 
+def branches(store: Store) -> None:
+    made = assert_type(store.branches.create("s", from_turn=2, name=None), BranchRecord)
+    assert_type(made.parent, str | None)
+    assert_type(store.branches.active("s"), BranchRecord)
+    for listed in assert_type(store.branches.list("s"), Page[CountedBranch]):
+        assert_type(listed.turns, int)
+    assert_type(store.branches.switch("s", "main"), BranchRecord)
+    assert_type(store.branches.delete("s", made.name, force=True), int)
+    assert_type(store.branches.compact("s", "in short", to_turn=3), MessageRecord)
+    assert_type(store.branches.turns("s", branch="main"), Page[TurnRecord])
+    assert_type(store.branches.by_turn("s").items[0].messages, tuple[MessageRecord, ...])
+    assert_type(store.branches.tool_usage("s"), list[TurnToolUse])
+    assert_type(store.messages.history("s", branch="main"), list[MessageRecord])
+
+
 def attachments(store: Store) -> None:
     added = assert_type(store.attachments.add("m", b"x", "text/plain"), AttachmentRecord)
     store.attachments.add("m", bytearray(b"x"), "text/plain", name=None)
@@ -157,6 +176,8 @@ async def everything_again(store: AsyncStore) -> None:
     assert_type(await store.messages.page(session.id), Page[MessageRecord])
     assert_type(await store.messages.pop(session.id), MessageRecord | None)
     assert_type(await store.messages.delete(["m"]), int)
+    assert_type(await store.branches.create("s", containing="hello"), BranchRecord)
+    assert_type(await store.branches.find_turns("s", "hello"), Page[TurnRecord])
     assert_type(await store.attachments.add("m", b"x", "text/plain"), AttachmentRecord)
     assert_type(await store.attachments.read("a"), bytes)
     assert_type(await store.tool_logs.stats(tool="search"), tuple[ToolStats, ...])
@@ -186,6 +207,9 @@ def refused(store: Store) -> None:
     store.messages.save("s", "user", on_duplicate="overwrite")  # type: ignore[arg-type]
     store.messages.save("s", "user", tokens=3)  # type: ignore[call-arg]
     store.messages.history("s", "10")  # type: ignore[arg-type]
+    store.messages.history("s", branch=0)  # type: ignore[arg-type]
+    store.branches.compact("s", "in short")  # type: ignore[call-arg]
+    store.branches.create("s", at_turn=2)  # type: ignore[call-arg]
     store.attachments.add("m", "text", "text/plain")  # type: ignore[arg-type]
     store.attachments.add("m", b"x")  # type: ignore[call-arg]
     store.tool_logs.list(since="today")  # type: ignore[arg-type]
