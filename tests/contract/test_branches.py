@@ -125,15 +125,21 @@ def test_turns_are_paged_in_their_order_on_the_branch_that_is_named(store, sessi
             read(session.id, limit=0)
 
 
-def test_a_page_of_turns_does_not_begin_again_if_what_was_left_is_deleted_meanwhile(store, session):
-    saved = talk(store, session, "a", "b", "c")
+def test_a_page_of_turns_goes_on_where_the_last_ended_whatever_is_deleted_meanwhile(store, session):
+    saved = talk(store, session, "a", "b", "c", "d")
     page = store.branches.by_turn(session.id, limit=2)
     assert numbers(page) == [1, 2]
+
+    def rest():
+        found = store.branches.by_turn(session.id, limit=2, cursor=page.next_cursor)
+        return [(turn.number, list(turn.messages)) for turn in found]
+
     store.messages.delete([saved[4].id])
-    (left,) = store.branches.by_turn(session.id, limit=2, cursor=page.next_cursor)
-    assert (left.number, left.messages) == (3, (saved[5],))
-    store.messages.delete([saved[5].id])
-    assert store.branches.by_turn(session.id, limit=2, cursor=page.next_cursor).items == ()
+    assert rest() == [(3, saved[5:6]), (4, saved[6:])]
+    store.messages.delete([saved[6].id])
+    assert rest() == [(3, saved[5:6]), (4, saved[7:])]
+    store.messages.delete([saved[5].id, saved[7].id])
+    assert rest() == []
 
 
 def test_calls_of_tools_are_counted_by_turn_and_only_on_the_branch(store, session):
@@ -391,6 +397,17 @@ def test_taking_an_inherited_message_back_takes_it_from_one_branch_only(store, s
     assert store.sessions.verify(session.id).agree
 
 
+def test_taking_back_what_is_a_branchs_own_leaves_its_segments_as_they_are(place, store, session):
+    talk(store, session, "one")
+    store.branches.create(session.id, name="a")
+    own = talk(store, session, "of a")
+    before = rows_of(place, "branch_segments")
+    assert len(before) == 2
+    assert store.messages.pop(session.id) == own[1]
+    assert rows_of(place, "branch_segments") == before
+    assert store.messages.find(own[1].id) is None
+
+
 def test_a_parent_that_takes_back_what_its_branch_shows_leaves_it_there(store, session):
     saved = talk(store, session, "one")
     store.branches.create(session.id, name="a")
@@ -457,7 +474,8 @@ def test_a_call_whose_id_another_branch_uses_later_is_still_the_branchs_own(stor
     store.branches.switch(session.id, "main")
     store.messages.save_many(session.id, [calling("c0"), result("c0")] * 40)
     store.branches.switch(session.id, "a")
-    answer = store.messages.save_many(session.id, [result("c0")])
+    said = [*[{"role": "assistant"}] * 9, result("c0")]
+    answer = store.messages.save_many(session.id, said)
     with statements() as sent:
         assert store.messages.history(session.id, 1) == [*saved[1:], *answer]
     selects = [statement for statement, _ in sent if "FROM" in statement.upper()]

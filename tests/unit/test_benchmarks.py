@@ -53,3 +53,17 @@ def test_a_quick_run_writes_every_ratio_as_json_and_names_no_place(tmp_path):
     ]
     for place in (str(ROOT), str(tmp_path)):
         assert place not in written
+
+
+def test_a_quick_run_of_the_branches_writes_each_figure_beside_its_aim(tmp_path):
+    found = tmp_path / "found.json"
+    command = [sys.executable, "-m", "benchmarks.branches", "--quick", "--engine", "sqlite"]
+    command += ["--rounds", "2", "--json", str(found)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+    lines = json.loads(found.read_text())["branches"]
+    assert [line["engine"] for line in lines] == ["sqlite"] * 3
+    assert [line["aim"] for line in lines] == [1.3, 1000, 1.5]
+    for line in lines:
+        assert 0 < line["lowest"] <= line["value"] <= line["highest"]
+        assert line["met"] is (line["value"] <= line["aim"])
