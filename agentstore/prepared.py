@@ -4,6 +4,10 @@ SQLAlchemy looks a statement up anew at each execution, by a key that it makes o
 statement, and wraps each value of a result. Here its compiler, types and connection are used as
 ever, but the text and the order of the parameters are kept, and rows come as the driver gives
 them. What such a statement cannot have: lists to expand, ``execution_options`` of its own.
+
+They go to the driver's own cursor, past SQLAlchemy's execution, whenever nobody could tell: whoever
+listens to ``before_cursor_execute`` or ``after_cursor_execute``, as tracers do, hears them all.
+Errors are those of SQLAlchemy either way.
 """
 
 from __future__ import annotations
@@ -32,13 +36,13 @@ class Prepared:
         self._bind = _binder(compiled, dialect)
         self._read = _readers(statement, dialect)
 
-    def execute(self, connection: Connection, parameters: Parameters) -> Any:
-        """Run it; give the result, whose values are the driver's own."""
-        return connection.exec_driver_sql(self._sql, self._bind(parameters))
+    def rows(self, connection: Connection, parameters: Parameters) -> list[Any]:
+        """Run it; give the rows, whose values are the driver's own."""
+        return run_sql(connection, self._sql, self._bind(parameters), fetch=True)
 
     def fetch(self, connection: Connection, parameters: Parameters) -> list[tuple[Any, ...]]:
         """Run it; give the rows, their values as the columns' types say."""
-        rows = self.execute(connection, parameters).all()
+        rows = self.rows(connection, parameters)
         if not rows:
             return []
         # By columns, not by rows: a type is looked up once, and most columns are mostly empty.
@@ -49,7 +53,48 @@ class Prepared:
 
     def execute_many(self, connection: Connection, parameters: Sequence[Parameters]) -> None:
         """Run it for each; there is no result."""
-        connection.exec_driver_sql(self._sql, list(map(self._bind, parameters)))
+        if len(parameters) == 1:
+            run_sql(connection, self._sql, self._bind(parameters[0]))
+        else:
+            run_sql(connection, self._sql, list(map(self._bind, parameters)), many=True)
+
+
+def run_sql(
+    connection: Connection,
+    sql: str,
+    parameters: Any = (),
+    *,
+    many: bool = False,
+    fetch: bool = False,
+) -> list[Any]:
+    """Run SQL as the driver takes it, in the connection's transaction; see the module.
+
+    Args:
+        connection: Where.
+        sql: The text, with the driver's own placeholders.
+        parameters: As the driver takes them; if ``many``, a list of these.
+        many: Run it once for each.
+        fetch: Give its rows.
+    """
+    heard = connection.dispatch
+    if heard.before_cursor_execute or heard.after_cursor_execute:
+        result = connection.exec_driver_sql(sql, parameters or None)
+        return list(result.all()) if fetch else []
+    if not connection.in_transaction():
+        connection.begin()
+    cursor = connection.connection.cursor()
+    try:
+        if many:
+            cursor.executemany(sql, parameters)
+        else:
+            cursor.execute(sql, parameters)
+        rows = list(cursor.fetchall()) if fetch else []
+    except BaseException as error:  # noqa: BLE001 - it is raised again, or in other words
+        # What SQLAlchemy does with whatever comes out of a driver: it knows which errors mean that
+        # the connection is lost, tells listeners, and raises its own kind of error.
+        connection._handle_dbapi_exception(error, sql, None, cursor, None)
+    cursor.close()
+    return rows
 
 
 def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], Any]:

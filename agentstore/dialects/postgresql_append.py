@@ -64,10 +64,10 @@ def append(
         parameters[f"c_{column}"] = [call[column] for call in calls]
     for column in _MARK_COLUMNS if marks else ():
         parameters[f"k_{column}"] = [mark[column] for mark in marks]
-    landed = statement.execute(connection, parameters).first()
-    if landed is None:
+    landed = statement.rows(connection, parameters)
+    if not landed:
         return None
-    last_seq, last_turn, branch = landed
+    last_seq, last_turn, branch = landed[0]
     first_seq = last_seq - session["messages"]
     first_turn = last_turn - session["users"]
     for row in rows:

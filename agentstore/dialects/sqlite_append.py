@@ -33,10 +33,10 @@ def append(
 ) -> Appended | None:
     """Append messages; see ``EngineDialect.append_messages``."""
     count, add, index, mark = _statements(tables, connection.dialect)
-    counted = count.execute(connection, session).first()
-    if counted is None:
+    counted = count.rows(connection, session)
+    if not counted:
         return None
-    last_seq, last_turn, branch = counted
+    last_seq, last_turn, branch = counted[0]
     first_seq = last_seq - session["messages"]
     first_turn = last_turn - session["users"]
     for row in rows:
