@@ -10,14 +10,14 @@ All of this happens under the session's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, exists, func, insert, or_, select, update
+from sqlalchemy import delete, exists, func, insert, or_, select, update
 
+from agentstore.repositories.base import chunks
 from agentstore.repositories.lines import Segment
 from agentstore.repositories.removal import LockedSession, remove_messages
-from agentstore.schema import Tables
 from agentstore.types import MAX_INTEGER
 from agentstore.unit import Unit
 
@@ -128,19 +128,21 @@ def release(unit: Unit, session_id: str, tip: int | None) -> None:
         tip = None if row is None else row.previous
 
 
-def remove_unseen(unit: Unit, session_id: str, stretches: Iterable[Stretch]) -> int:
+def remove_unseen(unit: Unit, session_id: str, stretches: Sequence[Stretch]) -> int:
     """Delete those messages of these stretches that no branch shows.
+
+    What others show is found by their segments, and not by asking for each message, of which a
+    stretch may have any number.
 
     Returns:
         How many were deleted.
     """
     messages = unit.tables.messages.c
-    unseen = ~_seen(unit.tables)
     return sum(
         remove_messages(
-            unit, session_id, messages.branch == branch, messages.seq.between(first, last), unseen
+            unit, session_id, messages.branch == branch, messages.seq.between(first, last)
         )
-        for branch, first, last in stretches
+        for branch, first, last in _unseen(unit, session_id, stretches)
     )
 
 
@@ -176,19 +178,30 @@ def remove_gone_branches(unit: Unit, session_id: str) -> None:
         unit.connection.execute(delete(summaries).where(*of_them))
 
 
-def _seen(tables: Tables) -> ColumnElement[bool]:
-    messages, segments, branches = tables.messages.c, tables.branch_segments.c, tables.branches.c
-    return or_(
-        exists().where(
-            segments.session_id == messages.session_id,
-            segments.branch == messages.branch,
-            segments.first_seq <= messages.seq,
-            segments.last_seq >= messages.seq,
-        ),
-        exists().where(
-            branches.session_id == messages.session_id,
-            branches.number == messages.branch,
+def _unseen(unit: Unit, session_id: str, stretches: Sequence[Stretch]) -> Iterator[Stretch]:
+    """Give what no branch shows of some stretches."""
+    segments, branches = unit.tables.branch_segments.c, unit.tables.branches.c
+    covered: dict[int, list[tuple[int, int]]] = {}
+    for numbers in chunks(sorted({branch for branch, _, _ in stretches})):
+        whole = select(branches.number).where(
+            branches.session_id == session_id,
+            branches.number.in_(numbers),
             branches.tip.is_(None),
             branches.gone.is_(False),
-        ),
-    )
+        )
+        for number in unit.connection.execute(whole).scalars():
+            covered[number] = [(1, MAX_INTEGER)]
+        shown = select(segments.branch, segments.first_seq, segments.last_seq).where(
+            segments.session_id == session_id, segments.branch.in_(numbers)
+        )
+        for branch, first, last in unit.connection.execute(shown):
+            covered.setdefault(branch, []).append((first, last))
+    for branch, first, last in stretches:
+        for low, high in sorted(covered.get(branch, ())):
+            if low > last:
+                break
+            if low > first:
+                yield branch, first, low - 1
+            first = max(first, high + 1)
+        if first <= last:
+            yield branch, first, last

@@ -905,6 +905,22 @@ def test_who_takes_back_beside_who_branches_leaves_what_the_branch_shows(store, 
     assert store.sessions.verify(session.id).agree
 
 
+def test_of_those_who_take_back_at_once_each_gets_another_message(store, session):
+    inherited = talk(store, session, *"abcd")
+    store.branches.create(session.id, name="a")
+    own = talk(store, session, *"efgh")
+
+    def take_back():
+        return [store.messages.pop(session.id) for _ in range(4)]
+
+    taken = [message for popped in at_once(*[take_back] * 4) for message in popped]
+    assert sorted(m.seq for m in taken) == [m.seq for m in [*inherited, *own]]
+    assert store.messages.history(session.id, None) == []
+    assert store.messages.history(session.id, None, branch="main") == inherited
+    assert store.sessions.get(session.id).message_count == len(inherited)
+    assert store.sessions.verify(session.id).agree
+
+
 # --- Costs ---------------------------------------------------------------------------------------
 
 
@@ -974,6 +990,24 @@ def test_creating_a_branch_costs_the_same_however_long_the_conversation_is(one_s
             cost.append((len(sent), after["branch_segments"] - before["branch_segments"]))
         costs.append(cost)
     assert costs[0] == costs[1]
+
+
+def test_deleting_a_branch_asks_for_no_message_that_another_one_shows(one_store):
+    store = one_store
+    session = store.sessions.create()
+    talk(store, session, *"abcdefgh")
+    for n in range(3):
+        store.branches.create(session.id, name=f"{n}")
+        talk(store, session, "more")
+    store.branches.create(session.id, branch="1", after_turn=9, name="grown")
+    store.branches.switch(session.id, "main")
+    for name, ranges, deleted in (("2", 1, 2), ("0", 1, 0), ("1", 1, 2), ("grown", 2, 2)):
+        with statements() as sent:
+            assert store.branches.delete(session.id, name) == deleted
+        counted = [text for text, _ in sent if "sum(messages.token_count)" in text]
+        assert len(counted) == ranges, name
+    assert len(shown(store, session)) == 16
+    assert store.sessions.verify(session.id).agree
 
 
 def test_what_a_branch_shows_does_not_cost_more_segments_than_where_it_forks(one_store):
