@@ -575,22 +575,22 @@ def test_branches_that_grew_from_a_deleted_one_go_on_showing_what_they_did(store
 
 
 def test_of_what_two_branches_showed_in_part_exactly_the_rest_is_deleted(store):
-    for _ in range(2):  # what another session shows, by the same numbers, is no reason to keep it
+    for _ in range(2):  # what the first session shows is no reason to keep it in the second
         session = store.sessions.create()
         saved = talk(store, session, "one", "two", "three", "four", "five")
         store.branches.create(session.id, name="a")
         store.branches.create(session.id, after_turn=3, name="b")
         store.branches.switch(session.id, "main")
         told = store.branches.compact(session.id, "2-4", from_turn=2, to_turn=4)
-        main = [*saved[:2], told, *saved[8:]]
-        assert store.branches.delete(session.id, "a") == 2
-        assert store.messages.history(session.id, None) == main
-        assert store.messages.history(session.id, None, branch="b") == saved[:6]
-        assert [store.messages.find(message.id) for message in saved[6:8]] == [None, None]
-        assert store.branches.delete(session.id, "b") == 4
-        assert store.messages.history(session.id, None) == main
-        assert store.sessions.verify(session.id).agree
-        assert store.sessions.get(session.id).message_count == 5
+    main = [*saved[:2], told, *saved[8:]]
+    assert store.branches.delete(session.id, "a") == 2
+    assert store.messages.history(session.id, None) == main
+    assert store.messages.history(session.id, None, branch="b") == saved[:6]
+    assert [store.messages.find(message.id) for message in saved[6:8]] == [None, None]
+    assert store.branches.delete(session.id, "b") == 4
+    assert store.messages.history(session.id, None) == main
+    assert store.sessions.verify(session.id).agree
+    assert store.sessions.get(session.id).message_count == 5
 
 
 # --- Compaction ----------------------------------------------------------------------------------
