@@ -13,7 +13,7 @@ from agentstore.records import MessageRecord
 from agentstore.repositories.base import chunks
 from agentstore.repositories.drafts import Draft
 from agentstore.repositories.lines import require
-from agentstore.repositories.message_rows import message_record, message_records, select_messages
+from agentstore.repositories.message_rows import message_records, select_messages
 from agentstore.repositories.removal import lock_session
 from agentstore.repositories.rewriting import rewrite_message
 from agentstore.repositories.search import forget_deleted
@@ -170,7 +170,7 @@ def _by_idempotency_key(
         )
         .order_by(messages.seq)
     )
-    written = [message_record(row) for row in unit.connection.execute(query)]
+    written = message_records(unit, unit.connection.execute(query))
     wanted = [d.row["external_id"] for d in drafts if d.row["external_id"] is not None]
     if not written or not wanted:
         return written
@@ -198,6 +198,7 @@ def by_external_ids(
             messages.external_id.is_not(None),
             messages.external_id.in_(chunk),
         )
-        for row in unit.connection.execute(query):
-            found[row.external_id] = message_records(unit, [row])[0]
+        rows = unit.connection.execute(query).all()
+        for row, record in zip(rows, message_records(unit, rows), strict=True):
+            found[row.external_id] = record
     return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -10,9 +12,10 @@ from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from agentstore.records import MessageRecord, make_message_record
-from agentstore.repositories.partial_text import with_what_has_come
+from agentstore.repositories.base import chunks
+from agentstore.repositories.partial_text import what_has_come
 from agentstore.schema import Tables
-from agentstore.states import COMPLETE
+from agentstore.states import INCOMPLETE, STREAMING
 from agentstore.unit import Unit
 
 _COLUMNS = (
@@ -55,13 +58,41 @@ def select_messages(tables: Tables) -> Select[Any]:
 def message_records(unit: Unit, rows: Iterable[Any]) -> list[MessageRecord]:
     """Make records of rows with ``message_columns``, in their order.
 
-    What is still being streamed, or was never finished, has the text that has come so far: one
-    more query if there is any of these.
+    What is still being streamed has the text that has come so far: one more query if there is
+    any of these.
     """
-    records = [message_record(row) for row in rows]
-    if all(record.status == COMPLETE for record in records):
-        return records
-    return with_what_has_come(unit, records)
+    return with_what_has_come(unit, [message_record(row) for row in rows])
+
+
+def with_what_has_come(unit: Unit, records: Sequence[MessageRecord]) -> list[MessageRecord]:
+    """Give records with the text of those that are being streamed as it is now.
+
+    One of which nothing came for ``stream_timeout`` seconds is ``incomplete``: whoever wrote it
+    has probably died. If it goes on after all, it says ``streaming`` again. One that has ended
+    since it was read, and has no pieces any more, is read again: no text is ever seen to vanish.
+    """
+    streaming = [record.id for record in records if record.status == STREAMING]
+    if not streaming:
+        return list(records)
+    partial = what_has_come(unit, streaming)
+    ended = [message_id for message_id, now in partial.items() if now.status != STREAMING]
+    final: dict[str, MessageRecord] = {}
+    for chunk in chunks(ended):
+        query = select_messages(unit.tables).where(unit.tables.messages.c.id.in_(chunk))
+        for row in unit.connection.execute(query):
+            final[row.id] = message_record(row)
+    oldest = unit.now() - timedelta(seconds=unit.settings.stream_timeout)
+
+    def as_it_is(record: MessageRecord) -> MessageRecord:
+        now = partial.get(record.id)
+        if now is None or record.status != STREAMING:
+            return record
+        if record.id in final:
+            return final[record.id]
+        idle = (now.latest or record.created_at) < oldest
+        return replace(record, status=INCOMPLETE if idle else STREAMING, content=now.text)
+
+    return [as_it_is(record) for record in records]
 
 
 def message_record(row: Any) -> MessageRecord:

@@ -32,8 +32,8 @@ from agentstore.repositories.message_rows import (
     message_record,
     message_records,
     select_messages,
+    with_what_has_come,
 )
-from agentstore.repositories.partial_text import with_what_has_come
 from agentstore.repositories.removal import lock_session, remove_messages, settle_turn
 from agentstore.repositories.segments import (
     NewLine,

@@ -1,51 +1,60 @@
-"""What has come so far of messages that are being streamed, and whether more may come."""
+"""What has come so far of messages that are being streamed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import select
 
-from agentstore.records import MessageRecord
 from agentstore.repositories.base import chunks
-from agentstore.states import COMPLETE, INCOMPLETE, STREAMING
 from agentstore.unit import Unit
 
 
-def with_what_has_come(unit: Unit, records: Sequence[MessageRecord]) -> list[MessageRecord]:
-    """Give records with the text of those that are not complete as it is now.
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A message with the pieces that it has, as one statement saw both.
 
-    One that says ``streaming``, but of which nothing came for ``stream_timeout`` seconds, is
-    ``incomplete``: whoever wrote it has probably died. If it goes on after all, it says
-    ``streaming`` again.
+    Attributes:
+        status: The one that is stored; it may have ended since it was read.
+        text: The pieces together.
+        latest: When the last one came; None if there is none.
     """
-    pieces: dict[str, list[str]] = {}
+
+    status: str
+    text: str
+    latest: datetime | None
+
+
+def what_has_come(unit: Unit, ids: Sequence[str]) -> dict[str, Partial]:
+    """Give what has come of messages, by their ids; those that are gone are left out."""
+    messages, pieces = unit.tables.messages, unit.tables.message_chunks
+    status: dict[str, str] = {}
+    come: dict[str, list[tuple[int, str]]] = {}
     latest: dict[str, datetime] = {}
-    found = unit.tables.message_chunks.c
-    unfinished = [record.id for record in records if record.status != COMPLETE]
-    for chunk in chunks(unfinished):
+    for chunk in chunks(ids):
         query = (
-            select(found.message_id, found.content, found.created_at)
-            .where(found.message_id.in_(chunk))
-            .order_by(found.message_id, found.position)
+            select(
+                messages.c.id,
+                messages.c.status,
+                pieces.c.position,
+                pieces.c.content,
+                pieces.c.created_at,
+            )
+            .select_from(messages.outerjoin(pieces, pieces.c.message_id == messages.c.id))
+            .where(messages.c.id.in_(chunk))
         )
-        for message_id, content, created_at in unit.connection.execute(query):
-            pieces.setdefault(message_id, []).append(content)
+        for message_id, stored, position, content, created_at in unit.connection.execute(query):
+            status[message_id] = stored
+            here = come.setdefault(message_id, [])
+            if position is not None:
+                here.append((position, content))
             if created_at is not None:
                 latest[message_id] = max(created_at, latest.get(message_id, created_at))
-    oldest = unit.now() - timedelta(seconds=unit.settings.stream_timeout)
-
-    def as_it_is(record: MessageRecord) -> MessageRecord:
-        if record.status == COMPLETE:
-            return record
-        status = record.status
-        if status == STREAMING and latest.get(record.id, record.created_at) < oldest:
-            status = INCOMPLETE
-        if isinstance(record.content, list):
-            return replace(record, status=status)
-        text = "".join([record.content or "", *pieces.get(record.id, ())])
-        return replace(record, status=status, content=text)
-
-    return [as_it_is(record) for record in records]
+    return {
+        message_id: Partial(
+            stored, "".join(text for _, text in sorted(come[message_id])), latest.get(message_id)
+        )
+        for message_id, stored in status.items()
+    }

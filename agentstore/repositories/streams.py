@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -109,14 +110,17 @@ class Streams(Repository):
         piece = piece.with_for_update(read=True, of=self.tables.messages)
         columns = ["message_id", "position", "session_id", "content", "created_at"]
         added = insert(chunks).from_select(columns, piece).returning(chunks.c.position)
-        landed = self.connection.execute(added, {"id": message_id}).scalar()
-        if landed is not None:
-            return int(landed) + 1
-        self._require_streaming(message_id)
-        count = int(self.connection.execute(next_, {"id": message_id}).scalar_one())
-        if position is None or position > count:
-            raise InvalidInput(f"position is {position}, but the next piece is number {count}.")
-        return count
+        while True:
+            landed = self.connection.execute(added, {"id": message_id}).scalar()
+            if landed is not None:
+                return int(landed) + 1
+            self._require_streaming(message_id)
+            count = int(self.connection.execute(next_, {"id": message_id}).scalar_one())
+            if position is not None and position < count:
+                return count
+            if position is None or position > count:
+                raise InvalidInput(f"position is {position}, but the next piece is number {count}.")
+            # The one before it has come meanwhile: now it is its turn.
 
     @writes
     def finish(
@@ -193,7 +197,7 @@ class Streams(Repository):
             .scalar_subquery()
         )
         query = (
-            select(messages.id)
+            select(messages.id, messages.session_id)
             .where(
                 messages.status == STREAMING,
                 messages.created_at < oldest,
@@ -202,10 +206,18 @@ class Streams(Repository):
             .order_by(messages.pk)
             .limit(limit)
         )
-        idle = self.connection.execute(query).scalars().all()
-        for message_id in idle:
-            self._end(message_id, INCOMPLETE, {})
-        return len(idle)
+        idle = self.connection.execute(query).all()
+        given_up = 0
+        for message_id, session_id in sorted(idle, key=lambda row: (row.session_id, row.id)):
+            # Another one, or its writer, may have been here since the look.
+            with suppress(NotFound, StreamEnded):
+                lock_session(self.unit, session_id)
+                self._require_streaming(message_id)
+                record = self._read(message_id)
+                if record.status == INCOMPLETE:
+                    self._rewrite(record, INCOMPLETE, {})
+                    given_up += 1
+        return given_up
 
     def _end(self, message_id: str, status: str, given: dict[str, Any]) -> MessageRecord:
         messages = self.tables.messages.c
@@ -214,7 +226,12 @@ class Streams(Repository):
         if session_id is None:
             raise NotFound("message", message_id)
         lock_session(self.unit, session_id)
-        old = self._require_streaming(message_id)
+        self._require_streaming(message_id)
+        self._rewrite(self._read(message_id), status, given)
+        return self._read(message_id)
+
+    def _rewrite(self, old: MessageRecord, status: str, given: dict[str, Any]) -> None:
+        """Write a locked message as it ends."""
         given = {key: value for key, value in given.items() if value is not None}
         values = {"content": old.content, "metadata": old.metadata, **given}
         new = draft(
@@ -222,10 +239,9 @@ class Streams(Repository):
         )
         new.row["status"] = status
         rewrite_message(self.unit, old, new)
-        return self._read(message_id)
 
-    def _require_streaming(self, message_id: str) -> MessageRecord:
-        """Give a message that can still be added to, however long nothing has come of it.
+    def _require_streaming(self, message_id: str) -> None:
+        """Lock a message that can still be added to, however long nothing has come of it.
 
         Raises:
             NotFound: There is no such message.
@@ -238,7 +254,6 @@ class Streams(Repository):
             raise NotFound("message", message_id)
         if status != STREAMING:
             raise StreamEnded(message_id, status)
-        return self._read(message_id)
 
     def _read(self, message_id: str) -> MessageRecord:
         query = select_messages(self.tables).where(self.tables.messages.c.id == message_id)

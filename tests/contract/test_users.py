@@ -287,6 +287,7 @@ def fill(place, store, user_id):
     call = {"id": "c", "function": {"name": "search"}}
     message = store.messages.save(session.id, "assistant", "hm", tool_calls=[call])
     store.messages.save(session.id, "user", "hello")
+    store.branches.create(session.id, from_turn=1)
     store.tool_logs.log(session.id, "search", message_id=message.id)
     store.tasks.create(session.id, "mail")
     of, now = tables(), NOON

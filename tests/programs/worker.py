@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import sys
 from collections.abc import Iterator
@@ -111,6 +112,16 @@ def converse(url: str, session_id: str) -> None:
             acknowledge("answered", store.sessions.answer(session_id, "an answer").id)
 
 
+def stream(url: str, session_id: str) -> None:
+    """Stream a message without end; say its id, and then each piece that is acknowledged."""
+    with Store(url) as store:
+        message_id = store.messages.begin(session_id).id
+        say({"acknowledged": message_id})
+        for number in itertools.count():
+            store.messages.append(message_id, f"<{number}>", position=number)
+            say({"acknowledged": f"<{number}>"})
+
+
 def read_cached(url: str, session_id: str) -> None:
     """Read a session through a cache, once for each line, and say what was read."""
     with Store(url, session_cache=10) as store:
@@ -160,6 +171,7 @@ COMMANDS = {
     "upgrade": upgrade,
     "append": append,
     "converse": converse,
+    "stream": stream,
     "read_cached": read_cached,
     "clean_up": clean_up,
     "revive": revive,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from enum import Enum
 from typing import Any, assert_type
 
 from sqlalchemy import create_engine
@@ -31,6 +32,7 @@ from agentstore.records import (
     ReservationRecord,
     SessionCounters,
     SessionRecord,
+    SummaryRecord,
     TaskRecord,
     ToolLogRecord,
     ToolStats,
@@ -99,6 +101,34 @@ def messages(store: Store) -> None:
     assert_type(store.messages.pop("s"), MessageRecord | None)
     assert_type(store.messages.delete([message.id]), int)
     assert_type(store.messages.clear("s"), int)
+
+
+def memory(store: Store) -> None:
+    class Kind(Enum):
+        HINT = "hint"
+
+    store.messages.save("s", "user", marks=["a", Kind.HINT])
+    found = store.messages.history("s", mark={"a"}, exclude_mark=Kind.HINT)
+    assert_type(found, list[MessageRecord])
+    assert_type(store.messages.size("s", mark="a"), int)
+    assert_type(store.messages.delete_by_mark("s", ["a", "b"]), int)
+    assert_type(store.marks.of(["m"]), dict[str, tuple[str, ...]])
+    assert_type(store.marks.count("s"), dict[str, int])
+    assert_type(store.marks.update("s", Kind.HINT, old="a", ids=None), int)
+    assert_type(store.summaries.put("s", "in short", through_seq=3), SummaryRecord)
+    assert_type(store.summaries.find("s", branch="main"), SummaryRecord | None)
+    assert_type(store.summaries.delete("s"), bool)
+    state = assert_type(store.sessions.state_dict("s"), dict[str, Any])
+    assert_type(store.sessions.load_state_dict(state, strict=False), SessionRecord)
+
+
+def streams(store: Store) -> None:
+    message = assert_type(store.messages.begin("s", external_id=None, marks="a"), MessageRecord)
+    assert_type(store.messages.append(message.id, "piece", position=0), int)
+    assert_type(store.messages.finish(message.id, tool_calls=[{"name": "x"}]), MessageRecord)
+    assert_type(store.messages.give_up(message.id), MessageRecord)
+    assert_type(store.messages.give_up_idle(limit=5), int)
+    Store("sqlite://", stream_timeout=2.5)
 
 
 def branches(store: Store) -> None:
@@ -176,6 +206,11 @@ async def everything_again(store: AsyncStore) -> None:
     assert_type(await store.messages.page(session.id), Page[MessageRecord])
     assert_type(await store.messages.pop(session.id), MessageRecord | None)
     assert_type(await store.messages.delete(["m"]), int)
+    assert_type(await store.messages.begin("s"), MessageRecord)
+    assert_type(await store.messages.append("m", "piece"), int)
+    assert_type(await store.messages.finish("m", "whole"), MessageRecord)
+    assert_type(await store.marks.of(["m"]), dict[str, tuple[str, ...]])
+    assert_type(await store.summaries.find("s"), SummaryRecord | None)
     assert_type(await store.branches.create("s", containing="hello"), BranchRecord)
     assert_type(await store.branches.find_turns("s", "hello"), Page[TurnRecord])
     assert_type(await store.attachments.add("m", b"x", "text/plain"), AttachmentRecord)
@@ -208,6 +243,13 @@ def refused(store: Store) -> None:
     store.messages.save("s", "user", tokens=3)  # type: ignore[call-arg]
     store.messages.history("s", "10")  # type: ignore[arg-type]
     store.messages.history("s", branch=0)  # type: ignore[arg-type]
+    store.messages.history("s", mark=5)  # type: ignore[arg-type]
+    store.messages.begin("s", content="x")  # type: ignore[call-arg]
+    store.messages.append("m", b"piece")  # type: ignore[arg-type]
+    store.messages.append("m", "piece", 0)  # type: ignore[call-arg]
+    store.messages.finish("m", cost=0.1)  # type: ignore[arg-type]
+    store.marks.update("s")  # type: ignore[call-arg]
+    print(store.summaries.find("s").content)  # type: ignore[union-attr]
     store.branches.compact("s", "in short")  # type: ignore[call-arg]
     store.branches.create("s", at_turn=2)  # type: ignore[call-arg]
     store.attachments.add("m", "text", "text/plain")  # type: ignore[arg-type]

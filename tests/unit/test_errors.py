@@ -86,6 +86,11 @@ EXAMPLES = [
         ("'draft' of session 's1' is the active one", "Switch to another", "force=True"),
     ),
     Example(
+        errors.StreamEnded("m1", "incomplete"),
+        {"message_id": "m1", "status": "incomplete"},
+        ("'m1' is incomplete and takes no more text", "Begin another"),
+    ),
+    Example(
         errors.IllegalTransition("session", "s1", "active", "active", {"paused", "failed"}),
         {
             "kind": "session",

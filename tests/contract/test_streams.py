@@ -1,0 +1,801 @@
+"""Messages that come piece by piece: read meanwhile, finished once, and never lost in between."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import Engine, event
+
+from agentstore import Store
+from agentstore.errors import (
+    AlreadyExists,
+    InvalidInput,
+    NotFound,
+    StreamEnded,
+    TransactionConflict,
+)
+from tests.conftest import VERSIONS
+from tests.programs.probes import engine_of
+from tests.programs.workers import Worker
+from tests.strategies import TRAPS, texts
+
+TIMEOUT = 60.0
+MOMENT = timedelta(microseconds=1)
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def timed(place, clock):
+    """A store whose clock the test sets, and where streams are idle after ``TIMEOUT``."""
+    with place.open(clock=clock, stream_timeout=TIMEOUT) as opened:
+        yield opened
+
+
+@pytest.fixture(params=VERSIONS)
+def several(request, servers):
+    """A database that several may write to at once, so that one can come between."""
+    url = servers.new_database(request.param)
+    yield url
+    servers.drop(request.param, url)
+
+
+def add(store, message, *pieces):
+    for piece in pieces:
+        store.messages.append(message.id, piece)
+
+
+CALL = {"id": "c", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+
+READERS: dict[str, Callable] = {
+    "get": lambda s, m: s.messages.get(m.id),
+    "find": lambda s, m: s.messages.find(m.id),
+    "find_by_external_id": lambda s, m: s.messages.find_by_external_id(m.session_id, "e"),
+    "history": lambda s, m: s.messages.history(m.session_id)[-1],
+    "history of all": lambda s, m: s.messages.history(m.session_id, None)[-1],
+    "history by a mark": lambda s, m: s.messages.history(m.session_id, mark="x")[-1],
+    "history of a branch": lambda s, m: s.messages.history(m.session_id, branch="main")[-1],
+    "history without a mark": lambda s, m: s.messages.history(m.session_id, exclude_mark="y")[-1],
+    "page": lambda s, m: s.messages.page(m.session_id).items[-1],
+    "by_turn": lambda s, m: s.branches.by_turn(m.session_id).items[-1].messages[-1],
+    "restore": lambda s, m: s.sessions.restore(m.session_id).history[-1],
+    "restore of all": lambda s, m: s.sessions.restore(m.session_id, None).history[-1],
+    "save of the same": lambda s, m: s.messages.save(m.session_id, "assistant", external_id="e"),
+}
+"""Every way to read a message with the external id ``e`` and the mark ``x``."""
+
+
+def seen(store, message):
+    """Give what all readers see of a message, in which they must agree."""
+    found = {name: read(store, message) for name, read in READERS.items()}
+    assert set(map(repr, found.values())) == {repr(found["get"])}, found
+    return found["get"].status, found["get"].content
+
+
+# --- Reading meanwhile -------------------------------------------------------------------------
+
+
+def test_whoever_reads_a_message_that_is_being_streamed_sees_what_has_come(store, session):
+    store.messages.save(session.id, "user", "hello")
+    begun = store.messages.begin(session.id, external_id="e", marks="x")
+    assert (begun.status, begun.content, begun.role, begun.seq) == ("streaming", "", "assistant", 2)
+    assert seen(store, begun) == ("streaming", "")
+    for number, (piece, whole) in enumerate([("It ", "It "), ("", "It "), ("is", "It is")], 1):
+        assert store.messages.append(begun.id, piece) == number
+        assert seen(store, begun) == ("streaming", whole)
+    others = store.messages.save(session.id, "user", "and?")
+    assert [m.content for m in store.messages.history(session.id)] == ["hello", "It is", "and?"]
+    assert others.status == "complete"
+    assert store.messages.pop(session.id) == others
+    assert store.messages.finish(begun.id) == store.messages.get(begun.id)
+    assert seen(store, begun) == ("complete", "It is")
+
+
+def test_each_of_several_streams_has_its_own_text(store, session):
+    streams = [store.messages.begin(session.id) for _ in range(12)]
+    for piece in range(3):
+        for number, message in enumerate(streams):
+            store.messages.append(message.id, f"{number}.{piece} ")
+    history = store.messages.history(session.id)
+    assert [m.content for m in history] == [f"{n}.0 {n}.1 {n}.2 " for n in range(12)]
+    store.messages.finish(streams[3].id, "done")
+    assert store.messages.history(session.id)[3].content == "done"
+    assert store.messages.history(session.id)[4].content == "4.0 4.1 4.2 "
+
+
+def test_pieces_are_put_together_by_their_numbers_also_beyond_the_ninth(store, session):
+    message = store.messages.begin(session.id)
+    pieces = [f"<{number}>" for number in range(25)]
+    add(store, message, *pieces)
+    assert store.messages.get(message.id).content == "".join(pieces)
+    assert store.messages.finish(message.id).content == "".join(pieces)
+
+
+def test_a_message_that_is_taken_back_while_it_is_streamed_is_given_with_its_text(store, session):
+    message = store.messages.begin(session.id)
+    add(store, message, "so ", "far")
+    popped = store.messages.pop(session.id)
+    assert (popped.id, popped.status, popped.content) == (message.id, "streaming", "so far")
+    with pytest.raises(NotFound, match="message"):
+        store.messages.append(message.id, "more")
+    assert store.usage.totals().rows["message_chunks"] == 0
+
+
+def test_a_branch_that_grows_from_a_stream_shows_it_grow(store, session):
+    store.messages.save(session.id, "user", "hello")
+    message = store.messages.begin(session.id, external_id="e", marks="x")
+    store.branches.create(session.id, name="other")
+    add(store, message, "It is")
+    for branch in ("main", "other", None):
+        (_, shown) = store.messages.history(session.id, branch=branch)
+        assert (shown.status, shown.content) == ("streaming", "It is")
+    assert seen(store, message) == ("streaming", "It is")
+    store.messages.finish(message.id)
+    assert seen(store, message) == ("complete", "It is")
+
+
+@pytest.mark.parametrize("reader", [name for name in READERS if name != "save of the same"])
+def test_a_stream_that_ends_while_it_is_read_is_seen_before_or_after_and_never_empty(
+    engine_url, reader
+):
+    with Store(engine_url) as store, Store(engine_url) as writer:
+        session = store.sessions.create()
+        message = store.messages.begin(session.id, external_id="e", marks="x")
+        add(store, message, "so ", "far")
+
+        def end():
+            writer.messages.finish(message.id, tool_calls=[CALL])
+
+        with before_each(engine_of(store), "message_chunks", end) as ended:
+            found = READERS[reader](store, message)
+        assert ended
+        assert found.id == message.id
+        before = ("streaming", "so far", None)
+        after = ("complete", "so far", [CALL])
+        assert (found.status, found.content, found.tool_calls) in (before, after)
+
+
+@contextmanager
+def before_each(engine, word, do):
+    """Do something once, just before the first SELECT in which a word is; say whether it was."""
+    done = []
+
+    def look(_connection, _cursor, statement, *_):
+        if not done and statement.lstrip().startswith("SELECT") and word in statement:
+            done.append(statement)
+            do()
+
+    event.listen(engine, "before_cursor_execute", look)
+    try:
+        yield done
+    finally:
+        event.remove(engine, "before_cursor_execute", look)
+
+
+# --- Time --------------------------------------------------------------------------------------
+
+
+def test_a_stream_of_which_nothing_comes_is_incomplete_for_readers_until_it_goes_on(timed, clock):
+    session = timed.sessions.create()
+    message = timed.messages.begin(session.id, external_id="e", marks="x")
+    clock.now += timedelta(seconds=TIMEOUT)
+    assert seen(timed, message) == ("streaming", "")
+    clock.now += MOMENT
+    assert seen(timed, message) == ("incomplete", "")
+    add(timed, message, "a")
+    assert seen(timed, message) == ("streaming", "a")
+    clock.now += timedelta(seconds=TIMEOUT)
+    add(timed, message, "b")
+    clock.now += timedelta(seconds=TIMEOUT)
+    assert seen(timed, message) == ("streaming", "ab")
+    clock.now += MOMENT
+    assert seen(timed, message) == ("incomplete", "ab")
+    add(timed, message, "c")
+    assert seen(timed, message) == ("streaming", "abc")
+    clock.now += timedelta(days=1)
+    assert timed.messages.finish(message.id).status == "complete"
+    assert seen(timed, message) == ("complete", "abc")
+    clock.now += timedelta(days=1)
+    assert seen(timed, message) == ("complete", "abc")
+
+
+def test_the_timeout_is_the_readers_setting(place, timed, clock):
+    session = timed.sessions.create()
+    message = timed.messages.begin(session.id)
+    clock.now += timedelta(seconds=30)
+    for timeout, status in ((29, "incomplete"), (31, "streaming"), (0, "incomplete")):
+        with place.open(clock=clock, stream_timeout=timeout) as reader:
+            assert reader.messages.get(message.id).status == status
+
+
+def test_idle_streams_are_given_up_and_no_others(timed, clock):
+    sessions = [timed.sessions.create() for _ in range(3)]
+    old = [timed.messages.begin(session.id, external_id="e", marks="x") for session in sessions]
+    for number, message in enumerate(old[:2]):
+        add(timed, message, f"{number}", " lost")
+    clock.now += timedelta(seconds=TIMEOUT)
+    young = timed.messages.begin(sessions[0].id)
+    add(timed, old[0], "?")
+    assert timed.messages.give_up_idle() == 0
+    clock.now += MOMENT
+    assert timed.messages.give_up_idle() == 2
+    assert timed.messages.give_up_idle() == 0
+    assert timed.messages.get(old[0].id).content == "0 lost?"
+    assert [timed.messages.get(m.id).status for m in (old[0], young)] == ["streaming"] * 2
+    assert seen(timed, old[1]) == ("incomplete", "1 lost")
+    assert seen(timed, old[2]) == ("incomplete", "")
+    for message in old[1:]:
+        with pytest.raises(StreamEnded):
+            timed.messages.append(message.id, "too late")
+    assert timed.usage.totals().rows["message_chunks"] == 3
+    clock.now += timedelta(days=1)
+    assert timed.messages.give_up_idle() == 2
+    for session in sessions:
+        assert timed.sessions.verify(session.id).agree
+    assert timed.usage.totals().rows["message_chunks"] == 0
+
+
+def test_idle_streams_are_given_up_so_many_at_a_time_the_oldest_first(timed, clock):
+    session = timed.sessions.create()
+    streams = [timed.messages.begin(session.id) for _ in range(5)]
+    clock.now += timedelta(seconds=2 * TIMEOUT)
+
+    def stored():
+        ended = []
+        for message in streams:
+            try:
+                timed.messages.append(message.id, "", position=9)
+            except StreamEnded:
+                ended.append(message)
+            except InvalidInput:
+                pass
+        return ended
+
+    for left, ended in ((2, 2), (2, 4), (1, 5), (0, 5)):
+        assert timed.messages.give_up_idle(limit=2) == left
+        assert stored() == streams[:ended]
+
+
+def test_a_stream_that_goes_on_or_ends_while_the_idle_are_looked_for_is_not_given_up(several):
+    clock = Clock()
+    options = {"clock": clock, "stream_timeout": TIMEOUT}
+    with Store(several, **options) as store, Store(several, **options) as writer:
+        session = store.sessions.create()
+        goes_on, ends, goes, idle = (store.messages.begin(session.id) for _ in range(4))
+        clock.now += timedelta(seconds=2 * TIMEOUT)
+
+        def come_between():
+            writer.messages.append(goes_on.id, "more")
+            writer.messages.finish(ends.id, "done")
+            writer.messages.delete([goes.id])
+
+        with before_each(engine_of(store), "FOR UPDATE", come_between) as came:
+            assert store.messages.give_up_idle() == 1
+        assert came
+        history = store.messages.history(session.id)
+        assert [(m.id, m.status) for m in history] == [
+            (goes_on.id, "streaming"),
+            (ends.id, "complete"),
+            (idle.id, "incomplete"),
+        ]
+        assert store.messages.append(goes_on.id, "!") == 2
+
+
+# --- Ending ------------------------------------------------------------------------------------
+
+
+def test_a_message_is_finished_with_what_has_come_or_with_what_is_given(store, session):
+    kept, replaced, emptied, blocks = (store.messages.begin(session.id) for _ in range(4))
+    for message in (kept, replaced, emptied, blocks):
+        add(store, message, "so ", "far")
+    assert store.messages.finish(kept.id).content == "so far"
+    assert store.messages.finish(replaced.id, "better").content == "better"
+    assert store.messages.finish(emptied.id, "").content == ""
+    content = [{"type": "text", "text": "so far"}]
+    assert store.messages.finish(blocks.id, content).content == content
+    assert [m.content for m in store.messages.history(session.id)] == [
+        "so far",
+        "better",
+        "",
+        content,
+    ]
+    assert store.usage.totals().rows["message_chunks"] == 0
+
+
+def test_a_finished_message_is_what_it_was_begun_as_and_what_it_was_finished_with(store, session):
+    store.messages.save(session.id, "user", "hello", token_count=3)
+    begun = store.messages.begin(
+        session.id,
+        "tool",
+        name="ada",
+        tool_call_id="t",
+        metadata={"by": ["begin"]},
+        external_id="e",
+        marks=["x", "z"],
+    )
+    add(store, begun, "text")
+    finished = store.messages.finish(
+        begun.id, tool_calls=[CALL, CALL], token_count=7, cost="0.25", payload={"k": None}
+    )
+    assert (finished.id, finished.seq, finished.turn, finished.branch) == (begun.id, 2, 1, 0)
+    assert (finished.role, finished.name, finished.tool_call_id) == ("tool", "ada", "t")
+    assert (finished.metadata, finished.external_id) == ({"by": ["begin"]}, "e")
+    assert (finished.token_count, str(finished.cost), finished.payload) == (
+        7,
+        "0.250000000",
+        {"k": None},
+    )
+    assert (finished.tool_calls, finished.status) == ([CALL, CALL], "complete")
+    assert finished.created_at == begun.created_at
+    assert finished == store.messages.get(begun.id)
+    assert store.marks.of([begun.id]) == {begun.id: ("x", "z")}
+    assert store.messages.history(session.id, mark="z") == [finished]
+    assert store.messages.find_by_tool(session.id, "search").items == (finished,)
+    counters = store.sessions.verify(session.id)
+    assert counters.agree
+    assert counters.stored[:2] == (2, 10)
+    again = store.messages.begin(session.id, metadata={"by": "begin"})
+    assert store.messages.finish(again.id, metadata={}).metadata == {}
+
+
+def test_a_stream_counts_as_a_message_from_its_beginning(store, session):
+    message = store.messages.begin(session.id)
+    assert store.messages.size(session.id) == 1
+    assert store.sessions.get(session.id).message_count == 1
+    assert store.sessions.verify(session.id).agree
+    turn = store.messages.begin(session.id, "user")
+    assert (turn.turn, store.messages.begin(session.id).turn) == (1, 1)
+    store.messages.give_up(message.id)
+    assert store.sessions.verify(session.id).agree
+    assert store.messages.size(session.id) == 3
+
+
+def test_a_message_that_is_given_up_stays_as_it_is_and_incomplete(timed, clock):
+    session = timed.sessions.create()
+    message = timed.messages.begin(session.id, external_id="e", marks="x", metadata={"a": 1})
+    add(timed, message, "so ", "far")
+    given_up = timed.messages.give_up(message.id)
+    assert (given_up.status, given_up.content) == ("incomplete", "so far")
+    assert given_up.metadata == {"a": 1}
+    assert seen(timed, message) == ("incomplete", "so far")
+    clock.now += timedelta(days=1)
+    assert seen(timed, message) == ("incomplete", "so far")
+    assert timed.marks.of([message.id]) == {message.id: ("x",)}
+    assert timed.messages.give_up_idle() == 0
+    assert timed.usage.totals().rows["message_chunks"] == 0
+
+
+def test_search_finds_a_stream_only_when_it_has_ended(store, session):
+    finished, given_up, replaced = (store.messages.begin(session.id) for _ in range(3))
+    for message in (finished, given_up, replaced):
+        add(store, message, "zebra")
+
+    def hits(text):
+        return {hit.message.id for hit in store.messages.search(text)}
+
+    assert hits("zebra") == set()
+    store.messages.finish(finished.id)
+    assert hits("zebra") == {finished.id}
+    store.messages.give_up(given_up.id)
+    store.messages.finish(replaced.id, "giraffe")
+    assert hits("zebra") == {finished.id, given_up.id}
+    assert hits("giraffe") == {replaced.id}
+
+
+@pytest.mark.parametrize("end", ["finish", "give_up"])
+def test_what_has_ended_takes_nothing_more_and_stays_as_it_is(store, session, end):
+    message = store.messages.begin(session.id)
+    add(store, message, "so ", "far")
+    status = getattr(store.messages, end)(message.id).status
+    before = store.messages.get(message.id), store.usage.totals(), store.sessions.get(session.id)
+    for call in (
+        lambda: store.messages.append(message.id, "x"),
+        lambda: store.messages.append(message.id, "so ", position=0),
+        lambda: store.messages.append(message.id, "x", position=2),
+        lambda: store.messages.finish(message.id),
+        lambda: store.messages.finish(message.id, "x", tool_calls=[CALL], token_count=1),
+        lambda: store.messages.give_up(message.id),
+    ):
+        with pytest.raises(StreamEnded, match="Begin another") as caught:
+            call()
+        assert (caught.value.message_id, caught.value.status) == (message.id, status)
+    assert before == (
+        store.messages.get(message.id),
+        store.usage.totals(),
+        store.sessions.get(session.id),
+    )
+
+
+def test_only_what_was_begun_can_be_added_to(store, session):
+    saved = store.messages.save(session.id, "user", "whole")
+    for call in (
+        lambda id: store.messages.append(id, "x"),
+        lambda id: store.messages.append(id, "x", position=0),
+        lambda id: store.messages.finish(id, "x"),
+        lambda id: store.messages.give_up(id),
+    ):
+        with pytest.raises(StreamEnded, match="is complete"):
+            call(saved.id)
+        with pytest.raises(NotFound, match="no message 'nowhere'"):
+            call("nowhere")
+    with pytest.raises(NotFound, match="no session 'nowhere'"):
+        store.messages.begin("nowhere")
+    assert store.messages.history(session.id) == [saved]
+
+
+def test_a_finish_that_is_refused_leaves_the_stream_as_it_is(store, session):
+    message = store.messages.begin(session.id)
+    add(store, message, "so far")
+    for wrong in ({"token_count": -1}, {"tool_calls": "x"}, {"metadata": [1]}, {"payload": {1, 2}}):
+        with pytest.raises(InvalidInput):
+            store.messages.finish(message.id, "x", **wrong)
+    assert store.messages.append(message.id, "!") == 2
+    assert store.messages.get(message.id).content == "so far!"
+
+
+# --- Repeating and replacing -------------------------------------------------------------------
+
+
+def test_a_piece_with_its_number_is_added_once_however_often_it_is_sent(store, session):
+    message = store.messages.begin(session.id)
+    for _ in range(3):
+        assert store.messages.append(message.id, "a", position=0) == 1
+    assert store.messages.append(message.id, "b", position=1) == 2
+    assert store.messages.append(message.id, "not this", position=0) == 2
+    assert store.messages.append(message.id, "c") == 3
+    assert store.messages.get(message.id).content == "abc"
+    for gap in (4, 5, 2**62):
+        with pytest.raises(InvalidInput, match="next piece is number 3"):
+            store.messages.append(message.id, "x", position=gap)
+    assert store.messages.finish(message.id).content == "abc"
+
+
+def test_a_begin_that_is_repeated_with_its_key_gives_the_same_message_as_it_is_now(store, session):
+    def begin():
+        return store.messages.begin(session.id, external_id="e", idempotency_key="k", marks="x")
+
+    first = begin()
+    assert begin() == first
+    add(store, first, "so far")
+    again = begin()
+    assert (again.id, again.status, again.content) == (first.id, "streaming", "so far")
+    finished = store.messages.finish(first.id)
+    assert begin() == finished
+    assert store.messages.history(session.id) == [finished]
+
+
+def test_a_stream_is_not_begun_under_an_external_id_that_is_taken(store, session):
+    saved = store.messages.save(session.id, "assistant", "whole", external_id="e")
+    begun = store.messages.begin(session.id, external_id="f")
+    for taken in ("e", "f"):
+        with pytest.raises(AlreadyExists, match=taken):
+            store.messages.begin(session.id, external_id=taken)
+    assert [m.id for m in store.messages.history(session.id)] == [saved.id, begun.id]
+
+
+def test_a_stream_that_is_replaced_is_complete_and_its_writer_is_told(store, session):
+    message = store.messages.begin(session.id, external_id="e", marks="x")
+    add(store, message, "so ", "far")
+    replaced = store.messages.save(
+        session.id, "assistant", "whole", external_id="e", on_duplicate="replace", token_count=4
+    )
+    assert (replaced.id, replaced.status, replaced.content) == (message.id, "complete", "whole")
+    assert seen(store, message) == ("complete", "whole")
+    for call in (
+        lambda: store.messages.append(message.id, "more"),
+        lambda: store.messages.finish(message.id),
+        lambda: store.messages.give_up(message.id),
+    ):
+        with pytest.raises(StreamEnded):
+            call()
+    assert store.sessions.verify(session.id).agree
+    assert store.usage.totals().rows["message_chunks"] == 0
+
+
+# --- Texts -------------------------------------------------------------------------------------
+
+
+@given(pieces=st.lists(texts(), max_size=6))
+def test_pieces_together_are_the_text_whatever_is_in_them(store, pieces):
+    session = store.sessions.create()
+    message = store.messages.begin(session.id)
+    for number, piece in enumerate(pieces):
+        assert store.messages.append(message.id, piece) == number + 1
+    whole = "".join(pieces)
+    assert store.messages.get(message.id).content == whole
+    finished = store.messages.finish(message.id)
+    assert finished.content == store.messages.get(message.id).content == whole
+
+
+@pytest.mark.parametrize("trap", [*TRAPS, "\ufdd0d800", "a\ufdd0", "😀\ud83d\ude00"])
+def test_a_text_may_be_cut_anywhere(store, session, trap):
+    for cut in range(len(trap) + 1):
+        message = store.messages.begin(session.id)
+        add(store, message, trap[:cut], trap[cut:])
+        assert store.messages.get(message.id).content == trap
+        assert store.messages.finish(message.id).content == trap
+
+
+def test_half_an_emoji_from_each_of_two_pieces_are_two_characters_that_do_not_meet(store, session):
+    high, low = "😀".encode("utf-16-be", "surrogatepass").hex()[:4], "de00"
+    message = store.messages.begin(session.id)
+    add(store, message, chr(int(high, 16)), chr(int(low, 16)))
+    assert store.messages.get(message.id).content == "\ud83d\ude00"
+    finished = store.messages.finish(message.id)
+    assert finished.content == "\ud83d\ude00"
+    assert len(store.messages.get(message.id).content) == 2
+
+
+# --- Costs -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def counted():
+    statements = []
+
+    def note(_connection, _cursor, statement, *_):
+        if statement.lstrip().upper().startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")):
+            statements.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        yield statements
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+
+
+def test_the_thousandth_piece_costs_the_statement_that_the_first_one_did(store, session):
+    message = store.messages.begin(session.id)
+    with counted() as statements:
+        for number in range(1_000):
+            assert store.messages.append(message.id, "x", position=number) == number + 1
+            assert len(statements) == number + 1
+        assert len(set(statements)) == 1
+    with counted() as statements:
+        assert store.messages.get(message.id).content == "x" * 1_000
+        assert len(statements) == 2
+    with counted() as many:
+        store.messages.finish(message.id)
+    other = store.messages.begin(session.id)
+    with counted() as few:
+        store.messages.finish(other.id)
+    assert len(many) == len(few)
+
+
+def test_a_history_with_streams_takes_one_query_more_than_one_without(store, session):
+    store.messages.save(session.id, "user", "hello")
+    with counted() as without:
+        store.messages.history(session.id)
+    streams = [store.messages.begin(session.id, external_id=f"{n}") for n in range(20)]
+    with counted() as statements:
+        store.messages.history(session.id)
+        assert len(statements) == len(without) + 1
+    many = [{"role": "assistant", "external_id": f"{n}"} for n in range(20)]
+    with counted() as statements:
+        assert [m.id for m in store.messages.save_many(session.id, many)] == [m.id for m in streams]
+        assert len(statements) == 2
+    for message in streams:
+        store.messages.finish(message.id)
+    with counted() as statements:
+        store.messages.history(session.id)
+        assert len(statements) == len(without)
+
+
+# --- Going -------------------------------------------------------------------------------------
+
+
+def test_pieces_go_with_their_message(store):
+    def streaming():
+        session = store.sessions.create()
+        message = store.messages.begin(session.id, marks="x")
+        add(store, message, "so ", "far")
+        return session, message
+
+    kept, others = streaming()
+    for go in (
+        lambda s, m: store.messages.pop(s.id),
+        lambda s, m: store.messages.delete([m.id]),
+        lambda s, m: store.messages.delete_by_mark(s.id, "x"),
+        lambda s, m: store.messages.clear(s.id),
+        lambda s, m: store.sessions.delete(s.id),
+    ):
+        session, message = streaming()
+        go(session, message)
+        assert store.usage.totals().rows["message_chunks"] == 2
+        assert store.messages.find(message.id) is None
+        with pytest.raises(NotFound):
+            store.messages.append(message.id, "more")
+        with pytest.raises(NotFound):
+            store.messages.finish(message.id)
+    assert store.messages.get(others.id).content == "so far"
+    assert store.sessions.verify(kept.id).agree
+
+
+def test_a_deletion_says_how_many_pieces_went(store, session):
+    message = store.messages.begin(session.id)
+    add(store, message, "so ", "far")
+    assert store.sessions.delete(session.id).rows["message_chunks"] == 2
+
+
+def test_a_transaction_that_raises_leaves_the_stream_as_it_was(store, session):
+    message = store.messages.begin(session.id)
+    add(store, message, "so far")
+    with pytest.raises(RuntimeError, match="mine"), store.transaction() as tx:
+        assert tx.messages.append(message.id, " and") == 2
+        assert tx.messages.append(message.id, " further", position=2) == 3
+        assert tx.messages.get(message.id).content == "so far and further"
+        begun = tx.messages.begin(session.id)
+        tx.messages.append(begun.id, "x")
+        assert tx.messages.finish(message.id).content == "so far and further"
+        raise RuntimeError("mine")
+    (left,) = store.messages.history(session.id)
+    assert (left.status, left.content) == ("streaming", "so far")
+    assert store.messages.append(message.id, "!") == 2
+    with store.transaction() as tx:
+        tx.messages.append(message.id, "?")
+        begun = tx.messages.begin(session.id)
+        tx.messages.append(begun.id, "more")
+    assert [m.content for m in store.messages.history(session.id)] == ["so far!?", "more"]
+    assert store.sessions.verify(session.id).agree
+
+
+# --- At once -----------------------------------------------------------------------------------
+
+
+def at_once(*works):
+    """Call functions in threads that begin together; give what each gave, or raised."""
+    together = threading.Barrier(len(works))
+
+    def begin(work):
+        together.wait(30)
+        try:
+            return work()
+        except (StreamEnded, TransactionConflict) as error:
+            return error
+
+    with ThreadPoolExecutor(len(works)) as executor:
+        return list(executor.map(begin, works))
+
+
+def test_two_writers_that_add_to_one_message_lose_nothing(store, session):
+    message = store.messages.begin(session.id)
+
+    def writer(name):
+        def write():
+            return [store.messages.append(message.id, f"<{name}{n}>") for n in range(40)]
+
+        return write
+
+    numbers = at_once(writer("a"), writer("b"))
+    assert sorted(numbers[0] + numbers[1]) == list(range(1, 81))
+    pieces = store.messages.finish(message.id).content[1:-1].split("><")
+    # The number that each call gave is that of its place.
+    for name, given_ in zip("ab", numbers, strict=True):
+        assert [pieces[number - 1] for number in given_] == [f"{name}{n}" for n in range(40)]
+    assert len(pieces) == 80
+
+
+def test_of_two_writers_that_send_the_same_numbered_pieces_each_is_there_once(store, session):
+    message = store.messages.begin(session.id)
+
+    def write():
+        return [store.messages.append(message.id, f"<{n}>", position=n) for n in range(40)]
+
+    for counts in at_once(write, write):
+        assert all(count > n for n, count in enumerate(counts))
+    whole = "".join(f"<{n}>" for n in range(40))
+    assert store.messages.finish(message.id).content == whole
+
+
+def test_a_piece_whose_turn_comes_while_it_is_refused_is_added_and_not_forgotten(several):
+    with Store(several) as store, Store(several) as other:
+        message = store.messages.begin(store.sessions.create().id)
+
+        def come_between():
+            other.messages.append(message.id, "a", position=0)
+
+        # The piece is not the next one yet when it comes; when that is looked at, it is.
+        with before_each(engine_of(store), "status", come_between) as came:
+            assert store.messages.append(message.id, "b", position=1) == 2
+        assert came
+        assert store.messages.get(message.id).content == "ab"
+
+
+@pytest.mark.parametrize("end", ["finish", "give_up", "replace"])
+def test_a_piece_that_comes_with_the_end_is_in_the_text_or_its_writer_is_told(store, session, end):
+    def replace(message):
+        return store.messages.save(
+            session.id, "assistant", "", external_id=message.external_id, on_duplicate="replace"
+        )
+
+    for number in range(12):
+        message = store.messages.begin(session.id, external_id=f"{number}")
+        acknowledged = []
+
+        def write(message=message, acknowledged=acknowledged):
+            for n in range(200):
+                store.messages.append(message.id, f"<{n}>")
+                acknowledged.append(f"<{n}>")
+
+        def finish(message=message, acknowledged=acknowledged, number=number):
+            while len(acknowledged) < number:
+                pass
+            if end == "replace":
+                return replace(message)
+            return getattr(store.messages, end)(message.id)
+
+        told, ended = at_once(write, finish)
+        assert isinstance(told, StreamEnded)
+        if end != "replace":
+            assert ended.content == "".join(acknowledged)
+        assert store.messages.get(message.id) == ended
+    assert store.usage.totals().rows["message_chunks"] == 0
+    assert store.sessions.verify(session.id).agree
+
+
+def test_of_two_that_end_a_message_one_does_and_the_other_is_told(store, session):
+    for _ in range(8):
+        message = store.messages.begin(session.id)
+        add(store, message, "so far")
+        results = at_once(
+            lambda message=message: store.messages.finish(message.id, "done", token_count=5),
+            lambda message=message: store.messages.give_up(message.id),
+        )
+        (ended,) = [found for found in results if not isinstance(found, StreamEnded)]
+        assert store.messages.get(message.id) == ended
+    assert store.sessions.verify(session.id).agree
+
+
+@pytest.mark.crash
+def test_a_process_that_dies_while_it_streams_leaves_what_it_was_told_is_there(engine_url):
+    rng = random.Random(0)  # noqa: S311 - the points at which to kill
+    clock = Clock()
+    with Store(engine_url) as store:
+        session_id = store.sessions.create().id
+    streams = []
+    with ExitStack() as stack:
+        for worker in [stack.enter_context(Worker()) for _ in range(5)]:
+            worker.prepare("stream", url=engine_url, session_id=session_id)
+            worker.go()
+            said = [worker.answer()["acknowledged"] for _ in range(rng.randint(2, 40))]
+            said += [answer["acknowledged"] for answer in worker.kill_and_read()]
+            streams.append((said[0], said[1:]))
+    with Store(engine_url, stream_timeout=1e6) as reader:
+        history = reader.messages.history(session_id)
+    assert [message.id for message in history] == [message_id for message_id, _ in streams]
+    for message, (_, pieces) in zip(history, streams, strict=True):
+        # What was on its way when the signal came may be there or not; the rest is.
+        whole = "".join(pieces)
+        assert message.content in (whole, f"{whole}<{len(pieces)}>")
+        assert message.status == "streaming"
+    clock.now = datetime.now(UTC) + timedelta(days=1)
+    with Store(engine_url, clock=clock) as store:
+        shown = store.messages.history(session_id)
+        assert {message.status for message in shown} == {"incomplete"}
+        assert [m.content for m in shown] == [m.content for m in history]
+        assert store.sessions.verify(session_id).agree
+        assert store.messages.append(shown[0].id, "!") > 0
+        assert store.messages.get(shown[0].id).content == f"{history[0].content}!"
+        assert store.messages.give_up_idle() == 4
+        assert store.messages.finish(shown[0].id).status == "complete"
