@@ -401,7 +401,8 @@ class AsyncStore(AsyncRepositories):
             self._url = parse_url(url)
             dialect = dialect_for(self._url)
             if dialect.threads_async_work and not dialect.names_async_driver(self._url):
-                runner = UnitRunner(open_engine(self._url, settings), dialect, settings)
+                own = open_engine(self._url, settings)
+                runner = UnitRunner(own, dialect, settings, owns_engine=True)
                 self._unit_runner = ThreadRunner(runner, owns_engine=True)
             else:
                 async_engine = open_async_engine(self._url, settings)

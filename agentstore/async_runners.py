@@ -15,7 +15,7 @@ commit was under way. Whatever was cancelled, its connection is back in the pool
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
 from typing import Any, Protocol, TypeVar, cast
@@ -25,21 +25,23 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from agentstore.dialects import EngineDialect
 from agentstore.dialects.base import Mode
 from agentstore.errors import TransactionMisuse
-from agentstore.recovery import HANDLED, Trouble, trouble
+from agentstore.recovery import HANDLED, Trouble, cause_of, trouble
 from agentstore.runners import (
     READING,
     JoinRunner,
     UnitRunner,
-    cause_of,
     is_new,
     joined,
     migrate,
-    turn_never_came,
 )
 from agentstore.settings import Settings
 from agentstore.unit import AsyncRunner, Unit
+from agentstore.writer import Job, Writer, turn_never_came
 
 T = TypeVar("T")
+
+_MOST_WAITING = 1_000
+"""Writes that may be queued for the writer of a store; more wait before they are."""
 
 
 class AsyncUnitRunner(Protocol):
@@ -103,10 +105,12 @@ class _AsyncJoinRunner:
 
 
 class _AsyncTurns:
-    """``WriteTurns`` for tasks; and nobody's turn comes any more once the store is closed."""
+    """Counts who is inside, and lets nobody in any more once the store is closed; and where the
+    writers of one event loop have to go one after the other, lets them.
+    """
 
-    def __init__(self, dialect: EngineDialect, settings: Settings) -> None:
-        self._lock = asyncio.Lock() if dialect.single_writer else None
+    def __init__(self, settings: Settings, *, one_by_one: bool) -> None:
+        self._lock = asyncio.Lock() if one_by_one else None
         self._timeout = settings.busy_timeout
         self._closed = False
         self._inside = 0
@@ -155,6 +159,52 @@ class _AsyncTurns:
                     await self._nobody_inside.wait()
 
 
+class _LoopJob(Job):
+    """A job whose caller is a task of an event loop, which must not wait for a thread."""
+
+    __slots__ = ("_lead", "heard")
+
+    def __init__(self, work: Callable[[Unit], Any] | None, lead: Callable[[], None]) -> None:
+        """Make a job of the running loop.
+
+        Args:
+            work: The body; None asks for the lead.
+            lead: Has somebody run the next batch, which begins with this job.
+        """
+        super().__init__(work)
+        self.place = asyncio.get_running_loop()
+        self.heard: asyncio.Future[None] = self.place.create_future()
+        self._lead = lead
+
+    def will_wait(self) -> None:
+        """Need nothing more: the future is there."""
+
+    def lead(self) -> None:
+        """Lead, or tell the task that it has the lead."""
+        if self.work is None:
+            self.tell([self])
+        else:
+            self._lead()
+
+    @staticmethod
+    def tell(jobs: Sequence[Job]) -> None:
+        """Wake the tasks of one loop, in one call."""
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+            jobs[0].place.call_soon_threadsafe(_LoopJob._wake, jobs)
+
+    @staticmethod
+    def _wake(jobs: Sequence[_LoopJob]) -> None:
+        for job in jobs:
+            if not job.heard.done():
+                job.heard.set_result(None)
+
+    def expire(self, writer: Writer) -> None:
+        """Give up waiting, unless the job has begun."""
+        if writer.take_back(self):
+            self.error = turn_never_came()
+            self._wake([self])
+
+
 class ThreadRunner:
     """Runs units of a synchronous engine in threads."""
 
@@ -162,7 +212,10 @@ class ThreadRunner:
         """Start no thread yet."""
         self._runner = runner
         self._owns_engine = owns_engine
-        self._turns = _AsyncTurns(runner.dialect, runner.settings)
+        self._turns = _AsyncTurns(runner.settings, one_by_one=False)
+        self._room = asyncio.Semaphore(_MOST_WAITING)
+        assert runner.writer is not None, "an engine in this process has one writer"
+        self._job_writer = runner.writer
         workers = runner.settings.pool_size
         self._readers = ThreadPoolExecutor(workers, thread_name_prefix="agentstore-read")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="agentstore-write")
@@ -170,21 +223,52 @@ class ThreadRunner:
 
     async def once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
         """Run a body in a transaction of its own, one time; raises Trouble."""
-        writer = await self._turns.acquire(mode)
+        await self._turns.acquire(mode)
         try:
-            threads = self._writer if writer else self._readers
-            return await _settled(threads, lambda: self._runner.once(mode, work))
+            if mode in READING:
+                return await _settled(self._readers, lambda: self._runner.once(mode, work))
+            async with self._room:
+                job = _LoopJob(work, self._lead)
+                await self._heard(job)
+                return cast("T", job.result)
         finally:
-            self._turns.release(writer=writer)
+            self._turns.release(writer=False)
+
+    async def _heard(self, job: _LoopJob) -> None:
+        """Queue a job, and wait until it is done, or, if it has no body, has the lead."""
+        writer = self._job_writer
+        if writer.enqueue(job):
+            job.lead()
+        too_long = job.place.call_later(self._runner.settings.busy_timeout, job.expire, writer)
+        try:
+            await asyncio.shield(job.heard)
+        except asyncio.CancelledError:
+            if not writer.take_back(job):
+                await _done(job.heard)
+                if job.work is None:
+                    writer.begin_alone(job)
+                    writer.hand_over()
+            raise
+        finally:
+            too_long.cancel()
+        if job.error is not None:
+            raise job.error
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncRunner]:
         """Open a transaction; raises Trouble."""
-        writer = await self._turns.acquire(Mode.WRITE)
+        await self._turns.acquire(Mode.WRITE)
         opened = ExitStack()  # begun, used and ended in the writer's thread, in this order
+        job = _LoopJob(None, self._lead)
+        try:
+            await self._heard(job)
+        except BaseException:
+            self._turns.release(writer=False)
+            raise
+        self._job_writer.begin_alone(job)
 
         def begin() -> JoinRunner:
-            unit = opened.enter_context(self._runner.transaction())
+            unit = opened.enter_context(self._runner.own_transaction(Mode.WRITE))
             unit.connection.begin()
             return opened.enter_context(joined(unit))
 
@@ -202,7 +286,8 @@ class ThreadRunner:
         else:
             await _settled(self._writer, opened.close, take_back=False)
         finally:
-            self._turns.release(writer=writer)
+            self._job_writer.hand_over()
+            self._turns.release(writer=False)
             self._dispose_if_over()
 
     async def close(self) -> None:
@@ -210,11 +295,19 @@ class ThreadRunner:
         await self._turns.close()
 
         def close() -> None:
+            self._runner.close(wait=False)
             self._readers.shutdown()
             self._writer.shutdown()
             self._dispose_if_over()
 
         await asyncio.to_thread(close)
+
+    def _lead(self) -> None:
+        """Have the writer's thread run the next batch."""
+        try:
+            self._writer.submit(self._job_writer.lead)
+        except RuntimeError:  # closing did not wait any longer, and ended the threads
+            self._job_writer.lead()
 
     def _dispose_if_over(self) -> None:
         # A transaction that outlives its store is the last one out.
@@ -309,7 +402,7 @@ class GreenletRunner:
         self._engine = engine
         self._engines = dialect.async_modes(engine)
         self._owns_engine = owns_engine
-        self._turns = _AsyncTurns(dialect, settings)
+        self._turns = _AsyncTurns(settings, one_by_one=dialect.single_writer)
         # Cancelled in the middle, a driver that keeps a thread would leave it to itself.
         self._uncut = _finished if dialect.threads_async_work else _cancellable
         self.pause = self._runner.pause

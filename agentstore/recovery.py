@@ -108,3 +108,9 @@ def pause_before_retry(
     doublings = min(attempt, 10)  # more would change nothing, and overflow at last
     longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**doublings)
     return random.uniform(0, longest)  # noqa: S311 - jitter, not a secret
+
+
+def cause_of(error: Exception) -> BaseException | None:
+    """Give the driver's own error; SQLAlchemy's around it would quote the statement."""
+    cause = getattr(error, "orig", None)
+    return None if isinstance(cause, AgentStoreError) else cause

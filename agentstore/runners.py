@@ -19,12 +19,13 @@ from sqlalchemy import Connection, Engine
 from agentstore import migrations
 from agentstore.dialects import EngineDialect
 from agentstore.dialects.base import Mode
-from agentstore.errors import AgentStoreError, DatabaseBusy, TransactionMisuse
-from agentstore.recovery import HANDLED, Trouble, pause_before_retry, trouble
+from agentstore.errors import AgentStoreError, TransactionMisuse
+from agentstore.recovery import HANDLED, Trouble, cause_of, pause_before_retry, trouble
 from agentstore.schema import Names, tables
 from agentstore.session_cache import SessionCache
 from agentstore.settings import Settings
 from agentstore.unit import Unit
+from agentstore.writer import Writer
 
 T = TypeVar("T")
 
@@ -44,6 +45,11 @@ class _Open:
 _open_here: ContextVar[tuple[_Open, ...]] = ContextVar("agentstore_open_transactions", default=())
 
 
+def in_own_transaction(store: object) -> bool:
+    """Say whether this thread or task has a transaction open on the store."""
+    return any(opened.store is store and opened.active for opened in _open_here.get())
+
+
 def refuse_inside_own_transaction(store: object) -> None:
     """Refuse a call on a store by whoever has a transaction open on it.
 
@@ -53,7 +59,7 @@ def refuse_inside_own_transaction(store: object) -> None:
     Raises:
         TransactionMisuse: There is such a transaction.
     """
-    if any(opened.store is store and opened.active for opened in _open_here.get()):
+    if in_own_transaction(store):
         raise TransactionMisuse(
             "This is called on the store inside its own transaction. Call the repositories of "
             "the transaction: with store.transaction() as tx: tx.messages.save(...)."
@@ -160,55 +166,42 @@ def opened(engine: Engine) -> Iterator[Connection]:
     connection.close()
 
 
-class WriteTurns:
-    """Lets the writers of one store go one after the other, where the engine has one writer.
-
-    SQLite would make them wait too, but by polling, with pauses of up to 100 ms.
-    """
-
-    def __init__(self, dialect: EngineDialect, settings: Settings) -> None:
-        """Make a lock if the engine needs one."""
-        self._lock = threading.Lock() if dialect.single_writer else None
-        self._timeout = settings.busy_timeout
-
-    def acquire(self, mode: Mode) -> bool:
-        """Wait for the turn; say whether it has to be given back.
-
-        Raises:
-            DatabaseBusy: It did not come within busy_timeout.
-        """
-        if self._lock is None or mode in READING:
-            return False
-        if not self._lock.acquire(timeout=self._timeout):
-            raise turn_never_came()
-        return True
-
-    def release(self) -> None:
-        """Give the turn back."""
-        assert self._lock is not None
-        self._lock.release()
-
-
-def turn_never_came() -> DatabaseBusy:
-    """Say that other writers of this store were in front for too long."""
-    return DatabaseBusy(
-        "Other transactions of this store wrote for longer than busy_timeout. Keep transactions "
-        "short, and do not wait for a model inside one."
-    )
-
-
 class UnitRunner:
     """Opens a unit on a synchronous engine, runs a body, commits."""
 
-    def __init__(self, engine: Engine, dialect: EngineDialect, settings: Settings) -> None:
-        """Prepare the engine for each mode."""
+    def __init__(
+        self,
+        engine: Engine,
+        dialect: EngineDialect,
+        settings: Settings,
+        *,
+        owns_engine: bool = False,
+    ) -> None:
+        """Prepare the engine for each mode.
+
+        Args:
+            engine: The engine, synchronous or the synchronous side of another.
+            dialect: The engine's.
+            settings: The store's.
+            owns_engine: Whether it is the store's own, and nobody else misses a connection.
+        """
         self.engine = engine
         self.dialect = dialect
         self.settings = settings
         self.tables = tables(names_on(dialect, settings))
         self._engines = dialect.modes(engine)
-        self._turns = WriteTurns(dialect, settings)
+        self.writer = self._make_writer(engine, owns_engine) if dialect.single_writer else None
         self._cache = SessionCache(settings.session_cache) if settings.session_cache else None
+
+    def _make_writer(self, engine: Engine, owns_engine: bool) -> Writer:
+        return Writer(
+            self._engines[Mode.WRITE],
+            self.dialect,
+            lambda connection: self.unit(connection, Mode.WRITE),
+            self.committed,
+            timeout=self.settings.busy_timeout,
+            keeps_connection=owns_engine and self.dialect.many_connections(engine.url),
+        )
 
     def unit(self, connection: Connection, mode: Mode) -> Unit:
         """Give the unit of an open connection."""
@@ -227,8 +220,17 @@ class UnitRunner:
         Raises:
             Trouble: The database failed.
         """
+        if self.writer is None or mode in READING:
+            with self.own_transaction(mode) as unit:
+                yield unit
+            return
+        with self.writer.alone(), self.own_transaction(mode) as unit:
+            yield unit
+
+    @contextmanager
+    def own_transaction(self, mode: Mode) -> Iterator[Unit]:
+        """Do what ``transaction`` does for whoever needs not wait for the writer."""
         committing = False
-        turn = self._turns.acquire(mode)
         try:
             with opened(self._engines[mode]) as connection:
                 unit = self.unit(connection, mode)
@@ -239,9 +241,6 @@ class UnitRunner:
         except HANDLED as error:
             found = trouble(self.dialect, mode, error, committing=committing)
             raise found from cause_of(error)
-        finally:
-            if turn:
-                self._turns.release()
 
     def once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
         """Run a body in a transaction of its own, one time.
@@ -249,7 +248,10 @@ class UnitRunner:
         Raises:
             Trouble: The database failed.
         """
-        with self.transaction(mode) as unit:
+        if self.writer is not None and mode not in READING:
+            result: T = self.writer.run(work)
+            return result
+        with self.own_transaction(mode) as unit:
             return work(unit)
 
     def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
@@ -264,6 +266,15 @@ class UnitRunner:
                 if pause is None:
                     raise problem.error from problem.__cause__
             time.sleep(pause)
+
+    def close(self, *, wait: bool) -> None:
+        """Let the writer end what it has to do, and close its connection.
+
+        Args:
+            wait: Whether to wait for that; not if its caller is what it waits for.
+        """
+        if self.writer is not None:
+            self.writer.close(wait=wait)
 
     def pause(self, problem: Trouble, attempt: int, *, repeatable: bool) -> float | None:
         """Give the seconds to wait before the next try; None if there is to be none."""
@@ -298,9 +309,3 @@ def migrate(unit: Unit) -> None:
 def names_on(dialect: EngineDialect, settings: Settings) -> Names:
     """Give schema and prefix as the engine knows them."""
     return settings.names if dialect.schemas else Names(None, settings.table_prefix)
-
-
-def cause_of(error: Exception) -> BaseException | None:
-    """Give the driver's own error; SQLAlchemy's around it would quote the statement."""
-    cause = getattr(error, "orig", None)
-    return None if isinstance(cause, AgentStoreError) else cause

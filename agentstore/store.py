@@ -37,6 +37,7 @@ from agentstore.repositories import (
 from agentstore.runners import (
     UnitRunner,
     announce_transaction,
+    in_own_transaction,
     joined,
     refuse_inside_own_transaction,
 )
@@ -134,7 +135,7 @@ class Store(Repositories):
             dialect = adopt_engine(engine, settings, asynchronous=False)
         self._engine = engine
         self._closed = False
-        self._runner = UnitRunner(engine, dialect, settings)
+        self._runner = UnitRunner(engine, dialect, settings, owns_engine=self._owns_engine)
         super().__init__(_StoreRunner(self, self._runner))
         try:
             self._runner.open()
@@ -160,8 +161,12 @@ class Store(Repositories):
         self.close()
 
     def close(self) -> None:
-        """Close the store's connections; those of an engine handed in stay open."""
+        """Close the store's connections; those of an engine handed in stay open.
+
+        Calls that other threads are in end as they would have: this waits for those that write.
+        """
         self._closed = True
+        self._runner.close(wait=not in_own_transaction(self))
         if self._owns_engine:
             self._engine.dispose()
 

@@ -106,6 +106,9 @@ class EngineDialect(Protocol):
     def install(self, engine: Engine, settings: Settings, *, adopted: bool) -> None:
         """Add the connection events; on an adopted engine, for its open connections too."""
 
+    def many_connections(self, url: URL) -> bool:
+        """Say whether this database can have more than one connection."""
+
     def modes(self, engine: Engine) -> dict[Mode, Engine]:
         """Give the engine as each mode needs it; all share one pool."""
 

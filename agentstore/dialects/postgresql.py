@@ -162,6 +162,10 @@ class PostgreSQL(NotifyingTasks):
             if not alive:
                 raise DisconnectionError("the connection died while it lay idle")
 
+    def many_connections(self, url: URL) -> bool:
+        """Any number."""
+        return True
+
     def modes(self, engine: Engine) -> dict[Mode, Engine]:
         """Choose autocommit or an isolation level; psycopg does that without a round trip."""
         return {

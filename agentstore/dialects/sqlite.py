@@ -159,6 +159,10 @@ class SQLite(FileTasks):
         if _in_memory(engine.url):
             event.listen(engine, "handle_error", _keep_connection)
 
+    def many_connections(self, url: URL) -> bool:
+        """Memory has but one."""
+        return not _in_memory(url)
+
     def modes(self, engine: Engine) -> dict[Mode, Engine]:
         """Tag the engine with the mode, for the begin event."""
         return {mode: engine.execution_options(**{_MODE: mode}) for mode in Mode}

@@ -1,0 +1,383 @@
+"""The one writer of a database that takes one writer at a time, and group commit.
+
+Units that write queue up. Whoever finds nobody writing leads: it takes what waits, in the order of
+arrival and up to a limit, runs each unit in a savepoint of one transaction, commits once, and only
+then tells all of them. So a sync of the disk is shared by all who wait for one, a lone caller pays
+for no thread switch, and nobody waits for more than one batch beyond its turn: after each batch the
+lead goes to whoever is first in the queue then.
+
+One unit's failure is its own: its savepoint is rolled back and its caller gets its error. If the
+engine gives up the whole transaction (a full disk, a commit that fails), nobody has been told
+anything yet, and every unit is run again in a transaction of its own, to succeed or fail by itself.
+
+An application's transaction shares with nobody: its owner has the lead from the moment it is first
+in the queue until it ends.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from enum import Enum
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+
+from agentstore.dialects import EngineDialect
+from agentstore.dialects.base import Mode
+from agentstore.errors import ConnectionLost, DatabaseBusy
+from agentstore.prepared import run_sql
+from agentstore.recovery import HANDLED, Trouble, cause_of, trouble
+from agentstore.unit import Unit
+
+MOST_TOGETHER = 100
+"""Units in one transaction: a commit's cost is well shared by then, and others wait for its end."""
+
+
+class State(Enum):
+    """Where a job is."""
+
+    WAITING = "in the queue"
+    LEADING = "first in the queue, and to lead"
+    RUNNING = "taken out of the queue"
+    DONE = "its outcome is known"
+    TAKEN_BACK = "its caller does not want it any more"
+
+
+class Job:
+    """A unit in the queue, and its outcome. The caller is a thread, which waits.
+
+    Attributes:
+        work: The body; None asks for the lead alone, for a transaction of the caller's own.
+        result: What the body returned, once that is committed.
+        error: What the caller is to see instead.
+        place: Where the caller waits, if callers in one place are told together.
+    """
+
+    __slots__ = ("_heard", "error", "place", "result", "state", "unit", "work")
+
+    def __init__(self, work: Callable[[Unit], Any] | None) -> None:
+        """Make a job that is not queued yet."""
+        self.work = work
+        self.state = State.WAITING
+        self.place: Any = None
+        self.unit: Unit | None = None
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._heard: threading.Event | None = None
+
+    def will_wait(self) -> None:
+        """Hear that somebody else leads; whoever leads at once needs nothing to wait for."""
+        self._heard = threading.Event()
+
+    def lead(self) -> None:
+        """Hear that the lead has come to this job."""
+        if self._heard is not None:
+            self._heard.set()
+
+    @staticmethod
+    def tell(jobs: Sequence[Job]) -> None:
+        """Tell jobs of this kind that their outcome is known."""
+        for job in jobs:
+            if job._heard is not None:
+                job._heard.set()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait for one or the other; say whether it came."""
+        assert self._heard is not None, "whoever leads does not wait"
+        return self._heard.wait(timeout)
+
+
+class Writer:
+    """Runs units one batch after the other; see the module."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        dialect: EngineDialect,
+        make_unit: Callable[[Connection], Unit],
+        committed: Callable[[Unit], None],
+        *,
+        timeout: float,
+        keeps_connection: bool,
+    ) -> None:
+        """Open nothing yet.
+
+        Args:
+            engine: Begins a transaction that writes.
+            dialect: The engine's.
+            make_unit: Makes the unit of an open connection.
+            committed: Is told of each unit that was committed.
+            timeout: Seconds that a unit waits for its turn.
+            keeps_connection: Whether the connection stays open between batches; not if the
+                engine has but one, or is the application's.
+        """
+        self._engine = engine
+        self._dialect = dialect
+        self._make_unit = make_unit
+        self._committed = committed
+        self._timeout = timeout
+        self._keeps_connection = keeps_connection
+        self._connection: Connection | None = None
+        self._lock = threading.Lock()
+        self._queue: deque[Job] = deque()
+        self._led = False  # if not, the queue is empty
+        self._closing = False
+
+    # --- The queue ---------------------------------------------------------------------------
+
+    def run(self, work: Callable[[Unit], Any]) -> Any:
+        """Run a body in a unit, and return what it returned when that is committed.
+
+        Raises:
+            Trouble: The database failed.
+            DatabaseBusy: The turn did not come within the timeout.
+        """
+        job = Job(work)
+        self._wait_for_turn(job)
+        if job.state is State.LEADING:
+            self.lead()
+        if job.error is not None:
+            raise job.error
+        return job.result
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep all others from writing until the block ends.
+
+        Raises:
+            DatabaseBusy: The turn did not come within the timeout.
+        """
+        job = Job(None)
+        self._wait_for_turn(job)
+        self.begin_alone(job)
+        try:
+            yield
+        finally:
+            self.hand_over()
+
+    def enqueue(self, job: Job) -> bool:
+        """Put a job into the queue; say whether it is to lead at once."""
+        with self._lock:
+            self._queue.append(job)
+            if self._led:
+                job.will_wait()
+                return False
+            self._led = True
+            job.state = State.LEADING
+            return True
+
+    def take_back(self, job: Job) -> bool:
+        """Take back a job that has neither begun nor got the lead; say whether that was so."""
+        with self._lock:
+            if job.state is not State.WAITING:
+                return False
+            self._queue.remove(job)
+            job.state = State.TAKEN_BACK
+            return True
+
+    def begin_alone(self, job: Job) -> None:
+        """Take a job without a body, which has the lead, out of the queue; it keeps the lead."""
+        with self._lock:
+            first = self._queue.popleft()
+            assert first is job, "the lead is with the first"
+            job.state = State.RUNNING
+
+    def lead(self) -> None:
+        """Run one batch, beginning with the first in the queue, and hand the lead over."""
+        batch: list[Job] = []
+        with self._lock:
+            while self._queue and len(batch) < MOST_TOGETHER and self._queue[0].work is not None:
+                job = self._queue.popleft()
+                job.state = State.RUNNING
+                batch.append(job)
+        try:
+            self._run_batch(batch)
+        finally:
+            self._answer(batch)
+            self.hand_over()
+
+    def hand_over(self) -> None:
+        """Give the lead to whoever is first in the queue."""
+        with self._lock:
+            if not self._queue:
+                if self._closing:
+                    self._drop_connection()
+                self._led = False
+                return
+            following = self._queue[0]
+            following.state = State.LEADING
+        following.lead()
+
+    def close(self, *, wait: bool) -> None:
+        """Close the connection once nobody leads any more.
+
+        Args:
+            wait: Whether to wait for that, up to the timeout.
+        """
+        with self._lock:
+            self._closing = True
+        if wait:
+            with suppress(DatabaseBusy), self.alone():
+                pass
+        elif not self._led:
+            self._drop_connection()
+
+    def _wait_for_turn(self, job: Job) -> None:
+        """Wait until a job is done, or has the lead."""
+        if self.enqueue(job) or job.wait(self._timeout):
+            return
+        if self.take_back(job):
+            raise turn_never_came()
+        job.wait(None)  # it has begun meanwhile, or has the lead
+
+    @staticmethod
+    def _answer(batch: Sequence[Job]) -> None:
+        """Tell the callers. Who has no outcome was in the hands of a thread that is interrupted."""
+        places: dict[Any, list[Job]] = {}
+        for job in batch:
+            if job.state is not State.DONE:
+                job.error = _interrupted()
+                job.state = State.DONE
+            places.setdefault(job.place, []).append(job)
+        for jobs in places.values():
+            jobs[0].tell(jobs)
+
+    # --- Running -----------------------------------------------------------------------------
+
+    def _run_batch(self, batch: Sequence[Job]) -> None:
+        if len(batch) > 1 and self._run_together(batch):
+            return
+        for job in batch:
+            self._run_alone(job)
+
+    def _run_together(self, batch: Sequence[Job]) -> bool:
+        """Run jobs in one transaction; say whether that was committed. If not, nothing was."""
+        try:
+            connection = self._open()
+            connection.begin()
+        except HANDLED as error:
+            failed = self._failed(error, committing=False)
+            for job in batch:
+                job.error, job.state = failed, State.DONE
+            return True
+        try:
+            for job in batch:
+                self._run_in_savepoint(connection, job)
+            connection.commit()
+        except HANDLED:
+            self._roll_back(connection, drop=True)
+            return False
+        except BaseException:
+            self._roll_back(connection, drop=True)
+            raise
+        self._done_with(connection)
+        for job in batch:
+            if job.unit is not None:
+                self._committed(job.unit)
+            job.state = State.DONE
+        return True
+
+    def _run_in_savepoint(self, connection: Connection, job: Job) -> None:
+        """Run a job; undo it alone if it fails.
+
+        Raises:
+            One of HANDLED: The transaction as a whole is lost.
+        """
+        assert job.work is not None
+        job.error = job.unit = None
+        run_sql(connection, "SAVEPOINT unit")
+        unit = self._make_unit(connection)
+        try:
+            job.result = job.work(unit)
+            job.unit = unit
+        except HANDLED as error:
+            failed = trouble(self._dialect, Mode.WRITE, error, committing=False)
+            failed.__cause__ = cause_of(error)
+            job.error = failed
+        except Exception as error:  # noqa: BLE001 - it is the caller's, and is raised there
+            job.error = error
+        if job.error is not None:
+            run_sql(connection, "ROLLBACK TO unit")
+        run_sql(connection, "RELEASE unit")
+
+    def _run_alone(self, job: Job) -> None:
+        """Run a job in a transaction of its own."""
+        assert job.work is not None
+        committing = False
+        connection: Connection | None = None
+        job.error = job.result = None
+        try:
+            connection = self._open()
+            unit = self._make_unit(connection)
+            job.result = job.work(unit)
+            committing = True
+            connection.commit()
+            self._committed(unit)
+        except HANDLED as error:
+            job.error = self._failed(error, committing=committing)
+            self._roll_back(connection, drop=True)
+        except Exception as error:  # noqa: BLE001 - it is the caller's, and is raised there
+            job.error = error
+            self._roll_back(connection, drop=False)
+        except BaseException:
+            self._roll_back(connection, drop=True)
+            raise
+        else:
+            self._done_with(connection)
+        job.state = State.DONE
+
+    def _failed(self, error: Exception, *, committing: bool) -> Trouble:
+        found = trouble(self._dialect, Mode.WRITE, error, committing=committing)
+        found.__cause__ = cause_of(error)
+        return found
+
+    # --- The connection ----------------------------------------------------------------------
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._engine.connect()
+            if self._keeps_connection:
+                self._connection.detach()  # the pool is for those who come and go
+        return self._connection
+
+    def _done_with(self, connection: Connection) -> None:
+        if not self._keeps_connection:
+            self._connection = None
+            connection.close()
+
+    def _roll_back(self, connection: Connection | None, *, drop: bool) -> None:
+        """Roll back; and, if the connection is not to be trusted, or kept, give it back."""
+        if connection is None:
+            return
+        try:
+            with suppress(*HANDLED):
+                connection.rollback()
+        finally:
+            if drop or not self._keeps_connection:
+                self._drop_connection()
+
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(*HANDLED):
+                connection.close()
+
+
+def turn_never_came() -> DatabaseBusy:
+    """Say that other writers of this store were in front for too long."""
+    return DatabaseBusy(
+        "Other transactions of this store wrote for longer than busy_timeout. Keep transactions "
+        "short, and do not wait for a model inside one."
+    )
+
+
+def _interrupted() -> Trouble:
+    lost = ConnectionLost(
+        "The thread that wrote for several callers was interrupted. Whether the write happened is "
+        "not known: look, or repeat it with the same idempotency_key.",
+        in_doubt=True,
+    )
+    return Trouble(lost, repeatable=False, in_doubt=True)
