@@ -24,7 +24,7 @@ from agentstore.recovery import HANDLED, Trouble, cause_of, pause_before_retry, 
 from agentstore.schema import Names, tables
 from agentstore.session_cache import SessionCache
 from agentstore.settings import Settings
-from agentstore.unit import Unit
+from agentstore.unit import RecentIds, Unit
 from agentstore.writer import Writer
 
 T = TypeVar("T")
@@ -191,6 +191,7 @@ class UnitRunner:
         self.tables = tables(names_on(dialect, settings))
         self._engines = dialect.modes(engine)
         self.writer = self._make_writer(engine, owns_engine) if dialect.single_writer else None
+        self._segmented = RecentIds()
         self._cache = SessionCache(settings.session_cache) if settings.session_cache else None
 
     def _make_writer(self, engine: Engine, owns_engine: bool) -> Writer:
@@ -206,7 +207,14 @@ class UnitRunner:
     def unit(self, connection: Connection, mode: Mode) -> Unit:
         """Give the unit of an open connection."""
         cache = self._cache if mode is Mode.READ else None
-        return Unit(connection, self.dialect, self.tables, self.settings, cache)
+        return Unit(
+            connection,
+            self.dialect,
+            self.tables,
+            self.settings,
+            cache,
+            segmented=self._segmented,
+        )
 
     def committed(self, unit: Unit) -> None:
         """Take note of what a unit did, now that it is committed."""

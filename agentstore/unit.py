@@ -23,6 +23,31 @@ from agentstore.types import require_utc
 T = TypeVar("T")
 
 
+class RecentIds:
+    """A set of ids, of which it forgets the oldest where they are many; for any thread."""
+
+    __slots__ = ("_ids",)
+    most = 10_000
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._ids: dict[str, None] = {}
+
+    def __contains__(self, id: str) -> bool:
+        """Say whether the id is remembered."""
+        return id in self._ids
+
+    def add(self, id: str) -> None:
+        """Remember an id."""
+        self._ids[id] = None
+        if len(self._ids) > self.most:
+            self._ids.pop(next(iter(self._ids.copy()), id), None)
+
+    def discard(self, id: str) -> None:
+        """Forget an id."""
+        self._ids.pop(id, None)
+
+
 @dataclass(frozen=True, slots=True)
 class Unit:
     """What a body works with.
@@ -34,6 +59,8 @@ class Unit:
             own that only reads, and nowhere else. A version that is rolled back is given again.
         deleted_sessions: The ids of the sessions that the body deleted; the store's cache forgets
             them when that is committed.
+        segmented: The store's: sessions whose active branch was made of segments when it was read
+            last. Only a hint which of two statements is likely to be the one that is needed.
     """
 
     connection: Connection
@@ -42,6 +69,7 @@ class Unit:
     settings: Settings
     cache: SessionCache | None = None
     deleted_sessions: list[str] = field(default_factory=list)
+    segmented: RecentIds = field(default_factory=RecentIds)
 
     def now(self) -> datetime:
         """Read the store's clock, in UTC."""

@@ -196,6 +196,7 @@ class Branches(Turns):
             .where(sessions.c.id == session_id)
             .values(active_branch=number, tip=tip)
         )
+        self.unit.segmented.discard(session_id)
         settle_turn(self.unit, session_id)
         return self.get(session_id, name)
 

@@ -6,7 +6,8 @@ messages and all of them in the order of their sequence numbers, so that the lin
 order (see ``agentstore.models.sessions.BranchSegment``). Such a line is read from its newest
 segment on, and no further than is asked for; how long its segments are does not matter.
 
-What is read of the active branch is one statement if that is whole in itself, two if not.
+What is read of the active branch is one statement if that is whole in itself, or was made of
+segments when this store read it before; otherwise two.
 """
 
 from __future__ import annotations
@@ -123,13 +124,20 @@ def _read(
     parameters: dict[str, Any],
     whole: bool | None,
 ) -> Rows:
-    if of_whole is not None and whole is not False:
+    session_id = parameters[SESSION_ID]
+    if of_whole is None:
+        whole = False
+    # What reads segments reads a whole branch too, only with more ado.
+    expected = session_id not in unit.segmented if whole is None else whole
+    if of_whole is not None and expected:
         rows = of_whole.fetch(unit.connection, parameters)
         if rows or whole:
             return rows
     rows = of_segments.fetch(unit.connection, parameters)
-    if not rows and whole is None:
-        require(unit, parameters[SESSION_ID], parameters["name"])
+    if rows and of_whole is not None:
+        unit.segmented.add(session_id)
+    if not rows:
+        require(unit, session_id, parameters["name"])
     return rows
 
 

@@ -225,9 +225,10 @@ class Messages(Streams):
     ) -> list[MessageRecord]:
         """Give the last messages of a branch, the oldest of them first.
 
-        One query, and a second one where the branch shows messages of others. The cost depends
-        on ``limit`` and not on how much the session or the database holds. One more where the
-        cut falls behind more than four messages that belong to an earlier call.
+        One query; two where the branch shows messages of others and this store reads it for the
+        first time. The cost depends on ``limit`` and not on how much the session or the database
+        holds. One more where the cut falls behind more than four messages that belong to an
+        earlier call.
 
         Args:
             session_id: The session.
