@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal
 
-from benchmarks.data import Contents, Message, messages
+from benchmarks.data import OLD, TENTH, Contents, Message, messages
 
 SAVED_INTO = "session-saved-into"
 SHORT = "session-short"
@@ -128,6 +128,22 @@ def groups(sizes: Sizes, rounds: int) -> Iterator[list[Case]]:
         )
         for name, session_id, size in (("small", SHORT, sizes.short), ("large", LONG, sizes.long))
     ]
+    for what, call in (("mark", _marked), ("exclude_mark", _not_marked)):
+        yield [
+            Case(
+                f"{what}_{name}",
+                f"history(50, {what}=) of {size:,}",
+                "many",
+                call,
+                [session_id],
+                sizes.reads,
+                5,
+            )
+            for name, session_id, size in (
+                ("small", SHORT, sizes.short),
+                ("large", LONG, sizes.long),
+            )
+        ]
     yield [
         Case(
             f"list_{name}",
@@ -153,6 +169,14 @@ def _save_many(store: Any, batch: list[Message]) -> Any:
 
 def _history(store: Any, session_id: str) -> Any:
     return store.messages.history(session_id, 50)
+
+
+def _marked(store: Any, session_id: str) -> Any:
+    return store.messages.history(session_id, 50, mark=TENTH)
+
+
+def _not_marked(store: Any, session_id: str) -> Any:
+    return store.messages.history(session_id, 50, exclude_mark=OLD)
 
 
 def _list(store: Any, user_id: str) -> Any:

@@ -22,6 +22,8 @@ from agentstore.ids import new_id
 SEED = 20_260_101
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SESSIONS_OF_A_USER = 50
+OLD, TENTH = "old", "tenth"
+"""Marks."""
 
 Message = dict[str, Any]
 """The arguments of ``messages.save``."""
@@ -147,6 +149,7 @@ class Contents:
             written = list(_written(session_id, size))
             yield "messages", (row for row, _ in written)
             yield "message_tool_calls", (call for _, calls in written for call in calls)
+            yield "message_marks", (mark for row, _ in written for mark in _marks(row, size))
 
     def _users(self) -> Iterator[Row]:
         for user in self.users:
@@ -172,6 +175,19 @@ class Contents:
                 "last_active_at": at,
                 **(totals.get(session_id) or _totals(0)),
             }
+
+
+def _marks(message: Row, size: int) -> Iterator[Row]:
+    """Mark the older nine tenths of a session's messages, and every tenth message."""
+    marks = [OLD] if message["seq"] <= size - size // 10 else []
+    marks += [TENTH] if message["seq"] % 10 == 0 else []
+    for mark in marks:
+        yield {
+            "message_id": message["id"],
+            "mark": mark,
+            "session_id": message["session_id"],
+            "seq": message["seq"],
+        }
 
 
 def _totals(size: int) -> Row:

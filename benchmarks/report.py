@@ -15,6 +15,8 @@ from benchmarks.trial import ASYNC, RAW, SIDES, STORES, SYNC, Outcome
 _WIDTH = 132
 _PAIRS = (
     ("history", "history(50), large session / small"),
+    ("mark", "history(50, mark=), large session / small"),
+    ("exclude_mark", "history(50, exclude_mark=), large session / small"),
     ("list", "list(20), large table / small"),
 )
 

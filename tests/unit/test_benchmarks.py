@@ -13,6 +13,10 @@ OPERATIONS = [
     "save_many",
     "history_small",
     "history_large",
+    "mark_small",
+    "mark_large",
+    "exclude_mark_small",
+    "exclude_mark_large",
     "list_small",
     "list_large",
 ]
@@ -49,7 +53,9 @@ def test_a_quick_run_writes_every_ratio_as_json_and_names_no_place(tmp_path):
         assert (line["met"] is None) == (line["aim"] is None)
     growth = [(line["operation"], line["store"]) for line in document["growth"]]
     assert growth == [
-        (name, side) for name in ("history", "list") for side in ("Store", "AsyncStore", "raw")
+        (name, side)
+        for name in ("history", "mark", "exclude_mark", "list")
+        for side in ("Store", "AsyncStore", "raw")
     ]
     for place in (str(ROOT), str(tmp_path)):
         assert place not in written
@@ -67,3 +73,20 @@ def test_a_quick_run_of_the_branches_writes_each_figure_beside_its_aim(tmp_path)
     for line in lines:
         assert 0 < line["lowest"] <= line["value"] <= line["highest"]
         assert line["met"] is (line["value"] <= line["aim"])
+
+
+def test_a_quick_run_of_the_swarm_gives_a_rate_for_every_kind_of_callers(tmp_path):
+    found = tmp_path / "found.json"
+    command = [sys.executable, "-m", "benchmarks.swarm", "--quick", "--engine", "sqlite"]
+    done = subprocess.run(
+        [*command, "--json", str(found)], cwd=ROOT, capture_output=True, text=True, timeout=150
+    )
+    assert done.returncode == 0, done.stderr
+    lines = json.loads(found.read_text())["swarm"]
+    assert [line["callers"] for line in lines] == [
+        "1 thread",
+        "64 threads",
+        "64 tasks",
+        "8 processes of 8 tasks",
+    ]
+    assert all(line["per_second"] > 0 and line["p99_ms"] > 0 for line in lines)
