@@ -91,11 +91,9 @@ def count_marked(unit: Unit, session_id: str, marks: MarkFilter, branch: str | N
     Raises:
         NotFound: There is no such session, or no such branch in it.
     """
-    line = line_of(unit.tables, active=branch is None)
-    passing = _passes(unit.tables, unit.tables.messages.c, marks)
-    query = select(func.count()).join_from(line, unit.tables.messages, is_on(line, unit.tables))
+    query = _select_passing(unit.tables, marks, func.count(), active=branch is None)
     parameters = {"session_id": session_id, "name": branch, **marks.parameters}
-    count = int(unit.connection.execute(query.where(*passing), parameters).scalar_one())
+    count = int(unit.connection.execute(query, parameters).scalar_one())
     if not count:
         require(unit, session_id, branch)
     return count
@@ -130,9 +128,10 @@ def _statements(
     line, messages = line_of(tables, active=active), tables.messages.c
     first, last = bindparam("first", type_=BigInteger), bindparam("last", type_=BigInteger)
     between = (
-        select(*message_columns(messages))
-        .join_from(line, tables.messages, is_on(line, tables))
-        .where(messages.seq.between(first, last), *_passes(tables, messages, shape))
+        _select_passing(
+            tables, shape, *message_columns(messages), active=active, seqs=(first, last)
+        )
+        .where(messages.seq.between(first, last))
         .order_by(messages.seq)
     )
     if shape.wanted:
@@ -140,7 +139,7 @@ def _statements(
     else:
 
         def passing(found: Any) -> ColumnElement[bool]:
-            return and_(*_passes(tables, found, shape))
+            return and_(*_lacks(tables, found, shape))
 
         newest = select_newest(tables, dialect, passing, active=active)
     return _Statements(Prepared(newest, driver), Prepared(between, driver))
@@ -176,16 +175,34 @@ def _newest_wanted(tables: Tables, line: CTE, shape: MarkFilter) -> Select[Any]:
     )
 
 
-def _passes(tables: Tables, messages: Any, shape: MarkFilter) -> list[ColumnElement[bool]]:
-    lacks = _lacks(tables, messages, shape)
+def _select_passing(
+    tables: Tables,
+    shape: MarkFilter,
+    *columns: ColumnElement[Any],
+    active: bool,
+    seqs: tuple[ColumnElement[int], ColumnElement[int]] | None = None,
+) -> Select[Any]:
+    """Select all messages of a line that pass: beginning with their marks, if they must have any,
+    so that the others are not read, and with those of these sequence numbers, if some are given.
+    """
+    line, messages = line_of(tables, active=active), tables.messages
+    lacks = _lacks(tables, messages.c, shape)
     if not shape.wanted:
-        return lacks
+        return select(*columns).join_from(line, messages, is_on(line, tables)).where(*lacks)
     marks = tables.message_marks.c
     has = select(marks.message_id).where(
         marks.session_id == bindparam("session_id"),
         marks.mark.in_(_given("wanted", len(shape.wanted), marks.mark)),
     )
-    return [messages.id.in_(has), *lacks]
+    if seqs is not None:
+        has = has.where(marks.seq.between(*seqs))
+    marked = has.distinct().subquery("marked")
+    return (
+        select(*columns)
+        .join_from(marked, messages, messages.c.id == marked.c.message_id)
+        .join(line, is_on(line, tables))
+        .where(*lacks)
+    )
 
 
 def _lacks(tables: Tables, messages: Any, shape: MarkFilter) -> list[ColumnElement[bool]]:

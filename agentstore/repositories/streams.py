@@ -8,7 +8,16 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import bindparam, func, insert, literal, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    bindparam,
+    func,
+    insert,
+    literal,
+    literal_column,
+    or_,
+    select,
+)
 
 from agentstore import validation
 from agentstore.errors import InvalidInput, NotFound, StreamEnded
@@ -21,6 +30,12 @@ from agentstore.repositories.message_rows import message_records, select_message
 from agentstore.repositories.removal import lock_session
 from agentstore.repositories.rewriting import rewrite_message
 from agentstore.states import COMPLETE, INCOMPLETE, STREAMING
+
+_STREAMING: ColumnElement[str] = literal_column("'streaming'")
+_COMPLETE: ColumnElement[str] = literal_column("'complete'")
+"""Written into the statement: the index of what is not complete is of use to those alone who say
+so in its own words.
+"""
 
 
 class Streams(Repository):
@@ -199,7 +214,8 @@ class Streams(Repository):
         query = (
             select(messages.id, messages.session_id)
             .where(
-                messages.status == STREAMING,
+                messages.status == _STREAMING,
+                messages.status != _COMPLETE,
                 messages.created_at < oldest,
                 or_(last.is_(None), last < oldest),
             )

@@ -29,6 +29,9 @@ LIVE = "live"
 """A session and a thread that are made by calls, so that all of their rows agree."""
 FORKED = "forked"
 """A session with branches, made by calls too; the active one shows messages of others."""
+MARKED = "marked"
+"""A session with thousands of messages, all of which have one mark and a few a second one too; its
+active branch shows most of them, and a few of its own."""
 
 
 def is_rare(n: int) -> bool:
@@ -327,6 +330,7 @@ def fill(store: Store) -> None:
             connection.execute(insert(table), rows_for(table.name))
         if on_a_server:
             connection.execute(text(f"SELECT setval('activity', {10 * SESSIONS})"))
+    a_marked_session(store, MARKED, MESSAGES)
     store.search.reindex()
     a_session(store, LIVE)
     a_forked_session(store, FORKED, turns=100)
@@ -447,6 +451,75 @@ def a_forked_session(store: Store, id: str | None = None, *, turns: int = 4) -> 
             * turns,
         )
     return session.id
+
+
+def a_marked_session(store: Store, id: str | None = None, messages: int = 200) -> str:
+    """Make a session with messages marked ``frequent``, some of them ``rare`` or ``odd`` too, and a
+    branch that grew from near its end.
+    """
+    session = store.sessions.create("user-7", id=id)
+    marked = [
+        {
+            "role": "user" if n % 4 == 0 else "assistant",
+            "content": "hello",
+            "marks": ["frequent", *["rare"] * (n % 100 == 50), *["odd"] * (n % 100 == 51)],
+        }
+        for n in range(messages)
+    ]
+    for start in range(0, messages, 1_000):
+        store.messages.save_many(session.id, marked[start : start + 1_000])
+    store.branches.create(session.id, after_turn=messages // 4 - 1, name="other")
+    store.messages.save_many(session.id, [{"role": "user", "marks": ["frequent", "rare"]}] * 20)
+    return session.id
+
+
+def a_stream(store: Store) -> str:
+    """Begin a message, and add some pieces to it."""
+    message = store.messages.begin(a_session(store), marks="hint", metadata={"a": 1})
+    for _ in range(3):
+        store.messages.append(message.id, "a piece ")
+    return message.id
+
+
+def an_idle_stream(store: Store) -> str:
+    message, long_ago = a_stream(store), NOW - timedelta(days=1)
+    messages, pieces = tables(PLAIN).messages, tables(PLAIN).message_chunks
+    with store._engine.begin() as connection:
+        idle = {"created_at": long_ago}
+        connection.execute(update(messages).where(messages.c.id == message).values(idle))
+        connection.execute(update(pieces).where(pieces.c.message_id == message).values(idle))
+    return message
+
+
+def a_session_with_streams(store: Store) -> str:
+    return store.messages.get([a_stream(store) for _ in range(3)][-1]).session_id
+
+
+def a_summarised_session(store: Store) -> str:
+    """Make a session whose branches have the summary of main, which tells of its first turn."""
+    session = a_forked_session(store)
+    store.summaries.put(session, "in short", through_seq=1, branch="main")
+    return session
+
+
+def by_marks(name: str, *more: Any) -> dict[str, Prepare]:
+    """Call a method with filters by marks, on the active branch and on main."""
+    found: dict[str, Prepare] = {}
+    for branch in ({}, {"branch": "main"}):
+        for filters in (
+            {"mark": "frequent"},
+            {"mark": "rare"},
+            {"mark": ["frequent", "rare"]},
+            {"mark": "nobody has it"},
+            {"exclude_mark": "rare"},
+            {"exclude_mark": ["odd", "rare"]},
+            {"mark": ["frequent", "rare"], "exclude_mark": "odd"},
+        ):
+            options = {**filters, **branch}
+            label = ", ".join([*map(str, more), *map(str, options.values())])
+            label = f"{'+'.join(filters)}: {label}"
+            found |= also(label, lambda s, o=options: partial(method(s, name), MARKED, *more, **o))
+    return found
 
 
 def a_forked_session_with_a_far_call(store: Store) -> str:
@@ -570,6 +643,48 @@ def a_thread(store: Store) -> str:
     return thread
 
 
+def on_a_new_one(
+    label: str, make: Callable[[Store], Any], name: str, /, *more: Any, **options: Any
+) -> dict[str, Prepare]:
+    """Call a method in another way on something that is made for it."""
+    return also(label, on_a_new(make, name, *more, **options)[""])
+
+
+def replacing(store: Store, **options: Any) -> Callable[[], Any]:
+    session = a_session(store)
+    store.messages.save(session, "assistant", "old", external_id="e", marks="x")
+    return partial(
+        store.messages.save,
+        session,
+        "assistant",
+        "new",
+        external_id="e",
+        on_duplicate="replace",
+        **options,
+    )
+
+
+def give_up(store: Store) -> Callable[[], None]:
+    for _ in range(3):
+        an_idle_stream(store)
+
+    def run() -> None:
+        assert store.messages.give_up_idle(2) == 2
+
+    return run
+
+
+def marked_anew(store: Store, *marks: str | None) -> Callable[[], Any]:
+    ids = [message.id for message in store.messages.history(MARKED, 20, branch="main")]
+    return partial(store.marks.update, MARKED, *marks, ids=ids)
+
+
+def to_another_branch(store: Store) -> Callable[[], Any]:
+    session = a_forked_session(store)
+    state = {**store.sessions.state_dict(session), "branch": "a"}
+    return partial(store.sessions.load_state_dict, state)
+
+
 WINDOW = {"since": NOW - timedelta(hours=12), "until": NOW - timedelta(minutes=30)}
 MANY = [{"role": "user", "content": "hello"}, {"role": "assistant", "tool_calls": [{"name": "x"}]}]
 
@@ -620,14 +735,29 @@ CASES: dict[str, dict[str, Prepare]] = {
     | also("in pieces", lambda s: clean_up(s, rows=2)),
     "sessions.restore": call("sessions.restore", "session-0")
     | also("limit", lambda s: partial(s.sessions.restore, "session-0", 50)),
+    "sessions.state_dict": call("sessions.state_dict", "session-7"),
+    "sessions.load_state_dict": also(
+        "", lambda s: partial(s.sessions.load_state_dict, s.sessions.state_dict(FORKED))
+    )
+    | also("another branch", to_another_branch),
     "sessions.verify": call("sessions.verify", "session-0"),
     "messages.save": call("messages.save", "session-7", "user", "hello")
     | also("external_id", lambda s: partial(s.messages.save, LIVE, "user", external_id="new"))
-    | also(
-        "idempotency_key", lambda s: partial(s.messages.save, LIVE, "user", idempotency_key="k")
-    ),
+    | also("idempotency_key", lambda s: partial(s.messages.save, LIVE, "user", idempotency_key="k"))
+    | also("marks", lambda s: partial(s.messages.save, LIVE, "user", marks=["a", "b"]))
+    | also("replace", lambda s: replacing(s, marks=["a"], tool_calls=[{"name": "x"}])),
+    "messages.begin": call("messages.begin", "session-7", marks=["a", "b"])
+    | also("external_id", lambda s: partial(s.messages.begin, LIVE, external_id="begun"))
+    | also("key", lambda s: partial(s.messages.begin, LIVE, idempotency_key="begun")),
+    "messages.append": on_a_new(a_stream, "messages.append", "more")
+    | also("position", lambda s: partial(s.messages.append, a_stream(s), "more", position=3))
+    | also("again", lambda s: partial(s.messages.append, a_stream(s), "more", position=1)),
+    "messages.finish": on_a_new(a_stream, "messages.finish", tool_calls=[{"name": "x"}]),
+    "messages.give_up": on_a_new(a_stream, "messages.give_up"),
+    "messages.give_up_idle": also("", give_up),
     "messages.save_many": call("messages.save_many", "session-7", MANY),
-    "messages.get": call("messages.get", "message-7"),
+    "messages.get": call("messages.get", "message-7")
+    | on_a_new_one("a stream", a_stream, "messages.get"),
     "messages.find": call("messages.find", "message-7"),
     "messages.find_by_external_id": call("messages.find_by_external_id", "session-0", "external-7"),
     "messages.find_by_tool": listing("messages.find_by_tool", "session-0", "rare"),
@@ -641,7 +771,17 @@ CASES: dict[str, dict[str, Prepare]] = {
     | also(
         "forked, far calls",
         lambda s: partial(s.messages.history, a_forked_session_with_a_far_call(s), 1),
-    ),
+    )
+    | on_a_new_one("streams", a_session_with_streams, "messages.history")
+    | also(
+        "summary",
+        lambda s: partial(s.messages.history, a_summarised_session(s), prepend_summary=True),
+    )
+    | by_marks("messages.history", 50)
+    | by_marks("messages.history", None),
+    "messages.size": call("messages.size", "session-0")
+    | also("forked", lambda s: partial(s.messages.size, FORKED))
+    | by_marks("messages.size"),
     "messages.page": listing("messages.page", "session-0", cursor="before")
     | also(
         "forked",
@@ -655,11 +795,31 @@ CASES: dict[str, dict[str, Prepare]] = {
         "session_id",
         lambda s: partial(s.messages.delete, messages_of_a_new_session(s), session_id="session-7"),
     ),
+    "messages.delete_by_mark": on_a_new(a_marked_session, "messages.delete_by_mark", "rare")
+    | on_a_new_one("several", a_marked_session, "messages.delete_by_mark", ["rare", "odd"])
+    | on_a_new_one("none", lambda s: MARKED, "messages.delete_by_mark", "nobody has it"),
     "messages.clear": on_a_new(a_session, "messages.clear") | forked("messages.clear"),
     "messages.search": listing(
         "messages.search", "rare word", user_id="user-7", session_id="session-0", **WINDOW
     )
     | also("recent", lambda s: partial(s.messages.search, "usual words", order="recent")),
+    "marks.of": call("marks.of", [f"message-{n}" for n in range(20)]),
+    "marks.count": call("marks.count", "session-0"),
+    "marks.update": on_a_new(a_marked_session, "marks.update", "new")
+    | on_a_new_one("old", a_marked_session, "marks.update", "new", "rare")
+    | on_a_new_one("taken away", a_marked_session, "marks.update", None, "rare")
+    | on_a_new_one("all taken away", a_marked_session, "marks.update", None)
+    | also("ids", lambda s: marked_anew(s, "new"))
+    | also("ids, old", lambda s: marked_anew(s, "new", "rare"))
+    | also("ids, taken away", lambda s: marked_anew(s, None, "rare"))
+    | also("ids, all taken away", lambda s: marked_anew(s, None)),
+    "summaries.put": on_a_new(a_session, "summaries.put", "in short")
+    | on_a_new_one("handed down", a_summarised_session, "summaries.put", "other", branch="main"),
+    "summaries.find": call("summaries.find", "session-7")
+    | on_a_new_one("forked", a_summarised_session, "summaries.find")
+    | on_a_new_one("branch", a_summarised_session, "summaries.find", branch="a"),
+    "summaries.delete": on_a_new(a_session, "summaries.delete")
+    | on_a_new_one("handed down", a_summarised_session, "summaries.delete", branch="main"),
     "branches.create": forked("branches.create")
     | forked("branches.create", from_turn=3)
     | forked("branches.create", after_turn=3, name="new")

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentstore.errors import InvalidInput, NotFound
+from tests.contract.test_streams import counted
 from tests.strategies import TRAPS
 
 
@@ -147,6 +148,29 @@ def test_a_filtered_history_is_what_filtering_all_of_it_would_give(
     last = expected if limit is None else expected[len(expected) - min(limit, len(expected)) :]
     assert contents(store.messages.history(session.id, limit, **filters)) == last
     assert store.messages.size(session.id, **filters) == len(expected)
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {"mark": "x"},
+        {"mark": ["x", "y"]},
+        {"exclude_mark": "y"},
+        {"exclude_mark": ["y", "z"]},
+        {"mark": "x", "exclude_mark": ["y", "z"]},
+    ],
+)
+def test_a_history_by_marks_is_one_statement_however_long_the_session_is(store, session, filters):
+    for _ in range(2):
+        messages = [{"role": "user", "marks": "x" if n % 3 else ["x", "y"]} for n in range(120)]
+        store.messages.save_many(session.id, messages)
+        for limit in (5, 50, None):
+            with counted() as statements:
+                assert store.messages.history(session.id, limit, **filters)
+            assert len(statements) == 1
+        with counted() as statements:
+            assert store.messages.size(session.id, **filters)
+        assert len(statements) == 2
 
 
 def test_marks_are_read_along_a_branch(store, session):

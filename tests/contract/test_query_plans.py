@@ -53,10 +53,38 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("tool_logs.list(session_id, tool, *", "*"): "three filters: the engine takes one index",
     ("*", "sorts: line*"): "the segments of one line",
     ("branches.active()", "sorts: branches.parent"): "the branches of one session",
+    ("summaries.*", "sorts: grew_from.depth"): "the few branches that one grew from",
+    ("summaries.*", "sorts: USE TEMP B-TREE FOR ORDER BY"): "the few branches that one grew from",
+    ("messages.history(summary)", "sorts: grew_from.depth"): "the few branches that one grew from",
+    ("messages.size(mark*", "sorts: message_marks.message_id"): "the marked ones that it counts",
+    ("marks.update(*all taken away)", "sorts*"): "the messages that it counts",
+    **{
+        (f"messages.history({filters}: 50, *", sorts): "as many of each mark as were asked for"
+        for filters in ("mark", "mark+exclude_mark")
+        for sorts in (
+            "sorts: USE TEMP B-TREE FOR ORDER BY",
+            "sorts: messages.seq DESC",
+            "sorts: anon_*.pk",
+            "sorts: marks_1.seq DESC",
+        )
+    },
+    **{
+        (
+            f"messages.history(mark: 50, {mark}*",
+            "sorts: marks_0.seq DESC",
+        ): "of a mark that few have"
+        for mark in ("rare", "nobody")
+    },
+    ("messages.history(mark*: None, *", "sorts*"): "all that have a mark, in their order",
     **{
         (call, sorts): "what is read of each segment, in its order, is put in one"
         for call in (
             "branches.*",
+            "sessions.load_state_dict(another branch)",
+            "summaries.put(handed down)",
+            "messages.history(summary)",
+            "messages.history(exclude_mark: *",
+            "messages.delete_by_mark(*",
             "messages.history(*forked*",
             "messages.history(branch*",
             "messages.page(forked)",
@@ -269,6 +297,54 @@ def test_every_call_sends_something(filled):
 
 def test_nothing_that_grows_is_read_in_full_or_sorted(filled):
     assert forgiven(filled.complaints()) == {}
+
+
+def test_the_newest_with_a_mark_come_out_of_its_index_and_only_they_are_sorted(filled):
+    """So that what it costs depends on the limit, and not on how many have the mark."""
+    labels = {sent.label for sent in filled.sent if fnmatch(sent.label, "*history(mark*: 50, *")}
+    assert len(labels) == 10
+    frequent = {label for label in labels if "frequent" in label}
+    with filled.store._engine.connect() as connection:
+        if filled.engine == "postgresql":
+            connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+            connection.exec_driver_sql("SET LOCAL random_page_cost = 1.1")
+        for sent in filled.sent:
+            if sent.label not in labels or "message_marks" not in sent.sql:
+                continue
+            if filled.engine == "sqlite":
+                rows = connection.exec_driver_sql(
+                    f"EXPLAIN QUERY PLAN {sent.sql}", sent.parameters
+                ).all()
+                below = [row[3] for row in rows if row[1]]
+                assert not [line for line in below if "FOR ORDER BY" in line], sent.label
+                by_mark = [line for line in below if "_session_id_mark_seq" in line]
+                assert by_mark
+                assert all("session_id=? AND mark=?" in line for line in by_mark)
+            elif sent.label in frequent:
+                assert "sorts: marks_0.seq DESC" not in ask_postgresql(connection, sent)
+        connection.rollback()
+
+
+def test_all_with_a_mark_are_looked_up_by_it_and_the_others_are_not_read(filled):
+    asked = [
+        sent
+        for sent in filled.sent
+        if fnmatch(sent.label, "*history(mark: None, rare*")
+        or (fnmatch(sent.label, "*size(mark: rare*") and "message_marks" in sent.sql)
+    ]
+    assert len(asked) == 4
+    explain = "EXPLAIN QUERY PLAN" if filled.engine == "sqlite" else "EXPLAIN"
+    with filled.store._engine.connect() as connection:
+        if filled.engine == "postgresql":
+            connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+            connection.exec_driver_sql("SET LOCAL random_page_cost = 1.1")
+        for sent in asked:
+            rows = connection.exec_driver_sql(f"{explain} {sent.sql}", sent.parameters).all()
+            plan = "\n".join(str(row[-1]) for row in rows)
+            assert "ix_message_marks_session_id_mark_seq" in plan
+            assert "ix_messages_session_id_branch_seq" not in plan, plan
+            assert re.search("autoindex_messages_1|uq_messages_id", plan), plan
+        connection.rollback()
 
 
 def test_turns_are_looked_up_between_those_of_a_segment_and_not_to_the_end_of_its_branch(filled):
