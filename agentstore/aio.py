@@ -20,7 +20,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from agentstore.async_runners import (
     AsyncUnitRunner,
     GreenletRunner,
-    ThreadRunner,
     open_database,
     run_with_retries,
     store_is_closed,
@@ -52,6 +51,7 @@ from agentstore.runners import (
 )
 from agentstore.settings import Settings, StoreOptions
 from agentstore.store import Transaction, in_transaction
+from agentstore.thread_runner import ThreadRunner
 from agentstore.unit import AsyncRunner, Unit
 
 R = TypeVar("R", bound=Repository)

@@ -250,24 +250,31 @@ class UnitRunner:
             found = trouble(self.dialect, mode, error, committing=committing)
             raise found from cause_of(error)
 
-    def once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
+    def once(self, mode: Mode, work: Callable[[Unit], T], *, here: bool = False) -> T:
         """Run a body in a transaction of its own, one time.
+
+        Args:
+            mode: What for.
+            work: The body.
+            here: Whether it has to be this thread that runs it, and not one that leads.
 
         Raises:
             Trouble: The database failed.
         """
-        if self.writer is not None and mode not in READING:
+        if self.writer is not None and mode not in READING and not here:
             result: T = self.writer.run(work)
             return result
-        with self.own_transaction(mode) as unit:
+        with self.transaction(mode) as unit:
             return work(unit)
 
-    def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
-        """Run a body in a transaction of its own; see ``Runner``."""
+    def run(
+        self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool, here: bool = False
+    ) -> T:
+        """Run a body in a transaction of its own; see ``Runner``, and ``once`` for ``here``."""
         attempt = 0
         while True:
             try:
-                return self.once(mode, work)
+                return self.once(mode, work, here=here)
             except Trouble as problem:
                 attempt += 1
                 pause = self.pause(problem, attempt, repeatable=repeatable or mode in READING)

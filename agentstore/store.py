@@ -203,8 +203,10 @@ class Store(Repositories):
             What the function returned.
         """
         self._require_open()
+        body = in_transaction(work)
         with announce_transaction(self):
-            return self._runner.run(Mode.WRITE, in_transaction(work), repeatable=False)
+            # A function of the application's has locks and thread-locals of the thread it is in.
+            return self._runner.run(Mode.WRITE, body, repeatable=False, here=True)
 
     def _require_open(self) -> None:
         if self._closed:

@@ -20,74 +20,20 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from enum import Enum
 from typing import Any
 
 from sqlalchemy import Connection, Engine
 
 from agentstore.dialects import EngineDialect
 from agentstore.dialects.base import Mode
-from agentstore.errors import ConnectionLost, DatabaseBusy
+from agentstore.errors import DatabaseBusy
 from agentstore.prepared import run_sql
 from agentstore.recovery import HANDLED, Trouble, cause_of, trouble
 from agentstore.unit import Unit
+from agentstore.write_jobs import Job, State, interrupted, turn_never_came
 
 MOST_TOGETHER = 100
 """Units in one transaction: a commit's cost is well shared by then, and others wait for its end."""
-
-
-class State(Enum):
-    """Where a job is."""
-
-    WAITING = "in the queue"
-    LEADING = "first in the queue, and to lead"
-    RUNNING = "taken out of the queue"
-    DONE = "its outcome is known"
-    TAKEN_BACK = "its caller does not want it any more"
-
-
-class Job:
-    """A unit in the queue, and its outcome. The caller is a thread, which waits.
-
-    Attributes:
-        work: The body; None asks for the lead alone, for a transaction of the caller's own.
-        result: What the body returned, once that is committed.
-        error: What the caller is to see instead.
-        place: Where the caller waits, if callers in one place are told together.
-    """
-
-    __slots__ = ("_heard", "error", "place", "result", "state", "unit", "work")
-
-    def __init__(self, work: Callable[[Unit], Any] | None) -> None:
-        """Make a job that is not queued yet."""
-        self.work = work
-        self.state = State.WAITING
-        self.place: Any = None
-        self.unit: Unit | None = None
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self._heard: threading.Event | None = None
-
-    def will_wait(self) -> None:
-        """Hear that somebody else leads; whoever leads at once needs nothing to wait for."""
-        self._heard = threading.Event()
-
-    def lead(self) -> None:
-        """Hear that the lead has come to this job."""
-        if self._heard is not None:
-            self._heard.set()
-
-    @staticmethod
-    def tell(jobs: Sequence[Job]) -> None:
-        """Tell jobs of this kind that their outcome is known."""
-        for job in jobs:
-            if job._heard is not None:
-                job._heard.set()
-
-    def wait(self, timeout: float | None) -> bool:
-        """Wait for one or the other; say whether it came."""
-        assert self._heard is not None, "whoever leads does not wait"
-        return self._heard.wait(timeout)
 
 
 class Writer:
@@ -136,9 +82,13 @@ class Writer:
             DatabaseBusy: The turn did not come within the timeout.
         """
         job = Job(work)
-        self._wait_for_turn(job)
-        if job.state is State.LEADING:
-            self.lead()
+        try:
+            self._wait_for_turn(job)
+            if job.state is State.LEADING:
+                self.lead()
+        except BaseException:
+            self.leave(job)
+            raise
         if job.error is not None:
             raise job.error
         return job.result
@@ -151,12 +101,12 @@ class Writer:
             DatabaseBusy: The turn did not come within the timeout.
         """
         job = Job(None)
-        self._wait_for_turn(job)
-        self.begin_alone(job)
         try:
+            self._wait_for_turn(job)
+            self.begin_alone(job)
             yield
         finally:
-            self.hand_over()
+            self.leave(job)
 
     def enqueue(self, job: Job) -> bool:
         """Put a job into the queue; say whether it is to lead at once."""
@@ -178,6 +128,22 @@ class Writer:
             job.state = State.TAKEN_BACK
             return True
 
+    def leave(self, job: Job) -> None:
+        """Let go of the place in the queue, or of the lead, if a job has it: its caller leaves.
+
+        A unit that runs goes on.
+        """
+        with self._lock:
+            state = job.state
+            if state in (State.WAITING, State.LEADING):
+                with suppress(ValueError):  # interrupted on its way into the queue
+                    self._queue.remove(job)
+            elif state is not State.RUNNING or job.work is not None:
+                return
+            job.state = State.TAKEN_BACK
+        if state is not State.WAITING:
+            self.hand_over()
+
     def begin_alone(self, job: Job) -> None:
         """Take a job without a body, which has the lead, out of the queue; it keeps the lead."""
         with self._lock:
@@ -188,12 +154,12 @@ class Writer:
     def lead(self) -> None:
         """Run one batch, beginning with the first in the queue, and hand the lead over."""
         batch: list[Job] = []
-        with self._lock:
-            while self._queue and len(batch) < MOST_TOGETHER and self._queue[0].work is not None:
-                job = self._queue.popleft()
-                job.state = State.RUNNING
-                batch.append(job)
         try:
+            with self._lock:
+                while self._queue and self._queue[0].work and len(batch) < MOST_TOGETHER:
+                    job = self._queue.popleft()
+                    job.state = State.RUNNING
+                    batch.append(job)
             self._run_batch(batch)
         finally:
             self._answer(batch)
@@ -219,11 +185,12 @@ class Writer:
         """
         with self._lock:
             self._closing = True
+            if not self._led:
+                self._drop_connection()
+                return
         if wait:
             with suppress(DatabaseBusy), self.alone():
                 pass
-        elif not self._led:
-            self._drop_connection()
 
     def _wait_for_turn(self, job: Job) -> None:
         """Wait until a job is done, or has the lead."""
@@ -239,7 +206,7 @@ class Writer:
         places: dict[Any, list[Job]] = {}
         for job in batch:
             if job.state is not State.DONE:
-                job.error = _interrupted()
+                job.error = interrupted(in_doubt=job.state is State.COMMITTING)
                 job.state = State.DONE
             places.setdefault(job.place, []).append(job)
         for jobs in places.values():
@@ -255,23 +222,25 @@ class Writer:
 
     def _run_together(self, batch: Sequence[Job]) -> bool:
         """Run jobs in one transaction; say whether that was committed. If not, nothing was."""
+        begun = False
         try:
             connection = self._open()
             connection.begin()
-        except HANDLED as error:
-            failed = self._failed(error, committing=False)
-            for job in batch:
-                job.error, job.state = failed, State.DONE
-            return True
-        try:
+            begun = True
             for job in batch:
                 self._run_in_savepoint(connection, job)
+            for job in batch:
+                job.state = State.COMMITTING
             connection.commit()
-        except HANDLED:
-            self._roll_back(connection, drop=True)
-            return False
+        except HANDLED as error:
+            self._roll_back(drop=True)
+            if begun:
+                return False
+            for job in batch:  # alone, each of them would wait as long for the same
+                job.error, job.state = self._failed(error, committing=False), State.DONE
+            return True
         except BaseException:
-            self._roll_back(connection, drop=True)
+            self._roll_back(drop=True)
             raise
         self._done_with(connection)
         for job in batch:
@@ -286,18 +255,17 @@ class Writer:
         Raises:
             One of HANDLED: The transaction as a whole is lost.
         """
-        assert job.work is not None
         job.error = job.unit = None
         run_sql(connection, "SAVEPOINT unit")
         unit = self._make_unit(connection)
         try:
-            job.result = job.work(unit)
+            job.run(unit)
             job.unit = unit
         except HANDLED as error:
-            failed = trouble(self._dialect, Mode.WRITE, error, committing=False)
-            failed.__cause__ = cause_of(error)
-            job.error = failed
-        except Exception as error:  # noqa: BLE001 - it is the caller's, and is raised there
+            job.error = self._failed(error, committing=False)
+        except BaseException as error:
+            if not _of_the_body(error):
+                raise
             job.error = error
         if job.error is not None:
             run_sql(connection, "ROLLBACK TO unit")
@@ -305,26 +273,23 @@ class Writer:
 
     def _run_alone(self, job: Job) -> None:
         """Run a job in a transaction of its own."""
-        assert job.work is not None
-        committing = False
-        connection: Connection | None = None
+        job.state = State.RUNNING
         job.error = job.result = None
         try:
             connection = self._open()
             unit = self._make_unit(connection)
-            job.result = job.work(unit)
-            committing = True
+            job.run(unit)
+            job.state = State.COMMITTING
             connection.commit()
             self._committed(unit)
         except HANDLED as error:
-            job.error = self._failed(error, committing=committing)
-            self._roll_back(connection, drop=True)
-        except Exception as error:  # noqa: BLE001 - it is the caller's, and is raised there
+            job.error = self._failed(error, committing=job.state is State.COMMITTING)
+            self._roll_back(drop=True)
+        except BaseException as error:
+            self._roll_back(drop=not isinstance(error, Exception))
+            if not _of_the_body(error):
+                raise
             job.error = error
-            self._roll_back(connection, drop=False)
-        except BaseException:
-            self._roll_back(connection, drop=True)
-            raise
         else:
             self._done_with(connection)
         job.state = State.DONE
@@ -348,13 +313,12 @@ class Writer:
             self._connection = None
             connection.close()
 
-    def _roll_back(self, connection: Connection | None, *, drop: bool) -> None:
+    def _roll_back(self, *, drop: bool) -> None:
         """Roll back; and, if the connection is not to be trusted, or kept, give it back."""
-        if connection is None:
-            return
         try:
-            with suppress(*HANDLED):
-                connection.rollback()
+            if self._connection is not None:
+                with suppress(*HANDLED):
+                    self._connection.rollback()
         finally:
             if drop or not self._keeps_connection:
                 self._drop_connection()
@@ -366,18 +330,11 @@ class Writer:
                 connection.close()
 
 
-def turn_never_came() -> DatabaseBusy:
-    """Say that other writers of this store were in front for too long."""
-    return DatabaseBusy(
-        "Other transactions of this store wrote for longer than busy_timeout. Keep transactions "
-        "short, and do not wait for a model inside one."
-    )
+def _of_the_body(error: BaseException) -> bool:
+    """Say whether an error is the body's own, to be raised where its caller is.
 
-
-def _interrupted() -> Trouble:
-    lost = ConnectionLost(
-        "The thread that wrote for several callers was interrupted. Whether the write happened is "
-        "not known: look, or repeat it with the same idempotency_key.",
-        in_doubt=True,
+    If it is not, the thread was interrupted that happened to run the body; only the main one is.
+    """
+    return isinstance(error, Exception) or (
+        threading.current_thread() is not threading.main_thread()
     )
-    return Trouble(lost, repeatable=False, in_doubt=True)

@@ -11,8 +11,9 @@ import psycopg
 from sqlalchemy import Engine, event, make_url
 
 from agentstore import AsyncStore, Store
-from agentstore.async_runners import GreenletRunner, ThreadRunner
+from agentstore.async_runners import GreenletRunner
 from agentstore.testing import BlockingStore
+from agentstore.thread_runner import ThreadRunner
 
 
 def engine_of(store: Any) -> Engine:

@@ -18,8 +18,8 @@ import pytest
 from sqlalchemy import event, make_url
 
 from agentstore import AsyncStore
-from agentstore.async_runners import ThreadRunner
 from agentstore.errors import AgentStoreError, DatabaseBusy, NotFound, TransactionMisuse
+from agentstore.thread_runner import ThreadRunner
 from tests.conftest import VERSIONS, Servers
 from tests.programs.probes import checked_out, connect, engine_of, spin
 
