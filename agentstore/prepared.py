@@ -66,6 +66,7 @@ def run_sql(
     *,
     many: bool = False,
     fetch: bool = False,
+    begin: bool = True,
 ) -> list[Any]:
     """Run SQL as the driver takes it, in the connection's transaction; see the module.
 
@@ -75,12 +76,12 @@ def run_sql(
         parameters: As the driver takes them; if ``many``, a list of these.
         many: Run it once for each.
         fetch: Give its rows.
+        begin: Begin a transaction if there is none; not for what begins one itself.
     """
-    heard = connection.dispatch
-    if heard.before_cursor_execute or heard.after_cursor_execute:
+    if _is_heard(connection):
         result = connection.exec_driver_sql(sql, parameters or None)
         return list(result.all()) if fetch else []
-    if not connection.in_transaction():
+    if begin and not connection.in_transaction():
         connection.begin()
     cursor = connection.connection.cursor()
     try:
@@ -97,10 +98,20 @@ def run_sql(
     return rows
 
 
+def _is_heard(connection: Connection) -> bool:
+    """Say whether somebody listens to what is executed: on the engine, or on all engines."""
+    engine: Any = connection.engine
+    while (behind := getattr(engine, "_proxied", None)) is not None:
+        engine = behind  # ours has options; listeners are on the one that it was made of
+    heard = engine.dispatch
+    return bool(heard.before_cursor_execute or heard.after_cursor_execute)
+
+
 def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], Any]:
     """Make what turns parameters into the driver's: in order where it numbers them, else by name.
 
     A bind that has a value of its own, such as the 1 in ``n + 1``, is a constant; it has no name.
+    None is NULL, whatever the type.
     """
     order = compiled.positiontup
     names = list(dict.fromkeys(compiled.bind_names.values())) if order is None else order
@@ -119,9 +130,9 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
             [
                 constant
                 if name is None
-                else parameters[name]
-                if process is None
-                else process(parameters[name])
+                else value
+                if (value := parameters[name]) is None or process is None
+                else process(value)
                 for name, constant, process in plan
             ]
         )

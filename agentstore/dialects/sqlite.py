@@ -44,6 +44,7 @@ from agentstore.dialects.search import SearchIndex
 from agentstore.dialects.sqlite_append import append, next_activity
 from agentstore.dialects.sqlite_search import SQLiteSearch
 from agentstore.dialects.sqlite_tasks import FileTasks
+from agentstore.prepared import run_sql
 from agentstore.schema import Names, Tables
 from agentstore.settings import Settings
 
@@ -276,7 +277,7 @@ def _first_statement(connection: Connection) -> str | None:
 def _begin(connection: Connection) -> None:
     statement = _first_statement(connection)
     if statement is not None:
-        connection.exec_driver_sql(statement)
+        run_sql(connection, statement, begin=False)
 
 
 def _begin_on_adopted(connection: Connection) -> None:
