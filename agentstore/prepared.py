@@ -13,10 +13,14 @@ Errors are those of SQLAlchemy either way.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Dialect, Executable, Select
 from sqlalchemy.sql.compiler import SQLCompiler
+
+from agentstore.encoding import decode_texts
+from agentstore.types import SafeText
 
 Parameters = Mapping[str, Any]
 
@@ -48,7 +52,7 @@ class Prepared:
         # By columns, not by rows: a type is looked up once, and most columns are mostly empty.
         columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
         for position, read in self._read:
-            columns[position] = [None if v is None else read(v) for v in columns[position]]
+            columns[position] = read(columns[position])
         return list(zip(*columns, strict=True))
 
     def execute_many(self, connection: Connection, parameters: Sequence[Parameters]) -> None:
@@ -142,7 +146,23 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
     return lambda parameters: dict(zip(names, values(parameters), strict=True))
 
 
-def _readers(statement: Any, dialect: Dialect) -> list[tuple[int, Callable[[Any], Any]]]:
+Column = Sequence[Any]
+"""The values of one column, in the order of the rows."""
+
+
+def _readers(statement: Any, dialect: Dialect) -> list[tuple[int, Callable[[Column], Column]]]:
+    """Give what reads the values of those columns that are not as the driver gives them."""
     columns = statement.selected_columns if isinstance(statement, Select) else ()
-    found = [c.type.dialect_impl(dialect).result_processor(dialect, None) for c in columns]
-    return [(position, read) for position, read in enumerate(found) if read is not None]
+    readers: list[tuple[int, Callable[[Column], Column]]] = []
+    for position, column in enumerate(columns):
+        if isinstance(column.type, SafeText):
+            readers.append((position, decode_texts))
+            continue
+        read = column.type.dialect_impl(dialect).result_processor(dialect, None)
+        if read is not None:
+            readers.append((position, partial(_each, read)))
+    return readers
+
+
+def _each(read: Callable[[Any], Any], column: Column) -> Column:
+    return [None if value is None else read(value) for value in column]

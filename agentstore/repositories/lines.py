@@ -29,6 +29,7 @@ from sqlalchemy import (
     select,
 )
 
+from agentstore import validation
 from agentstore.dialects.base import EngineDialect
 from agentstore.errors import NotFound
 from agentstore.prepared import Prepared
@@ -124,7 +125,7 @@ def _read(
     parameters: dict[str, Any],
     whole: bool | None,
 ) -> Rows:
-    session_id = parameters[SESSION_ID]
+    session_id = validation.text(SESSION_ID, parameters[SESSION_ID])
     if of_whole is None:
         whole = False
     # What reads segments reads a whole branch too, only with more ado.
