@@ -123,15 +123,14 @@ class Settings:
             raise InvalidInput(
                 f"synchronous is {self.synchronous!r}; use FULL, EXTRA, NORMAL or OFF."
             )
-        for name in (
-            "pool_timeout",
-            "connect_timeout",
-            "ping_after",
-            "busy_timeout",
-            "stream_timeout",
-        ):
+        for name in ("pool_timeout", "connect_timeout", "ping_after", "busy_timeout"):
             if getattr(self, name) < 0:
                 raise InvalidInput(f"{name} is negative; use seconds, zero or more.")
+        idle = self.stream_timeout
+        if isinstance(idle, bool) or not isinstance(idle, int | float) or not 0 <= idle <= 10**9:
+            raise InvalidInput(
+                f"stream_timeout is {shown(idle)}; use seconds, zero or more, up to 10**9."
+            )
         if self.pool_size < 1 or self.max_overflow < 0 or self.max_retries < 0:
             raise InvalidInput("pool_size starts at 1, max_overflow and max_retries at 0.")
         if type(self.session_cache) is not int or self.session_cache < 0:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +33,7 @@ from agentstore.errors import (
     QuotaExceeded,
     SecretRefused,
     StaleSession,
+    StreamEnded,
     TransactionMisuse,
     UnsupportedUrl,
     WrongSession,
@@ -43,6 +45,10 @@ SECRET = "what I told only you: hunter2"  # noqa: S105 - to be looked for
 NAIVE = datetime(2026, 3, 29, 12)  # noqa: DTZ001 - that is the point
 MANY_DIGITS = 10**5000
 LONE = "\ud800"
+
+
+class Number(Enum):
+    ONE = 1
 
 
 @dataclass(frozen=True)
@@ -105,8 +111,9 @@ GIVE_NOTHING = {
     "Attachments.find",
     "Attachments.list",
     "Attachments.list_of_session",
+    "Marks.count",
 }
-"""Readers that answer None, or an empty page, where others raise NotFound."""
+"""Readers that answer None, or give nothing, where others raise NotFound."""
 
 
 def methods_that_take_an_id() -> list[tuple[str, str, inspect.Parameter, dict[str, Any]]]:
@@ -643,7 +650,11 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
     ("tool calls that are texts", {"tool_calls": [SECRET]}, "list of dicts"),
     ("tool calls that are a tuple", {"tool_calls": ({"id": "c"},)}, "list of dicts"),
     ("tool calls that are lists", {"tool_calls": [[1]]}, "list of dicts"),
-    ("an unknown way with duplicates", {"on_duplicate": "ignore"}, "'skip' or 'refuse'"),
+    (
+        "an unknown way with duplicates",
+        {"on_duplicate": "ignore"},
+        "use one of skip, refuse, replace",
+    ),
 ]
 
 LISTS_OF_MESSAGES: list[tuple[str, Any, str]] = [
@@ -908,6 +919,300 @@ def rows_about_branches() -> list[Row]:
     return [*rows, *(Row(*row) for row in given)]
 
 
+MESSAGE = {"role": "user", "content": SECRET}
+
+TAKES_MARKS: dict[str, Callable[[Any, Any, Any], object]] = {
+    "to save": lambda s, x, v: s.messages.save(x.session, "user", SECRET, marks=v),
+    "to save among many": lambda s, x, v: s.messages.save_many(
+        x.session, [MESSAGE, {**MESSAGE, "marks": v}]
+    ),
+    "to replace with": lambda s, x, v: s.messages.save(
+        x.session, "assistant", SECRET, external_id="taken", marks=v, on_duplicate="replace"
+    ),
+    "to begin with": lambda s, x, v: s.messages.begin(x.session, marks=v),
+    "of a history": lambda s, x, v: s.messages.history(x.session, mark=v),
+    "not of a history": lambda s, x, v: s.messages.history(x.session, exclude_mark=v),
+    "to count": lambda s, x, v: s.messages.size(x.session, mark=v),
+    "not to count": lambda s, x, v: s.messages.size(x.session, exclude_mark=v),
+    "to delete by": lambda s, x, v: s.messages.delete_by_mark(x.session, v),
+}
+
+NO_MARKS: list[tuple[str, Any, str]] = [
+    ("empty", "", "is empty"),
+    ("too long", "x" * 256, "up to 255"),
+    ("too long when it is written", LONE * 255, "1024 bytes"),
+    ("a number", 5, "must be a str"),
+    ("bytes", b"x", "must be a str"),
+    ("a dict", {"x": 1}, "must be a str"),
+    ("an iterator", iter("x"), "must be a str"),
+    ("an enum of numbers", Number.ONE, "must be a str"),
+    ("a list with None", ["x", None], "must be a str"),
+    ("a list of lists", [["x"]], "must be a str"),
+    ("one of too many", [str(n) for n in range(101)], "up to 100"),
+]
+
+TAKES_A_MARK: dict[str, Callable[[Any, Any, Any], object]] = {
+    "new": lambda s, x, v: s.marks.update(x.session, v),
+    "old": lambda s, x, v: s.marks.update(x.session, None, v),
+    "in whose place another comes": lambda s, x, v: s.marks.update(x.session, "x", v),
+    "new of some": lambda s, x, v: s.marks.update(x.session, v, ids=[x.message]),
+}
+
+TAKES_IDS: dict[str, Callable[[Any, Any, Any], object]] = {
+    "to have the marks of": lambda s, _, v: s.marks.of(v),
+    "to mark": lambda s, x, v: s.marks.update(x.session, "new", ids=v),
+    "to mark anew": lambda s, x, v: s.marks.update(x.session, "new", "old", v),
+}
+
+ENDS_A_STREAM: dict[str, Callable[[Any, Any], object]] = {
+    "to append to": lambda s, id: s.messages.append(id, SECRET),
+    "to append to at a place": lambda s, id: s.messages.append(id, SECRET, position=0),
+    "to finish": lambda s, id: s.messages.finish(id, SECRET, tool_calls=[{"name": "x"}]),
+    "to give up": lambda s, id: s.messages.give_up(id),
+}
+
+TAKES_A_SUMMARY_OF: dict[str, Callable[[Any, Any, Any], object]] = {
+    "to summarise": lambda s, x, v: s.summaries.put(x.session, SECRET, branch=v),
+    "whose summary is read": lambda s, x, v: s.summaries.find(x.session, branch=v),
+    "whose summary goes": lambda s, x, v: s.summaries.delete(x.session, branch=v),
+    "whose marks are read": lambda s, x, v: s.messages.history(x.session, mark="x", branch=v),
+    "whose marks are counted": lambda s, x, v: s.messages.size(x.session, mark="x", branch=v),
+    "whose messages are counted": lambda s, x, v: s.messages.size(x.session, branch=v),
+}
+
+
+def rows_about_memory() -> list[Row]:
+    rows = [
+        Row(f"a mark {place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), InvalidInput, word)
+        for place, f in TAKES_MARKS.items()
+        for kind, v, word in NO_MARKS
+    ]
+    rows += [
+        Row(f"a mark {place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), InvalidInput, word)
+        for place, f in TAKES_A_MARK.items()
+        for kind, v, word in [*NO_MARKS[:-3], ("a list", ["x"], "must be a str")]
+    ]
+    rows += [
+        Row(f"ids {place} that are {kind}", lambda s, x, f=f, v=v: f(s, x, v), InvalidInput, word)
+        for place, f in TAKES_IDS.items()
+        for kind, v, word in (
+            ("a text", SECRET, "must be a list of ids"),
+            ("a number", 5, "must be a list of ids"),
+            ("a dict", {"x": 1}, "must be a list of ids"),
+            ("numbers", [1, 2], "must hold ids"),
+            ("one of them None", ["x", None], "must hold ids"),
+        )
+    ]
+    rows += [
+        Row(f"a branch {place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), error, word)
+        for place, f in TAKES_A_SUMMARY_OF.items()
+        for kind, v, error, word in (
+            ("not there", "nowhere", NotFound, "branches.list() shows"),
+            ("a lone surrogate", LONE, NotFound, "branches.list() shows"),
+            ("a number", 5, InvalidInput, "must be a str"),
+            ("bytes", b"main", InvalidInput, "must be a str"),
+        )
+    ]
+    rows += [
+        Row(
+            f"a summary to put that is {kind}",
+            lambda s, x, a=a: s.summaries.put(x.session, **a),
+            e,
+            word,
+        )
+        for kind, a, e, word in (
+            ("None", {"content": None}, InvalidInput, "content must be a str"),
+            ("a list", {"content": [SECRET]}, InvalidInput, "content must be a str"),
+            ("through -1", {"content": SECRET, "through_seq": -1}, InvalidInput, "from 0"),
+            ("through True", {"content": SECRET, "through_seq": True}, InvalidInput, "int"),
+            ("through a word", {"content": SECRET, "through_seq": "1"}, InvalidInput, "int"),
+            ("through 2**64", {"content": SECRET, "through_seq": 2**64}, InvalidInput, "from 0"),
+            ("with a list beside it", {"content": SECRET, "metadata": [1]}, InvalidInput, "dict"),
+            (
+                "with NaN",
+                {"content": "", "metadata": {"x": float("nan")}},
+                InvalidJson,
+                "Pass only",
+            ),
+        )
+    ]
+    rows += [
+        Row(
+            f"a summary to be put before that is {v!r}",
+            lambda s, x, v=v: s.messages.history(x.session, prepend_summary=v),
+            InvalidInput,
+            "prepend_summary must be a bool",
+        )
+        for v in (1, "yes", None)
+    ]
+    rows += [
+        Row(
+            f"a way with duplicates that is {kind}, {place}",
+            lambda s, x, f=f, v=v: f(s, x, v),
+            InvalidInput,
+            "use one of skip, refuse, replace",
+        )
+        for place, f in {
+            "of one": lambda s, x, v: s.messages.save(x.session, "user", SECRET, on_duplicate=v),
+            "of many": lambda s, x, v: s.messages.save_many(x.session, [FINE], on_duplicate=v),
+            "of none": lambda s, x, v: s.messages.save_many(x.session, [], on_duplicate=v),
+        }.items()
+        for kind, v in (("unknown", "ignore"), ("None", None), ("a list", ["skip"]), ("True", True))
+    ]
+    rows += [
+        Row(
+            "a message to be replaced by one of another role",
+            lambda s, x: s.messages.save(
+                x.session, "user", SECRET, external_id="taken", on_duplicate="replace"
+            ),
+            InvalidInput,
+            "delete it instead",
+        ),
+        Row(
+            "one of many to be replaced by one of another role",
+            lambda s, x: s.messages.save_many(
+                x.session,
+                [FINE, {**FINE, "external_id": "new"}, {**FINE, "external_id": "taken"}],
+                on_duplicate="replace",
+            ),
+            InvalidInput,
+            "delete it instead",
+        ),
+    ]
+    return [*rows, *rows_about_streams(), *rows_about_states()]
+
+
+def rows_about_streams() -> list[Row]:
+    rows = [
+        Row(f"a stream {place} that is {kind}", lambda s, x, f=f, i=i: f(s, i(x)), error, word)
+        for place, f in ENDS_A_STREAM.items()
+        for kind, i, error, word in (
+            ("finished", lambda x: x.message, StreamEnded, "is complete and takes no more"),
+            ("given up", lambda x: x.given_up, StreamEnded, "is incomplete and takes no more"),
+            ("a lone surrogate", lambda _: LONE, NotFound, "no message"),
+        )
+    ]
+    rows += [
+        Row(f"a piece that is {kind}", lambda s, x, v=v: s.messages.append(x.stream, v), e, word)
+        for kind, v, e, word in (
+            ("None", None, InvalidInput, "text must be a str"),
+            ("bytes", SECRET.encode(), InvalidInput, "text must be a str"),
+            ("a list", [SECRET], InvalidInput, "text must be a str"),
+        )
+    ]
+    rows += [
+        Row(
+            f"a piece whose number is {v!r}",
+            lambda s, x, v=v: s.messages.append(x.stream, SECRET, position=v),
+            InvalidInput,
+            word,
+        )
+        for v, word in (
+            (-1, "from 0"),
+            (True, "int"),
+            ("0", "int"),
+            (1.0, "int"),
+            (2**64, "from 0"),
+            (2, "the next piece is number 1"),
+            (2**63 - 1, "the next piece is number 1"),
+        )
+    ]
+    rows += [
+        Row(
+            f"a stream finished with {kind}",
+            lambda s, x, a=arguments: s.messages.finish(x.stream, **a),
+            error,
+            word,
+        )
+        for kind, arguments, error, word in (
+            ("a dict", {"content": {"text": SECRET}}, InvalidInput, "list of blocks"),
+            ("bytes", {"content": SECRET.encode()}, InvalidInput, "list of blocks"),
+            ("NaN in a block", {"content": [float("nan")]}, InvalidJson, "Pass only"),
+            ("calls that are a text", {"tool_calls": SECRET}, InvalidInput, "list of dicts"),
+            ("calls that are texts", {"tool_calls": [SECRET]}, InvalidInput, "list of dicts"),
+            ("a negative number of tokens", {"token_count": -1}, InvalidInput, "from 0"),
+            ("no number of tokens", {"token_count": None}, InvalidInput, "int"),
+            ("money as a float", {"cost": 0.1}, InvalidInput, "Decimal"),
+            ("metadata that are a list", {"metadata": [SECRET]}, InvalidInput, "dict"),
+            ("a set as its payload", {"payload": {SECRET}}, InvalidJson, "Pass only"),
+        )
+    ]
+    rows += [
+        Row(
+            f"a stream begun with {kind}",
+            lambda s, x, a=arguments: s.messages.begin(x.session, **a),
+            error,
+            word,
+        )
+        for kind, arguments, error, word in (
+            ("an unknown role", {"role": "assitant"}, InvalidInput, ROLES),
+            ("no role", {"role": None}, InvalidInput, ROLES),
+            ("a name that is a number", {"name": 5}, InvalidInput, "must be a str"),
+            ("a call that is a number", {"tool_call_id": 5}, InvalidInput, "must be a str"),
+            ("metadata that are a text", {"metadata": SECRET}, InvalidInput, "dict"),
+            ("a datetime in its metadata", {"metadata": {"x": NAIVE}}, InvalidJson, "Pass only"),
+            ("an external id that is empty", {"external_id": ""}, InvalidInput, "is empty"),
+            ("an external id that is taken", {"external_id": "taken"}, AlreadyExists, "another id"),
+            ("a key that is too long", {"idempotency_key": "x" * 256}, InvalidInput, "up to 255"),
+        )
+    ]
+    rows += [
+        Row(
+            f"{v!r} streams to give up",
+            lambda s, _, v=v: s.messages.give_up_idle(v),
+            LimitOutOfRange,
+            "from 1 to 1000",
+        )
+        for v in (0, -1, 1001, True, "5", None, 1.5)
+    ]
+    return rows
+
+
+def rows_about_states() -> list[Row]:
+    def load(strict: Any = True, **changed: Any) -> Callable[[Any, Any], object]:
+        return lambda s, x: s.sessions.load_state_dict(
+            {**s.sessions.state_dict(x.session), **changed}, strict=strict
+        )
+
+    rows: list[tuple[str, Callable[[Any, Any], object], type[AgentStoreError], str]] = [
+        ("a state of another version", load(version=2), InvalidInput, "strict=False"),
+        ("a state with a key too many", load(more=SECRET), InvalidInput, "strict=False"),
+        ("a state of a session that is gone", load(session_id="nowhere"), NotFound, "Check the id"),
+        ("a state of a session by number", load(session_id=5), InvalidInput, "must be a str"),
+        (
+            "a state of a session by number, taken lightly",
+            load(strict=False, session_id=5),
+            InvalidInput,
+            "must be a str",
+        ),
+        ("a state of another user", load(user_id="eve"), NotFound, "another user"),
+        (
+            "a state of another user, taken lightly",
+            load(strict=False, user_id=None),
+            NotFound,
+            "another user",
+        ),
+        ("a state of a branch by number", load(branch=5), InvalidInput, "must be a str"),
+        ("a state on a branch that is gone", load(branch="gone"), NotFound, "branches.list()"),
+        ("a strictness that is a word", load(strict="yes"), InvalidInput, "strict must be a bool"),
+    ]
+    rows += [
+        (
+            f"a state that is {kind}",
+            lambda s, _, v=v: s.sessions.load_state_dict(v, strict=False),
+            InvalidInput,
+            word,
+        )
+        for kind, v, word in (
+            ("a text", SECRET, "state must be"),
+            ("None", None, "state must be"),
+            ("a list", [("session_id", "x")], "state must be"),
+            ("empty", {}, "must be a str"),
+        )
+    ]
+    return [Row(*row) for row in rows]
+
+
 def rows_about_what_is_there() -> list[Row]:
     def log(message_id: Any) -> Callable[[Any, Any], object]:
         return lambda s, x: s.tool_logs.log(
@@ -1031,6 +1336,7 @@ ROWS = [
     *rows_about_texts(),
     *rows_about_messages(),
     *rows_about_branches(),
+    *rows_about_memory(),
     *rows_about_what_is_there(),
 ]
 
@@ -1056,8 +1362,14 @@ def scene(store: Any) -> SimpleNamespace:
     store.messages.save_many(branched, [{"role": "user", "content": "hello"}] * 2)
     for name in ("main 2", "side"):
         store.branches.create(branched, from_turn=2, name=name, branch="main")
+    stream, given_up = (store.messages.begin(session, marks="x").id for _ in range(2))
+    store.messages.append(stream, "so far")
+    store.messages.give_up(given_up)
+    store.summaries.put(session, "in short")
     found = SimpleNamespace(
         user=user,
+        stream=stream,
+        given_up=given_up,
         branched=branched,
         session=session,
         waiting=waiting,
@@ -1144,6 +1456,8 @@ def everything(store: Any) -> list[Any]:
         store.tool_logs.list().items,
         store.tasks.list().items,
         [store.branches.list(session.id) for session in sessions],
+        [store.marks.count(session.id) for session in sessions],
+        [store.summaries.find(session.id) for session in sessions],
     ]
 
 
@@ -1174,6 +1488,10 @@ def test_settings_that_could_only_fail_later_are_refused_at_once(place):
         ({"table_prefix": "Robert'); DROP TABLE users;--"}, "lower-case letters"),
         ({"table_prefix": "x" * 16}, "up to 15"),
         ({"schema": "1st"}, "lower-case letters"),
+        *(
+            ({"stream_timeout": v}, "stream_timeout is .*; use seconds, zero or more")
+            for v in (-0.1, float("nan"), float("inf"), 10**10, True, "5", None)
+        ),
         ({"max_attachment_bytes": 0}, "a whole number above 0, or None"),
     ]:
         with pytest.raises(InvalidInput, match=word):
