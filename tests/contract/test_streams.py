@@ -258,8 +258,10 @@ def test_idle_streams_are_given_up_and_no_others(timed, clock):
 
 def test_idle_streams_are_given_up_so_many_at_a_time_the_oldest_first(timed, clock):
     session = timed.sessions.create()
+    going_on = timed.messages.begin(session.id)
     streams = [timed.messages.begin(session.id) for _ in range(5)]
     clock.now += timedelta(seconds=2 * TIMEOUT)
+    add(timed, going_on, "still here")
 
     def stored():
         ended = []
@@ -471,9 +473,12 @@ def test_a_piece_with_its_number_is_added_once_however_often_it_is_sent(store, s
     assert store.messages.finish(message.id).content == "abc"
 
 
-def test_a_begin_that_is_repeated_with_its_key_gives_the_same_message_as_it_is_now(store, session):
+@pytest.mark.parametrize("external_id", [None, "e"])
+def test_a_begin_that_is_repeated_with_its_key_gives_the_same_message_as_it_is_now(
+    store, session, external_id
+):
     def begin():
-        return store.messages.begin(session.id, external_id="e", idempotency_key="k", marks="x")
+        return store.messages.begin(session.id, external_id=external_id, idempotency_key="k")
 
     first = begin()
     assert begin() == first
