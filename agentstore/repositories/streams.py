@@ -17,6 +17,7 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
+    update,
 )
 
 from agentstore import validation
@@ -43,7 +44,8 @@ class Streams(Repository):
 
     Whoever reads it meanwhile sees the text that has come so far, in status ``streaming``, and in
     status ``incomplete`` if nothing has come for ``stream_timeout`` seconds: its writer has died,
-    then, or hangs. Nobody needs to notice that for it to be so.
+    then, or hangs. Nobody needs to notice that for it to be so. To begin and to finish is activity
+    of the session; a piece is not.
     """
 
     __slots__ = ()
@@ -255,6 +257,14 @@ class Streams(Repository):
         )
         new.row["status"] = status
         rewrite_message(self.unit, old, new)
+        if status == COMPLETE:  # to give up is no activity
+            sessions = self.tables.sessions
+            activity = self.unit.dialect.next_activity(self.tables)
+            self.connection.execute(
+                update(sessions)
+                .where(sessions.c.id == old.session_id)
+                .values(activity=activity, last_active_at=self.unit.now())
+            )
 
     def _require_streaming(self, message_id: str) -> None:
         """Lock a message that can still be added to, however long nothing has come of it.

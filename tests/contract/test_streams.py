@@ -804,3 +804,20 @@ def test_a_process_that_dies_while_it_streams_leaves_what_it_was_told_is_there(e
         assert store.messages.get(shown[0].id).content == f"{history[0].content}!"
         assert store.messages.give_up_idle() == 4
         assert store.messages.finish(shown[0].id).status == "complete"
+
+
+def test_to_begin_and_to_finish_is_activity_of_the_session_and_to_give_up_is_not(timed, clock):
+    first, second = timed.sessions.create(), timed.sessions.create()
+    message = timed.messages.begin(first.id)
+    assert [s.id for s in timed.sessions.list()] == [first.id, second.id]
+    timed.messages.save(second.id, "user", "hello")
+    clock.now += timedelta(days=1)
+    timed.messages.finish(message.id, "done")
+    assert [s.id for s in timed.sessions.list()] == [first.id, second.id]
+    assert timed.sessions.get(first.id).last_active_at == clock.now
+    idle = timed.messages.begin(second.id)
+    begun = clock.now
+    clock.now += timedelta(days=1)
+    assert timed.messages.give_up_idle() == 1
+    assert timed.messages.get(idle.id).status == "incomplete"
+    assert timed.sessions.get(second.id).last_active_at == begun
