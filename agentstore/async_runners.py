@@ -166,7 +166,7 @@ async def _finished(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def until_done(waiting: asyncio.Future[Any]) -> None:
-    """Wait until this is until_done, however often one is cancelled meanwhile."""
+    """Wait until this is done, however often one is cancelled meanwhile."""
     while not waiting.done():
         with suppress(asyncio.CancelledError):
             await asyncio.wait([waiting])

@@ -104,7 +104,7 @@ class ThreadRunner:
             self._turns.release(writer=False)
 
     async def _heard(self, job: _LoopJob) -> None:
-        """Queue a job, and wait until it is until_done, or, if it has no body, has the lead."""
+        """Queue a job, and wait until it is done, or, if it has no body, has the lead."""
         writer = self._job_writer
         if writer.enqueue(job):
             job.lead()

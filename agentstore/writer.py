@@ -67,6 +67,7 @@ class Writer:
         self._timeout = timeout
         self._keeps_connection = keeps_connection
         self._connection: Connection | None = None
+        self._driver_connection: Any = None
         self._lock = threading.Lock()
         self._queue: deque[Job] = deque()
         self._led = False  # if not, the queue is empty
@@ -306,6 +307,7 @@ class Writer:
             self._connection = self._engine.connect()
             if self._keeps_connection:
                 self._connection.detach()  # the pool is for those who come and go
+                self._driver_connection = self._connection.connection.dbapi_connection
         return self._connection
 
     def _done_with(self, connection: Connection) -> None:
@@ -328,6 +330,11 @@ class Writer:
         if connection is not None:
             with suppress(*HANDLED):
                 connection.close()
+        detached, self._driver_connection = self._driver_connection, None
+        if detached is not None:
+            # After an interrupt SQLAlchemy lets go of it unclosed, and with it of a lock.
+            with suppress(Exception):
+                self._engine.dialect.do_close(detached)
 
 
 def _of_the_body(error: BaseException) -> bool:

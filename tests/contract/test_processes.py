@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
 from collections.abc import Iterator
@@ -127,6 +128,48 @@ def test_a_killed_process_loses_nothing_that_was_acknowledged(killable_url: str)
         assert len(history) - len(acknowledged) <= 10 * 2
     if killable_url.startswith("sqlite"):
         connection = sqlite3.connect(str(make_url(killable_url).database))
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        connection.close()
+
+
+FULL = bool(os.environ.get("AGENTSTORE_TEST_FULL"))
+KILLS = 100 if FULL else 3
+"""How often each of the two kinds of crowd is killed."""
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(3_600 if FULL else 180)
+@pytest.mark.parametrize("crowd", ["crowd", "crowd_async"])
+def test_a_killed_crowd_of_64_writers_loses_nothing_that_was_acknowledged(
+    tmp_path: Path, crowd: str
+) -> None:
+    rng = random.Random(0)  # noqa: S311 - the points at which to kill
+    path = tmp_path / "killed.db"
+    url = f"sqlite:///{path}"
+    with Store(url) as store:
+        session_ids = [store.sessions.create().id for _ in range(8)]
+    acknowledged: set[str] = set()
+    for kill in range(1, KILLS + 1):
+        with Worker() as worker:
+            worker.prepare(crowd, url=url, session_ids=session_ids, writers=64)
+            worker.go()
+            for _ in range(rng.randint(1, 600)):
+                acknowledged.add(worker.answer()["acknowledged"])
+            acknowledged |= {said["acknowledged"] for said in worker.kill_and_read()}
+        with Store(url) as store:
+            written: set[str] = set()
+            for session_id in session_ids:
+                history = store.messages.history(session_id, None)
+                assert [m.seq for m in history] == list(range(1, len(history) + 1))
+                counters = store.sessions.verify(session_id)
+                assert counters.agree
+                assert counters.stored[:2] == (len(history), len(history))
+                written |= {m.id for m in history}
+        assert acknowledged <= written
+        # Each writer had at most one message on its way when its process died.
+        assert len(written) - len(acknowledged) <= 64 * kill
+        connection = sqlite3.connect(path)
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
         connection.close()

@@ -13,6 +13,7 @@ import itertools
 import json
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -22,7 +23,8 @@ from agentstore.settings import utc_now
 
 
 def say(answer: dict[str, Any]) -> None:
-    print(json.dumps(answer), flush=True)
+    sys.stdout.write(json.dumps(answer) + "\n")  # in one piece, for several threads may say things
+    sys.stdout.flush()
 
 
 def write(url: str, own: str, shared: str, count: int) -> list[str]:
@@ -73,6 +75,50 @@ def append(url: str, session_id: str) -> None:
                 with store.transaction() as tx:
                     saved = [tx.messages.save(session_id, "user", t, token_count=1) for t in texts]
             say({"acknowledged": [message.id for message in saved]})
+
+
+def crowd(url: str, session_ids: list[str], writers: int) -> None:
+    """Have many threads write without end, each to one of the sessions; say what is acknowledged.
+
+    Every eighth message has a transaction of its own, in which the session is read first.
+    """
+    with Store(url) as store:
+
+        def write(number: int) -> None:
+            session_id = session_ids[number % len(session_ids)]
+            for turn in itertools.count(number):
+                if turn % 8:
+                    saved = store.messages.save(session_id, "user", "hello", token_count=1)
+                else:
+                    with store.transaction() as tx:
+                        tx.sessions.get(session_id)
+                        saved = tx.messages.save(session_id, "user", "hello", token_count=1)
+                say({"acknowledged": saved.id})
+
+        with ThreadPoolExecutor(writers) as executor:
+            list(executor.map(write, range(writers)))
+
+
+def crowd_async(url: str, session_ids: list[str], writers: int) -> None:
+    """Do the same with tasks."""
+
+    async def main() -> None:
+        async with AsyncStore(url) as store:
+
+            async def write(number: int) -> None:
+                session_id = session_ids[number % len(session_ids)]
+                for turn in itertools.count(number):
+                    if turn % 8:
+                        saved = await store.messages.save(session_id, "user", "hi", token_count=1)
+                    else:
+                        async with store.transaction() as tx:
+                            await tx.sessions.get(session_id)
+                            saved = await tx.messages.save(session_id, "user", "hi", token_count=1)
+                    say({"acknowledged": saved.id})
+
+            await asyncio.gather(*map(write, range(writers)))
+
+    asyncio.run(main())
 
 
 def _units(first: int) -> Iterator[list[str]]:
@@ -170,6 +216,8 @@ COMMANDS = {
     "write_async": write_async,
     "upgrade": upgrade,
     "append": append,
+    "crowd": crowd,
+    "crowd_async": crowd_async,
     "converse": converse,
     "stream": stream,
     "read_cached": read_cached,

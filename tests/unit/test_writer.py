@@ -1,0 +1,865 @@
+"""The one writer: who waits together shares a commit, and what happens to one is its own."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, event
+
+from agentstore import AsyncStore, Store
+from agentstore import thread_runner as thread_runner_module
+from agentstore.dialects.base import Mode
+from agentstore.errors import (
+    AlreadyExists,
+    ConnectionLost,
+    ConstraintViolation,
+    DatabaseBusy,
+    DatabaseError,
+    DatabaseFull,
+    NotFound,
+    TransactionMisuse,
+)
+from agentstore.runners import UnitRunner
+from agentstore.store import in_transaction
+from agentstore.unit import Unit
+from agentstore.write_jobs import Job
+from agentstore.writer import MOST_TOGETHER, Writer
+from tests.programs.probes import checked_out, engine_of, spin
+
+LONG_ENOUGH = 60
+"""Seconds after which something hangs."""
+
+
+@pytest.fixture
+def path(tmp_path: Path, sqlite_template: Path) -> Path:
+    copy = tmp_path / "test.db"
+    copy.write_bytes(sqlite_template.read_bytes())
+    return copy
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    with Store(f"sqlite:///{path}") as opened:
+        opened.sessions.create(id="s")
+        yield opened
+
+
+def writer_of(store: Any) -> Writer:
+    runner = store._runner if isinstance(store, Store) else store._unit_runner._runner
+    assert isinstance(runner, UnitRunner)
+    assert runner.writer is not None
+    return runner.writer
+
+
+def traced(store: Any) -> list[str]:
+    """Give what the writer's connection executes from now on."""
+    statements: list[str] = []
+    connection = writer_of(store)._connection
+    assert connection is not None, "it has written before, and keeps its connection"
+    connection.connection.dbapi_connection.set_trace_callback(statements.append)  # type: ignore[union-attr]
+    return statements
+
+
+def count(statements: Sequence[str], beginning: str) -> int:
+    return sum(statement.startswith(beginning) for statement in statements)
+
+
+def wait_until(true: Callable[[], object]) -> None:
+    while not true():
+        threading.Event().wait(0.001)
+
+
+def in_a_row(
+    writer: Writer, executor: ThreadPoolExecutor, calls: Sequence[Callable[[], Any]]
+) -> list[Future[Any]]:
+    """Begin calls in threads, each when the one before is in the queue."""
+    futures = []
+    for call in calls:
+        queued = len(writer._queue)
+        futures.append(executor.submit(call))
+        wait_until(lambda n=queued: len(writer._queue) > n)
+    return futures
+
+
+def together(store: Store, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Make calls that wait in the queue, in this order, and give what each returned or raised."""
+    writer = writer_of(store)
+    with ThreadPoolExecutor(len(calls)) as executor:
+        with writer.alone():
+            futures = in_a_row(writer, executor, calls)
+        return [outcome(future) for future in futures]
+
+
+def outcome(future: Future[Any]) -> Any:
+    try:
+        return future.result(LONG_ENOUGH)
+    except TimeoutError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - it is what the test looks at
+        return error
+
+
+def saves(store: Store, texts: Sequence[str]) -> list[Callable[[], Any]]:
+    def save(text: str) -> Callable[[], Any]:
+        return lambda: store.messages.save("s", "user", text, token_count=1)
+
+    return [save(text) for text in texts]
+
+
+def contents(store: Store, session_id: str = "s") -> list[Any]:
+    """Give the texts of a session, having looked whether numbers and counters are right."""
+    history = store.messages.history(session_id, None)
+    assert [message.seq for message in history] == list(range(1, len(history) + 1))
+    counters = store.sessions.verify(session_id)
+    assert counters.agree
+    assert counters.stored[0] == len(history)
+    return [message.content for message in history]
+
+
+def still_works(store: Store) -> None:
+    before = contents(store)
+    store.messages.save("s", "user", "still", token_count=1)
+    with store.transaction() as tx:
+        tx.messages.save("s", "user", "works", token_count=1)
+    together(store, saves(store, ["a", "b"]))
+    assert contents(store)[len(before) :] == ["still", "works", "a", "b"]
+    assert checked_out(store) == 0
+    writer = writer_of(store)
+    assert not writer._led
+    assert not writer._queue
+
+
+@contextmanager
+def failing_commits(
+    store: Any, monkeypatch: pytest.MonkeyPatch, times: int, error: BaseException
+) -> Iterator[None]:
+    """Have the next commits fail."""
+    dialect = engine_of(store).dialect
+    commit = dialect.do_commit
+    left = [times]
+
+    def fail(connection: Any) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise error
+        commit(connection)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dialect, "do_commit", fail)
+        yield
+
+
+# --- Sharing a commit -----------------------------------------------------------------------------
+
+
+def test_writes_that_wait_together_share_one_commit(store: Store) -> None:
+    statements = traced(store)
+    texts = [f"{n}" for n in range(64)]
+    results = together(store, saves(store, texts))
+    assert [message.content for message in results] == texts
+    assert count(statements, "BEGIN IMMEDIATE") == count(statements, "COMMIT") == 1
+    assert count(statements, "SAVEPOINT") == count(statements, "RELEASE") == 64
+    assert contents(store) == texts
+
+
+def test_a_lone_write_has_one_commit_and_no_savepoint(store: Store) -> None:
+    statements = traced(store)
+    for save in saves(store, ["a", "b", "c"]):
+        save()
+    assert count(statements, "BEGIN IMMEDIATE") == count(statements, "COMMIT") == 3
+    assert count(statements, "SAVEPOINT") == 0
+
+
+def test_tasks_that_wait_together_share_one_commit(path: Path) -> None:
+    async def main() -> None:
+        async with AsyncStore(f"sqlite:///{path}") as store:
+            await store.sessions.create(id="s")
+            statements = traced(store)
+            with writer_of(store).alone():
+                tasks = [
+                    asyncio.create_task(store.messages.save("s", "user", f"{n}")) for n in range(64)
+                ]
+                while len(writer_of(store)._queue) < 64:
+                    await spin()
+            saved = await asyncio.gather(*tasks)
+            assert [message.seq for message in saved] == list(range(1, 65))
+            assert count(statements, "COMMIT") == 1
+
+    asyncio.run(main())
+
+
+def test_no_transaction_has_more_units_than_the_limit(store: Store) -> None:
+    statements = traced(store)
+    together(store, saves(store, ["x"] * (2 * MOST_TOGETHER + 50)))
+    assert count(statements, "COMMIT") == 3
+    sizes, size = [], 0
+    for statement in statements:
+        size += statement.startswith("SAVEPOINT")
+        if statement.startswith("COMMIT"):
+            sizes.append(size)
+            size = 0
+    assert sizes == [MOST_TOGETHER, MOST_TOGETHER, 50]
+
+
+@pytest.mark.parametrize("callers", [1, 8])
+def test_nobody_is_told_of_a_success_before_the_commit(
+    store: Store, monkeypatch: pytest.MonkeyPatch, callers: int
+) -> None:
+    dialect = engine_of(store).dialect
+    commit = dialect.do_commit
+    reached, go_on = threading.Event(), threading.Event()
+
+    def wait_and_commit(connection: Any) -> None:
+        if not reached.is_set():
+            reached.set()
+            go_on.wait(LONG_ENOUGH)
+        commit(connection)
+
+    monkeypatch.setattr(dialect, "do_commit", wait_and_commit)
+    writer = writer_of(store)
+    with ThreadPoolExecutor(callers) as executor:
+        with writer.alone():
+            futures = in_a_row(writer, executor, saves(store, ["x"] * callers))
+        assert reached.wait(LONG_ENOUGH)
+        told, _ = concurrent.futures.wait(futures, timeout=0.2)
+        seen = contents(store)
+        go_on.set()
+        assert told == set()
+        assert seen == []
+        assert len([future.result(LONG_ENOUGH) for future in futures]) == callers
+    assert len(contents(store)) == callers
+
+
+def test_no_task_is_told_of_a_success_before_the_commit(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with AsyncStore(f"sqlite:///{path}") as store:
+            await store.sessions.create(id="s")
+            dialect = engine_of(store).dialect
+            commit = dialect.do_commit
+            reached, go_on = threading.Event(), threading.Event()
+
+            def wait_and_commit(connection: Any) -> None:
+                if not reached.is_set():
+                    reached.set()
+                    go_on.wait(LONG_ENOUGH)
+                commit(connection)
+
+            monkeypatch.setattr(dialect, "do_commit", wait_and_commit)
+            tasks = [asyncio.create_task(store.messages.save("s", "user", "x")) for _ in range(8)]
+            await asyncio.to_thread(reached.wait, LONG_ENOUGH)
+            told, _ = await asyncio.wait(tasks, timeout=0.2)
+            go_on.set()
+            assert told == set()
+            await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+
+
+# --- One that fails -------------------------------------------------------------------------------
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _violate(unit: Unit) -> None:
+    unit.connection.exec_driver_sql("UPDATE sessions SET last_seq = NULL")
+
+
+FAILURES: dict[type[BaseException], Callable[[Unit], object]] = {
+    RuntimeError: lambda _: _raise(RuntimeError("mine")),
+    NotFound: in_transaction(lambda tx: tx.messages.save("nowhere", "user", "x")),
+    AlreadyExists: in_transaction(lambda tx: tx.sessions.create(id="s")),
+    ConstraintViolation: _violate,
+    SystemExit: lambda _: _raise(SystemExit(3)),
+    asyncio.CancelledError: lambda _: _raise(asyncio.CancelledError()),
+}
+
+
+@pytest.mark.parametrize("kind", FAILURES, ids=lambda kind: kind.__name__)
+def test_a_unit_that_fails_fails_alone_and_leaves_nothing(
+    store: Store, kind: type[BaseException]
+) -> None:
+    write = in_transaction(lambda tx: tx.messages.save("s", "user", "gone", token_count=1))
+
+    def fail(unit: Unit) -> None:
+        write(unit)
+        FAILURES[kind](unit)
+
+    runner = store._runner
+    statements = traced(store)
+
+    def failing() -> Any:
+        return runner.run(Mode.WRITE, fail, repeatable=False)
+
+    around = saves(store, ["1", "2", "3", "4"])
+    results = together(store, [*around[:2], failing, *around[2:]])
+    assert [r.content for r in results if not isinstance(r, BaseException)] == ["1", "2", "3", "4"]
+    assert type(results[2]) is kind
+    assert contents(store) == ["1", "2", "3", "4"]
+    assert count(statements, "COMMIT") == 1
+    still_works(store)
+
+
+def test_whatever_a_function_raises_in_an_asynchronous_store_arrives_as_it_is(path: Path) -> None:
+    class Stop(BaseException):
+        pass
+
+    async def main() -> None:
+        async with AsyncStore(f"sqlite:///{path}") as store:
+            await store.sessions.create(id="s")
+
+            def fail(tx: Any) -> None:
+                tx.messages.save("s", "user", "gone")
+                raise Stop
+
+            for others in (0, 5):
+                saving = [store.messages.save("s", "user", "x") for _ in range(others)]
+                calls = [*saving, store.run(fail)]
+                results = await asyncio.gather(*calls, return_exceptions=True)
+                assert type(results[-1]) is Stop
+                assert not [r for r in results[:-1] if isinstance(r, BaseException)]
+            history = await store.messages.history("s")
+            assert [message.content for message in history] == ["x"] * 5
+
+    asyncio.run(main())
+
+
+# --- A transaction that is lost -------------------------------------------------------------------
+
+
+def test_a_commit_that_fails_has_every_unit_run_again_alone(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"{n}" for n in range(10)]
+    with failing_commits(store, monkeypatch, 1, sqlite3.OperationalError("disk I/O error")):
+        results = together(store, saves(store, texts))
+    assert [message.content for message in results] == texts
+    assert [message.seq for message in results] == list(range(1, 11))
+    assert contents(store) == texts
+    still_works(store)
+
+
+def test_where_commits_go_on_failing_each_is_told_and_nothing_is_written(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    with failing_commits(store, monkeypatch, 4, error):  # all five together, and three alone
+        results = together(store, saves(store, ["0", "1", "2", "3", "4"]))
+    assert [type(result) for result in results[:3]] == [DatabaseError] * 3
+    assert [message.content for message in results[3:]] == ["3", "4"]
+    assert contents(store) == ["3", "4"]
+    still_works(store)
+
+
+def test_no_answer_rests_on_what_was_never_committed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create() -> Any:
+        return store.sessions.create(id="new")
+
+    error = sqlite3.OperationalError("disk I/O error")
+    with failing_commits(store, monkeypatch, 2, error):  # both together, and the first alone
+        first, second = together(store, [create, create])
+    assert type(first) is DatabaseError
+    assert second.id == "new"
+    assert store.sessions.get("new") == second
+
+
+def test_a_unit_for_which_the_disk_is_too_small_takes_no_neighbour_with_it(
+    store: Store, path: Path
+) -> None:
+    with sqlite3.connect(path) as other:
+        [(pages,)] = other.execute("PRAGMA page_count")
+    other.close()
+
+    def limit(connection: Any, _: Any = None) -> None:
+        connection.execute(f"PRAGMA max_page_count={pages + 20}")
+
+    writer = writer_of(store)
+    assert writer._connection is not None
+    limit(writer._connection.connection.dbapi_connection)
+    event.listen(engine_of(store), "connect", limit)
+    texts = [f"{n}" for n in range(10)]
+    calls = saves(store, [*texts[:5], "large " * 100_000, *texts[5:]])
+    results = together(store, calls)
+    full = results.pop(5)
+    assert type(full) is DatabaseFull
+    assert [message.content for message in results] == texts
+    assert contents(store) == texts
+    still_works(store)
+
+
+@pytest.mark.parametrize("kind", ["file", "adopted"])
+def test_a_lock_that_is_not_got_is_told_to_all_who_wait_for_it_at_once(
+    path: Path, kind: str
+) -> None:
+    statements: list[str] = []
+
+    def impatient(connection: Any, *_: Any) -> None:
+        connection.execute("PRAGMA busy_timeout=50")
+        connection.set_trace_callback(statements.append)
+
+    url = f"sqlite:///{path}"
+    engine = create_engine(url, hide_parameters=True)
+    with Store(url) if kind == "file" else Store(engine=engine) as store:
+        event.listen(engine_of(store), "checkout", impatient)
+        store.sessions.create(id="s")
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        statements.clear()
+        results = together(store, saves(store, ["x"] * 64))
+        assert count(statements, "BEGIN IMMEDIATE") == 1
+        other.close()
+        assert [type(result) for result in results] == [DatabaseBusy] * 64
+        assert len(set(map(id, results))) == 64  # each has an error of its own
+        assert checked_out(store) == 0
+        assert contents(store) == []
+        still_works(store)
+    engine.dispose()
+
+
+# --- Turns ----------------------------------------------------------------------------------------
+
+
+def test_units_and_transactions_have_their_turns_in_the_order_of_arrival(store: Store) -> None:
+    order: list[str] = []
+
+    def unit(name: str) -> Callable[[], None]:
+        return lambda: writer_of(store).run(lambda _: order.append(name))
+
+    def transaction() -> None:
+        with store.transaction():
+            order.append("transaction")
+
+    before = [f"before {n}" for n in range(MOST_TOGETHER + 20)]
+    behind = [f"behind {n}" for n in range(MOST_TOGETHER + 20)]
+    together(store, [*map(unit, before), transaction, *map(unit, behind)])
+    assert order == [*before, "transaction", *behind]
+
+
+def test_a_transaction_gets_its_turn_although_units_keep_coming(store: Store) -> None:
+    done, begun = threading.Event(), threading.Event()
+
+    def keep_writing() -> None:
+        while not done.is_set():
+            store.messages.save("s", "user", "x", token_count=1)
+            begun.set()
+
+    with ThreadPoolExecutor(6) as executor:
+        futures = [executor.submit(keep_writing) for _ in range(6)]
+        assert begun.wait(LONG_ENOUGH)
+        for _ in range(20):
+            with store.transaction() as tx:
+                before = tx.sessions.get("s").message_count
+                tx.messages.save("s", "user", "mine", token_count=1)
+                assert tx.sessions.get("s").message_count == before + 1
+        done.set()
+        for future in futures:
+            future.result(LONG_ENOUGH)
+    assert contents(store).count("mine") == 20
+
+
+def test_whose_turn_does_not_come_in_time_is_told_and_never_written(path: Path) -> None:
+    with Store(f"sqlite:///{path}", busy_timeout=0.1) as store:
+        store.sessions.create(id="s")
+        writer = writer_of(store)
+        with ThreadPoolExecutor(8) as executor, writer.alone():
+            futures = [executor.submit(save) for save in saves(store, ["late"] * 8)]
+            results = [outcome(future) for future in futures]
+            assert not writer._queue
+        assert [type(result) for result in results] == [DatabaseBusy] * 8
+        assert contents(store) == []
+        still_works(store)
+
+
+# --- Interrupts -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def others_behind_the_main_thread(store: Store, number: int) -> Iterator[list[Future[Any]]]:
+    """Hold the writer until the main thread waits, and so many others behind it."""
+    assert threading.current_thread() is threading.main_thread()
+    writer = writer_of(store)
+    held = threading.Event()
+    futures: list[Future[Any]] = []
+
+    def hold(executor: ThreadPoolExecutor) -> None:
+        with writer.alone():
+            held.set()
+            wait_until(lambda: len(writer._queue) == 1)
+            futures.extend(in_a_row(writer, executor, saves(store, ["x"] * number)))
+
+    with ThreadPoolExecutor(number + 1) as executor:
+        holding = executor.submit(hold, executor)
+        assert held.wait(LONG_ENOUGH)
+        yield futures
+        holding.result(LONG_ENOUGH)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("max_retries", [0, 5])
+def test_an_interrupt_of_the_thread_that_leads_leaves_the_others_to_be_repeated(
+    path: Path, kind: type[BaseException], max_retries: int
+) -> None:
+    with Store(f"sqlite:///{path}", max_retries=max_retries) as store:
+        store.sessions.create(id="s")
+
+        def interrupted(tx: Any) -> None:
+            tx.messages.save("s", "user", "gone", token_count=1)
+            raise kind
+
+        with others_behind_the_main_thread(store, 5) as futures:
+            with pytest.raises(kind):
+                writer_of(store).run(in_transaction(interrupted))
+            wait_until(lambda: len(futures) == 5)
+            results = [outcome(future) for future in futures]
+        if max_retries:
+            assert contents(store) == ["x"] * 5 == [message.content for message in results]
+        else:
+            assert [type(result) for result in results] == [ConnectionLost] * 5
+            assert not any(result.in_doubt for result in results)
+            assert contents(store) == []
+        still_works(store)
+
+
+def test_an_interrupt_in_the_commit_leaves_the_others_in_doubt(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        failing_commits(store, monkeypatch, 1, KeyboardInterrupt()),
+        others_behind_the_main_thread(store, 5) as futures,
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            store.messages.save("s", "user", "gone")
+        wait_until(lambda: len(futures) == 5)
+        results = [outcome(future) for future in futures]
+    assert [type(result) for result in results] == [ConnectionLost] * 5
+    assert all(result.in_doubt for result in results)
+    assert contents(store) == []
+    still_works(store)
+
+
+@pytest.mark.parametrize("moment", ["waiting", "leading"])
+@pytest.mark.parametrize("way", ["unit", "transaction"])
+def test_a_caller_that_is_interrupted_while_it_waits_holds_nobody_up(
+    store: Store, monkeypatch: pytest.MonkeyPatch, moment: str, way: str
+) -> None:
+    wait = Job.wait
+    interrupted = threading.Event()
+
+    def interrupt(job: Job, timeout: float | None) -> bool:
+        if interrupted.is_set():
+            return wait(job, timeout)
+        interrupted.set()
+        if moment == "leading":
+            wait(job, LONG_ENOUGH)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Job, "wait", interrupt)
+
+    def transact() -> None:
+        with store.transaction() as tx:
+            tx.messages.save("s", "user", "gone")
+
+    first = transact if way == "transaction" else saves(store, ["gone"])[0]
+    writer = writer_of(store)
+    with ThreadPoolExecutor(3) as executor:
+        with writer.alone():
+            futures = [executor.submit(first)]
+            assert interrupted.wait(LONG_ENOUGH)
+            if moment == "waiting":
+                wait_until(lambda: not writer._queue)
+            futures += in_a_row(writer, executor, saves(store, ["1", "2"]))
+        results = [outcome(future) for future in futures]
+    assert type(results[0]) is KeyboardInterrupt
+    assert contents(store) == ["1", "2"]
+    still_works(store)
+
+
+# --- Whose thread, whose context ------------------------------------------------------------------
+
+now: ContextVar[datetime] = ContextVar("now", default=datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def test_a_unit_is_run_in_the_context_of_its_caller(path: Path) -> None:
+    with Store(f"sqlite:///{path}", clock=now.get) as store:
+        store.sessions.create(id="s")
+
+        def save(day: int) -> datetime:
+            now.set(now.get() + timedelta(days=day))
+            return store.messages.save("s", "user", "x").created_at
+
+        stamped = together(store, [lambda day=day: save(day) for day in range(8)])
+    assert [each.day for each in stamped] == list(range(1, 9))
+
+
+def test_the_unit_of_a_task_is_run_in_the_context_of_the_task(path: Path) -> None:
+    async def main() -> None:
+        async with AsyncStore(f"sqlite:///{path}", clock=now.get) as store:
+            await store.sessions.create(id="s")
+
+            async def save(day: int) -> datetime:
+                now.set(now.get() + timedelta(days=day))
+                return (await store.messages.save("s", "user", "x")).created_at
+
+            stamped = await asyncio.gather(*map(save, range(8)))
+        assert [each.day for each in stamped] == list(range(1, 9))
+
+    asyncio.run(main())
+
+
+def test_a_function_is_run_by_the_thread_that_brought_it(store: Store) -> None:
+    def bring() -> bool:
+        here, lock = threading.get_ident(), threading.RLock()
+
+        def work(tx: Any) -> bool:
+            with lock:
+                tx.messages.save("s", "user", "x", token_count=1)
+                return threading.get_ident() == here
+
+        with lock:
+            return store.run(work)
+
+    assert together(store, [bring] * 8) == [True] * 8
+    assert contents(store) == ["x"] * 8
+
+
+def test_a_store_called_in_a_function_of_its_own_refuses_instead_of_waiting(store: Store) -> None:
+    def call_the_store(tx: Any) -> None:
+        store.messages.save("s", "user", "gone")
+
+    results = together(store, [lambda: store.run(call_the_store), *saves(store, ["1", "2"])])
+    assert type(results[0]) is TransactionMisuse
+    assert contents(store) == ["1", "2"]
+
+
+# --- Tasks ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["save", "transaction"])
+def test_a_task_whose_time_is_up_and_which_is_cancelled_then_takes_nobody_s_place(
+    path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    async def main() -> None:
+        async with AsyncStore(f"sqlite:///{path}") as store:
+            await store.sessions.create(id="s")
+            jobs: list[Any] = []
+            make = thread_runner_module._LoopJob
+
+            def keep(*args: Any) -> Any:
+                jobs.append(make(*args))
+                return jobs[-1]
+
+            async def transact() -> None:
+                async with store.transaction() as tx:
+                    await tx.messages.save("s", "user", "gone")
+
+            with writer_of(store).alone():
+                monkeypatch.setattr(thread_runner_module, "_LoopJob", keep)
+                call = transact() if way == "transaction" else store.messages.save("s", "user", "x")
+                late = asyncio.create_task(call)
+                while not jobs:
+                    await spin()
+                monkeypatch.undo()
+                behind = asyncio.create_task(store.messages.save("s", "user", "behind"))
+                await spin()
+                jobs[0].expire(writer_of(store))
+                late.cancel()
+                with suppress(asyncio.CancelledError, DatabaseBusy):
+                    await late
+            async with asyncio.timeout(LONG_ENOUGH):
+                await behind
+                await store.messages.save("s", "user", "again")
+            history = await store.messages.history("s")
+            assert [message.content for message in history] == ["behind", "again"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_task_cancelled_when_its_transaction_has_just_got_the_lead_hands_it_on(
+    path: Path, turns: int
+) -> None:
+    async def main() -> None:
+        async with AsyncStore(f"sqlite:///{path}") as store:
+            await store.sessions.create(id="s")
+            writer = writer_of(store)
+
+            async def transact() -> None:
+                async with store.transaction() as tx:
+                    await tx.messages.save("s", "user", "gone")
+
+            with writer.alone():
+                late = asyncio.create_task(transact())
+                behind = asyncio.create_task(store.messages.save("s", "user", "behind"))
+                while len(writer._queue) < 2:
+                    await spin()
+            await spin(turns)
+            late.cancel()
+            await asyncio.wait([late])
+            async with asyncio.timeout(LONG_ENOUGH):
+                await behind
+                await store.messages.save("s", "user", "again")
+            history = await store.messages.history("s")
+            texts = [message.content for message in history]
+            assert [text for text in texts if text != "gone"] == ["behind", "again"]
+            assert late.cancelled()
+            assert not writer._queue
+
+    asyncio.run(main())
+
+
+def test_more_tasks_than_may_wait_all_write_and_the_queue_stays_short(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = 0
+    enqueue = Writer.enqueue
+
+    def measured(writer: Writer, job: Job) -> bool:
+        nonlocal longest
+        leads = enqueue(writer, job)
+        longest = max(longest, len(writer._queue))
+        return leads
+
+    monkeypatch.setattr(Writer, "enqueue", measured)
+
+    async def main() -> None:
+        async with AsyncStore(f"sqlite:///{path}") as store:
+            await store.sessions.create(id="s")
+            many = range(3 * thread_runner_module._MOST_WAITING)
+            saved = await asyncio.gather(*(store.messages.save("s", "user", "x") for _ in many))
+            assert sorted(message.seq for message in saved) == [n + 1 for n in many]
+            assert (await store.sessions.verify("s")).agree
+
+    asyncio.run(main())
+    assert 100 < longest <= thread_runner_module._MOST_WAITING
+
+
+# --- Closing --------------------------------------------------------------------------------------
+
+
+def open_files(path: Path) -> list[str]:
+    """Give which files of the database this process has open."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found.append(str(link.readlink()))
+    return [name for name in found if name.startswith(str(path))]
+
+
+def test_closing_waits_for_what_is_queued_and_leaves_nothing_open(path: Path) -> None:
+    store = Store(f"sqlite:///{path}")
+    store.sessions.create(id="s")
+    writer = writer_of(store)
+    assert open_files(path)
+    with ThreadPoolExecutor(9) as executor:
+        with writer.alone():
+            futures = in_a_row(writer, executor, [*saves(store, ["x"] * 8), store.close])
+        results = [outcome(future) for future in futures]
+    assert [message.content for message in results[:8]] == ["x"] * 8
+    assert results[8] is None
+    with pytest.raises(TransactionMisuse):
+        store.messages.save("s", "user", "late")
+    assert open_files(path) == []
+    with Store(f"sqlite:///{path}") as again:
+        assert contents(again) == ["x"] * 8
+
+
+def test_closing_inside_a_transaction_of_one_s_own_does_not_wait_for_it(path: Path) -> None:
+    for way in ("transaction", "run"):
+        store = Store(f"sqlite:///{path}")
+        store.sessions.create()
+        if way == "run":
+            store.run(lambda tx, store=store: (tx.users.create("Alice"), store.close()))
+        else:
+            with store.transaction() as tx:
+                tx.users.create("Alice")
+                store.close()
+        assert not writer_of(store)._led
+        assert writer_of(store)._connection is None
+    with Store(f"sqlite:///{path}") as again:
+        assert len(again.users.list()) == 2
+
+
+def test_closing_an_asynchronous_store_waits_for_what_is_queued_and_leaves_nothing_open(
+    path: Path,
+) -> None:
+    threads = set(threading.enumerate())
+
+    async def main() -> None:
+        store = AsyncStore(f"sqlite:///{path}")
+        await store.open()
+        await store.sessions.create(id="s")
+        tasks = [asyncio.create_task(store.messages.save("s", "user", "x")) for _ in range(300)]
+        while store._unit_runner._turns._inside < 300:  # type: ignore[attr-defined]
+            await spin(1)
+        await store.close()
+        saved = await asyncio.gather(*tasks)
+        assert sorted(message.seq for message in saved) == list(range(1, 301))
+        with pytest.raises(TransactionMisuse):
+            await store.messages.save("s", "user", "late")
+        assert open_files(path) == []
+        assert not [t for t in threading.enumerate() if t.name.startswith("agentstore")]
+
+    asyncio.run(main())
+    assert set(threading.enumerate()) <= threads
+
+
+# --- Other databases, other stores ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["memory", "adopted"])
+def test_the_writer_keeps_no_connection_that_others_need(path: Path, kind: str) -> None:
+    engine = None
+    if kind == "adopted":
+        engine = create_engine(f"sqlite:///{path}", hide_parameters=True)
+    with Store("sqlite://") if engine is None else Store(engine=engine) as store:
+        store.sessions.create(id="s")
+        assert checked_out(store) == 0
+        results = together(store, [*saves(store, ["x"] * 20)])
+        assert [message.seq for message in results] == list(range(1, 21))
+        assert checked_out(store) == 0
+        assert writer_of(store)._connection is None
+        with pytest.raises(NotFound):
+            store.messages.save("nowhere", "user", "x")
+        assert checked_out(store) == 0
+        still_works(store)
+    if engine is not None:
+        engine.dispose()
+
+
+def test_the_writer_of_a_file_keeps_one_connection_outside_of_the_pool(store: Store) -> None:
+    kept = writer_of(store)._connection
+    assert kept is not None
+    together(store, saves(store, ["x"] * 20))
+    assert writer_of(store)._connection is kept
+    assert checked_out(store) == 0
+
+
+def test_two_stores_that_write_to_one_file_at_once_lose_nothing(path: Path) -> None:
+    with Store(f"sqlite:///{path}") as one, Store(f"sqlite:///{path}") as other:
+        one.sessions.create(id="s")
+
+        def write(number: int) -> list[str]:
+            store = (one, other)[number % 2]
+            saved = [store.messages.save("s", "user", "x", token_count=1) for _ in range(25)]
+            return [message.id for message in saved]
+
+        with ThreadPoolExecutor(16) as executor:
+            told = [id for ids in executor.map(write, range(16)) for id in ids]
+        assert {message.id for message in one.messages.history("s", None)} == set(told)
+        assert len(contents(other)) == 16 * 25
