@@ -30,6 +30,7 @@ from agentstore.errors import (
     NotFound,
     TransactionMisuse,
 )
+from agentstore.recovery import Trouble
 from agentstore.runners import UnitRunner
 from agentstore.store import in_transaction
 from agentstore.unit import Unit
@@ -377,6 +378,41 @@ def test_no_answer_rests_on_what_was_never_committed(
     assert type(first) is DatabaseError
     assert second.id == "new"
     assert store.sessions.get("new") == second
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_transaction_that_the_engine_gives_up_is_run_again_unit_by_unit(
+    store: Store, times: int
+) -> None:
+    write = in_transaction(lambda tx: tx.messages.save("s", "user", "lost", token_count=1))
+    runs: list[int] = []
+
+    def lose(unit: Unit) -> None:
+        write(unit)
+        runs.append(1)
+        if len(runs) <= times:  # as a disk that is full or fails may have it
+            unit.connection.exec_driver_sql("ROLLBACK")
+            unit.connection.exec_driver_sql("RELEASE what_is_gone")
+
+    texts = [f"{n}" for n in range(6)]
+    calls = saves(store, texts)
+    results = together(store, [*calls[:3], lambda: writer_of(store).run(lose), *calls[3:]])
+    lost = results.pop(3)
+    assert [message.content for message in results] == texts
+    assert [message.seq for message in results] == [
+        1,
+        2,
+        3,
+        *([5, 6, 7] if times == 1 else [4, 5, 6]),
+    ]
+    if times == 1:
+        assert lost is None
+        assert contents(store) == [*texts[:3], "lost", *texts[3:]]
+    else:
+        assert type(lost) is Trouble
+        assert contents(store) == texts
+    assert len(runs) == 2
+    still_works(store)
 
 
 def test_a_unit_for_which_the_disk_is_too_small_takes_no_neighbour_with_it(
