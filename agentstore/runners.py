@@ -94,6 +94,9 @@ class JoinRunner:
         self._busy = threading.Lock()
         self.trouble: Trouble | None = None
         """What the last call that failed met with."""
+        self.lost: Trouble | None = None
+        """Why the transaction is gone as a whole, if a savepoint could not be gone back to: what
+        came after that would be in no transaction at all."""
 
     def refuse(self) -> None:
         """Refuse all further calls."""
@@ -112,15 +115,28 @@ class JoinRunner:
                 raise TransactionMisuse(
                     "This transaction has ended. Begin another with store.transaction()."
                 )
+            if self.lost is not None:
+                raise self.lost.error from self.lost.__cause__
+            failed: BaseException | None = None
             try:
-                if mode in (Mode.READ, Mode.SNAPSHOT):
+                if mode in READING:
                     return work(self._unit)
                 with self._unit.connection.begin_nested():
-                    return work(self._unit)
+                    try:
+                        return work(self._unit)
+                    except BaseException as error:
+                        failed = error
+                        raise
             except HANDLED as error:
-                found = trouble(self._unit.dialect, Mode.WRITE, error, committing=False)
+                shown = failed if isinstance(failed, HANDLED) else error
+                found = trouble(self._unit.dialect, Mode.WRITE, shown, committing=False)
+                found.__cause__ = cause_of(shown)
                 self.trouble = found
-                raise found.error from cause_of(error)
+                if mode not in READING and error is not failed:
+                    self.lost = found
+                raise found.error from found.__cause__
+            finally:
+                failed = None  # with its frames, of which this is one
 
 
 @contextmanager
@@ -128,12 +144,15 @@ def joined(unit: Unit) -> Iterator[JoinRunner]:
     """Give a block of the application's what it needs to join the unit.
 
     Raises:
-        Trouble: The block raised what the database did to one of its calls; or an error of
-            SQLAlchemy's, which is of some other database then, and is passed on as it is.
+        Trouble: The block raised what the database did to one of its calls, or went on after it
+            although the transaction was gone; or it raised an error of SQLAlchemy's, which is of
+            some other database then, and is passed on as it is.
     """
     runner = JoinRunner(unit)
     try:
         yield runner
+        if runner.lost is not None:
+            raise runner.lost
     except HANDLED as error:
         raise Trouble(error, repeatable=False, in_doubt=False) from error.__cause__
     except AgentStoreError as error:

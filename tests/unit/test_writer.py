@@ -415,6 +415,44 @@ def test_a_transaction_that_the_engine_gives_up_is_run_again_unit_by_unit(
     still_works(store)
 
 
+@pytest.mark.parametrize("others", [0, 3])
+@pytest.mark.parametrize("way", ["run", "transaction"])
+def test_who_goes_on_in_a_transaction_that_is_gone_writes_nothing_and_is_told(
+    path: Path, others: int, way: str
+) -> None:
+    def lose(unit: Unit) -> None:
+        unit.connection.exec_driver_sql("ROLLBACK")
+        unit.connection.exec_driver_sql("RELEASE what_is_gone")
+
+    def go_on(tx: Any) -> None:
+        tx.messages.save("s", "user", "first", token_count=1)
+        for call in (
+            lambda: tx.messages._runner.run(Mode.WRITE, lose, repeatable=False),
+            lambda: tx.messages.save("s", "user", "second", token_count=1),
+            lambda: tx.messages.history("s"),
+        ):
+            with pytest.raises(DatabaseError, match="what_is_gone"):
+                call()
+
+    async def main() -> list[Any]:
+        async with AsyncStore(f"sqlite:///{path}") as store:
+            await store.sessions.create(id="s")
+            saving = [store.messages.save("s", "user", "x", token_count=1) for _ in range(others)]
+            return await asyncio.gather(*saving, store.run(go_on), return_exceptions=True)
+
+    if way == "run":
+        results = asyncio.run(main())
+        assert type(results[-1]) is DatabaseError
+    with Store(f"sqlite:///{path}") as store:
+        if way == "transaction":
+            store.sessions.create(id="s")
+            together(store, saves(store, ["x"] * others)) if others else None
+            with pytest.raises(DatabaseError, match="what_is_gone"), store.transaction() as tx:
+                go_on(tx)
+        assert contents(store) == ["x"] * others
+        still_works(store)
+
+
 def test_a_unit_for_which_the_disk_is_too_small_takes_no_neighbour_with_it(
     store: Store, path: Path
 ) -> None:
@@ -441,24 +479,25 @@ def test_a_unit_for_which_the_disk_is_too_small_takes_no_neighbour_with_it(
 
 @pytest.mark.parametrize("kind", ["file", "adopted"])
 def test_a_lock_that_is_not_got_is_told_to_all_who_wait_for_it_at_once(
-    path: Path, kind: str
+    path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    statements: list[str] = []
-
-    def impatient(connection: Any, *_: Any) -> None:
-        connection.execute("PRAGMA busy_timeout=50")
-        connection.set_trace_callback(statements.append)
-
-    url = f"sqlite:///{path}"
+    url, patience = f"sqlite:///{path}", 0.05
     engine = create_engine(url, hide_parameters=True)
-    with Store(url) if kind == "file" else Store(engine=engine) as store:
-        event.listen(engine_of(store), "checkout", impatient)
+    options: dict[str, Any] = {"busy_timeout": patience}
+    with (
+        Store(url, **options) if kind == "file" else Store(engine=engine, **options) as store,
+        monkeypatch.context() as patch,
+    ):
         store.sessions.create(id="s")
+        writer = writer_of(store)
+        writer._timeout = LONG_ENOUGH  # for the turn, not for the lock
+        tries: list[int] = []
+        make = writer._open
+        patch.setattr(writer, "_open", lambda: (tries.append(1), make())[1])
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        statements.clear()
         results = together(store, saves(store, ["x"] * 64))
-        assert count(statements, "BEGIN IMMEDIATE") == 1
+        assert len(tries) == 1
         other.close()
         assert [type(result) for result in results] == [DatabaseBusy] * 64
         assert len(set(map(id, results))) == 64  # each has an error of its own
