@@ -490,7 +490,8 @@ def test_a_lock_that_is_not_got_is_told_to_all_who_wait_for_it_at_once(
     ):
         store.sessions.create(id="s")
         writer = writer_of(store)
-        writer._timeout = LONG_ENOUGH  # for the turn, not for the lock
+        wait = Job.wait  # for the turn as long as it takes, and not so for the lock
+        patch.setattr(Job, "wait", lambda job, _: wait(job, LONG_ENOUGH))
         tries: list[int] = []
         make = writer._open
         patch.setattr(writer, "_open", lambda: (tries.append(1), make())[1])
