@@ -226,7 +226,7 @@ class Writer:
         begun = False
         try:
             connection = self._open()
-            connection.begin()
+            self._dialect.begin_to_write(connection, self._timeout)
             begun = True
             for job in batch:
                 self._run_in_savepoint(connection, job)
@@ -278,6 +278,7 @@ class Writer:
         job.error = job.result = None
         try:
             connection = self._open()
+            self._dialect.begin_to_write(connection, self._timeout)
             unit = self._make_unit(connection)
             job.run(unit)
             job.state = State.COMMITTING
@@ -307,6 +308,7 @@ class Writer:
             self._connection = self._engine.connect()
             if self._keeps_connection:
                 self._connection.detach()  # the pool is for those who come and go
+                self._dialect.prepare_writer(self._connection)
                 self._driver_connection = self._connection.connection.dbapi_connection
         return self._connection
 

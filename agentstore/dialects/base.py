@@ -109,6 +109,17 @@ class EngineDialect(Protocol):
     def many_connections(self, url: URL) -> bool:
         """Say whether this database can have more than one connection."""
 
+    def prepare_writer(self, connection: Connection) -> None:
+        """Prepare a connection that one writer keeps for itself."""
+
+    def begin_to_write(self, connection: Connection, patience: float) -> None:
+        """Begin a transaction that writes, on such a connection.
+
+        Args:
+            connection: The connection.
+            patience: Seconds to wait for writers in other processes, where there can be but one.
+        """
+
     def modes(self, engine: Engine) -> dict[Mode, Engine]:
         """Give the engine as each mode needs it; all share one pool."""
 

@@ -166,6 +166,13 @@ class PostgreSQL(NotifyingTasks):
         """Any number."""
         return True
 
+    def prepare_writer(self, connection: Connection) -> None:
+        """Do nothing: any number may write."""
+
+    def begin_to_write(self, connection: Connection, patience: float) -> None:
+        """Begin; nobody is to be waited for."""
+        connection.begin()
+
     def modes(self, engine: Engine) -> dict[Mode, Engine]:
         """Choose autocommit or an isolation level; psycopg does that without a round trip."""
         return {

@@ -8,6 +8,7 @@ with the driver's own ways, loses the other's update silently.
 
 from __future__ import annotations
 
+import random
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -92,6 +93,9 @@ _ADVICE: dict[int, tuple[type[errors.DatabaseError], str]] = {
 }
 
 
+_PAUSES = (0.001, 0.006)
+"""Seconds between two tries to begin to write, the shortest and the longest."""
+
 _DAMAGED_INDEX = (
     "The search index is damaged; messages are not affected. Run agentstore reindex, or call "
     "store.search.reindex()."
@@ -163,6 +167,33 @@ class SQLite(FileTasks):
     def many_connections(self, url: URL) -> bool:
         """Memory has but one."""
         return not _in_memory(url)
+
+    def prepare_writer(self, connection: Connection) -> None:
+        """Let it hear at once that another process writes; see ``begin_to_write``.
+
+        With a WAL nobody is waited for once the transaction has begun.
+        """
+        (journal,) = run_sql(connection, "PRAGMA journal_mode", fetch=True, begin=False)[0]
+        if journal == "wal":
+            run_sql(connection, "PRAGMA busy_timeout=0", begin=False)
+
+    def begin_to_write(self, connection: Connection, patience: float) -> None:
+        """Try again after short pauses of different lengths.
+
+        SQLite's own pauses grow to 100 ms. As the lock goes to whoever happens to try in the
+        moments between two transactions, a writer that rarely tries waits very long beside one
+        that is busy.
+        """
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                connection.begin()
+                return
+            except DBAPIError as error:
+                code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+                if code != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+            time.sleep(random.uniform(*_PAUSES))  # noqa: S311 - that they do not try in step
 
     def modes(self, engine: Engine) -> dict[Mode, Engine]:
         """Tag the engine with the mode, for the begin event."""
