@@ -173,9 +173,8 @@ class SQLite(FileTasks):
 
         With a WAL nobody is waited for once the transaction has begun.
         """
-        (journal,) = run_sql(connection, "PRAGMA journal_mode", fetch=True, begin=False)[0]
-        if journal == "wal":
-            run_sql(connection, "PRAGMA busy_timeout=0", begin=False)
+        if _pragma(connection, "journal_mode") == "wal":
+            _pragma(connection, "busy_timeout=0")
 
     def begin_to_write(self, connection: Connection, patience: float) -> None:
         """Try again after short pauses of different lengths.
@@ -345,13 +344,15 @@ def _in_memory(url: URL) -> bool:
     )
 
 
-def _pragma(connection: Connection, pragma: str) -> None:
-    """Set a pragma outside of a transaction, where alone some of them work."""
+def _pragma(connection: Connection, pragma: str) -> Any:
+    """Set or read a pragma outside of a transaction, where alone some of them work."""
     driver = connection.connection.dbapi_connection
     assert driver is not None
     cursor = driver.cursor()
     cursor.execute(f"PRAGMA {pragma}")
+    row = cursor.fetchone()
     cursor.close()
+    return row and row[0]
 
 
 def _configure(dbapi_connection: Any, settings: Settings) -> None:

@@ -961,17 +961,26 @@ def of(sent, *words):
     return [statement for statement, _ in sent if statement.split()[0].upper() in words]
 
 
-def test_a_history_is_one_statement_and_two_where_the_branch_shows_messages_of_others(one_store):
+def test_a_history_is_one_statement_but_two_where_a_branch_is_first_seen_to_show_others(one_store):
     store = one_store
     session = store.sessions.create()
     talk(store, session, *"abcdefgh")
-    for n in range(5):
-        for branch, limit, count in (("main", 3, 1), ("main", None, 1), (None, 3, 2)):
-            with statements() as sent:
-                store.messages.history(session.id, limit, branch=branch)
-            assert len(of(sent, "SELECT", "WITH")) == (1 if n == 0 and branch is None else count)
-        store.branches.create(session.id, after_turn=2 + n)
+
+    def sent(limit=3, branch=None):
+        with statements() as found:
+            store.messages.history(session.id, limit, branch=branch)
+        return len(of(found, "SELECT", "WITH"))
+
+    assert [sent(), sent(None), sent(3, "main")] == [1, 1, 1]
+    store.branches.create(session.id, after_turn=2)
+    talk(store, session, "more")
+    assert [sent(), sent(), sent(None)] == [2, 1, 1]
+    for turn in range(2, 5):
+        store.branches.create(session.id, after_turn=turn)
         talk(store, session, "more")
+        assert [sent(), sent(3, "main")] == [1, 1]
+    store.branches.switch(session.id, "main")
+    assert [sent(), sent()] == [1, 1]
     store.branches.create(session.id, from_turn=1)
     talk(store, session, "anew")
     with statements() as sent:
