@@ -34,6 +34,7 @@ _START_SECONDS, _STOP_SECONDS, _POLL_SECONDS = 60.0, 20.0, 0.02
 _SYSTEM = ("usr/lib/postgresql/*/bin", "usr/pgsql-*/bin", "usr/local/pgsql/bin")
 _SETTINGS = ("-c", "listen_addresses=", "-c", "max_connections=200", "-c", "shared_buffers=128MB")
 _NOT_DURABLE = ("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off")
+_DISK, _MEMORY, _ROOM = "/tmp", "/dev/shm", 8 * 2**30  # noqa: S108
 _HOMEBREW = ("opt/homebrew", "usr/local", "home/linuxbrew/.linuxbrew")
 
 
@@ -125,13 +126,27 @@ def _launcher() -> _Launcher:
     )
 
 
-def _temporary_directory() -> Path:
+def _temporary_directory(*, durable: bool = True) -> Path:
     # Not where TMPDIR says: that is often so deep that a socket in it exceeds the 107 bytes which
     # the kernel allows. The name is unguessable, and only the owner can enter.
-    directory = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
+    directory = Path(tempfile.mkdtemp(prefix="pg-", dir=_DISK if durable else _fastest()))
     if owner := _launcher().owner:
         os.chown(directory, *owner)
     return directory
+
+
+@functools.cache
+def _fastest() -> str:
+    """Return where a server that need not survive anything lives: in memory where there is room.
+
+    A database has some 400 files, so a clone for each test takes 13 ms there and 100 to 300 on
+    a disk.
+    """
+    with contextlib.suppress(OSError):
+        room = shutil.disk_usage(_MEMORY).free
+        if room >= _ROOM and os.access(_MEMORY, os.W_OK | os.X_OK):
+            return _MEMORY
+    return _DISK
 
 
 @functools.cache
@@ -190,7 +205,7 @@ class Server:
         if self._directory is not None:
             raise RuntimeError("this server is already started")
         self._bin = _reachable(self._bin)
-        self._directory = _temporary_directory()
+        self._directory = _temporary_directory(durable=self._durable)
         atexit.register(self.stop)
         try:
             self._initialise()

@@ -52,8 +52,8 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     created: list[Path] = []
     create = servers._temporary_directory
 
-    def recorded() -> Path:
-        created.append(create())
+    def recorded(**options: bool) -> Path:
+        created.append(create(**options))
         return created[-1]
 
     monkeypatch.setattr(servers, "_temporary_directory", recorded)

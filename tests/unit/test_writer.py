@@ -939,3 +939,16 @@ def test_two_stores_that_write_to_one_file_at_once_lose_nothing(path: Path) -> N
             told = [id for ids in executor.map(write, range(16)) for id in ids]
         assert {message.id for message in one.messages.history("s", None)} == set(told)
         assert len(contents(other)) == 16 * 25
+
+
+def test_a_store_writes_although_somebody_listens_to_its_statements(tmp_path):
+    heard = []
+    with Store(f"sqlite:///{tmp_path / 'heard.db'}") as store:
+        event.listen(
+            store._engine, "before_cursor_execute", lambda *heard_of: heard.append(heard_of[2])
+        )
+        session = store.sessions.create()
+        store.messages.save(session.id, "user", "hello")
+        assert [m.content for m in store.messages.history(session.id)] == ["hello"]
+    assert any(statement.startswith("INSERT INTO messages") for statement in heard)
+    assert heard.count("BEGIN IMMEDIATE") == 2
