@@ -436,6 +436,18 @@ class Process:
         assert self._process.returncode == 0
         return rest
 
+    def finish_after(self, over):
+        """Listen to it until that is over, lest it wait for a listener; then let it stop."""
+        said = []
+        listener = threading.Thread(target=lambda: said.extend(iter(self.line, None)))
+        listener.start()
+        over.wait(600)
+        self._process.stdin.close()
+        listener.join()
+        self._process.stdout.close()
+        assert self.wait() == 0
+        return said
+
     def wait(self):
         return self._process.wait(SOON)
 
@@ -521,8 +533,7 @@ def test_sixteen_workers_that_are_killed_at_random_complete_every_task_once(engi
                             break
                     said += process.kill()
                 else:
-                    left.wait(600)
-                    said += process.finish()
+                    said += process.finish_after(left)
             return said
 
         points = [
