@@ -61,6 +61,25 @@ class Appended:
     last_seq: int
     last_turn: int
 
+    @classmethod
+    def at(
+        cls, counted: Sequence[Any], session: dict[str, Any], rows: Sequence[dict[str, Any]]
+    ) -> Appended:
+        """Say it, and give the rows their numbers.
+
+        Args:
+            counted: ``last_seq``, ``turn`` and ``active_branch`` of the session, counted up.
+            session: What ``append_messages`` was to add.
+            rows: The rows of ``messages``; they are changed.
+        """
+        last_seq, last_turn, branch = counted
+        first_seq, first_turn = last_seq - session["messages"], last_turn - session["users"]
+        for row in rows:
+            row["seq"] += first_seq
+            row["turn"] += first_turn
+            row["branch"] = branch
+        return cls(branch, last_seq, last_turn)
+
 
 class EngineDialect(Protocol):
     """One engine's ways."""

@@ -67,14 +67,7 @@ def append(
     landed = statement.rows(connection, parameters)
     if not landed:
         return None
-    last_seq, last_turn, branch = landed[0]
-    first_seq = last_seq - session["messages"]
-    first_turn = last_turn - session["users"]
-    for row in rows:
-        row["seq"] += first_seq
-        row["turn"] += first_turn
-        row["branch"] = branch
-    return Appended(branch, last_seq, last_turn)
+    return Appended.at(landed[0], session, rows)
 
 
 _CALL_COLUMNS = ("message_id", "position", "seq", "name", "call_id")

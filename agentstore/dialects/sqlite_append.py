@@ -36,20 +36,14 @@ def append(
     counted = count.rows(connection, session)
     if not counted:
         return None
-    last_seq, last_turn, branch = counted[0]
-    first_seq = last_seq - session["messages"]
-    first_turn = last_turn - session["users"]
-    for row in rows:
-        row["seq"] += first_seq
-        row["turn"] += first_turn
-        row["branch"] = branch
+    landed = Appended.at(counted[0], session, rows)
     add.execute_many(connection, rows)
     for more, insertion in ((calls, index), (marks, mark)):
         for each in more:
-            each["seq"] += first_seq
+            each["seq"] += landed.last_seq - session["messages"]
         if more:
             insertion.execute_many(connection, more)
-    return Appended(branch, last_seq, last_turn)
+    return landed
 
 
 @lru_cache(maxsize=64)
