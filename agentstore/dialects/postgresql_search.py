@@ -89,20 +89,22 @@ class PostgreSQLSearch:
         names, messages = tables.names, tables.messages.c
         missing = _missing(connection, tables) if thorough else ()
         if missing:
-            return IndexState(None, 0, 0, missing)
+            return IndexState(None, 0, 0, 0, missing)
         row = connection.execute(_state_query(tables)).one()
         newest = int(row.newest or 0)
         if row.segmentation is None:
-            return IndexState(None, newest, 0, ())
+            return IndexState(None, newest, 0, 0, ())
         waiting = 0
         if row.queued:
             waiting += _count(connection, select(_queue(names).c.message_pk), count_to)
+        walked = newest
         if row.indexed_through < row.walk_through:
+            walked = row.indexed_through
             fresh = select(messages.pk).where(
                 messages.pk > row.indexed_through, messages.pk <= row.walk_through
             )
             waiting += _count(connection, fresh, count_to)
-        return IndexState(row.segmentation, newest, min(waiting, count_to), ())
+        return IndexState(row.segmentation, newest, walked, min(waiting, count_to), ())
 
     def take(
         self,

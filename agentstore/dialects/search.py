@@ -25,12 +25,14 @@ class IndexState:
         segmentation: The version of the segmentation that made its tokens; None where the index
             has lost its state.
         newest: The largest row number of a message.
+        walked: The index has met every message up to this row number; making it anew begins at 0.
         pending: Changes that are not in the index yet, counted no further than was asked.
         missing: The objects (tables, triggers, functions) that are gone.
     """
 
     segmentation: str | None
     newest: int
+    walked: int
     pending: int
     missing: tuple[str, ...]
 

@@ -58,12 +58,12 @@ class SQLiteSearch:
         except OperationalError:
             if not (missing := _missing(connection, names)):
                 raise
-            return IndexState(None, 0, 0, missing)
+            return IndexState(None, 0, 0, 0, missing)
         newest = int(row.newest or 0)
         if row.objects < len(sqlite_objects(names.prefix)):
-            return IndexState(None, newest, 0, _missing(connection, names))
+            return IndexState(None, newest, 0, 0, _missing(connection, names))
         if row.indexed_through is None:
-            return IndexState(None, newest, 0, ())
+            return IndexState(None, newest, 0, 0, ())
         waiting = 0
         if row.queued:
             queue = _queue(names).c
@@ -71,7 +71,8 @@ class SQLiteSearch:
         if newest > row.indexed_through:
             fresh = select(messages.pk).where(messages.pk > row.indexed_through)
             waiting += _count(connection, fresh, count_to)
-        return IndexState(row.segmentation, newest, min(waiting, count_to), ())
+        waiting = min(waiting, count_to)
+        return IndexState(row.segmentation, newest, row.indexed_through, waiting, ())
 
     def take(
         self,

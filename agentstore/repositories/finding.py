@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Select, select
@@ -103,9 +104,10 @@ def request(
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The index lacks so many changes."""
+    """The index lacks so many changes, some of them of messages up to this row number."""
 
     changes: int
+    newest: int
 
 
 def in_order(
@@ -121,23 +123,24 @@ def in_order(
         record: Makes a record of its rows.
     """
 
-    def look(unit: Unit, *, behind: bool) -> Page[SearchHit] | Behind:
+    def look(unit: Unit, before: Behind | None) -> Page[SearchHit] | Behind:
         state = unit.dialect.search.state(unit.connection, unit.tables, MOST_PENDING + 1)
         if (problem := trouble_with(state)) is not None:
             raise SearchIndexStale(problem, state.pending)
         if state.pending > MOST_PENDING:
             raise SearchIndexStale("lacks more changes than a search waits for", state.pending)
-        if state.pending and not behind:
-            return Behind(state.pending)
+        if state.pending and (before is None or state.walked < min(before.newest, state.newest)):
+            return Behind(state.pending, state.newest if before is None else before.newest)
         return _Search(unit, asked, state.newest, columns(unit), record).page()
 
-    found = yield Step(Mode.SNAPSHOT, lambda unit: look(unit, behind=False))
-    if isinstance(found, Behind):
-        done = 0
-        while done < found.changes and (taken := (yield Step(Mode.WRITE, drain))):
+    found = yield Step(Mode.SNAPSHOT, lambda unit: look(unit, None))
+    while isinstance(found, Behind):
+        before, done = found, 0
+        while done < before.changes and (taken := (yield Step(Mode.WRITE, drain))):
             done += taken
         # What others wrote since the call began may be missing, or they could hold it up forever.
-        found = yield Step(Mode.SNAPSHOT, lambda unit: look(unit, behind=True))
+        # What was there before may not, although somebody made the index anew meanwhile.
+        found = yield Step(Mode.SNAPSHOT, partial(look, before=before))
     page: Page[SearchHit] = found
     return page
 

@@ -637,6 +637,27 @@ def test_a_batch_that_fails_half_way_loses_nothing(place, store, session, monkey
     assert len(store.messages.search("apple")) == 5
 
 
+def test_a_message_is_found_although_the_index_is_begun_anew_while_it_is_looked_for(
+    store, monkeypatch
+):
+    session = store.sessions.create()
+    first = save(store, session, "apple")
+    assert ids(store.messages.search("apple")) == first
+    more = save(store, session, "pear")
+    resets = []
+
+    def drain_and_begin_anew(unit):
+        taken = search.drain(unit)
+        if not resets:
+            resets.append(search._reset(unit))
+        return taken
+
+    monkeypatch.setattr("agentstore.repositories.finding.drain", drain_and_begin_anew)
+    assert ids(store.messages.search("pear")) == more
+    assert ids(store.messages.search("apple")) == first
+    assert resets == [2]
+
+
 def test_eight_threads_search_and_write_at_once(store):
     """Whoever saved a message finds it at once, whatever the others do."""
     sessions = [store.sessions.create() for _ in range(8)]
