@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Protocol, TypeVar, cast
 
+from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from agentstore.dialects import EngineDialect
@@ -234,7 +235,12 @@ class GreenletRunner:
                 sync_connection = connection.sync_connection
                 assert sync_connection is not None
                 unit = self._runner.unit(sync_connection, mode)
-                result = await connection.run_sync(lambda _: work(unit))
+
+                def body(sync_connection: Connection) -> T:
+                    self._runner.dialect.take_over(sync_connection)
+                    return work(unit)
+
+                result = await connection.run_sync(body)
                 committing = True
                 await connection.commit()
                 self._runner.committed(unit)
@@ -251,9 +257,10 @@ class GreenletRunner:
         connection = self._engines[Mode.WRITE].connect()
         try:
             async with _opened(connection, self._uncut(connection.start())):
-                await self._uncut(connection.begin().start())
                 sync_connection = connection.sync_connection
                 assert sync_connection is not None
+                await self._uncut(connection.run_sync(self._runner.dialect.take_over))
+                await self._uncut(connection.begin().start())
                 unit = self._runner.unit(sync_connection, Mode.WRITE)
                 with joined(unit) as runner:
                     calls = AsyncJoinRunner(

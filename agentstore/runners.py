@@ -260,6 +260,7 @@ class UnitRunner:
         committing = False
         try:
             with opened(self._engines[mode]) as connection:
+                self.dialect.take_over(connection)
                 unit = self.unit(connection, mode)
                 yield unit
                 committing = True

@@ -37,6 +37,10 @@ class Mode(Enum):
     WRITE = "several statements, all or nothing"
 
 
+MODE = "agentstore_mode"
+"""The execution option in which the engine of a mode carries it, for the begin event."""
+
+
 class Failure(Enum):
     """What a driver's error means for the question whether to try again."""
 
@@ -124,6 +128,9 @@ class EngineDialect(Protocol):
 
     def install(self, engine: Engine, settings: Settings, *, adopted: bool) -> None:
         """Add the connection events; on an adopted engine, for its open connections too."""
+
+    def take_over(self, connection: Connection) -> None:
+        """Prepare a connection that was checked out, and is in no transaction, for a unit."""
 
     def many_connections(self, url: URL) -> bool:
         """Say whether this database can have more than one connection."""

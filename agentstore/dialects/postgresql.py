@@ -1,6 +1,10 @@
 """PostgreSQL, through psycopg 3.
 
-What takes one statement runs in autocommit, which is one round trip; a transaction takes three.
+Connections are in autocommit, so that what takes one statement is one round trip, and switching
+nothing back and forth. Other transactions begin with a BEGIN of ours, which the driver would send
+as well. Engines with an isolation level of their own would do too, but cost more, and a task that
+is cancelled while it is set would lose the connection.
+
 A hot write is one statement made of common table expressions: its first part locks and counts
 on the session's row, so two sessions never wait for each other.
 """
@@ -34,11 +38,12 @@ from sqlalchemy.schema import CreateSchema
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from agentstore import errors
-from agentstore.dialects.base import Appended, Diagnosis, Failure, Mode
+from agentstore.dialects.base import MODE, Appended, Diagnosis, Failure, Mode
 from agentstore.dialects.postgresql_append import append, next_activity
 from agentstore.dialects.postgresql_search import PostgreSQLSearch
 from agentstore.dialects.postgresql_tasks import NotifyingTasks
 from agentstore.dialects.search import SearchIndex
+from agentstore.prepared import run_sql
 from agentstore.schema import Names, Tables
 from agentstore.settings import Settings
 
@@ -46,11 +51,13 @@ _LAST_USED = "agentstore_last_used"
 _MIGRATION_LOCK = 0x61676E7473746F72 >> 1
 """Any number that no other program locks: the letters "agntstor"."""
 
-_ISOLATION = {
-    Mode.READ: "AUTOCOMMIT",
-    Mode.STATEMENT: "AUTOCOMMIT",
-    Mode.SNAPSHOT: "REPEATABLE READ",
+_AUTOCOMMIT = "AUTOCOMMIT"
+_BEGIN = {
+    Mode.READ: None,
+    Mode.STATEMENT: None,
+    Mode.SNAPSHOT: "BEGIN ISOLATION LEVEL REPEATABLE READ",
 }
+"""What begins a transaction; a plain BEGIN where nothing is said."""
 
 _ADVICE: dict[str, tuple[Failure, type[errors.DatabaseError], str]] = {
     "40": (
@@ -135,6 +142,8 @@ class PostgreSQL(NotifyingTasks):
             "pool_size": settings.pool_size,
             "max_overflow": settings.max_overflow,
             "pool_timeout": settings.pool_timeout,
+            "pool_use_lifo": True,  # few callers warm few connections' statements
+            "isolation_level": _AUTOCOMMIT,
             "connect_args": {
                 "connect_timeout": max(1, round(settings.connect_timeout)),
                 "prepare_threshold": settings.prepare_threshold,
@@ -144,7 +153,9 @@ class PostgreSQL(NotifyingTasks):
     def install(self, engine: Engine, settings: Settings, *, adopted: bool) -> None:
         """Test a connection that lay idle before it is used again."""
         if adopted:
-            return  # the application's pool has its own ways of telling
+            return  # the application's pool has its own ways of telling, its connections stay
+
+        event.listen(engine, "begin", _begin)
 
         @event.listens_for(engine, "checkin")
         def remember(dbapi_connection: Any, record: Any) -> None:
@@ -162,6 +173,11 @@ class PostgreSQL(NotifyingTasks):
             if not alive:
                 raise DisconnectionError("the connection died while it lay idle")
 
+    def take_over(self, connection: Connection) -> None:
+        """Set autocommit on a connection of the application's own engine."""
+        if not connection._is_autocommit_isolation():
+            connection.execution_options(isolation_level=_AUTOCOMMIT)
+
     def many_connections(self, url: URL) -> bool:
         """Any number."""
         return True
@@ -174,22 +190,15 @@ class PostgreSQL(NotifyingTasks):
         connection.begin()
 
     def modes(self, engine: Engine) -> dict[Mode, Engine]:
-        """Choose autocommit or an isolation level; psycopg does that without a round trip."""
-        return {
-            mode: engine.execution_options(isolation_level=_ISOLATION[mode])
-            if mode in _ISOLATION
-            else engine
-            for mode in Mode
-        }
+        """Tag the engine with the mode, for the begin event."""
+        return {mode: _beginning(engine.execution_options(**{MODE: mode})) for mode in Mode}
 
     def async_modes(self, engine: AsyncEngine) -> dict[Mode, AsyncEngine]:
-        """Choose autocommit or an isolation level; psycopg does that without a round trip."""
-        return {
-            mode: engine.execution_options(isolation_level=_ISOLATION[mode])
-            if mode in _ISOLATION
-            else engine
-            for mode in Mode
-        }
+        """Tag the engine with the mode, for the begin event."""
+        modes = {mode: engine.execution_options(**{MODE: mode}) for mode in Mode}
+        for tagged in modes.values():
+            _beginning(tagged.sync_engine)
+        return modes
 
     def diagnose(self, error: DBAPIError) -> Diagnosis:
         """Read the SQLSTATE; a connection that was never made, or broke, has none."""
@@ -298,6 +307,20 @@ class PostgreSQL(NotifyingTasks):
     ) -> Appended | None:
         """Lock, count and insert in one statement."""
         return append(connection, tables, session, rows, calls, marks)
+
+
+def _beginning(engine: Engine) -> Engine:
+    """Say BEGIN on an engine with options, unless that which it was made of does."""
+    if not event.contains(engine._proxied, "begin", _begin):  # type: ignore[attr-defined]
+        event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _begin(connection: Connection) -> None:
+    mode = connection.get_execution_options().get(MODE, Mode.WRITE)
+    statement = _BEGIN.get(mode, "BEGIN")
+    if statement is not None:
+        run_sql(connection, statement, begin=False)
 
 
 def _constraint(error: DBAPIError) -> str | None:

@@ -40,7 +40,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from agentstore import errors
-from agentstore.dialects.base import Appended, Diagnosis, Failure, Mode
+from agentstore.dialects.base import MODE, Appended, Diagnosis, Failure, Mode
 from agentstore.dialects.search import SearchIndex
 from agentstore.dialects.sqlite_append import append, next_activity
 from agentstore.dialects.sqlite_search import SQLiteSearch
@@ -49,7 +49,6 @@ from agentstore.prepared import run_sql
 from agentstore.schema import Names, Tables
 from agentstore.settings import Settings
 
-_MODE = "agentstore_mode"
 _IMMEDIATE = "BEGIN IMMEDIATE"
 _CONFIGURED = "agentstore_configured"
 _BEGIN = {Mode.READ: None, Mode.SNAPSHOT: "BEGIN"}
@@ -164,6 +163,9 @@ class SQLite(FileTasks):
         if _in_memory(engine.url):
             event.listen(engine, "handle_error", _keep_connection)
 
+    def take_over(self, connection: Connection) -> None:
+        """Do nothing: the begin event does it all."""
+
     def many_connections(self, url: URL) -> bool:
         """Memory has but one."""
         return not _in_memory(url)
@@ -196,11 +198,11 @@ class SQLite(FileTasks):
 
     def modes(self, engine: Engine) -> dict[Mode, Engine]:
         """Tag the engine with the mode, for the begin event."""
-        return {mode: engine.execution_options(**{_MODE: mode}) for mode in Mode}
+        return {mode: engine.execution_options(**{MODE: mode}) for mode in Mode}
 
     def async_modes(self, engine: AsyncEngine) -> dict[Mode, AsyncEngine]:
         """Tag the engine with the mode, for the begin event."""
-        return {mode: engine.execution_options(**{_MODE: mode}) for mode in Mode}
+        return {mode: engine.execution_options(**{MODE: mode}) for mode in Mode}
 
     def diagnose(self, error: DBAPIError) -> Diagnosis:
         """Read SQLite's primary result code."""
@@ -224,7 +226,7 @@ class SQLite(FileTasks):
     def lock_for_migration(self, connection: Connection, names: Names) -> None:
         """Take the write lock at once; foreign keys are off, or a rebuilt table empties others."""
         _pragma(connection, "foreign_keys=OFF")
-        connection.execution_options(**{_MODE: Mode.WRITE})
+        connection.execution_options(**{MODE: Mode.WRITE})
         connection.begin()
 
     def check_after_migration(self, connection: Connection) -> None:
@@ -300,7 +302,7 @@ class SQLite(FileTasks):
 
 
 def _first_statement(connection: Connection) -> str | None:
-    mode = connection.get_execution_options().get(_MODE)
+    mode = connection.get_execution_options().get(MODE)
     return _BEGIN.get(mode, _IMMEDIATE) if mode else "BEGIN"
 
 
@@ -313,7 +315,7 @@ def _begin(connection: Connection) -> None:
 def _begin_on_adopted(connection: Connection) -> None:
     """Begin on an engine whose application may have told it, before us, to begin by itself."""
     begun = bool(getattr(connection.connection.driver_connection, "in_transaction", False))
-    if _MODE not in connection.get_execution_options():  # the application's own transaction
+    if MODE not in connection.get_execution_options():  # the application's own transaction
         if not begun and not connection._is_autocommit_isolation():
             connection.exec_driver_sql("BEGIN")
         return

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event, make_url
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from agentstore import AsyncStore
 from agentstore.errors import AgentStoreError, DatabaseBusy, NotFound, TransactionMisuse
@@ -380,34 +381,57 @@ async def test_a_task_cancelled_at_any_moment_leaves_all_or_nothing(url: str, wa
         await still_works(store, session.id)
 
 
+@asynccontextmanager
+async def on_an_engine_of_the_application(url: str) -> AsyncIterator[AsyncStore]:
+    engine = create_async_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    async with AsyncStore(engine=engine) as store:
+        yield store
+    await engine.dispose()
+
+
+async def cancel_at_random(store: AsyncStore, seed: int) -> None:
+    """Have many tasks write and read, cancel some; look whether each did all or nothing."""
+    rng = random.Random(seed)  # noqa: S311 - which tasks to cancel, and when
+    sessions = [(await store.sessions.create()).id for _ in range(3)]
+    running: list[tuple[str, str, asyncio.Task[Any]]] = []
+    for _ in range(250):
+        way, session_id = rng.choice(list(WAYS)), rng.choice(sessions)
+        running.append((way, session_id, asyncio.create_task(WAYS[way](store, session_id))))
+        await spin(rng.randint(0, 8))
+        for _, _, task in rng.sample(running, min(len(running), rng.randint(0, 2))):
+            task.cancel()
+    results = await end_of(*(task for _, _, task in running))
+    failed = [r for r in results if isinstance(r, BaseException)]
+    assert {type(error) for error in failed} == {asyncio.CancelledError}
+    assert len(failed) < len(results)
+    assert checked_out(store) == 0
+    for session_id in sessions:
+        texts = await contents(store, session_id)
+        assert whole(texts)
+        units = texts.count("1 of 1") + texts.count("1 of 2")
+        mine = [
+            isinstance(result, BaseException)
+            for (way, where, _), result in zip(running, results, strict=True)
+            if where == session_id and way != "history"
+        ]
+        assert mine.count(False) <= units <= len(mine)
+        await still_works(store, session_id)
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
 @in_loop
-async def test_cancellations_at_random_under_load_leave_all_or_nothing(url: str) -> None:
-    rng = random.Random(1)  # noqa: S311 - which tasks to cancel, and when
+async def test_cancellations_at_random_under_load_leave_all_or_nothing(url: str, seed: int) -> None:
     async with AsyncStore(url) as store:
-        sessions = [(await store.sessions.create()).id for _ in range(3)]
-        running: list[tuple[str, str, asyncio.Task[Any]]] = []
-        for _ in range(250):
-            way, session_id = rng.choice(list(WAYS)), rng.choice(sessions)
-            running.append((way, session_id, asyncio.create_task(WAYS[way](store, session_id))))
-            await spin(rng.randint(0, 8))
-            for _, _, task in rng.sample(running, min(len(running), rng.randint(0, 2))):
-                task.cancel()
-        results = await end_of(*(task for _, _, task in running))
-        failed = [r for r in results if isinstance(r, BaseException)]
-        assert {type(error) for error in failed} == {asyncio.CancelledError}
-        assert len(failed) < len(results)
-        assert checked_out(store) == 0
-        for session_id in sessions:
-            texts = await contents(store, session_id)
-            assert whole(texts)
-            units = texts.count("1 of 1") + texts.count("1 of 2")
-            mine = [
-                isinstance(result, BaseException)
-                for (way, where, _), result in zip(running, results, strict=True)
-                if where == session_id and way != "history"
-            ]
-            assert mine.count(False) <= units <= len(mine)
-            await still_works(store, session_id)
+        await cancel_at_random(store, seed)
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+@in_loop
+async def test_cancellations_leave_an_engine_of_the_application_whole(
+    postgresql: str, seed: int
+) -> None:
+    async with on_an_engine_of_the_application(postgresql) as store:
+        await cancel_at_random(store, seed)
 
 
 @in_loop
