@@ -1,0 +1,71 @@
+"""What each operation costs, as data: the tests compare with it, and the documents show it.
+
+A count that rises is a regression. One that falls is written down here too, so that it stays so.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from benchmarks.counting import Cost
+
+
+class Expected(NamedTuple):
+    """The costs of a warm call.
+
+    Attributes:
+        sqlite: Statements, commits.
+        postgresql: Statements, round trips, commits.
+    """
+
+    sqlite: tuple[int, int]
+    postgresql: tuple[int, int, int]
+
+    def on(self, engine: str) -> Cost:
+        """Give what is expected of an engine."""
+        if engine == "sqlite":
+            statements, commits = self.sqlite
+            return Cost(statements, None, commits)
+        return Cost(*self.postgresql)
+
+    def but(self, found: Cost) -> Expected:
+        """Give what would be expected if this had been found."""
+        if found.round_trips is None:
+            return self._replace(sqlite=(found.statements, found.commits))
+        return self._replace(postgresql=(found.statements, found.round_trips, found.commits))
+
+
+EXPECTED = {
+    "messages.save": Expected((4, 1), (1, 1, 1)),
+    "messages.save_with_tool_call": Expected((5, 1), (1, 1, 1)),
+    "messages.save_with_marks": Expected((5, 1), (1, 1, 1)),
+    "messages.save_many": Expected((4, 1), (1, 1, 1)),
+    "messages.append": Expected((3, 1), (1, 1, 1)),
+    "messages.history": Expected((1, 0), (1, 1, 0)),
+    "messages.history_of_a_mark": Expected((1, 0), (1, 1, 0)),
+    "messages.history_without_a_mark": Expected((1, 0), (1, 1, 0)),
+    "messages.get": Expected((1, 0), (1, 1, 0)),
+    "messages.search": Expected((5, 0), (5, 5, 0)),
+    "sessions.create": Expected((7, 1), (7, 7, 1)),
+    "sessions.get": Expected((1, 0), (1, 1, 0)),
+    "sessions.list": Expected((1, 0), (1, 1, 0)),
+    "sessions.update": Expected((5, 1), (5, 5, 1)),
+    "sessions.restore": Expected((4, 0), (4, 4, 0)),
+    "branches.create": Expected((15, 1), (16, 15, 1)),
+    "tool_logs.log": Expected((3, 1), (1, 1, 1)),
+    "usage.record": Expected((4, 1), (2, 2, 1)),
+    "users.get": Expected((1, 0), (1, 1, 0)),
+    "users.consume_quota": Expected((3, 1), (1, 1, 1)),
+    "users.reserve_quota": Expected((4, 1), (4, 4, 1)),
+    "users.settle_quota": Expected((6, 1), (6, 6, 1)),
+    "tasks.create": Expected((3, 1), (1, 1, 1)),
+    "tasks.claim": Expected((3, 1), (1, 1, 1)),
+    "tasks.claim_batch": Expected((3, 1), (1, 1, 1)),
+    "tasks.heartbeat": Expected((3, 1), (1, 1, 1)),
+    "tasks.heartbeat_many": Expected((3, 1), (1, 1, 1)),
+    "tasks.complete": Expected((3, 1), (1, 1, 1)),
+    "tasks.complete_many": Expected((4, 1), (53, 4, 1)),
+    "checkpoints.put": Expected((7, 1), (8, 7, 1)),
+    "checkpoints.get": Expected((4, 0), (4, 4, 0)),
+    "checkpoints.latest": Expected((4, 0), (4, 4, 0)),
+}

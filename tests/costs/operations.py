@@ -1,0 +1,285 @@
+"""The operations whose costs are held, each on its own fresh session, user, queue or thread.
+
+An operation gets one input for each of its calls: a message can be saved over and over, but a task
+is completed once. Inputs are made by a synchronous store, whichever makes the calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from agentstore import Store
+
+BATCH = 50
+LEASE = 3600.0
+TURN = 10
+"""Messages that are saved together: a turn with its tool calls and their results."""
+
+TOOL_CALL = {"id": "call-1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+MESSAGE = {"role": "assistant", "content": "A sentence about the weather.", "token_count": 7}
+VALUES = {"messages": ["one", "two", "three"], "step": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One call, and what it is called with.
+
+    Attributes:
+        title: How it is written in the documents.
+        inputs: Makes what so many calls need, on a store.
+        call: Makes one call.
+    """
+
+    title: str
+    inputs: Callable[[Store, int], Sequence[Any]]
+    call: Callable[[Any, Any], Any]
+
+
+# --- What calls need -------------------------------------------------------------------------
+
+
+def nothing(store: Store, calls: int) -> list[None]:
+    return [None] * calls
+
+
+def one_session(store: Store, calls: int) -> list[str]:
+    return [store.sessions.create(title="Costs").id] * calls
+
+
+def one_long_session(store: Store, calls: int) -> list[str]:
+    (session, *_) = one_session(store, 1)
+    marked = [{**MESSAGE, "marks": ["plan"] if n % 2 else []} for n in range(4 * BATCH)]
+    store.messages.save_many(session, marked)
+    store.messages.search("weather", session_id=session)
+    return [session] * calls
+
+
+def one_message(store: Store, calls: int) -> list[str]:
+    return [store.messages.save(one_session(store, 1)[0], "user", "hello").id] * calls
+
+
+def one_stream(store: Store, calls: int) -> list[str]:
+    return [store.messages.begin(one_session(store, 1)[0]).id] * calls
+
+
+def sessions_with_two_turns(store: Store, calls: int) -> list[str]:
+    made = [store.sessions.create().id for _ in range(calls)]
+    for session in made:
+        store.messages.save_many(session, [{"role": "user", "content": "hello"}, MESSAGE] * 2)
+    return made
+
+
+def one_user(store: Store, calls: int) -> list[str]:
+    return [store.users.create("Somebody", quota_total=10**9).id] * calls
+
+
+def sessions_of_one_user(store: Store, calls: int) -> list[str]:
+    (user,) = one_user(store, 1)
+    for _ in range(3):
+        store.sessions.create(user)
+    return [user] * calls
+
+
+def reservations(store: Store, calls: int) -> list[str]:
+    (user,) = one_user(store, 1)
+    return [store.users.reserve_quota(user, 10).id for _ in range(calls)]
+
+
+def queues(store: Store, calls: int) -> list[str]:
+    return [f"queue-{uuid4()}"] * calls
+
+
+def waiting(store: Store, calls: int, *, each: int = 1) -> list[str]:
+    """Give a queue with so many tasks for each call."""
+    (queue,) = queues(store, 1)
+    for _ in range(calls * each):
+        store.tasks.create(None, "count", {"n": 1}, queue=queue)
+    return [queue] * calls
+
+
+def batches_waiting(store: Store, calls: int) -> list[str]:
+    return waiting(store, calls, each=BATCH)
+
+
+def claimed(store: Store, calls: int) -> list[Any]:
+    (queue, *_) = waiting(store, calls)
+    return list(store.tasks.claim("worker", queues=queue, limit=calls, lease=LEASE))
+
+
+def batches_claimed(store: Store, calls: int) -> list[Any]:
+    return [
+        store.tasks.claim("worker", queues=queue, limit=BATCH, lease=LEASE)
+        for queue in batches_waiting(store, calls)
+    ]
+
+
+def one_batch_claimed(store: Store, calls: int) -> list[Any]:
+    return batches_claimed(store, 1) * calls
+
+
+def steps_of_one_thread(store: Store, calls: int) -> list[tuple[str, int]]:
+    (thread,) = one_session(store, 1)
+    return [(thread, step) for step in range(calls)]
+
+
+def one_thread(store: Store, calls: int) -> list[Any]:
+    return [store.checkpoints.put(one_session(store, 1)[0], VALUES)] * calls
+
+
+# --- The operations --------------------------------------------------------------------------
+
+OPERATIONS = {
+    "messages.save": Operation(
+        "`messages.save`",
+        one_session,
+        lambda store, session: store.messages.save(session, **MESSAGE),
+    ),
+    "messages.save_with_tool_call": Operation(
+        "`messages.save` with a tool call",
+        one_session,
+        lambda store, session: store.messages.save(session, **MESSAGE, tool_calls=[TOOL_CALL]),
+    ),
+    "messages.save_with_marks": Operation(
+        "`messages.save` with two marks",
+        one_session,
+        lambda store, session: store.messages.save(session, **MESSAGE, marks=["plan", "draft"]),
+    ),
+    "messages.save_many": Operation(
+        f"`messages.save_many` of {TURN}",
+        one_session,
+        lambda store, session: store.messages.save_many(session, [MESSAGE] * TURN),
+    ),
+    "messages.append": Operation(
+        "`messages.append` to a message that is being streamed",
+        one_stream,
+        lambda store, message: store.messages.append(message, "and so "),
+    ),
+    "messages.history": Operation(
+        f"`messages.history` of {BATCH}",
+        one_long_session,
+        lambda store, session: store.messages.history(session, BATCH),
+    ),
+    "messages.history_of_a_mark": Operation(
+        f"`messages.history` of {BATCH} with a mark",
+        one_long_session,
+        lambda store, session: store.messages.history(session, BATCH, mark="plan"),
+    ),
+    "messages.history_without_a_mark": Operation(
+        f"`messages.history` of {BATCH} without a mark",
+        one_long_session,
+        lambda store, session: store.messages.history(session, BATCH, exclude_mark="plan"),
+    ),
+    "messages.get": Operation(
+        "`messages.get`", one_message, lambda store, message: store.messages.get(message)
+    ),
+    "messages.search": Operation(
+        "`messages.search`, index up to date",
+        one_long_session,
+        lambda store, session: store.messages.search("weather", session_id=session),
+    ),
+    "sessions.create": Operation(
+        "`sessions.create`", nothing, lambda store, _: store.sessions.create(title="Costs")
+    ),
+    "sessions.get": Operation(
+        "`sessions.get`", one_session, lambda store, session: store.sessions.get(session)
+    ),
+    "sessions.list": Operation(
+        "`sessions.list` of a user",
+        sessions_of_one_user,
+        lambda store, user: store.sessions.list(user_id=user),
+    ),
+    "sessions.update": Operation(
+        "`sessions.update` of the state",
+        one_session,
+        lambda store, session: store.sessions.update(session, state={"step": 1}),
+    ),
+    "sessions.restore": Operation(
+        f"`sessions.restore` with {BATCH} messages",
+        one_long_session,
+        lambda store, session: store.sessions.restore(session, BATCH),
+    ),
+    "branches.create": Operation(
+        "`branches.create`",
+        sessions_with_two_turns,
+        lambda store, session: store.branches.create(session, after_turn=1),
+    ),
+    "tool_logs.log": Operation(
+        "`tool_logs.log`",
+        one_session,
+        lambda store, session: store.tool_logs.log(session, "search", input={}, output="none"),
+    ),
+    "usage.record": Operation(
+        "`usage.record`",
+        one_session,
+        lambda store, session: store.usage.record(session, input_tokens=10, output_tokens=5),
+    ),
+    "users.get": Operation("`users.get`", one_user, lambda store, user: store.users.get(user)),
+    "users.consume_quota": Operation(
+        "`users.consume_quota`",
+        one_user,
+        lambda store, user: store.users.consume_quota(user, 1),
+    ),
+    "users.reserve_quota": Operation(
+        "`users.reserve_quota`",
+        one_user,
+        lambda store, user: store.users.reserve_quota(user, 1),
+    ),
+    "users.settle_quota": Operation(
+        "`users.settle_quota`",
+        reservations,
+        lambda store, reservation: store.users.settle_quota(reservation, 7),
+    ),
+    "tasks.create": Operation(
+        "`tasks.create`",
+        queues,
+        lambda store, queue: store.tasks.create(None, "count", {"n": 1}, queue=queue),
+    ),
+    "tasks.claim": Operation(
+        "`tasks.claim` of one",
+        waiting,
+        lambda store, queue: store.tasks.claim("worker", queues=queue, lease=LEASE),
+    ),
+    "tasks.claim_batch": Operation(
+        f"`tasks.claim` of {BATCH}",
+        batches_waiting,
+        lambda store, queue: store.tasks.claim("worker", queues=queue, limit=BATCH, lease=LEASE),
+    ),
+    "tasks.heartbeat": Operation(
+        "`tasks.heartbeat`",
+        claimed,
+        lambda store, task: store.tasks.heartbeat(task.id, fence=task.fence, lease=LEASE),
+    ),
+    "tasks.heartbeat_many": Operation(
+        f"`tasks.heartbeat_many` of {BATCH}",
+        one_batch_claimed,
+        lambda store, held: store.tasks.heartbeat_many(held, lease=LEASE),
+    ),
+    "tasks.complete": Operation(
+        "`tasks.complete`",
+        claimed,
+        lambda store, task: store.tasks.complete(task.id, "done", fence=task.fence),
+    ),
+    "tasks.complete_many": Operation(
+        f"`tasks.complete_many` of {BATCH}",
+        batches_claimed,
+        lambda store, held: store.tasks.complete_many([(task, "done") for task in held]),
+    ),
+    "checkpoints.put": Operation(
+        "`checkpoints.put`",
+        steps_of_one_thread,
+        lambda store, at: store.checkpoints.put(at[0], {**VALUES, "step": at[1]}),
+    ),
+    "checkpoints.get": Operation(
+        "`checkpoints.get`",
+        one_thread,
+        lambda store, put: store.checkpoints.get(put.id, put.thread_id),
+    ),
+    "checkpoints.latest": Operation(
+        "`checkpoints.latest`",
+        one_thread,
+        lambda store, put: store.checkpoints.latest(put.thread_id),
+    ),
+}

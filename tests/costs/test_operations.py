@@ -1,0 +1,122 @@
+"""A hot path does not gain a statement, a round trip or a commit, nor lose one unnoticed.
+
+Every operation is called on every driver, on the newest server: what is counted does not depend on
+the server's version.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentstore import Store
+from benchmarks.counting import Cost, metered
+from tests.conftest import DRIVERS, VERSIONS, Driver, Servers
+from tests.costs import expected, page
+from tests.costs.expected import EXPECTED, Expected
+from tests.costs.operations import OPERATIONS
+
+WARMING, COUNTED = 6, 2
+"""Calls before the counted ones: psycopg prepares a statement on the server at its sixth."""
+
+QUICK: dict[str, Any] = {"synchronous": "OFF"}
+"""The files need not survive a power cut; that changes none of the counts."""
+NO_PINGS: dict[str, Any] = {"ping_after": 86_400.0}
+"""A machine that stands still for seconds would have the connection tested before its next use."""
+
+
+@dataclass(frozen=True)
+class Home:
+    """A database at head for all operations, a driver, and a store that prepares for it."""
+
+    driver: Driver
+    url: str
+    preparing: Store
+
+    def open(self) -> Any:
+        return self.driver.open(self.url, **QUICK, **NO_PINGS)
+
+
+@pytest.fixture(scope="module", params=DRIVERS, ids=lambda driver: driver.name)
+def home(
+    request: pytest.FixtureRequest,
+    servers: Servers,
+    tmp_path_factory: pytest.TempPathFactory,
+    sqlite_template: Path,
+) -> Iterator[Home]:
+    driver = request.param
+    if driver.engine == "sqlite":
+        path = tmp_path_factory.mktemp("costs") / "costs.db"
+        shutil.copy(sqlite_template, path)
+        url = f"sqlite:///{path}"
+    elif sys.platform != "linux":
+        pytest.skip("libpq writes down what goes over the wire on Linux only")
+    else:
+        url = servers.new_database(VERSIONS[0])
+    with Store(url, **QUICK) as preparing:
+        yield Home(driver, url, preparing)
+    if driver.engine == "postgresql":
+        servers.drop(VERSIONS[0], url)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_warm_call_costs_what_is_written_down(name: str, home: Home) -> None:
+    operation = OPERATIONS[name]
+    inputs = operation.inputs(home.preparing, WARMING + COUNTED)
+    with metered() as meter, home.open() as store:
+        costs = [meter.cost(lambda given=given: operation.call(store, given)) for given in inputs]
+    counted = costs[-COUNTED:]
+    assert len(set(counted)) == 1, f"{name} has no steady cost: {counted}"
+    found, due = counted[0], EXPECTED[name].on(home.driver.engine)
+    assert found == due, complaint(name, due, found)
+
+
+def complaint(name: str, due: Cost, found: Cost) -> str:
+    """Say what differs, what was sent, and which line to change if it is meant."""
+    names = ("statements", "round_trips", "commits")
+    pairs = [(each, getattr(due, each), getattr(found, each)) for each in names]
+    changes = [f"{each} {old} -> {new}" for each, old, new in pairs if old != new]
+    rises = any(new > old for _, old, new in pairs if old is not None)
+    advice = "If it has to be so" if rises else "It got cheaper; so that it stays so"
+    sent = "\n  ".join(" ".join(sql.split())[:200] for sql in found.sent)
+    new_line = line(name, EXPECTED[name].but(found))
+    return (
+        f"{name}: {', '.join(changes)}. It sent:\n  {sent}\n{advice}, write in "
+        f"tests/costs/expected.py, line {number_of_line(name)}:\n{new_line}\n"
+        "and run: python -m tests.costs.page"
+    )
+
+
+def line(name: str, costs: Expected) -> str:
+    return f'    "{name}": Expected({costs.sqlite}, {costs.postgresql}),'
+
+
+def number_of_line(name: str) -> int:
+    source = Path(expected.__file__).read_text(encoding="utf-8").splitlines()
+    return source.index(line(name, EXPECTED[name])) + 1
+
+
+def test_a_complaint_says_what_rose_and_which_line_to_change() -> None:
+    due = EXPECTED["messages.save"].on("postgresql")
+    words = complaint("messages.save", due, replace(due, round_trips=9, sent=("SELECT\n 1",)))
+    assert f"messages.save: round_trips {due.round_trips} -> 9. It sent:\n  SELECT 1\n" in words
+    assert f"line {number_of_line('messages.save')}:\n" in words
+    assert f'"messages.save": Expected({EXPECTED["messages.save"].sqlite}, (' in words
+    assert "If it has to be so" in words
+    assert "It got cheaper" in complaint("messages.save", due, replace(due, statements=0))
+
+
+def test_every_operation_has_its_line_and_every_line_its_operation() -> None:
+    assert list(EXPECTED) == list(OPERATIONS)
+    assert all(number_of_line(name) for name in EXPECTED)
+
+
+def test_the_documents_show_what_is_expected() -> None:
+    written = page.PAGE.read_text(encoding="utf-8")
+    assert written == page.with_table(written), "run: python -m tests.costs.page"
