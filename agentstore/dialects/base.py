@@ -6,7 +6,7 @@ means adding a method here, with the promise that both engines keep, and one bod
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -57,32 +57,26 @@ class Diagnosis:
     error: DatabaseError
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """Where appended messages landed: their branch, and the last one's numbers."""
+def number_rows(
+    counted: Sequence[Any], session: dict[str, Any], rows: Iterable[dict[str, Any]]
+) -> int:
+    """Give rows of ``messages`` their numbers and their branch.
 
-    branch: int
-    last_seq: int
-    last_turn: int
+    Args:
+        counted: ``last_seq``, ``turn`` and ``active_branch`` of their session, counted up.
+        session: What ``append_messages`` was to add to it.
+        rows: The rows; they are changed.
 
-    @classmethod
-    def at(
-        cls, counted: Sequence[Any], session: dict[str, Any], rows: Sequence[dict[str, Any]]
-    ) -> Appended:
-        """Say it, and give the rows their numbers.
-
-        Args:
-            counted: ``last_seq``, ``turn`` and ``active_branch`` of the session, counted up.
-            session: What ``append_messages`` was to add.
-            rows: The rows of ``messages``; they are changed.
-        """
-        last_seq, last_turn, branch = counted
-        first_seq, first_turn = last_seq - session["messages"], last_turn - session["users"]
-        for row in rows:
-            row["seq"] += first_seq
-            row["turn"] += first_turn
-            row["branch"] = branch
-        return cls(branch, last_seq, last_turn)
+    Returns:
+        What was added to their ``seq``.
+    """
+    last_seq, last_turn, branch = counted
+    first_seq, first_turn = last_seq - session["messages"], last_turn - session["users"]
+    for row in rows:
+        row["seq"] += first_seq
+        row["turn"] += first_turn
+        row["branch"] = branch
+    return int(first_seq)
 
 
 class EngineDialect(Protocol):
@@ -200,25 +194,26 @@ class EngineDialect(Protocol):
         self,
         connection: Connection,
         tables: Tables,
-        session: dict[str, Any],
+        sessions: Sequence[dict[str, Any]],
         rows: Sequence[dict[str, Any]],
         calls: Sequence[dict[str, Any]],
         marks: Sequence[dict[str, Any]],
-    ) -> Appended | None:
-        """Count messages in their session and insert them, with one lock, the session's row.
+    ) -> Collection[str]:
+        """Count messages in their sessions and insert them; the only locks are those sessions.
 
         Args:
             connection: In a transaction, or in autocommit where ``Mode.STATEMENT`` says so.
             tables: The tables.
-            session: ``session_id``, ``now``, and what to add: ``messages``, ``users`` (how many
-                are of the role user), ``tokens``, ``cost``.
-            rows: The rows of ``messages`` without branch; ``seq`` counts from 1 and ``turn``
-                from 0 or 1, to be added to what the session has.
+            sessions: Each once: its ``session_id``, ``now``, and what to add: ``messages``,
+                ``users`` (how many are of the role user), ``tokens``, ``cost``.
+            rows: The rows of ``messages`` without branch, those of the first session first, and
+                so on; ``seq`` counts from 1 and ``turn`` from 0 or 1 in each session, to be added
+                to what it has. They are given their numbers and their branch.
             calls: The rows of ``message_tool_calls``, ``seq`` as above.
             marks: The rows of ``message_marks``, ``seq`` as above.
 
         Returns:
-            Where they landed, or None if there is no such session; nothing was written then.
+            The ids of the sessions that are there. Nothing was written to the others.
         """
 
     def server_clock(self) -> ColumnElement[datetime] | None:

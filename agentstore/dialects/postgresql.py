@@ -12,7 +12,7 @@ on the session's row, so two sessions never wait for each other.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -38,7 +38,7 @@ from sqlalchemy.schema import CreateSchema
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from agentstore import errors
-from agentstore.dialects.base import MODE, Appended, Diagnosis, Failure, Mode
+from agentstore.dialects.base import MODE, Diagnosis, Failure, Mode
 from agentstore.dialects.postgresql_append import append, next_activity
 from agentstore.dialects.postgresql_search import PostgreSQLSearch
 from agentstore.dialects.postgresql_tasks import NotifyingTasks
@@ -300,13 +300,13 @@ class PostgreSQL(NotifyingTasks):
         self,
         connection: Connection,
         tables: Tables,
-        session: dict[str, Any],
+        sessions: Sequence[dict[str, Any]],
         rows: Sequence[dict[str, Any]],
         calls: Sequence[dict[str, Any]],
         marks: Sequence[dict[str, Any]],
-    ) -> Appended | None:
+    ) -> Collection[str]:
         """Lock, count and insert in one statement."""
-        return append(connection, tables, session, rows, calls, marks)
+        return append(connection, tables, sessions, rows, calls, marks)
 
 
 def _beginning(engine: Engine) -> Engine:
@@ -317,8 +317,10 @@ def _beginning(engine: Engine) -> Engine:
 
 
 def _begin(connection: Connection) -> None:
-    mode = connection.get_execution_options().get(MODE, Mode.WRITE)
-    statement = _BEGIN.get(mode, "BEGIN")
+    options = connection.get_execution_options()
+    if MODE not in options and "isolation_level" in options:
+        return  # not a unit, and its user has chosen
+    statement = _BEGIN.get(options.get(MODE, Mode.WRITE), "BEGIN")
     if statement is not None:
         run_sql(connection, statement, begin=False)
 

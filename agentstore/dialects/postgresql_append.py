@@ -1,36 +1,37 @@
 """Appending messages on PostgreSQL: lock, count and insert in one statement.
 
-Its first part locks the session's row, counts on it and returns the numbers; the others insert.
-One round trip, and two sessions never wait for each other. A single message travels as plain
-parameters, many as arrays side by side.
+Its first part locks the sessions' rows, counts on them and returns the numbers; the others insert.
+One round trip, and callers with different sessions never wait for each other. A single message
+travels as plain parameters, many as arrays side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ARRAY,
     CTE,
     BigInteger,
+    ColumnElement,
     Connection,
     Dialect,
     FromClause,
     Select,
     Text,
+    Update,
     bindparam,
     cast,
     func,
     insert,
     select,
-    true,
     update,
 )
 from sqlalchemy import Sequence as DatabaseSequence
 
-from agentstore.dialects.base import Appended
+from agentstore.dialects.base import number_rows
 from agentstore.prepared import Prepared
 from agentstore.schema import Tables
 from agentstore.states import NO_BRANCH
@@ -46,32 +47,43 @@ def next_activity(tables: Tables) -> Any:
 def append(
     connection: Connection,
     tables: Tables,
-    session: dict[str, Any],
+    sessions: Sequence[dict[str, Any]],
     rows: Sequence[dict[str, Any]],
     calls: Sequence[dict[str, Any]],
     marks: Sequence[dict[str, Any]],
-) -> Appended | None:
+) -> Collection[str]:
     """Append messages; see ``EngineDialect.append_messages``."""
-    many = len(rows) > 1
-    statement = _statement(
-        tables, connection.dialect, many=many, calls=bool(calls), marks=bool(marks)
-    )
-    parameters = dict(session)
-    for column in _message_columns(tables):
-        values = [row[column] for row in rows]
-        parameters[f"m_{column}"] = values if many else values[0]
-    for column in _CALL_COLUMNS if calls else ():
-        parameters[f"c_{column}"] = [call[column] for call in calls]
-    for column in _MARK_COLUMNS if marks else ():
-        parameters[f"k_{column}"] = [mark[column] for mark in marks]
-    landed = statement.rows(connection, parameters)
-    if not landed:
-        return None
-    return Appended.at(landed[0], session, rows)
+    shape = _Shape(len(sessions) > 1, len(rows) > 1, bool(calls), bool(marks))
+    statement = _statement(tables, connection.dialect, shape)
+    columns = _message_columns(tables)
+    parameters: dict[str, Any] = {"now": sessions[0]["now"]}
+    if shape.sessions:
+        for name in _COUNTS:
+            parameters[f"s_{name}"] = [session[name] for session in sessions]
+    else:
+        parameters |= sessions[0]
+    if shape.rows:
+        for name in ("session_id", *columns):
+            parameters[f"m_{name}"] = [row[name] for row in rows]
+    else:
+        for name in columns:
+            parameters[f"m_{name}"] = rows[0][name]
+    for prefix, names, more in (("c_", _CALL_COLUMNS, calls), ("k_", _MARK_COLUMNS, marks)):
+        for name in names if more else ():
+            parameters[f"{prefix}{name}"] = [each[name] for each in more]
+    counted = {row[0]: row[1:] for row in statement.rows(connection, parameters)}
+    begin = 0
+    for session in sessions:
+        end = begin + session["messages"]
+        if (numbers := counted.get(session["session_id"])) is not None:
+            number_rows(numbers, session, rows[begin:end])
+        begin = end
+    return counted
 
 
-_CALL_COLUMNS = ("message_id", "position", "seq", "name", "call_id")
-_MARK_COLUMNS = ("message_id", "seq", "mark")
+_COUNTS = ("session_id", "messages", "users", "tokens", "cost")
+_CALL_COLUMNS = ("session_id", "message_id", "position", "seq", "name", "call_id")
+_MARK_COLUMNS = ("session_id", "message_id", "seq", "mark")
 
 
 @lru_cache(maxsize=64)
@@ -80,59 +92,55 @@ def _message_columns(tables: Tables) -> tuple[str, ...]:
     return tuple(c.name for c in tables.messages.columns if c.name not in given_by_the_database)
 
 
+class _Shape(NamedTuple):
+    """Which parts of the statement there are, and which of them come as arrays."""
+
+    sessions: bool
+    rows: bool
+    calls: bool
+    marks: bool
+
+
 @lru_cache(maxsize=256)
-def _statement(
-    tables: Tables, driver: Dialect, *, many: bool, calls: bool, marks: bool
-) -> Prepared:
-    return Prepared(_append(tables, many=many, calls=calls, marks=marks), driver)
+def _statement(tables: Tables, driver: Dialect, shape: _Shape) -> Prepared:
+    return Prepared(_append(tables, shape), driver)
 
 
-def _append(tables: Tables, *, many: bool, calls: bool, marks: bool) -> Select[Any]:
+def _append(tables: Tables, shape: _Shape) -> Select[Any]:
     sessions, messages = tables.sessions, tables.messages
-    session_id = bindparam("session_id", type_=sessions.c.id.type)
     now = bindparam("now", type_=sessions.c.created_at.type)
-    counted = (
-        update(sessions)
-        .where(sessions.c.id == session_id, sessions.c.active_branch > NO_BRANCH)
-        .values(
-            last_seq=sessions.c.last_seq + bindparam("messages"),
-            turn=sessions.c.turn + bindparam("users"),
-            message_count=sessions.c.message_count + bindparam("messages"),
-            total_tokens=sessions.c.total_tokens + bindparam("tokens"),
-            total_cost=sessions.c.total_cost + bindparam("cost"),
-            activity=next_activity(tables),
-            last_active_at=now,
-        )
-        .returning(sessions.c.last_seq, sessions.c.turn, sessions.c.active_branch)
-        .cte("counted")
-    )
-    before_seq = counted.c.last_seq - bindparam("messages", type_=BigInteger)
-    before_turn = counted.c.turn - bindparam("users", type_=BigInteger)
+    counted = _counted_many(tables, now) if shape.sessions else _counted_one(tables, now)
     columns = _message_columns(tables)
-    new, source = _new_rows(
-        {f"m_{c}": messages.c[c].type for c in columns}, "new", counted, many=many
-    )
+    if shape.rows:
+        kinds = {f"m_{c}": messages.c[c].type for c in ("session_id", *columns)}
+        new, source = _arrays(kinds, "new")
+        source = source.join(counted, counted.c.id == new["m_session_id"])
+    else:
+        new = {f"m_{c}": _given(f"m_{c}", messages.c[c].type) for c in columns}
+        source = counted
     values = {c: new[f"m_{c}"] for c in columns}
-    values["seq"] += before_seq
-    values["turn"] += before_turn
-    values |= {"session_id": session_id, "branch": counted.c.active_branch, "created_at": now}
+    values["seq"] += counted.c.before_seq
+    values["turn"] += counted.c.before_turn
+    values |= {"session_id": counted.c.id, "branch": counted.c.active_branch, "created_at": now}
     added = (
         insert(messages)
         .from_select(list(values), select(*values.values()).select_from(source))
         .cte("added")
     )
-    answer = select(counted.c.last_seq, counted.c.turn, counted.c.active_branch).add_cte(added)
+    answer = select(
+        counted.c.id, counted.c.last_seq, counted.c.turn, counted.c.active_branch
+    ).add_cte(added)
     beside = (
-        (calls, tables.message_tool_calls, "c_", _CALL_COLUMNS),
-        (marks, tables.message_marks, "k_", _MARK_COLUMNS),
+        (shape.calls, tables.message_tool_calls, "c_", _CALL_COLUMNS),
+        (shape.marks, tables.message_marks, "k_", _MARK_COLUMNS),
     )
     for there_are, table, prefix, columns in beside:
         if there_are:
-            types = {f"{prefix}{c}": table.c[c].type for c in columns}
-            new, source = _new_rows(types, f"new_{table.name}", counted, many=True)
+            kinds = {f"{prefix}{c}": table.c[c].type for c in columns}
+            new, source = _arrays(kinds, f"new_{table.name}")
+            source = source.join(counted, counted.c.id == new[f"{prefix}session_id"])
             values = {c: new[f"{prefix}{c}"] for c in columns}
-            values["seq"] += before_seq
-            values["session_id"] = session_id
+            values["seq"] += counted.c.before_seq
             rows = select(*values.values()).select_from(source)
             answer = answer.add_cte(
                 insert(table).from_select(list(values), rows).cte(f"added_{table.name}")
@@ -140,25 +148,89 @@ def _append(tables: Tables, *, many: bool, calls: bool, marks: bool) -> Select[A
     return answer
 
 
-def _new_rows(
-    types: dict[str, Any], name: str, counted: CTE, *, many: bool
-) -> tuple[dict[str, Any], FromClause]:
-    """Give the columns of new rows and where they come from, beside the counted session:
-    parameters for one row, arrays side by side for many.
+def _counted_one(tables: Tables, now: ColumnElement[Any]) -> CTE:
+    sessions = tables.sessions
+    counts = {
+        "messages": bindparam("messages", type_=BigInteger),
+        "users": bindparam("users", type_=BigInteger),
+        "tokens": bindparam("tokens"),
+        "cost": bindparam("cost"),
+    }
+    here = sessions.c.id == bindparam("session_id", type_=sessions.c.id.type)
+    return _count(update(sessions).where(here), tables, counts, now)
+
+
+def _counted_many(tables: Tables, now: ColumnElement[Any]) -> CTE:
+    """Count on several sessions, locked in the order of their ids, as everybody locks them: two
+    who count on the same ones wait for each other, and never in a circle.
     """
-    if not many:
-        single = {
-            column: cast(bindparam(column, type_=kind), kind) for column, kind in types.items()
-        }
-        return single, counted
+    sessions = tables.sessions
+    kinds = {
+        "s_session_id": sessions.c.id.type,
+        "s_messages": BigInteger(),
+        "s_users": BigInteger(),
+        "s_tokens": sessions.c.total_tokens.type,
+        "s_cost": sessions.c.total_cost.type,
+    }
+    given, arriving = _arrays(kinds, "given")
+    locked = (
+        select(sessions.c.id)
+        .where(sessions.c.id.in_(select(given["s_session_id"]).select_from(arriving)))
+        .order_by(sessions.c.id)
+        .with_for_update(key_share=True)
+        .cte("locked")
+    )
+    counting = update(sessions).where(
+        sessions.c.id == given["s_session_id"], sessions.c.id == locked.c.id
+    )
+    counts = {name: given[f"s_{name}"] for name in _COUNTS if name != "session_id"}
+    return _count(counting, tables, counts, now)
+
+
+def _count(
+    counting: Update,
+    tables: Tables,
+    counts: Mapping[str, ColumnElement[Any]],
+    now: ColumnElement[Any],
+) -> CTE:
+    sessions = tables.sessions.c
+    return (
+        counting.where(sessions.active_branch > NO_BRANCH)
+        .values(
+            last_seq=sessions.last_seq + counts["messages"],
+            turn=sessions.turn + counts["users"],
+            message_count=sessions.message_count + counts["messages"],
+            total_tokens=sessions.total_tokens + counts["tokens"],
+            total_cost=sessions.total_cost + counts["cost"],
+            activity=next_activity(tables),
+            last_active_at=now,
+        )
+        .returning(
+            sessions.id,
+            sessions.last_seq,
+            sessions.turn,
+            sessions.active_branch,
+            (sessions.last_seq - counts["messages"]).label("before_seq"),
+            (sessions.turn - counts["users"]).label("before_turn"),
+        )
+        .cte("counted")
+    )
+
+
+def _given(name: str, kind: Any) -> ColumnElement[Any]:
+    return cast(bindparam(name, type_=kind), kind)
+
+
+def _arrays(kinds: dict[str, Any], name: str) -> tuple[dict[str, Any], FromClause]:
+    """Give the columns of rows that travel as arrays side by side, and where they come from."""
     # JSON travels as text and is cast on arrival, because an array of json has no operators.
     arrays = [
         bindparam(column, type_=ARRAY(Text() if isinstance(kind, Json) else kind))
-        for column, kind in types.items()
+        for column, kind in kinds.items()
     ]
-    rows = func.unnest(*arrays).table_valued(*types, name=name).render_derived()
+    rows = func.unnest(*arrays).table_valued(*kinds, name=name).render_derived()
     row: dict[str, Any] = {
         column: cast(rows.c[column], kind) if isinstance(kind, Json) else rows.c[column]
-        for column, kind in types.items()
+        for column, kind in kinds.items()
     }
-    return row, counted.join(rows, true())
+    return row, rows

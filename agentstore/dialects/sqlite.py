@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from agentstore import errors
-from agentstore.dialects.base import MODE, Appended, Diagnosis, Failure, Mode
+from agentstore.dialects.base import MODE, Diagnosis, Failure, Mode
 from agentstore.dialects.search import SearchIndex
 from agentstore.dialects.sqlite_append import append, next_activity
 from agentstore.dialects.sqlite_search import SQLiteSearch
@@ -292,13 +292,13 @@ class SQLite(FileTasks):
         self,
         connection: Connection,
         tables: Tables,
-        session: dict[str, Any],
+        sessions: Sequence[dict[str, Any]],
         rows: Sequence[dict[str, Any]],
         calls: Sequence[dict[str, Any]],
         marks: Sequence[dict[str, Any]],
-    ) -> Appended | None:
-        """Count on the session's row, then insert."""
-        return append(connection, tables, session, rows, calls, marks)
+    ) -> Collection[str]:
+        """Count, then insert."""
+        return append(connection, tables, sessions, rows, calls, marks)
 
 
 def _first_statement(connection: Connection) -> str | None:

@@ -5,13 +5,13 @@ There is one writer, so nobody comes between.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, Dialect, bindparam, func, insert, select, update
 
-from agentstore.dialects.base import Appended
+from agentstore.dialects.base import number_rows
 from agentstore.prepared import Prepared
 from agentstore.schema import Tables
 from agentstore.states import NO_BRANCH
@@ -26,24 +26,32 @@ def next_activity(tables: Tables, of: str = "sessions") -> Any:
 def append(
     connection: Connection,
     tables: Tables,
-    session: dict[str, Any],
+    sessions: Sequence[dict[str, Any]],
     rows: Sequence[dict[str, Any]],
     calls: Sequence[dict[str, Any]],
     marks: Sequence[dict[str, Any]],
-) -> Appended | None:
+) -> Collection[str]:
     """Append messages; see ``EngineDialect.append_messages``."""
     count, add, index, mark = _statements(tables, connection.dialect)
-    counted = count.rows(connection, session)
-    if not counted:
-        return None
-    landed = Appended.at(counted[0], session, rows)
-    add.execute_many(connection, rows)
+    first_seqs: dict[str, int] = {}
+    there: list[dict[str, Any]] = []
+    begin = 0
+    for session in sessions:
+        end = begin + session["messages"]
+        if counted := count.rows(connection, session):
+            own = rows[begin:end]
+            first_seqs[session["session_id"]] = number_rows(counted[0], session, own)
+            there += own
+        begin = end
+    if there:
+        add.execute_many(connection, there)
     for more, insertion in ((calls, index), (marks, mark)):
-        for each in more:
-            each["seq"] += landed.last_seq - session["messages"]
-        if more:
-            insertion.execute_many(connection, more)
-    return landed
+        owned = [each for each in more if each["session_id"] in first_seqs]
+        for each in owned:
+            each["seq"] += first_seqs[each["session_id"]]
+        if owned:
+            insertion.execute_many(connection, owned)
+    return first_seqs
 
 
 @lru_cache(maxsize=64)

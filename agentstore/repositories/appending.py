@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, get_args
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, Self, get_args
 
 from sqlalchemy import select
 
 from agentstore import validation
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound, shown
+from agentstore.gathering import ALONE
 from agentstore.records import MessageRecord
 from agentstore.repositories.base import chunks
 from agentstore.repositories.drafts import Draft
@@ -21,6 +24,63 @@ from agentstore.types import from_nanos, to_nanos
 from agentstore.unit import Unit
 
 OnDuplicate = Literal["skip", "refuse", "replace"]
+
+
+_MOST_ROWS = 1_000
+_MOST_CHARACTERS = 1_000_000
+"""What goes together at most: others wait for its end, and it is held in memory twice."""
+
+
+def replaces(kwargs: Mapping[str, Any]) -> bool:
+    """Say whether an append may change rows that are there, which takes several statements."""
+    return kwargs.get("on_duplicate") == "replace"
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Messages to be appended to a session: a ``Write`` that gives their records."""
+
+    session_id: str
+    drafts: list[Draft]
+    on_duplicate: str
+    idempotency_key: str | None
+
+    def alone(self, unit: Unit) -> list[MessageRecord]:
+        """Append them; see ``append_drafts``."""
+        return append_drafts(
+            unit, self.session_id, self.drafts, self.on_duplicate, self.idempotency_key
+        )
+
+    @classmethod
+    def together(cls, unit: Unit, writes: Sequence[Self]) -> list[Any]:
+        """Append those that have nothing to look up first, each session's in their order."""
+        now = unit.now()
+        sessions: dict[str, _Gathered] = {}
+        rows = characters = 0
+        taken: list[bool] = []
+        for write in writes:
+            rows += len(write.drafts)
+            characters += sum(map(_characters, write.drafts))
+            take = write._is_plain() and rows <= _MOST_ROWS and characters <= _MOST_CHARACTERS
+            taken.append(take)
+            if take:
+                sessions.setdefault(write.session_id, _Gathered(write.session_id, now)).add(
+                    write.drafts
+                )
+        landed = _append(unit, list(sessions.values()))
+        return [
+            [new.record() for new in write.drafts] if take and write.session_id in landed else ALONE
+            for write, take in zip(writes, taken, strict=True)
+        ]
+
+    def _is_plain(self) -> bool:
+        return (
+            bool(self.drafts)
+            and isinstance(self.session_id, str)
+            and self.idempotency_key is None
+            and self.on_duplicate in ("skip", "refuse")
+            and all(new.row["external_id"] is None for new in self.drafts)
+        )
 
 
 def append_drafts(
@@ -90,35 +150,69 @@ def append_drafts(
 def _write(
     unit: Unit, session_id: str, drafts: list[Draft], idempotency_key: str | None
 ) -> list[MessageRecord]:
-    now = unit.now()
-    rows = [new.row for new in drafts]
-    users = 0
-    for position, row in enumerate(rows, start=1):
-        users += row["role"] == "user"
-        row.update(session_id=session_id, seq=position, turn=users, created_at=now)
-    rows[0]["idempotency_key"] = idempotency_key
-    session = {
-        "session_id": session_id,
-        "now": now,
-        "messages": len(rows),
-        "users": users,
-        "tokens": sum(row["token_count"] for row in rows),
-        "cost": from_nanos(sum(to_nanos("cost", row["cost"]) for row in rows)),
-    }
-    calls = [
-        {**call, "session_id": session_id, "seq": new.row["seq"]}
-        for new in drafts
-        for call in new.calls
-    ]
-    marks = [
-        {**mark, "session_id": session_id, "seq": new.row["seq"]}
-        for new in drafts
-        for mark in new.marks or ()
-    ]
-    landed = unit.dialect.append_messages(unit.connection, unit.tables, session, rows, calls, marks)
-    if landed is None:
+    session = _Gathered(session_id, unit.now())
+    session.add(drafts)
+    session.rows[0]["idempotency_key"] = idempotency_key
+    if session_id not in _append(unit, [session]):
         raise NotFound("session", session_id)
     return [new.record() for new in drafts]
+
+
+def _characters(new: Draft) -> int:
+    return sum(len(value) for value in new.row.values() if isinstance(value, str))
+
+
+class _Gathered:
+    """What is to be appended to a session."""
+
+    __slots__ = ("calls", "cost", "marks", "now", "rows", "session_id", "tokens", "users")
+
+    def __init__(self, session_id: str, now: datetime) -> None:
+        self.session_id = session_id
+        self.now = now
+        self.users = self.tokens = self.cost = 0
+        self.rows: list[dict[str, Any]] = []
+        self.calls: list[dict[str, Any]] = []
+        self.marks: list[dict[str, Any]] = []
+
+    def add(self, drafts: Sequence[Draft]) -> None:
+        """Add messages behind those that are there."""
+        for new in drafts:
+            row = new.row
+            self.users += row["role"] == "user"
+            self.tokens += row["token_count"]
+            self.cost += to_nanos("cost", row["cost"])
+            seq = len(self.rows) + 1
+            row.update(session_id=self.session_id, seq=seq, turn=self.users, created_at=self.now)
+            self.rows.append(row)
+            own = {"session_id": self.session_id, "seq": seq}
+            self.calls += [{**call, **own} for call in new.calls]
+            self.marks += [{**mark, **own} for mark in new.marks or ()]
+
+    def counts(self) -> dict[str, Any]:
+        """Say what to count in the session."""
+        return {
+            "session_id": self.session_id,
+            "now": self.now,
+            "messages": len(self.rows),
+            "users": self.users,
+            "tokens": self.tokens,
+            "cost": from_nanos(self.cost),
+        }
+
+
+def _append(unit: Unit, gathered: Sequence[_Gathered]) -> Collection[str]:
+    """Append; give the ids of the sessions that are there. Their rows know their numbers then."""
+    if not gathered:
+        return ()
+    return unit.dialect.append_messages(
+        unit.connection,
+        unit.tables,
+        [session.counts() for session in gathered],
+        [row for session in gathered for row in session.rows],
+        [call for session in gathered for call in session.calls],
+        [mark for session in gathered for mark in session.marks],
+    )
 
 
 def _replace(

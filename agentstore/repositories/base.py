@@ -28,6 +28,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 
 from agentstore.dialects.base import Mode
 from agentstore.errors import InvalidCursor, InvalidInput
+from agentstore.gathering import Body, Call, Write, run_alone
 from agentstore.paging import Cursors, check_limit
 from agentstore.records import Page
 from agentstore.schema import Tables
@@ -105,40 +106,86 @@ class Operation:
         body = self.body
         return lambda unit: body(repository(unit), *args, **kwargs)
 
+    def here(self, repository: Repository, args: Any, kwargs: Any) -> Any:
+        """Run it in the repository's open unit."""
+        return self.body(repository, *args, **kwargs)
+
+
+class _Gathered(Operation):
+    """An operation whose body is in two halves, and whose write may go together with others."""
+
+    __slots__ = ("_kind",)
+
+    def __init__(
+        self,
+        body: Callable[..., Body[Any]],
+        takes_several: Callable[[Mapping[str, Any]], bool],
+        kind: type[Write],
+    ) -> None:
+        super().__init__(body, Mode.STATEMENT, takes_several)
+        self._kind = kind
+
+    def work(self, repository: type[Repository], args: Any, kwargs: Any) -> Callable[[Unit], Any]:
+        return Call(self._kind, self.body, repository, args, kwargs)
+
+    def here(self, repository: Repository, args: Any, kwargs: Any) -> Any:
+        return run_alone(self.body(repository, *args, **kwargs), repository.unit)
+
+
+def _never(_: Mapping[str, Any]) -> bool:
+    return False
+
 
 def operation(
-    mode: Mode, *, takes_several: Callable[[Mapping[str, Any]], bool] = lambda kwargs: False
+    mode: Mode,
 ) -> Callable[[Callable[Concatenate[R, P], T]], Callable[Concatenate[R, P], T]]:
     """Make a method an operation that needs this of its transaction."""
 
     def decorate(body: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
-        described = Operation(body, mode, takes_several)
-
-        @wraps(body)
-        def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
-            if self._runner is None:
-                return body(self, *args, **kwargs)
-            result: T = self._runner.run(
-                described.mode_for(kwargs),
-                described.work(type(self), args, kwargs),
-                repeatable=kwargs.get("idempotency_key") is not None,
-            )
-            return result
-
-        call.operation = described  # type: ignore[attr-defined]
-        return call
+        return _method(body, Operation(body, mode, _never))
 
     return decorate
+
+
+def gathers(
+    kind: type[Write], *, takes_several: Callable[[Mapping[str, Any]], bool] = _never
+) -> Callable[[Callable[Concatenate[R, P], Body[T]]], Callable[Concatenate[R, P], T]]:
+    """Make a method of a body in two halves, whose write goes together with others of its kind.
+
+    Args:
+        kind: What the body yields.
+        takes_several: Says whether these arguments need ``Mode.WRITE``.
+    """
+
+    def decorate(body: Callable[Concatenate[R, P], Body[T]]) -> Callable[Concatenate[R, P], T]:
+        return _method(body, _Gathered(body, takes_several, kind))
+
+    return decorate
+
+
+def _method(body: Callable[..., Any], described: Operation) -> Callable[Concatenate[R, P], T]:
+    @wraps(body)
+    def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._runner is None:
+            here: T = described.here(self, args, kwargs)
+            return here
+        result: T = self._runner.run(
+            described.mode_for(kwargs),
+            described.work(type(self), args, kwargs),
+            repeatable=kwargs.get("idempotency_key") is not None,
+        )
+        return result
+
+    call.operation = described  # type: ignore[attr-defined]
+    return call
 
 
 reads = operation(Mode.READ)
 """One SELECT."""
 reads_snapshot = operation(Mode.SNAPSHOT)
 """Several SELECTs that see one state of the database."""
-appends = operation(
-    Mode.STATEMENT, takes_several=lambda kwargs: kwargs.get("on_duplicate") == "replace"
-)
-"""A write that is one statement where the engine can say it in one, unless it replaces rows."""
+appends = operation(Mode.STATEMENT)
+"""A write that is one statement where the engine can say it in one."""
 writes = operation(Mode.WRITE)
 """Several statements, all or nothing."""
 
@@ -256,6 +303,7 @@ __all__ = [
     "Unset",
     "appends",
     "chunks",
+    "gathers",
     "ids_of",
     "insert_where",
     "one_page",

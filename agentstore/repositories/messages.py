@@ -11,13 +11,14 @@ from sqlalchemy import select
 
 from agentstore import validation
 from agentstore.errors import InvalidInput, LimitOutOfRange, NotFound
+from agentstore.gathering import Body
 from agentstore.paging import Cursors, check_limit
 from agentstore.records import MessageRecord, Page, SearchHit
 from agentstore.repositories import finding
-from agentstore.repositories.appending import OnDuplicate, append_drafts, by_external_ids
+from agentstore.repositories.appending import Append, OnDuplicate, by_external_ids, replaces
 from agentstore.repositories.base import (
-    appends,
     chunks,
+    gathers,
     ids_of,
     one_page,
     reads,
@@ -56,7 +57,7 @@ class Messages(Streams):
 
     __slots__ = ()
 
-    @appends
+    @gathers(Append, takes_several=replaces)
     def save(
         self,
         session_id: str,
@@ -74,7 +75,7 @@ class Messages(Streams):
         marks: Marks = None,
         on_duplicate: OnDuplicate = "skip",
         idempotency_key: str | None = None,
-    ) -> MessageRecord:
+    ) -> Body[MessageRecord]:
         """Append a message to the session's active branch, and count it, in one transaction.
 
         Any number of callers may save at once; each message gets the next sequence number, and
@@ -122,9 +123,11 @@ class Messages(Streams):
                 "marks": marks,
             }
         )
-        return append_drafts(self.unit, session_id, [new], on_duplicate, idempotency_key)[0]
+        records: list[MessageRecord]
+        records = yield Append(session_id, [new], on_duplicate, idempotency_key)
+        return records[0]
 
-    @appends
+    @gathers(Append, takes_several=replaces)
     def save_many(
         self,
         session_id: str,
@@ -132,7 +135,7 @@ class Messages(Streams):
         *,
         on_duplicate: OnDuplicate = "skip",
         idempotency_key: str | None = None,
-    ) -> list[MessageRecord]:
+    ) -> Body[list[MessageRecord]]:
         """Append messages in their order, all or none.
 
         Args:
@@ -153,7 +156,9 @@ class Messages(Streams):
         if isinstance(messages, Mapping | str) or not isinstance(messages, Collection):
             raise InvalidInput("messages must be a list of mappings.")
         drafts = [draft(message, f"messages[{n}].") for n, message in enumerate(messages)]
-        return append_drafts(self.unit, session_id, drafts, on_duplicate, idempotency_key)
+        records: list[MessageRecord]
+        records = yield Append(session_id, drafts, on_duplicate, idempotency_key)
+        return records
 
     @reads
     def get(self, message_id: str) -> MessageRecord:

@@ -644,6 +644,8 @@ def test_bytes_that_come_and_go_between_two_looks_are_stored_in_the_end(place, s
         moments = []
 
         def come_and_go(_c, _k, sql, *_):
+            if sql.startswith("BEGIN"):
+                return
             moments.append(sql.split()[0])
             if moments == ["SELECT", "SELECT", "INSERT"]:
                 come_and_go.added = other.attachments.add(*add)
