@@ -2,15 +2,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := .venv-peers
 URL ?=
 TRANSCRIPTS ?=
 
-.PHONY: help install test lint types check demo bench clean coverage
+.PHONY: help install test lint types check demo bench bench-peers clean coverage
 
 help:
 	@echo "make demo    a whole conversation on a fresh SQLite file (URL=..., TRANSCRIPTS=...)"
 	@echo "make test    lint, types and every test, on both engines"
 	@echo "make bench   everything that is measured, as ratios; an hour or more"
+	@echo "make bench-peers   the same work by other libraries; some ten minutes (docs/peers.md)"
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -43,5 +45,14 @@ BENCHMARKS := benchmarks benchmarks.swarm benchmarks.branches benchmarks.checkpo
 bench: install
 	for program in $(BENCHMARKS); do $(BIN)/python -m $$program || exit 1; done
 
+$(PEERS)/.installed: pyproject.toml constraints-peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --upgrade pip
+	$(PEERS)/bin/python -m pip install --quiet -c constraints-peers.txt -e '.[bench-peers]'
+	@touch $@
+
+bench-peers: $(PEERS)/.installed
+	$(PEERS)/bin/python -m benchmarks.peers --docs docs/peers.md
+
 clean:
-	rm -rf $(VENV) dist build
+	rm -rf $(VENV) $(PEERS) dist build
