@@ -58,8 +58,10 @@ def main() -> None:
             for peer in PEERS:
                 wanted = arguments.peer is None or arguments.peer in peer.title.lower()
                 if place.engine in peer.engines and wanted:
-                    with _progress.status(f"{place.engine}: {peer.title}"):
-                        document["peers"] += contests(place, peer, plan)
+                    _progress.print(
+                        f"{perf_counter() - began:5.0f} s: {place.engine}, {peer.title}"
+                    )
+                    document["peers"] += contests(place, peer, plan)
     document["seconds"] = round(perf_counter() - began, 1)
     table.show(document)
     arguments.json.parent.mkdir(parents=True, exist_ok=True)

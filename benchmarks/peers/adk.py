@@ -41,7 +41,8 @@ class GoogleADK(Program):
         "beside": "gives the session and its state too",
         "list_all": "one page of all, with state",
         "list_newest": "has no limit: reads all",
-        "bytes": "whole events as JSON; no search index",
+        "bytes": "whole events as JSON",
+        "bytes_indexed": "has no search",
     }
 
     async def open(self) -> None:

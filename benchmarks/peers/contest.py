@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from benchmarks.measuring import Comparison, Turn, compare, in_turn
+from benchmarks.peers import work
 from benchmarks.peers.lines import STAGES, Line, Stage
 from benchmarks.peers.ours import Ours, OursAsync
 from benchmarks.peers.places import Place
@@ -79,8 +80,8 @@ class _Contest:
             if has(self._peer, *stage.needs) and self._plan.only in (None, stage.name):
                 yield from self._stage(stage)
 
-    def _run(self, side: Side, work: Coroutine[Any, Any, T]) -> T:
-        return finished(work) if side.program.synchronous else self._loop.run(work)
+    def _run(self, side: Side, doing: Coroutine[Any, Any, T]) -> T:
+        return finished(doing) if side.program.synchronous else self._loop.run(doing)
 
     @contextmanager
     def _opened(
@@ -113,7 +114,12 @@ class _Contest:
                 self._place.settle(side.program.url)
                 taken.append(self._place.size(side.program.url) - before)
             if stage.bytes_title is not None:
-                yield self._bytes("bytes", stage.bytes_title(self._plan.sizes), *taken)
+                title = stage.bytes_title(self._plan.sizes)
+                yield self._bytes("bytes", title, *taken)
+                before = self._place.size(mine.program.url)
+                self._run(mine, work.indexed(mine))
+                taken[0] += self._place.size(mine.program.url) - before
+                yield self._bytes("bytes_indexed", f"{title}, and our search index", *taken)
             for line in stage.lines:
                 if has(self._peer, *line.needs):
                     yield from self._line(line, mine, theirs)

@@ -67,7 +67,8 @@ class Stage:
     Attributes:
         fill: Makes the contents.
         shared: Whether its lines only read, so that agentstore's side serves all peers.
-        bytes_title: If there is one, what the contents take is a line, of the key ``bytes``.
+        bytes_title: If there is one, what the contents take is a line, and another with the index
+            that agentstore makes of them for its first search.
     """
 
     name: str

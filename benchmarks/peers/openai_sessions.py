@@ -34,7 +34,8 @@ class OpenAISQLite(Program):
         "burst": _NO_RECORDS,
         "last": "gives dicts, not records",
         "beside": "gives dicts, not records",
-        "bytes": "no search index, no ids that are unique everywhere, no turns",
+        "bytes": "no ids that are unique everywhere, no turns",
+        "bytes_indexed": "has no search",
     }
 
     async def open(self) -> None:
@@ -96,7 +97,7 @@ class OpenAIAdvanced(OpenAISQLite):
         **OpenAISQLite.notes,
         "append": "counts turns and tools, as agentstore does; no ids, search",
         "burst": "counts turns and tools, as agentstore does; no ids, search",
-        "bytes": "a second row for each item; no search index, no ids",
+        "bytes": "a second row for each item; no ids that are unique everywhere",
         "branch": "copies a row for each item",
         "branch_bytes": "copies a row for each item",
         "record_usage": "replaces what the turn had; agentstore adds to it",

@@ -46,6 +46,10 @@ class OursAsync(Program):
                 items = [item for turn in turns[start : start + _BATCH] for item in turn]
                 await settled(self._store.messages.save_many(session_id, items))
 
+    async def index(self) -> None:
+        """Take all messages into the search index, as the first search would."""
+        await settled(self._store.search.refresh())
+
     async def append(self, session_id: str, turn: Turn) -> None:
         """Save both messages in one transaction."""
         await settled(self._store.messages.save_many(session_id, turn))

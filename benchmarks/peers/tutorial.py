@@ -53,7 +53,8 @@ class Tutorial(Program):
         "beside": "texts only",
         "list_all": "one page of all, ids only",
         "list_newest": "ids only; sorts all, by a time in seconds",
-        "bytes": "no search index, no ids that are unique everywhere, no turns",
+        "bytes": "no ids that are unique everywhere, no turns",
+        "bytes_indexed": "has no search",
     }
 
     async def open(self) -> None:

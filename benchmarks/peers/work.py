@@ -160,6 +160,11 @@ async def kept(side: Side) -> None:
     await program.fill(kept, side.turns[: side.sizes.items // 2])
 
 
+async def indexed(side: Side) -> None:
+    program: Any = side.program
+    await program.index()
+
+
 def last(session_id: str) -> tuple[Measure, Callable[[Side], Coroutine[Any, Any, Any]]]:
     async def texts(side: Side) -> Any:
         program: Any = side.program
