@@ -19,7 +19,11 @@ TURN = 10
 """Messages that are saved together: a turn with its tool calls and their results."""
 
 TOOL_CALL = {"id": "call-1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
-MESSAGE = {"role": "assistant", "content": "A sentence about the weather.", "token_count": 7}
+MESSAGE: dict[str, Any] = {
+    "role": "assistant",
+    "content": "A sentence about the weather.",
+    "token_count": 7,
+}
 VALUES = {"messages": ["one", "two", "three"], "step": 1}
 
 

@@ -1,68 +1,38 @@
-"""A hot path does not gain a statement, a round trip or a commit, nor lose one unnoticed.
-
-Every operation is called on every driver, on the newest server: what is counted does not depend on
-the server's version.
-"""
+"""A hot path does not gain a statement, a round trip or a commit, nor lose one unnoticed."""
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from agentstore import Store
 from benchmarks.counting import Cost, metered
-from tests.conftest import DRIVERS, VERSIONS, Driver, Servers
+from tests.conftest import DRIVERS, Servers
 from tests.costs import expected, page
 from tests.costs.expected import EXPECTED, Expected
+from tests.costs.homes import Home, home_of
 from tests.costs.operations import OPERATIONS
 
 WARMING, COUNTED = 6, 2
 """Calls before the counted ones: psycopg prepares a statement on the server at its sixth."""
-
-QUICK: dict[str, Any] = {"synchronous": "OFF"}
-"""The files need not survive a power cut; that changes none of the counts."""
-NO_PINGS: dict[str, Any] = {"ping_after": 86_400.0}
-"""A machine that stands still for seconds would have the connection tested before its next use."""
-
-
-@dataclass(frozen=True)
-class Home:
-    """A database at head for all operations, a driver, and a store that prepares for it."""
-
-    driver: Driver
-    url: str
-    preparing: Store
-
-    def open(self) -> Any:
-        return self.driver.open(self.url, **QUICK, **NO_PINGS)
 
 
 @pytest.fixture(scope="module", params=DRIVERS, ids=lambda driver: driver.name)
 def home(
     request: pytest.FixtureRequest,
     servers: Servers,
-    tmp_path_factory: pytest.TempPathFactory,
     sqlite_template: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Home]:
     driver = request.param
-    if driver.engine == "sqlite":
-        path = tmp_path_factory.mktemp("costs") / "costs.db"
-        shutil.copy(sqlite_template, path)
-        url = f"sqlite:///{path}"
-    elif sys.platform != "linux":
+    if driver.engine == "postgresql" and sys.platform != "linux":
         pytest.skip("libpq writes down what goes over the wire on Linux only")
-    else:
-        url = servers.new_database(VERSIONS[0])
-    with Store(url, **QUICK) as preparing:
-        yield Home(driver, url, preparing)
-    if driver.engine == "postgresql":
-        servers.drop(VERSIONS[0], url)
+    with home_of(driver, servers, sqlite_template, tmp_path_factory.mktemp("costs")) as made:
+        yield made
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -70,7 +40,7 @@ def test_a_warm_call_costs_what_is_written_down(name: str, home: Home) -> None:
     operation = OPERATIONS[name]
     inputs = operation.inputs(home.preparing, WARMING + COUNTED)
     with metered() as meter, home.open() as store:
-        costs = [meter.cost(lambda given=given: operation.call(store, given)) for given in inputs]
+        costs = [meter.cost(partial(operation.call, store, each)) for each in inputs]
     counted = costs[-COUNTED:]
     assert len(set(counted)) == 1, f"{name} has no steady cost: {counted}"
     found, due = counted[0], EXPECTED[name].on(home.driver.engine)
