@@ -26,6 +26,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from agentstore.dialects import EngineDialect
 from agentstore.dialects.base import Mode
 from agentstore.errors import TransactionMisuse
+from agentstore.gatherers import AsyncGatherer
+from agentstore.gathering import Call
 from agentstore.recovery import HANDLED, Trouble, cause_of, trouble
 from agentstore.runners import READING, JoinRunner, UnitRunner, is_new, joined, migrate
 from agentstore.settings import Settings
@@ -214,6 +216,7 @@ class GreenletRunner:
         self._engines = dialect.async_modes(engine)
         self._owns_engine = owns_engine
         self._turns = AsyncTurns(settings, one_by_one=dialect.single_writer)
+        self._gatherer = None if dialect.single_writer else AsyncGatherer(self._statement)
         # Cancelled in the middle, a driver that keeps a thread would leave it to itself.
         self._uncut = _finished if dialect.threads_async_work else _cancellable
         self.pause = self._runner.pause
@@ -222,10 +225,17 @@ class GreenletRunner:
         """Run a body in a transaction of its own, one time; raises Trouble."""
         writer = await self._turns.acquire(mode)
         try:
-            result: T = await self._uncut(self._once(mode, work))
+            result: T
+            if self._gatherer is not None and mode is Mode.STATEMENT and isinstance(work, Call):
+                result = await self._gatherer.run(work)
+            else:
+                result = await self._uncut(self._once(mode, work))
             return result
         finally:
             self._turns.release(writer=writer)
+
+    async def _statement(self, work: Callable[[Unit], T]) -> T:
+        return await self._uncut(self._once(Mode.STATEMENT, work))
 
     async def _once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
         committing = False

@@ -20,6 +20,8 @@ from agentstore import migrations
 from agentstore.dialects import EngineDialect
 from agentstore.dialects.base import Mode
 from agentstore.errors import AgentStoreError, TransactionMisuse
+from agentstore.gatherers import Gatherer
+from agentstore.gathering import Call
 from agentstore.recovery import HANDLED, Trouble, cause_of, pause_before_retry, trouble
 from agentstore.schema import Names, tables
 from agentstore.session_cache import SessionCache
@@ -210,6 +212,7 @@ class UnitRunner:
         self.tables = tables(names_on(dialect, settings))
         self._engines = dialect.modes(engine)
         self.writer = self._make_writer(engine, owns_engine) if dialect.single_writer else None
+        self._gatherer = None if dialect.single_writer else Gatherer(self._statement)
         self._segmented = RecentIds()
         self._cache = SessionCache(settings.session_cache) if settings.session_cache else None
 
@@ -284,7 +287,14 @@ class UnitRunner:
         if self.writer is not None and mode not in READING and not here:
             result: T = self.writer.run(work)
             return result
+        if self._gatherer is not None and mode is Mode.STATEMENT and isinstance(work, Call):
+            gathered: T = self._gatherer.run(work)
+            return gathered
         with self.transaction(mode) as unit:
+            return work(unit)
+
+    def _statement(self, work: Callable[[Unit], T]) -> T:
+        with self.own_transaction(Mode.STATEMENT) as unit:
             return work(unit)
 
     def run(

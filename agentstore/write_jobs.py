@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 from agentstore.errors import ConnectionLost, DatabaseBusy
+from agentstore.gathering import Body, Call, Write
 from agentstore.recovery import Trouble
 from agentstore.unit import Unit
 
@@ -65,6 +66,18 @@ class Job:
             self.result = self.work(unit)
         else:
             self.result = self._context.run(self.work, unit)
+
+    def start(self, unit: Unit) -> tuple[Body[Any], Write]:
+        """Run the first half of the body."""
+        assert isinstance(self.work, Call), "only such bodies have halves"
+        if self._context is None:
+            return self.work.start(unit)
+        return self._context.run(self.work.start, unit)
+
+    @property
+    def kind(self) -> type[Write] | None:
+        """What it can be written together with, if with anything."""
+        return self.work.kind if isinstance(self.work, Call) else None
 
     def lead(self) -> None:
         """Hear that the lead has come to this job."""

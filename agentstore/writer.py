@@ -2,9 +2,10 @@
 
 Units that write queue up. Whoever finds nobody writing leads: it takes what waits, in the order of
 arrival and up to a limit, runs each unit in a savepoint of one transaction, commits once, and only
-then tells all of them. So a sync of the disk is shared by all who wait for one, a lone caller pays
-for no thread switch, and nobody waits for more than one batch beyond its turn: after each batch the
-lead goes to whoever is first in the queue then.
+then tells all of them. Units in a row whose writes can go together (see ``gathering``) share a
+savepoint and its statements. So a sync of the disk is shared by all who wait for one, a lone caller
+pays for no thread switch, and nobody waits for more than one batch beyond its turn: after each
+batch the lead goes to whoever is first in the queue then.
 
 One unit's failure is its own: its savepoint is rolled back and its caller gets its error. If the
 engine gives up the whole transaction (a full disk, a commit that fails), nobody has been told
@@ -20,6 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Connection, Engine
@@ -27,13 +29,11 @@ from sqlalchemy import Connection, Engine
 from agentstore.dialects import EngineDialect
 from agentstore.dialects.base import Mode
 from agentstore.errors import DatabaseBusy
+from agentstore.gathering import ALONE, MOST_TOGETHER, Write, run_together
 from agentstore.prepared import run_sql
 from agentstore.recovery import HANDLED, Trouble, cause_of, trouble
 from agentstore.unit import Unit
 from agentstore.write_jobs import Job, State, interrupted, turn_never_came
-
-MOST_TOGETHER = 100
-"""Units in one transaction: a commit's cost is well shared by then, and others wait for its end."""
 
 
 class Writer:
@@ -228,8 +228,12 @@ class Writer:
             connection = self._open()
             self._dialect.begin_to_write(connection, self._timeout)
             begun = True
-            for job in batch:
-                self._run_in_savepoint(connection, job)
+            for kind, jobs in groupby(batch, key=lambda job: job.kind):
+                gathered = list(jobs)
+                if kind is not None and len(gathered) > 1:
+                    gathered = self._run_gathered(connection, kind, gathered)
+                for job in gathered:
+                    self._run_in_savepoint(connection, job)
             for job in batch:
                 job.state = State.COMMITTING
             connection.commit()
@@ -249,6 +253,35 @@ class Writer:
                 self._committed(job.unit)
             job.state = State.DONE
         return True
+
+    def _run_gathered(
+        self, connection: Connection, kind: type[Write], jobs: Sequence[Job]
+    ) -> list[Job]:
+        """Run jobs whose writes can go together in one savepoint.
+
+        Returns:
+            Those that have to be run by themselves; nothing of them was written.
+
+        Raises:
+            One of HANDLED: The transaction as a whole is lost.
+        """
+        run_sql(connection, "SAVEPOINT gathered")
+        unit = self._make_unit(connection)
+        try:
+            outcomes = run_together(unit, kind, [job.start for job in jobs])
+        except BaseException as error:
+            if not _of_the_body(error):
+                raise
+            run_sql(connection, "ROLLBACK TO gathered")
+            outcomes = [ALONE] * len(jobs)
+        run_sql(connection, "RELEASE gathered")
+        left: list[Job] = []
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            if outcome is ALONE:
+                left.append(job)
+            else:
+                job.error, job.result, job.unit = None, outcome, unit
+        return left
 
     def _run_in_savepoint(self, connection: Connection, job: Job) -> None:
         """Run a job; undo it alone if it fails.

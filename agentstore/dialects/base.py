@@ -213,7 +213,8 @@ class EngineDialect(Protocol):
             marks: The rows of ``message_marks``, ``seq`` as above.
 
         Returns:
-            The ids of the sessions that are there. Nothing was written to the others.
+            The ids of the sessions that are there, and, if there are several, that nobody else
+            has locked. Nothing was written to the others.
         """
 
     def server_clock(self) -> ColumnElement[datetime] | None:

@@ -15,6 +15,7 @@ from sqlalchemy import (
     ARRAY,
     CTE,
     BigInteger,
+    BindParameter,
     ColumnElement,
     Connection,
     Dialect,
@@ -56,14 +57,14 @@ def append(
     shape = _Shape(len(sessions) > 1, len(rows) > 1, bool(calls), bool(marks))
     statement = _statement(tables, connection.dialect, shape)
     columns = _message_columns(tables)
-    parameters: dict[str, Any] = {"now": sessions[0]["now"]}
+    parameters: dict[str, Any] = {}
     if shape.sessions:
         for name in _COUNTS:
             parameters[f"s_{name}"] = [session[name] for session in sessions]
     else:
         parameters |= sessions[0]
     if shape.rows:
-        for name in ("session_id", *columns):
+        for name in (*_OF_EACH, *columns):
             parameters[f"m_{name}"] = [row[name] for row in rows]
     else:
         for name in columns:
@@ -81,7 +82,9 @@ def append(
     return counted
 
 
-_COUNTS = ("session_id", "messages", "users", "tokens", "cost")
+_COUNTS = ("session_id", "messages", "users", "tokens", "cost", "now")
+_OF_EACH = ("session_id", "created_at")
+"""Columns of messages that the session says, where there is one message."""
 _CALL_COLUMNS = ("session_id", "message_id", "position", "seq", "name", "call_id")
 _MARK_COLUMNS = ("session_id", "message_id", "seq", "mark")
 
@@ -107,12 +110,11 @@ def _statement(tables: Tables, driver: Dialect, shape: _Shape) -> Prepared:
 
 
 def _append(tables: Tables, shape: _Shape) -> Select[Any]:
-    sessions, messages = tables.sessions, tables.messages
-    now = bindparam("now", type_=sessions.c.created_at.type)
-    counted = _counted_many(tables, now) if shape.sessions else _counted_one(tables, now)
+    messages = tables.messages
+    counted = _counted_many(tables) if shape.sessions else _counted_one(tables)
     columns = _message_columns(tables)
     if shape.rows:
-        kinds = {f"m_{c}": messages.c[c].type for c in ("session_id", *columns)}
+        kinds = {f"m_{c}": messages.c[c].type for c in (*_OF_EACH, *columns)}
         new, source = _arrays(kinds, "new")
         source = source.join(counted, counted.c.id == new["m_session_id"])
     else:
@@ -121,7 +123,9 @@ def _append(tables: Tables, shape: _Shape) -> Select[Any]:
     values = {c: new[f"m_{c}"] for c in columns}
     values["seq"] += counted.c.before_seq
     values["turn"] += counted.c.before_turn
-    values |= {"session_id": counted.c.id, "branch": counted.c.active_branch, "created_at": now}
+    values["session_id"] = counted.c.id
+    values["branch"] = counted.c.active_branch
+    values["created_at"] = new["m_created_at"] if shape.rows else _now(tables)
     added = (
         insert(messages)
         .from_select(list(values), select(*values.values()).select_from(source))
@@ -148,21 +152,26 @@ def _append(tables: Tables, shape: _Shape) -> Select[Any]:
     return answer
 
 
-def _counted_one(tables: Tables, now: ColumnElement[Any]) -> CTE:
+def _now(tables: Tables) -> BindParameter[Any]:
+    return bindparam("now", type_=tables.sessions.c.created_at.type)
+
+
+def _counted_one(tables: Tables) -> CTE:
     sessions = tables.sessions
     counts = {
         "messages": bindparam("messages", type_=BigInteger),
         "users": bindparam("users", type_=BigInteger),
         "tokens": bindparam("tokens"),
         "cost": bindparam("cost"),
+        "now": _now(tables),
     }
     here = sessions.c.id == bindparam("session_id", type_=sessions.c.id.type)
-    return _count(update(sessions).where(here), tables, counts, now)
+    return _count(update(sessions).where(here), tables, counts)
 
 
-def _counted_many(tables: Tables, now: ColumnElement[Any]) -> CTE:
-    """Count on several sessions, locked in the order of their ids, as everybody locks them: two
-    who count on the same ones wait for each other, and never in a circle.
+def _counted_many(tables: Tables) -> CTE:
+    """Count on several sessions, but for those that somebody else has locked: a call waits for
+    nobody but those who write to its own session.
     """
     sessions = tables.sessions
     kinds = {
@@ -171,28 +180,23 @@ def _counted_many(tables: Tables, now: ColumnElement[Any]) -> CTE:
         "s_users": BigInteger(),
         "s_tokens": sessions.c.total_tokens.type,
         "s_cost": sessions.c.total_cost.type,
+        "s_now": sessions.c.last_active_at.type,
     }
     given, arriving = _arrays(kinds, "given")
     locked = (
         select(sessions.c.id)
         .where(sessions.c.id.in_(select(given["s_session_id"]).select_from(arriving)))
-        .order_by(sessions.c.id)
-        .with_for_update(key_share=True)
+        .with_for_update(key_share=True, skip_locked=True)
         .cte("locked")
     )
     counting = update(sessions).where(
         sessions.c.id == given["s_session_id"], sessions.c.id == locked.c.id
     )
     counts = {name: given[f"s_{name}"] for name in _COUNTS if name != "session_id"}
-    return _count(counting, tables, counts, now)
+    return _count(counting, tables, counts)
 
 
-def _count(
-    counting: Update,
-    tables: Tables,
-    counts: Mapping[str, ColumnElement[Any]],
-    now: ColumnElement[Any],
-) -> CTE:
+def _count(counting: Update, tables: Tables, counts: Mapping[str, ColumnElement[Any]]) -> CTE:
     sessions = tables.sessions.c
     return (
         counting.where(sessions.active_branch > NO_BRANCH)
@@ -203,7 +207,7 @@ def _count(
             total_tokens=sessions.total_tokens + counts["tokens"],
             total_cost=sessions.total_cost + counts["cost"],
             activity=next_activity(tables),
-            last_active_at=now,
+            last_active_at=counts["now"],
         )
         .returning(
             sessions.id,

@@ -44,17 +44,17 @@ class Append:
     drafts: list[Draft]
     on_duplicate: str
     idempotency_key: str | None
+    now: datetime
 
     def alone(self, unit: Unit) -> list[MessageRecord]:
         """Append them; see ``append_drafts``."""
         return append_drafts(
-            unit, self.session_id, self.drafts, self.on_duplicate, self.idempotency_key
+            unit, self.session_id, self.drafts, self.on_duplicate, self.idempotency_key, self.now
         )
 
     @classmethod
     def together(cls, unit: Unit, writes: Sequence[Self]) -> list[Any]:
         """Append those that have nothing to look up first, each session's in their order."""
-        now = unit.now()
         sessions: dict[str, _Gathered] = {}
         rows = characters = 0
         taken: list[bool] = []
@@ -64,9 +64,8 @@ class Append:
             take = write._is_plain() and rows <= _MOST_ROWS and characters <= _MOST_CHARACTERS
             taken.append(take)
             if take:
-                sessions.setdefault(write.session_id, _Gathered(write.session_id, now)).add(
-                    write.drafts
-                )
+                session = sessions.setdefault(write.session_id, _Gathered(write.session_id))
+                session.add(write.drafts, write.now)
         landed = _append(unit, list(sessions.values()))
         return [
             [new.record() for new in write.drafts] if take and write.session_id in landed else ALONE
@@ -89,6 +88,7 @@ def append_drafts(
     drafts: list[Draft],
     on_duplicate: str,
     idempotency_key: str | None,
+    now: datetime,
 ) -> list[MessageRecord]:
     """Append drafts to the active branch, but for those whose external id is there.
 
@@ -134,7 +134,7 @@ def append_drafts(
         if not drafts:
             require(unit, session_id)
         return [there[new.row["external_id"]] for new in drafts]
-    written = iter(_write(unit, session_id, fresh, idempotency_key))
+    written = iter(_write(unit, session_id, fresh, idempotency_key, now))
     records: list[MessageRecord] = []
     for new in drafts:
         external_id = new.row["external_id"]
@@ -148,10 +148,10 @@ def append_drafts(
 
 
 def _write(
-    unit: Unit, session_id: str, drafts: list[Draft], idempotency_key: str | None
+    unit: Unit, session_id: str, drafts: list[Draft], idempotency_key: str | None, now: datetime
 ) -> list[MessageRecord]:
-    session = _Gathered(session_id, unit.now())
-    session.add(drafts)
+    session = _Gathered(session_id)
+    session.add(drafts, now)
     session.rows[0]["idempotency_key"] = idempotency_key
     if session_id not in _append(unit, [session]):
         raise NotFound("session", session_id)
@@ -165,25 +165,26 @@ def _characters(new: Draft) -> int:
 class _Gathered:
     """What is to be appended to a session."""
 
-    __slots__ = ("calls", "cost", "marks", "now", "rows", "session_id", "tokens", "users")
+    __slots__ = ("calls", "cost", "latest", "marks", "rows", "session_id", "tokens", "users")
 
-    def __init__(self, session_id: str, now: datetime) -> None:
+    def __init__(self, session_id: str) -> None:
         self.session_id = session_id
-        self.now = now
+        self.latest: datetime | None = None
         self.users = self.tokens = self.cost = 0
         self.rows: list[dict[str, Any]] = []
         self.calls: list[dict[str, Any]] = []
         self.marks: list[dict[str, Any]] = []
 
-    def add(self, drafts: Sequence[Draft]) -> None:
+    def add(self, drafts: Sequence[Draft], now: datetime) -> None:
         """Add messages behind those that are there."""
+        self.latest = now if self.latest is None else max(now, self.latest)
         for new in drafts:
             row = new.row
             self.users += row["role"] == "user"
             self.tokens += row["token_count"]
             self.cost += to_nanos("cost", row["cost"])
             seq = len(self.rows) + 1
-            row.update(session_id=self.session_id, seq=seq, turn=self.users, created_at=self.now)
+            row.update(session_id=self.session_id, seq=seq, turn=self.users, created_at=now)
             self.rows.append(row)
             own = {"session_id": self.session_id, "seq": seq}
             self.calls += [{**call, **own} for call in new.calls]
@@ -193,7 +194,7 @@ class _Gathered:
         """Say what to count in the session."""
         return {
             "session_id": self.session_id,
-            "now": self.now,
+            "now": self.latest,
             "messages": len(self.rows),
             "users": self.users,
             "tokens": self.tokens,

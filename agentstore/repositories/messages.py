@@ -124,7 +124,7 @@ class Messages(Streams):
             }
         )
         records: list[MessageRecord]
-        records = yield Append(session_id, [new], on_duplicate, idempotency_key)
+        records = yield Append(session_id, [new], on_duplicate, idempotency_key, self.unit.now())
         return records[0]
 
     @gathers(Append, takes_several=replaces)
@@ -157,7 +157,7 @@ class Messages(Streams):
             raise InvalidInput("messages must be a list of mappings.")
         drafts = [draft(message, f"messages[{n}].") for n, message in enumerate(messages)]
         records: list[MessageRecord]
-        records = yield Append(session_id, drafts, on_duplicate, idempotency_key)
+        records = yield Append(session_id, drafts, on_duplicate, idempotency_key, self.unit.now())
         return records
 
     @reads

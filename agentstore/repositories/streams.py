@@ -85,7 +85,8 @@ class Streams(Repository):
             }
         )
         begun.row["status"] = STREAMING
-        return append_drafts(self.unit, session_id, [begun], "refuse", idempotency_key)[0]
+        now = self.unit.now()
+        return append_drafts(self.unit, session_id, [begun], "refuse", idempotency_key, now)[0]
 
     @appends
     def append(self, message_id: str, text: str, *, position: int | None = None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -170,8 +171,21 @@ def test_writes_that_wait_together_share_one_commit(store: Store) -> None:
     results = together(store, saves(store, texts))
     assert [message.content for message in results] == texts
     assert count(statements, "BEGIN IMMEDIATE") == count(statements, "COMMIT") == 1
-    assert count(statements, "SAVEPOINT") == count(statements, "RELEASE") == 64
     assert contents(store) == texts
+
+
+def test_messages_that_wait_together_are_counted_in_their_session_at_once(store: Store) -> None:
+    statements = traced(store)
+    together(store, saves(store, ["x"] * 64))
+    assert count(statements, "UPDATE sessions") == 1
+    assert count(statements, "SAVEPOINT") == count(statements, "RELEASE") == 1
+
+
+def test_units_that_are_no_appends_have_a_savepoint_each(store: Store) -> None:
+    statements = traced(store)
+    together(store, [lambda n=n: store.users.create(f"user {n}") for n in range(8)])
+    assert count(statements, "BEGIN IMMEDIATE") == count(statements, "COMMIT") == 1
+    assert count(statements, "SAVEPOINT") == count(statements, "RELEASE") == 8
 
 
 def test_a_lone_write_has_one_commit_and_no_savepoint(store: Store) -> None:
@@ -204,13 +218,8 @@ def test_no_transaction_has_more_units_than_the_limit(store: Store) -> None:
     statements = traced(store)
     together(store, saves(store, ["x"] * (2 * MOST_TOGETHER + 50)))
     assert count(statements, "COMMIT") == 3
-    sizes, size = [], 0
-    for statement in statements:
-        size += statement.startswith("SAVEPOINT")
-        if statement.startswith("COMMIT"):
-            sizes.append(size)
-            size = 0
-    assert sizes == [MOST_TOGETHER, MOST_TOGETHER, 50]
+    counted = re.findall(r"last_seq \+ (\d+)", "\n".join(statements))
+    assert counted == [str(MOST_TOGETHER), str(MOST_TOGETHER), "50"]
 
 
 @pytest.mark.parametrize("callers", [1, 8])

@@ -1,0 +1,242 @@
+"""Who gathers the writes of an engine that takes many writers, for threads and for coroutines.
+
+A call that finds few others on their way goes at once, by itself. While as many are on their way as
+help, further ones wait, and go together as soon as one has come back: in one statement, and with
+one commit. So the fuller the house, the larger the groups; a lone caller never waits for company.
+
+A call that cannot go with its group, because it would fail, or wait for somebody who holds its
+session, is run by its caller afterwards, by itself, and holds nobody up. If a group fails as a
+whole, nothing of it was written, and the same happens to each of its calls; unless that is for a
+reason that each of them would meet again: then all hear of it. Where the outcome is in doubt,
+because the connection broke, it is in doubt for each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import threading
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from contextvars import copy_context
+from typing import Any, Generic, TypeVar
+
+from agentstore import errors
+from agentstore.gathering import ALONE, MOST_TOGETHER, Call, Write, run_together
+from agentstore.recovery import Trouble
+from agentstore.unit import Unit
+from agentstore.write_jobs import Job, State, interrupted
+
+MOST_ON_THEIR_WAY = 2
+"""Groups of a kind at once: one is made and read here while the server works on the other."""
+
+_OF_ALL = (
+    errors.DatabaseUnreachable,
+    errors.DatabaseReadOnly,
+    errors.DatabaseFull,
+    errors.ConnectionLost,
+)
+"""What is no one call's fault."""
+
+J = TypeVar("J", bound=Job)
+
+
+class _Way(Generic[J]):
+    """Where calls of one kind go: how many are on it, and who waits."""
+
+    __slots__ = ("busy", "waiting")
+
+    def __init__(self) -> None:
+        self.busy = 0
+        self.waiting: deque[J] = deque()
+
+    def enter(self) -> bool:
+        """Set out, if there is room; who was let in has to come back."""
+        if self.busy == MOST_ON_THEIR_WAY:
+            return False
+        self.busy += 1
+        return True
+
+    def group(self) -> list[J]:
+        """Take the next group of those who wait."""
+        count = min(len(self.waiting), MOST_TOGETHER)
+        group = [self.waiting.popleft() for _ in range(count)]
+        for job in group:
+            job.state = State.RUNNING
+        return group
+
+
+class Gatherer:
+    """Gathers the calls of threads."""
+
+    def __init__(self, run: Callable[[Callable[[Unit], Any]], Any]) -> None:
+        """Gather what this runs in a unit that is one statement; it raises Trouble."""
+        self._run = run
+        self._lock = threading.Lock()
+        self._ways: defaultdict[type[Write], _Way[Job]] = defaultdict(_Way)
+
+    def run(self, call: Call) -> Any:
+        """Run a call, by itself or with others.
+
+        Raises:
+            Trouble: The database failed.
+        """
+        job = Job(call)
+        with self._lock:
+            way = self._ways[call.kind]
+            goes_at_once = way.enter()
+            if not goes_at_once:
+                job.will_wait()
+                way.waiting.append(job)
+        if goes_at_once:
+            try:
+                return self._run(call)
+            finally:
+                self._come_back(way)
+        try:
+            job.wait(None)
+        except BaseException:
+            self._leave(way, job)
+            raise
+        if job.state is State.LEADING:
+            self._lead(way)
+        if job.error is not None:
+            raise job.error
+        return self._run(call) if job.result is ALONE else job.result
+
+    def _lead(self, way: _Way[Job]) -> None:
+        """Run the next group, whose first is the caller's, and tell the others."""
+        with self._lock:
+            group = way.group()
+        try:
+            _settle(group, self._run(_together(group)))
+        except Trouble as problem:
+            _fail(group, problem)
+        except Exception:  # noqa: BLE001 - by itself the one that is wrong raises it again
+            _settle(group, [ALONE] * len(group))
+        finally:
+            _abandon(group)
+            Job.tell(group)
+            self._come_back(way)
+
+    def _come_back(self, way: _Way[Job]) -> None:
+        """Let the next group set out, or make room."""
+        with self._lock:
+            if not way.waiting:
+                way.busy -= 1
+                return
+            leader = way.waiting[0]
+            leader.state = State.LEADING
+        leader.lead()
+
+    def _leave(self, way: _Way[Job], job: Job) -> None:
+        """Give up a job whose thread is interrupted while it waits."""
+        with self._lock:
+            state, job.state = job.state, State.TAKEN_BACK
+            if state in (State.WAITING, State.LEADING):
+                way.waiting.remove(job)
+        if state is State.LEADING:
+            self._come_back(way)
+
+
+class _TaskJob(Job):
+    """A call of a task."""
+
+    __slots__ = ("heard",)
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._context = copy_context()
+        self.heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class AsyncGatherer:
+    """Gathers the calls of the tasks of one event loop."""
+
+    def __init__(self, run: Callable[[Callable[[Unit], Any]], Awaitable[Any]]) -> None:
+        """Gather what this runs in a unit that is one statement; it raises Trouble."""
+        self._run = run
+        self._ways: defaultdict[type[Write], _Way[_TaskJob]] = defaultdict(_Way)
+        self._groups: set[asyncio.Task[None]] = set()
+
+    async def run(self, call: Call) -> Any:
+        """Run a call, by itself or with others; see ``Gatherer``.
+
+        Cancelled while it waits, it writes nothing. Once its group has set out, it settles first.
+        """
+        way = self._ways[call.kind]
+        if way.enter():
+            try:
+                return await self._run(call)
+            finally:
+                self._come_back(way)
+        job = _TaskJob(call)
+        way.waiting.append(job)
+        try:
+            await asyncio.shield(job.heard)
+        except asyncio.CancelledError:
+            if job.state is State.WAITING:
+                way.waiting.remove(job)
+            else:
+                while not job.heard.done():
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.wait([job.heard])
+            raise
+        if job.error is not None:
+            raise job.error
+        return await self._run(call) if job.result is ALONE else job.result
+
+    def _come_back(self, way: _Way[_TaskJob]) -> None:
+        """Let the next group set out, or make room."""
+        if not way.waiting:
+            way.busy -= 1
+            return
+        # A task of its own: no one caller's cancellation may hit the others.
+        task = asyncio.create_task(self._run_group(way, way.group()))
+        self._groups.add(task)
+        task.add_done_callback(self._groups.discard)
+
+    async def _run_group(self, way: _Way[_TaskJob], group: Sequence[_TaskJob]) -> None:
+        try:
+            _settle(group, await self._run(_together(group)))
+        except Trouble as problem:
+            _fail(group, problem)
+        except Exception:  # noqa: BLE001 - by itself the one that is wrong raises it again
+            _settle(group, [ALONE] * len(group))
+        finally:
+            _abandon(group)
+            for job in group:
+                job.heard.set_result(None)
+            self._come_back(way)
+
+
+def _together(group: Sequence[Job]) -> Callable[[Unit], list[Any]]:
+    kind = group[0].kind
+    assert kind is not None, "only such calls are gathered"
+    return lambda unit: run_together(unit, kind, [job.start for job in group])
+
+
+def _settle(group: Sequence[Job], outcomes: Sequence[Any]) -> None:
+    for job, outcome in zip(group, outcomes, strict=True):
+        job.result, job.state = outcome, State.DONE
+
+
+def _fail(group: Sequence[Job], problem: Trouble) -> None:
+    """Say what a group's failure means for each of its calls."""
+    if not (problem.in_doubt or isinstance(problem.error, _OF_ALL)):
+        _settle(group, [ALONE] * len(group))
+        return
+    for job in group:
+        own = Trouble(
+            copy.copy(problem.error), repeatable=problem.repeatable, in_doubt=problem.in_doubt
+        )
+        own.__cause__ = problem.__cause__
+        job.error, job.state = own, State.DONE
+
+
+def _abandon(group: Sequence[Job]) -> None:
+    """Give an outcome to those who have none, because who ran them was interrupted."""
+    for job in group:
+        if job.state is not State.DONE:
+            job.error, job.state = interrupted(in_doubt=True), State.DONE
