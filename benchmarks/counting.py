@@ -42,7 +42,7 @@ class Cost:
     statements: int
     round_trips: int | None
     commits: int
-    sent: tuple[str, ...] = field(default=(), compare=False)
+    sent: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 class Meter:

@@ -30,17 +30,17 @@ MORE, LESS = 1.12, 0.75
 
 EXPECTED: dict[str, dict[str, tuple[float, float | None]]] = {
     "save": {
-        "sqlite3": (3.6, 8.1),
-        "sqlite3-async": (8.0, None),
-        "aiosqlite": (17.2, None),
-        "psycopg": (2.3, 2.5),
-        "psycopg-async": (3.7, 5.9),
+        "sqlite3": (3.4, 8.1),
+        "sqlite3-async": (7.4, None),
+        "aiosqlite": (15.9, None),
+        "psycopg": (2.25, 2.5),
+        "psycopg-async": (3.64, 5.87),
     },
     "history": {
         "sqlite3": (1.18, 2.24),
         "sqlite3-async": (1.31, None),
         "aiosqlite": (1.34, None),
-        "psycopg": (1.22, 2.18),
+        "psycopg": (1.21, 2.18),
         "psycopg-async": (1.38, 3.48),
     },
 }

@@ -54,7 +54,7 @@ def complaint(name: str, due: Cost, found: Cost) -> str:
     changes = [f"{each} {old} -> {new}" for each, old, new in pairs if old != new]
     rises = any(new > old for _, old, new in pairs if old is not None)
     advice = "If it has to be so" if rises else "It got cheaper; so that it stays so"
-    sent = "\n  ".join(" ".join(sql.split())[:200] for sql in found.sent)
+    sent = "\n  ".join(" ".join(sql.split())[:120] for sql in found.sent)
     new_line = line(name, EXPECTED[name].but(found))
     return (
         f"{name}: {', '.join(changes)}. It sent:\n  {sent}\n{advice}, write in "
