@@ -11,7 +11,7 @@ TRANSCRIPTS ?=
 help:
 	@echo "make demo    a whole conversation on a fresh SQLite file (URL=..., TRANSCRIPTS=...)"
 	@echo "make test    lint, types and every test, on both engines"
-	@echo "make bench   everything that is measured, as ratios; an hour or more"
+	@echo "make bench   the figures and pictures of docs/performance.md; half an hour (ROUNDS=...)"
 	@echo "make bench-peers   the same work by other libraries; some ten minutes (docs/peers.md)"
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -39,11 +39,13 @@ coverage: install
 demo: install
 	$(BIN)/python examples/demo.py $(if $(URL),--url "$(URL)") $(if $(TRANSCRIPTS),--transcripts "$(TRANSCRIPTS)")
 
-BENCHMARKS := benchmarks benchmarks.swarm benchmarks.branches benchmarks.checkpoints \
-	benchmarks.search benchmarks.tasks
+ROUNDS ?= 5
 
 bench: install
-	for program in $(BENCHMARKS); do $(BIN)/python -m $$program || exit 1; done
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
+	$(BIN)/python -m benchmarks.bench --rounds $(ROUNDS)
+	$(BIN)/python -m benchmarks.plots
+	$(BIN)/python -m benchmarks.pages
 
 $(PEERS)/.installed: pyproject.toml constraints-peers.txt
 	$(PYTHON) -m venv $(PEERS)

@@ -142,8 +142,8 @@ class Contents:
         ids = [*self.long, *(new_id() for _ in range(self.sessions - len(self.long)))]
         totals = {name: _totals(size) for name, size in self.long.items()}
         yield "sessions", self._sessions(ids, totals)
-        yield "session_data", (_documents(session_id) for session_id in ids)
-        yield "branches", (_main(session_id) for session_id in ids)
+        yield "session_data", (documents(session_id) for session_id in ids)
+        yield "branches", (main_branch(session_id) for session_id in ids)
         for session_id, size in self.long.items():
             # A message's id is needed twice; so many of them fit into memory.
             written = list(_written(session_id, size))
@@ -201,7 +201,8 @@ def _totals(size: int) -> Row:
     }
 
 
-def _documents(session_id: str) -> Row:
+def documents(session_id: str) -> Row:
+    """Give the documents of a session."""
     return {
         "session_id": session_id,
         "metadata": dump_json({"channel": "web", "tags": ["travel", "旅行"], "locale": "de-CH"}),
@@ -211,7 +212,8 @@ def _documents(session_id: str) -> Row:
     }
 
 
-def _main(session_id: str) -> Row:
+def main_branch(session_id: str) -> Row:
+    """Give the branch that every session has."""
     return {"session_id": session_id, "number": 0, "name": "main", "created_at": START}
 
 

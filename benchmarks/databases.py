@@ -22,9 +22,20 @@ from sqlalchemy.dialects import sqlite as sqlite_dialect
 from agentstore import migrations
 from agentstore.schema import tables
 from agentstore.types import iso
-from benchmarks.data import Contents, Row
+from benchmarks.data import Row
 from benchmarks.raw import Raw, RawPostgreSQL, RawSQLite
 from tests.servers import Server
+
+
+class Filling(Protocol):
+    """What a database is filled with."""
+
+    @property
+    def sessions(self) -> int:
+        """How many there are; the newest activity is as large."""
+
+    def tables(self) -> Iterator[tuple[str, Iterator[Row]]]:
+        """Give the tables by their plain names, parents first, with their rows."""
 
 
 class Databases(Protocol):
@@ -32,7 +43,10 @@ class Databases(Protocol):
 
     name: str
 
-    def create(self, name: str, contents: Contents) -> URL:
+    def make(self, name: str) -> URL:
+        """Make an empty database at head."""
+
+    def create(self, name: str, contents: Filling) -> URL:
         """Make a database at head, filled and analyzed."""
 
     def url(self, name: str) -> URL:
@@ -53,10 +67,15 @@ class SQLiteDatabases:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def create(self, name: str, contents: Contents) -> URL:
-        """Make a database at head, filled and analyzed."""
+    def make(self, name: str) -> URL:
+        """Make an empty database at head."""
         url = self.url(name)
         migrations.upgrade(url)
+        return url
+
+    def create(self, name: str, contents: Filling) -> URL:
+        """Make a database at head, filled and analyzed."""
+        url = self.make(name)
         with closing(sqlite3.connect(str(url.database), isolation_level=None)) as connection:
             connection.execute("PRAGMA synchronous=OFF")
             connection.execute("BEGIN")
@@ -91,11 +110,16 @@ class PostgreSQLDatabases:
     def __init__(self, server: Server) -> None:
         self._server = server
 
-    def create(self, name: str, contents: Contents) -> URL:
-        """Make a database at head, filled and analyzed."""
+    def make(self, name: str) -> URL:
+        """Make an empty database at head."""
         self._server.create_database(name)
         url = self.url(name)
         migrations.upgrade(url)
+        return url
+
+    def create(self, name: str, contents: Filling) -> URL:
+        """Make a database at head, filled and analyzed."""
+        url = self.make(name)
         plain = url.set(drivername="postgresql").render_as_string(hide_password=False)
         with psycopg.connect(plain, autocommit=True) as connection:
             with connection.transaction():

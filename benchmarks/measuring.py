@@ -1,9 +1,9 @@
 """Timing things in turn, so that what disturbs one disturbs the other.
 
 A round is many operations of each side, each operation timed, in turns of a few: on a machine
-that others use as well, turns of a second would meet different weather. What is compared are
-medians over the rounds of the mean in a round: the mean, because a stall now and then is part of
-a side's cost; the median, because a round that something else disturbed is not.
+that others use as well, turns of a second would meet different weather. What is compared are the
+means in a round, because a stall now and then is part of a side's cost; and of the rounds' ratios
+the median counts, because a round that something else disturbed is not.
 """
 
 from __future__ import annotations
@@ -39,6 +39,11 @@ class Timings:
         return 1e9 / self.median
 
     @property
+    def typical(self) -> float:
+        """Nanoseconds that half of the operations did not exceed."""
+        return statistics.median(nanos for turn in self.rounds for nanos in turn)
+
+    @property
     def p99(self) -> float:
         """Nanoseconds that 99 % of the operations did not exceed, by the nearest rank."""
         taken = sorted(nanos for turn in self.rounds for nanos in turn)
@@ -50,7 +55,7 @@ class Comparison:
     """The time of one side over the time of another.
 
     Attributes:
-        ratio: Of the medians.
+        ratio: The median of the rounds' own ratios.
         lowest: The lowest of the rounds' own ratios.
         highest: The highest of them. Far from the lowest, the machine was busy elsewhere.
     """
@@ -67,7 +72,7 @@ class Comparison:
 def compare(one: Timings, other: Timings) -> Comparison:
     """Compare what was measured in turn."""
     ratios = [a / b for a, b in zip(one.means, other.means, strict=True)]
-    return Comparison(one.median / other.median, min(ratios), max(ratios))
+    return Comparison(statistics.median(ratios), min(ratios), max(ratios))
 
 
 def in_turn(sides: Sequence[Turn], *, rounds: int, per_round: int, per_turn: int) -> list[Timings]:

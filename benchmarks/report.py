@@ -5,22 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.cases import GROWTH_AIM
 from benchmarks.measuring import compare
+from benchmarks.targets import TARGETS, Line, wide
 from benchmarks.trial import ASYNC, RAW, SIDES, STORES, SYNC, Outcome
 
-_WIDTH = 132
 _PAIRS = (
     ("history", "history(50), large session / small"),
     ("mark", "history(50, mark=), large session / small"),
     ("exclude_mark", "history(50, exclude_mark=), large session / small"),
     ("list", "list(20), large table / small"),
 )
-
-Line = dict[str, Any]
 
 
 def ratio_lines(engine: str, outcomes: list[Outcome]) -> list[Line]:
@@ -53,26 +50,43 @@ def growth_lines(engine: str, outcomes: list[Outcome]) -> list[Line]:
     return lines
 
 
+def aimed_lines(engine: str, outcomes: list[Outcome]) -> list[Line]:
+    """Give those of the lines against the raw driver that have an aim, as the targets show them."""
+    lines = []
+    for outcome in outcomes:
+        for store, key in outcome.case.aims.items():
+            ours = outcome.timings[store]
+            found = compare(ours, outcome.timings[RAW]).inverted()
+            lines.append(
+                TARGETS[key].line(
+                    key,
+                    engine,
+                    found.ratio,
+                    found.lowest,
+                    found.highest,
+                    median_ms=ours.typical / 1e6,
+                    p99_ms=ours.p99 / 1e6,
+                )
+            )
+    return lines
+
+
 def _ratio_line(engine: str, outcome: Outcome, store: str) -> Line:
     case = outcome.case
     ours, raw = outcome.timings[store], outcome.timings[RAW]
-    aim = case.aims.get(store)
-    # Writes are compared by rate, reads by time, as their aims are.
-    of = "rate" if case.writes else "time"
-    found = compare(ours, raw)
-    if of == "rate":
-        found = found.inverted()
+    key = case.aims.get(store)
+    target = None if key is None else TARGETS[key]
+    found = compare(ours, raw).inverted()
     return {
         "engine": engine,
         "operation": case.key,
         "title": case.title,
         "store": store,
-        "of": of,
         "ratio": round(found.ratio, 3),
         "lowest": round(found.lowest, 3),
         "highest": round(found.highest, 3),
-        "aim": None if aim is None else aim.bound,
-        "met": None if aim is None else aim.met_by(found.ratio),
+        "aim": None if target is None else target.bounds[engine],
+        "met": None if target is None else target.met_by(engine, found.ratio),
         "per_second": round(ours.per_second, 1),
         "raw_per_second": round(raw.per_second, 1),
         "p99_ms": round(ours.p99 / 1e6, 3),
@@ -84,9 +98,7 @@ def _ratio_line(engine: str, outcome: Outcome, store: str) -> Line:
 
 def show(document: dict[str, Any]) -> None:
     """Print a run."""
-    console = Console()
-    if console.width < _WIDTH:
-        console = Console(width=_WIDTH)  # a figure that is cut is worse than a line that wraps
+    console = wide()
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
     console.print(f"{versions}; {document['cores']} cores; {document['rounds']} rounds")
     for engine, storage in document["storage"].items():
@@ -95,7 +107,7 @@ def show(document: dict[str, Any]) -> None:
         console.print(_ratios(engine, [x for x in document["ratios"] if x["engine"] == engine]))
     console.print(_growth(document["growth"]))
     console.print(
-        "rate: operations per second, ours / raw's. time: per operation, ours / raw's.\n"
+        "ratio: operations per second, ours / raw's. "
         "rounds: the lowest and the highest of the rounds' ratios. p99: of one operation, in ms.\n"
         "calls: of the driver's cursor, BEGIN and COMMIT included. trips: round trips to the "
         "server, counted on the wire.",
@@ -113,13 +125,13 @@ def _ratios(engine: str, lines: list[Line]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     operation = None
     for line in lines:
-        aim = "" if line["aim"] is None else f"{'≥' if line['of'] == 'rate' else '≤'} {line['aim']}"
+        aim = "" if line["aim"] is None else f"≥ {line['aim']}"
         table.add_row(
             "" if line["operation"] == operation else line["title"],
             line["store"],
             f"{line['per_second']:,.0f}",
             f"{line['raw_per_second']:,.0f}",
-            f"{line['of']} {line['ratio']:.2f}",
+            f"{line['ratio']:.2f}",
             _spread(line),
             aim,
             _met(line),

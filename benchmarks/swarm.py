@@ -1,10 +1,10 @@
 """What many callers save together: ``python -m benchmarks.swarm``.
 
 The bare driver saves messages one after the other, each with its commit, as one caller; in turn
-with it, 64 tasks of one ``AsyncStore`` or 64 threads of one ``Store`` save the same messages, each
-into a session of its own and each waiting for its own commit. Then 8 processes of 8 tasks each do
-it on one database. Rates are messages per second; the ratio is to the bare driver's one caller, and
-beside it stands the time that 99 % of the calls did not exceed.
+with it, up to 64 tasks of one ``AsyncStore`` or threads of one ``Store`` save the same messages,
+each into a session of its own and each waiting for its own commit. Then up to 8 processes of 8
+tasks each do it on one database. Rates are messages per second; the ratio is to the bare driver's
+one caller, and beside it stand the times that half and 99 % of the calls did not exceed.
 """
 
 from __future__ import annotations
@@ -15,40 +15,48 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from time import perf_counter, perf_counter_ns
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
-from sqlalchemy import URL
+from sqlalchemy import URL, make_url
 
 from agentstore import AsyncStore, Store
 from benchmarks.data import Contents, Message, messages
-from benchmarks.databases import Databases, PostgreSQLDatabases, SQLiteDatabases
+from benchmarks.databases import Databases
+from benchmarks.places import ENGINES, RESULTS, opened
 from benchmarks.recording import Recorder
-from tests.servers import Server, installations
+from benchmarks.targets import TARGETS, Line, show, wide
 
-RESULTS = Path(__file__).parent / "results"
-CALLERS, PROCESSES, TASKS = 64, 8, 8
-AIMS = {
-    "sqlite": {"64 tasks": 3.0, "8 processes of 8 tasks": 1.5},
-    "postgresql": {"64 tasks": 4.0, "8 processes of 8 tasks": 3.0},
-}
+CALLERS, TASKS = 64, 8
+"""The most tasks or threads in a process; those of each of several processes."""
+_AIMED_AT = {"64 tasks": "save_tasks", "8 processes of 8 tasks": "save_processes"}
 POOL = 8
 """Connections of a store: more do not help a machine with few cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How often, how many calls of each caller, by how many tasks and by how many processes."""
+
+    rounds: int
+    calls: int
+    tasks: tuple[int, ...] = (1, 4, 16, CALLERS)
+    processes: tuple[int, ...] = (1, 2, 4, 8)
 
 
 def main() -> None:
     """Measure, print, write the JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.swarm", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--engine", choices=("sqlite", "postgresql"))
+    parser.add_argument("--engine", choices=ENGINES)
     parser.add_argument("--quick", action="store_true", help="does it run at all?")
     parser.add_argument("--json", type=Path, default=RESULTS / "swarm.json", metavar="PATH")
     parser.add_argument("--process", metavar="URL", help=argparse.SUPPRESS)
@@ -57,36 +65,40 @@ def main() -> None:
     if arguments.process:
         asyncio.run(_process(arguments.process, arguments.calls))
         return
-    rounds, calls = (1, 2) if arguments.quick else (arguments.rounds, arguments.calls)
-    engines = {"sqlite": _sqlite, "postgresql": _postgresql}
-    lines = []
-    for name in [arguments.engine] if arguments.engine else engines:
-        with engines[name]() as databases:
-            lines += _measure(databases, rounds, calls)
-    arguments.json.parent.mkdir(exist_ok=True)
-    arguments.json.write_text(json.dumps({"swarm": lines}, indent=2) + "\n", encoding="utf-8")
-    _print(lines)
+    sizes = Sizes(arguments.rounds, arguments.calls)
+    if arguments.quick:
+        sizes = Sizes(1, 2, (1, CALLERS), (1, 8))
+    points: list[dict[str, Any]] = []
+    for name in [arguments.engine] if arguments.engine else ENGINES:
+        with opened(name) as databases:
+            points += _measure(databases, sizes)
+    lines = [_line(p) for p in points if p["callers"] in _AIMED_AT]
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    written = json.dumps({"lines": lines, "swarm": points}, indent=2)
+    arguments.json.write_text(written + "\n", encoding="utf-8")
+    _print(points)
+    show(lines, wide())
 
 
-@contextmanager
-def _sqlite() -> Iterator[Databases]:
-    RESULTS.mkdir(exist_ok=True)
-    # Beside the results, so on a disk: in memory a commit waits for nothing.
-    with tempfile.TemporaryDirectory(prefix="databases-", dir=RESULTS) as folder:
-        yield SQLiteDatabases(Path(folder))
-
-
-@contextmanager
-def _postgresql() -> Iterator[Databases]:
-    with Server(installations()[0], durable=True) as server:
-        yield PostgreSQLDatabases(server)
+def _line(point: dict[str, Any]) -> Line:
+    key = _AIMED_AT[point["callers"]]
+    return TARGETS[key].line(
+        key,
+        point["engine"],
+        point["ratio"],
+        point["lowest"],
+        point["highest"],
+        median_ms=point["median_ms"],
+        p99_ms=point["p99_ms"],
+    )
 
 
 def _session(number: int) -> str:
     return f"swarm-{number}"
 
 
-def _measure(databases: Databases, rounds: int, calls: int) -> list[dict[str, Any]]:
+def _measure(databases: Databases, sizes: Sizes) -> list[dict[str, Any]]:
+    rounds, calls = sizes.rounds, sizes.calls
     made = Contents(CALLERS, {_session(n): 0 for n in range(CALLERS)})
     databases.create("swarm", made)
     urls = {side: databases.copy("swarm", f"swarm_{side}") for side in ("raw", "script", "store")}
@@ -97,12 +109,22 @@ def _measure(databases: Databases, rounds: int, calls: int) -> list[dict[str, An
             recorder.record(lambda store, m: store.messages.save(_session(0), **m), message)
             for message in islice(cycle(stream), (rounds + 1) * per_round)
         ]
+    url = urls["store"]
     sides: dict[str, Callable[[], tuple[float, list[int]]]] = {
-        "1 thread": lambda: _threads(urls["store"], 1, calls * 8, stream),
-        "64 threads": lambda: _threads(urls["store"], CALLERS, calls, stream),
-        "64 tasks": lambda: asyncio.run(_tasks(urls["store"], CALLERS, calls, stream)),
-        "8 processes of 8 tasks": lambda: _processes(urls["store"], calls),
+        "1 thread": lambda: _threads(url, 1, calls * 8, stream),
+        "64 threads": lambda: _threads(url, CALLERS, calls, stream),
     }
+    counts = {"1 thread": (1, 1), "64 threads": (1, CALLERS)}
+    for tasks in sizes.tasks:
+        name = _plural(tasks, "task")
+        # A few callers take more calls each, lest their turn be over before it has begun.
+        each = calls * max(1, TASKS // tasks)
+        sides[name] = partial(_together, url, tasks, each, stream)
+        counts[name] = (1, tasks)
+    for processes in sizes.processes:
+        name = f"{_plural(processes, 'process')} of {TASKS} tasks"
+        sides[name] = partial(_processes, url, processes, calls)
+        counts[name] = (processes, TASKS)
     rates: dict[str, list[float]] = {side: [] for side in sides}
     ratios: dict[str, list[float]] = {side: [] for side in sides}
     taken: dict[str, list[int]] = {side: [] for side in sides}
@@ -128,16 +150,23 @@ def _measure(databases: Databases, rounds: int, calls: int) -> list[dict[str, An
             "engine": databases.name,
             "durability": waits_for,
             "callers": side,
+            "processes": counts[side][0],
+            "of_each": counts[side][1],
             "per_second": round(statistics.median(rates[side])),
             "raw_per_second": round(statistics.median(raw_rates)),
-            "ratio": round(statistics.median(ratios[side]), 2),
-            "lowest": round(min(ratios[side]), 2),
-            "highest": round(max(ratios[side]), 2),
-            "p99_ms": round(sorted(times)[-(len(times) // 100) - 1] / 1e6, 1) if times else None,
-            "aim": AIMS[databases.name].get(side),
+            "ratio": round(statistics.median(ratios[side]), 3),
+            "lowest": round(min(ratios[side]), 3),
+            "highest": round(max(ratios[side]), 3),
+            "median_ms": round(statistics.median(times) / 1e6, 2),
+            "p99_ms": round(sorted(times)[-(len(times) // 100) - 1] / 1e6, 2),
         }
         for side, times in taken.items()
     ]
+
+
+def _plural(count: int, noun: str) -> str:
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count} {noun}{ending}"
 
 
 def _threads(url: URL, callers: int, calls: int, stream: list[Message]) -> tuple[float, list[int]]:
@@ -158,6 +187,10 @@ def _threads(url: URL, callers: int, calls: int, stream: list[Message]) -> tuple
         for thread in threads:
             thread.join()
         return callers * calls / (perf_counter() - began), taken
+
+
+def _together(url: URL, callers: int, calls: int, stream: list[Message]) -> tuple[float, list[int]]:
+    return asyncio.run(_tasks(url, callers, calls, stream))
 
 
 async def _tasks(
@@ -185,13 +218,11 @@ async def _process(url: str, calls: int) -> None:
     """Be one of many processes: begin at a word, and say when it is done."""
     target, first = url.rsplit("#", 1)
     stream = list(messages(CALLERS * 4))
-    from sqlalchemy import make_url
-
     _, taken = await _tasks(make_url(target), TASKS, calls, stream, int(first) + 1)
     print(json.dumps(taken), flush=True)
 
 
-def _processes(url: URL, calls: int) -> tuple[float, list[int]]:
+def _processes(url: URL, processes: int, calls: int) -> tuple[float, list[int]]:
     target = url.render_as_string(hide_password=False)
     program = [sys.executable, "-m", "benchmarks.swarm", "--calls", str(calls), "--process"]
     started = [
@@ -201,7 +232,7 @@ def _processes(url: URL, calls: int) -> tuple[float, list[int]]:
             stdout=subprocess.PIPE,
             text=True,
         )
-        for n in range(PROCESSES)
+        for n in range(processes)
     ]
     pipes = [(process.stdin, process.stdout) for process in started]
     for _, out in pipes:
@@ -216,27 +247,28 @@ def _processes(url: URL, calls: int) -> tuple[float, list[int]]:
     for _, out in pipes:
         assert out is not None
         taken += json.loads(out.readline())
-    rate = PROCESSES * TASKS * calls / (perf_counter() - began)
+    rate = processes * TASKS * calls / (perf_counter() - began)
     for process in started:
         process.wait()
     return rate, taken
 
 
-def _print(lines: list[dict[str, Any]]) -> None:
+def _print(points: list[dict[str, Any]]) -> None:
     table = Table(title="Messages saved per second by many callers, each waiting for its commit")
-    for heading in ("engine", "callers", "Store", "driver, one caller", "ratio", "aim", "p99 ms"):
+    headings = ("Store", "driver, one caller", "ratio", "median ms", "p99 ms")
+    for heading in ("engine", "callers", *headings):
         table.add_column(heading, justify="left" if heading in ("engine", "callers") else "right")
-    for line in lines:
+    for point in points:
         table.add_row(
-            line["engine"],
-            line["callers"],
-            f"{line['per_second']:,}",
-            f"{line['raw_per_second']:,}",
-            f"{line['ratio']:.2f} ({line['lowest']:.2f} to {line['highest']:.2f})",
-            "" if line["aim"] is None else f">= {line['aim']:.1f}",
-            "" if line["p99_ms"] is None else f"{line['p99_ms']:.1f}",
+            point["engine"],
+            point["callers"],
+            f"{point['per_second']:,}",
+            f"{point['raw_per_second']:,}",
+            f"{point['ratio']:.2f} ({point['lowest']:.2f} to {point['highest']:.2f})",
+            f"{point['median_ms']:.1f}",
+            f"{point['p99_ms']:.1f}",
         )
-    Console().print(table)
+    wide().print(table)
 
 
 if __name__ == "__main__":

@@ -10,26 +10,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from agentstore import Store
 from benchmarks.data import Contents
-from benchmarks.databases import Databases, PostgreSQLDatabases, SQLiteDatabases
+from benchmarks.databases import Databases
 from benchmarks.measuring import compare, in_turn
+from benchmarks.places import ENGINES, RESULTS, opened
 from benchmarks.raw import Raw, durability
 from benchmarks.recording import Recorder, Script, Step
-from tests.servers import Server, installations
+from benchmarks.targets import TARGETS, Line, show, wide
 
-RESULTS = Path(__file__).parent / "results"
 LEASE = 3600.0
 
 
@@ -44,44 +41,39 @@ class Case:
 
 
 CASES = (Case("one by one", 1, 200, 10), Case("batches of 50", 50, 20, 2))
+_AIMED_AT = "batches of 50"
 
 
 def main() -> None:
     """Measure, print, write the JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tasks", description=__doc__)
+    parser.add_argument("--engine", choices=ENGINES, help="only this one")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="does it run at all?")
     parser.add_argument("--json", type=Path, default=RESULTS / "tasks.json", metavar="PATH")
     arguments = parser.parse_args()
     cases = [Case(c.name, c.batch, 4, 2) for c in CASES] if arguments.quick else CASES
-    lines = [
-        _measure(databases, case, arguments.rounds)
-        for engine in (_sqlite, _postgresql)
-        for databases in _opened(engine)
-        for case in cases
-    ]
-    arguments.json.parent.mkdir(exist_ok=True)
-    arguments.json.write_text(json.dumps({"tasks": lines}, indent=2) + "\n", encoding="utf-8")
-    _print(lines)
+    points: list[dict[str, Any]] = []
+    for engine in [arguments.engine] if arguments.engine else ENGINES:
+        with opened(engine) as databases:
+            points += [_measure(databases, case, arguments.rounds) for case in cases]
+    lines = [_line(point) for point in points if point["case"] == _AIMED_AT]
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    written = json.dumps({"lines": lines, "tasks": points}, indent=2)
+    arguments.json.write_text(written + "\n", encoding="utf-8")
+    _print(points)
+    show(lines, wide())
 
 
-def _opened(engine: Any) -> Iterator[Databases]:
-    with engine() as databases:
-        yield databases
-
-
-@contextmanager
-def _sqlite() -> Iterator[Databases]:
-    RESULTS.mkdir(exist_ok=True)
-    # Beside the results, so on a disk: in memory a commit waits for nothing.
-    with tempfile.TemporaryDirectory(prefix="databases-", dir=RESULTS) as folder:
-        yield SQLiteDatabases(Path(folder))
-
-
-@contextmanager
-def _postgresql() -> Iterator[Databases]:
-    with Server(installations()[0], durable=True) as server:
-        yield PostgreSQLDatabases(server)
+def _line(point: dict[str, Any]) -> Line:
+    found = (point["rate_to_raw"], point["lowest"], point["highest"])
+    return TARGETS["tasks"].line(
+        "tasks",
+        point["engine"],
+        *found,
+        median_ms=point["median_ms"],
+        p99_ms=point["p99_ms"],
+    )
 
 
 def _measure(databases: Databases, case: Case, rounds: int) -> dict[str, Any]:
@@ -118,6 +110,8 @@ def _measure(databases: Databases, case: Case, rounds: int) -> dict[str, Any]:
         "rate_to_raw": round(ratio.ratio, 3),
         "lowest": round(ratio.lowest, 3),
         "highest": round(ratio.highest, 3),
+        "median_ms": round(store_timing.typical / 1e6, 2),
+        "p99_ms": round(store_timing.p99 / 1e6, 2),
     }
 
 
@@ -173,7 +167,7 @@ def _print(lines: list[dict[str, Any]]) -> None:
             f"{line['raw_tasks_per_second']:,}",
             f"{line['rate_to_raw']:.2f} ({line['lowest']:.2f} to {line['highest']:.2f})",
         )
-    Console().print(table)
+    wide().print(table)
 
 
 if __name__ == "__main__":

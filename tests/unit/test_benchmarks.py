@@ -31,7 +31,8 @@ def test_a_quick_run_writes_every_ratio_as_json_and_names_no_place(tmp_path):
     written = found.read_text()
     document = json.loads(written)
     assert set(document) == {
-        "versions", "cores", "rounds", "quick", "storage", "durability", "ratios", "growth",
+        "versions", "cores", "rounds", "quick", "storage", "durability", "lines", "ratios",
+        "growth",
     }  # fmt: skip
     assert set(document["versions"]) == {"Python", "SQLite", "SQLAlchemy", "psycopg"}
     assert document["rounds"] == 2
@@ -41,7 +42,6 @@ def test_a_quick_run_writes_every_ratio_as_json_and_names_no_place(tmp_path):
     assert ratios == [(name, store) for name in OPERATIONS for store in ("Store", "AsyncStore")]
     for line in document["ratios"]:
         assert line["engine"] == "sqlite"
-        assert line["of"] == ("rate" if line["operation"].startswith("save") else "time")
         assert 0 < line["lowest"] <= line["highest"]
         assert line["ratio"] > 0
         assert line["per_second"] > 0
@@ -51,6 +51,8 @@ def test_a_quick_run_writes_every_ratio_as_json_and_names_no_place(tmp_path):
         assert line["statements"] >= 1
         assert line["round_trips"] is None
         assert (line["met"] is None) == (line["aim"] is None)
+    aimed = [line["key"] for line in document["lines"]]
+    assert aimed == ["save_sync", "save_async", "history"]
     growth = [(line["operation"], line["store"]) for line in document["growth"]]
     assert growth == [
         (name, side)
@@ -82,11 +84,62 @@ def test_a_quick_run_of_the_swarm_gives_a_rate_for_every_kind_of_callers(tmp_pat
         [*command, "--json", str(found)], cwd=ROOT, capture_output=True, text=True, timeout=150
     )
     assert done.returncode == 0, done.stderr
-    lines = json.loads(found.read_text())["swarm"]
-    assert [line["callers"] for line in lines] == [
-        "1 thread",
-        "64 threads",
-        "64 tasks",
-        "8 processes of 8 tasks",
+    document = json.loads(found.read_text())
+    points = document["swarm"]
+    assert [(point["callers"], point["processes"], point["of_each"]) for point in points] == [
+        ("1 thread", 1, 1),
+        ("64 threads", 1, 64),
+        ("1 task", 1, 1),
+        ("64 tasks", 1, 64),
+        ("1 process of 8 tasks", 1, 8),
+        ("8 processes of 8 tasks", 8, 8),
     ]
-    assert all(line["per_second"] > 0 and line["p99_ms"] > 0 for line in lines)
+    assert all(point["per_second"] > 0 for point in points)
+    assert all(0 < point["median_ms"] <= point["p99_ms"] for point in points)
+    assert [line["key"] for line in document["lines"]] == ["save_tasks", "save_processes"]
+    assert [line["aim"] for line in document["lines"]] == [3.0, 1.5]
+
+
+def test_a_quick_run_of_the_tasks_puts_the_batches_beside_their_aim(tmp_path):
+    document = quick_run("tasks", tmp_path, "--rounds", "1")
+    assert [point["case"] for point in document["tasks"]] == ["one by one", "batches of 50"]
+    (line,) = document["lines"]
+    assert (line["key"], line["aim"]) == ("tasks", 0.5)
+    assert line["value"] == document["tasks"][1]["rate_to_raw"]
+
+
+def test_a_quick_run_of_the_growth_measures_every_size_and_walks_the_long_session(tmp_path):
+    document = quick_run("growth", tmp_path, "--rounds", "1")
+    sizes = [fill["messages"] for fill in document["fills"]]
+    assert sizes == sorted(sizes)
+    at = [(point["what"], point["messages"]) for point in document["growth"]]
+    assert at == [(what, size) for what in ("history(50)", "save") for size in sizes]
+    assert [line["key"] for line in document["lines"]] == [
+        "history_by_table",
+        "history_by_session",
+        "sessions_page",
+        "page_walk",
+    ]
+    assert [walk["messages"] for walk in document["walks"]] == [20_000]
+
+
+def test_a_quick_run_of_the_sizes_finds_more_than_the_payload(tmp_path):
+    points = quick_run("sizes", tmp_path)["sizes"]
+    assert [point["messages"] for point in points] == [10, 100]
+    for point in points:
+        assert 0 < point["payload_bytes"] < point["bytes"] < point["bytes_with_search"]
+
+
+def test_a_quick_run_of_the_imports_gives_one_line_for_both_engines(tmp_path):
+    (line,) = quick_run("imports", tmp_path, "--rounds", "1", engine=None)["lines"]
+    assert (line["key"], line["engine"], line["aim"]) == ("import", "both", 1.5)
+    assert line["value"] > 1  # SQLAlchemy is part of what agentstore imports
+
+
+def quick_run(program: str, folder: Path, *options: str, engine: str | None = "sqlite"):
+    found = folder / "found.json"
+    command = [sys.executable, "-m", f"benchmarks.{program}", "--quick", "--json", str(found)]
+    command += [*options, *(() if engine is None else ("--engine", engine))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+    return json.loads(found.read_text())
