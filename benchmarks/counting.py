@@ -18,7 +18,6 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-import struct
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -59,7 +58,7 @@ class Meter:
         for wire in self._wires:
             wire.cost()
         for log in self._logs.values():
-            log.mark()
+            log.commits()
         self._sent.clear()
         operation()
         if not self._wires:
@@ -165,30 +164,24 @@ class WriteAheadLog:
         self._path = database.with_name(database.name + "-wal")
         self._salt, self._frames = b"", 0
 
-    def mark(self) -> None:
-        """Count from here."""
-        self._salt, commits = self._read()
-        self._frames = len(commits)
-
     def commits(self) -> int:
-        """Give the transactions that were written since the mark, whoever wrote them."""
-        salt, commits = self._read()
-        # A log that was checkpointed is written from its beginning again, under another salt.
-        return sum(commits[self._frames if salt == self._salt else 0 :])
-
-    def _read(self) -> tuple[bytes, list[bool]]:
-        """Give the salt, and for each frame in force whether it ends a transaction."""
-        content = self._path.read_bytes() if self._path.exists() else b""
-        if len(content) < self._HEADER:
-            return b"", []
-        (page,), salt = struct.unpack_from(">I", content, 8), content[16:24]
-        ends = []
-        for place in range(self._HEADER, len(content), self._FRAME + page):
-            if content[place + 8 : place + 16] != salt:
-                break
-            (pages_after,) = struct.unpack_from(">I", content, place + 4)
-            ends.append(pages_after != 0)
-        return salt, ends
+        """Give the transactions that were written since the last look, whoever wrote them."""
+        found = 0
+        if not self._path.exists():
+            return found
+        with self._path.open("rb") as log:
+            header = log.read(self._HEADER)
+            if header[16:24] != self._salt:
+                # It was checkpointed, and is written from its beginning again.
+                self._salt, self._frames = header[16:24], 0
+            size = self._FRAME + int.from_bytes(header[8:12], "big")
+            while True:
+                log.seek(self._HEADER + self._frames * size)
+                frame = log.read(self._FRAME)
+                if len(frame) < self._FRAME or frame[8:16] != self._salt:
+                    return found
+                self._frames += 1
+                found += frame[4:8] != bytes(4)  # the pages of the database, if it is the last
 
 
 # --- PostgreSQL ------------------------------------------------------------------------------

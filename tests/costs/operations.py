@@ -11,8 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from agentstore import Store
+from sqlalchemy import insert, select
 
+from agentstore import Store
+from agentstore.schema import PLAIN, tables
+from tests.programs.probes import engine_of
+
+TASKS = tables(PLAIN).tasks
 BATCH = 50
 LEASE = 3600.0
 TURN = 10
@@ -97,10 +102,14 @@ def queues(store: Store, calls: int) -> list[str]:
 
 
 def waiting(store: Store, calls: int, *, each: int = 1) -> list[str]:
-    """Give a queue with so many tasks for each call."""
+    """Give a queue with so many tasks for each call: one is created, the others are its copies."""
     (queue,) = queues(store, 1)
-    for _ in range(calls * each):
-        store.tasks.create(None, "count", {"n": 1}, queue=queue)
+    created = store.tasks.create(None, "count", {"n": 1}, queue=queue)
+    with engine_of(store).begin() as connection:
+        row = connection.execute(select(TASKS).where(TASKS.c.id == created.id)).mappings().one()
+        columns = {name: value for name, value in row.items() if name != "pk"}
+        copies = [{**columns, "id": str(uuid4())} for _ in range(calls * each - 1)]
+        connection.execute(insert(TASKS), copies)
     return [queue] * calls
 
 

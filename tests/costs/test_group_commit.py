@@ -28,7 +28,7 @@ def test_saves_that_queue_up_while_the_file_is_locked_take_two_commits(
             session = await store.sessions.create()
             with closing(sqlite3.connect(path, isolation_level=None)) as other:
                 other.execute("BEGIN IMMEDIATE")
-                log.mark()
+                log.commits()  # from here on
                 saves = [
                     asyncio.create_task(store.messages.save(session.id, "user", str(number)))
                     for number in range(CALLERS)

@@ -4,46 +4,57 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.counting import Cost, metered
+from benchmarks.counting import Cost, Meter, metered
 from tests.conftest import DRIVERS, Servers
 from tests.costs import expected, page
 from tests.costs.expected import EXPECTED, Expected
 from tests.costs.homes import Home, home_of
 from tests.costs.operations import OPERATIONS
 
-WARMING, COUNTED = 6, 2
+WARMING, MEASURED = 6, 2
 """Calls before the counted ones: psycopg prepares a statement on the server at its sixth."""
 
 
+@dataclass(frozen=True)
+class Counted:
+    """A store whose connections are counted on, for all operations."""
+
+    home: Home
+    store: Any
+    meter: Meter
+
+
 @pytest.fixture(scope="module", params=DRIVERS, ids=lambda driver: driver.name)
-def home(
+def counted(
     request: pytest.FixtureRequest,
     servers: Servers,
     sqlite_template: Path,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Home]:
+) -> Iterator[Counted]:
     driver = request.param
     if driver.engine == "postgresql" and sys.platform != "linux":
         pytest.skip("libpq writes down what goes over the wire on Linux only")
-    with home_of(driver, servers, sqlite_template, tmp_path_factory.mktemp("costs")) as made:
-        yield made
+    folder = tmp_path_factory.mktemp("costs")
+    making = home_of(driver, servers, sqlite_template, folder)
+    with making as home, metered() as meter, home.open() as store:
+        yield Counted(home, store, meter)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_a_warm_call_costs_what_is_written_down(name: str, home: Home) -> None:
+def test_a_warm_call_costs_what_is_written_down(name: str, counted: Counted) -> None:
     operation = OPERATIONS[name]
-    inputs = operation.inputs(home.preparing, WARMING + COUNTED)
-    with metered() as meter, home.open() as store:
-        costs = [meter.cost(partial(operation.call, store, each)) for each in inputs]
-    counted = costs[-COUNTED:]
-    assert len(set(counted)) == 1, f"{name} has no steady cost: {counted}"
-    found, due = counted[0], EXPECTED[name].on(home.driver.engine)
+    inputs = operation.inputs(counted.home.preparing, WARMING + MEASURED)
+    calls = [partial(operation.call, counted.store, each) for each in inputs]
+    costs = [counted.meter.cost(call) for call in calls][-MEASURED:]
+    assert len(set(costs)) == 1, f"{name} has no steady cost: {costs}"
+    found, due = costs[0], EXPECTED[name].on(counted.home.driver.engine)
     assert found == due, complaint(name, due, found)
 
 
