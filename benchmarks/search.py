@@ -28,9 +28,9 @@ from agentstore import Store, migrations
 from agentstore.dialects.search_objects import POSTGRESQL_TRIGGER_DROPS, SQLITE_TRIGGER_DROPS
 from agentstore.ids import new_id
 from benchmarks.measuring import compare, in_turn
+from benchmarks.places import RESULTS
 from tests.servers import Server, installations
 
-RESULTS = Path(__file__).parent / "results"
 PER_SESSION = 100
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ENGLISH = (
