@@ -155,8 +155,13 @@ class _Contest:
         if line.grows is not None:
             units = (plan.rounds + 1) * often / line.grows.each(plan.sizes)
             after = [self._place.size(side.program.url) for side in sides]
-            taken = [(b - a) / units for a, b in zip(before, after, strict=True)]
-            yield self._bytes(line.grows.key, line.grows.title(plan.sizes), *taken)
+            grown = [b - a for a, b in zip(before, after, strict=True)]
+            page = self._place.page  # who takes less has filled one that was there
+            taken = [max(size, page) / units for size in grown]
+            made = self._bytes(line.grows.key, line.grows.title(plan.sizes), *taken)
+            if grown[0] < page:
+                made["note"] += f"; ours at most: all {units:,.0f} filled no page"
+            yield made
 
     def _turn(self, side: Side, line: Line) -> Turn:
         async def several(numbers: range) -> list[int]:
@@ -171,7 +176,7 @@ class _Contest:
         return turn
 
     def _bytes(self, key: str, title: str, ours: float, theirs: float) -> Row:
-        ratio = theirs / max(ours, 1)
+        ratio = theirs / ours
         taken = {"ours": ours, "theirs": theirs}
         return self._row(key, title, "bytes") | taken | _ratio(Comparison(ratio, ratio, ratio))
 

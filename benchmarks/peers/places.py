@@ -28,11 +28,13 @@ class Place:
     Attributes:
         engine: Its name.
         durability: What a commit of agentstore's waits for here.
+        page: Bytes by which a table grows.
         shared: Databases that agentstore has filled for all contests, by their names.
     """
 
     def __init__(self, folder: Path | None = None, server: Server | None = None) -> None:
         self.engine = "sqlite" if server is None else "postgresql"
+        self.page = 4096 if server is None else 8192
         self._folder, self._server = folder, server
         self._made = 0
         self.shared: dict[str, URL] = {}

@@ -11,9 +11,19 @@ from rich.table import Table
 
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 BEHIND = "behind"
-HEADINGS = ("operation", "peer", "set up", "agentstore", "peer's", "ratio", "rounds", "remarks")
-_LEFT = {"operation", "peer", "set up", "remarks"}
-_WIDTH = 190
+HEADINGS = (
+    "operation",
+    "peer",
+    "set up",
+    "ours",
+    "agentstore",
+    "peer's",
+    "ratio",
+    "rounds",
+    "remarks",
+)
+_LEFT = {"operation", "peer", "set up", "ours", "remarks"}
+_WIDTH = 200
 
 Row = dict[str, Any]
 
@@ -54,6 +64,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         row["title"],
         row["peer"],
         row["setup"],
+        row["by"],
         _figure(row["ours"], row["unit"]),
         _figure(row["theirs"], row["unit"]),
         *ahead,
