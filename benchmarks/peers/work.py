@@ -33,7 +33,7 @@ class Sizes:
     kept: int = 20
     puts: int = PUTS
     appends: int = 50
-    each: int = 6
+    each: int = 4
     reads: int = 40
     lists: int = 4
     branches: int = 4
