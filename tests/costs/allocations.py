@@ -14,9 +14,10 @@ from __future__ import annotations
 import gc
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from statistics import median
+from types import FunctionType
 from typing import Any
 
 _WARMING, _CALLS = 8, 7
@@ -64,6 +65,23 @@ def _ground_and_peak(call: Callable[[], object]) -> tuple[int, int]:
     call()
     _, peak = tracemalloc.get_traced_memory()
     return ground, peak
+
+
+def times_called(functions: Collection[FunctionType], call: Callable[[], object]) -> int:
+    """Run a call, and count how often any of these Python functions is called by it."""
+    codes = {function.__code__ for function in functions}
+    count = 0
+
+    def at_every_step(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event == "call" and frame.f_code in codes
+
+    sys.setprofile(at_every_step)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return count
 
 
 def _total(call: Callable[[], object], noise: int = 0) -> int:

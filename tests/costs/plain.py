@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -14,7 +15,7 @@ SELECT id, session_id, seq, branch, turn, role, content, tool_calls, tool_call_i
   token_count, cost, metadata, payload, external_id, status, created_at
 FROM messages WHERE session_id = ? ORDER BY seq DESC LIMIT ?"""
 COUNT = """
-UPDATE sessions SET last_seq = last_seq + 1, message_count = message_count + 1,
+UPDATE sessions SET last_seq = last_seq + ?, message_count = message_count + ?,
   total_tokens = total_tokens + ?, last_active_at = ?
 WHERE id = ? RETURNING last_seq, active_branch, turn"""
 INSERT = """
@@ -23,7 +24,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 
 class Plain:
-    """Two of the store's methods, on a driver's connection."""
+    """What two of the store's repositories do, on a driver's connection."""
 
     def __init__(self, connection: Any) -> None:
         """Write the statements as the driver takes them."""
@@ -39,18 +40,24 @@ class Plain:
         rows = self._connection.execute(self._history, (session_id, limit)).fetchall()
         return [record(row) for row in reversed(rows)]
 
-    def save(self, session_id: str, role: str, content: str, token_count: int) -> MessageRecord:
-        """Save a message."""
-        at = datetime.now(UTC)
-        written = at.isoformat()
-        counted = self._connection.execute(self._count, (token_count, written, session_id))
-        seq, branch, turn = counted.fetchone()
-        id = str(uuid4())
-        values = (id, session_id, seq, branch, turn, role, content, token_count, written)
-        self._connection.execute(self._insert, values)
+    def save(self, session_id: str, messages: Sequence[dict[str, Any]]) -> list[MessageRecord]:
+        """Save messages, none of which a user wrote."""
+        at, number = datetime.now(UTC), len(messages)
+        written, tokens = at.isoformat(), sum(each["token_count"] for each in messages)
+        cursor = self._connection.cursor()
+        cursor.execute(self._count, (number, number, tokens, written, session_id))
+        last, branch, turn = cursor.fetchone()
+        rows = []
+        for seq, each in enumerate(messages, last - number + 1):
+            place = (str(uuid4()), session_id, seq, branch, turn)
+            rows.append((*place, each["role"], each["content"], each["token_count"], written))
+        cursor.executemany(self._insert, rows)
         self._connection.commit()
-        rest = (None, None, None, "complete", at)
-        return MessageRecord(*values[:7], None, None, None, token_count, Decimal(0), *rest)
+        documents, ids = (None, None, None), (None, None)
+        return [
+            MessageRecord(*row[:7], None, *ids, row[7], Decimal(0), *documents, "complete", at)
+            for row in rows
+        ]
 
 
 def record(row: tuple[Any, ...]) -> MessageRecord:
