@@ -35,16 +35,16 @@ MORE, LESS = 1.12, 0.75
 
 EXPECTED: dict[str, dict[str, tuple[float, float | None]]] = {
     "save": {
-        "sqlite3": (3.22, 6.52),
-        "aiosqlite": (14.6, None),
-        "psycopg": (2.02, 1.95),
-        "psycopg-async": (3.33, 3.99),
+        "sqlite3": (3.4, 6.7),
+        "aiosqlite": (14.7, None),
+        "psycopg": (2.05, 2.0),
+        "psycopg-async": (3.6, 4.15),
     },
     "save_many": {
-        "sqlite3": (2.66, 6.3),
+        "sqlite3": (2.66, 6.42),
         "aiosqlite": (3.2, None),
-        "psycopg": (3.09, 5.48),
-        "psycopg-async": (3.37, 5.71),
+        "psycopg": (3.42, 6.5),
+        "psycopg-async": (3.69, 6.8),
     },
     "history": {
         "sqlite3": (1.18, 2.24),
