@@ -41,6 +41,7 @@ def main() -> None:
             **{name: _version(name) for name in ("SQLAlchemy", "psycopg", "aiosqlite", *packages)},
         },
         "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
         "rounds": arguments.rounds,
         "quick": arguments.quick,
         "data": "",

@@ -26,6 +26,7 @@ class AsyncSaver(Program):
     notes = {  # noqa: RUF012 - as declared
         "put": "stores the whole history each time",
         "put_bytes": "stores the whole history each time",
+        "latest": "keeps each state in one piece",
         "list_states": "one query; agentstore lists, then gets each",
     }
 

@@ -33,7 +33,7 @@ def head(document: dict[str, Any]) -> list[str]:
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
     lines = [
         f"{versions}; {document['cores']} cores; {document['rounds']} rounds; "
-        f"{document['seconds']:,.0f} seconds.",
+        f"{document['seconds']:,.0f} seconds; a load of {document['load']:.1f} when it began.",
         f"Data: {document['data']}.",
     ]
     if document["quick"]:

@@ -37,8 +37,11 @@ _IDS = {
 _SESSION = "INSERT INTO sessions (session_id) VALUES (?)"
 _MESSAGE = "INSERT INTO messages (session_id, role, content) VALUES (?, ?, ?)"
 _TOUCH = "UPDATE sessions SET updated_at = CURRENT_TIMESTAMP WHERE session_id = ?"
-_LAST = "SELECT content FROM messages WHERE session_id = ? ORDER BY id DESC LIMIT ?"
-_NEWEST = "SELECT session_id FROM sessions ORDER BY updated_at DESC"
+_LAST = (
+    "SELECT role, content, metadata, created_at FROM messages WHERE session_id = ? "
+    "ORDER BY id DESC LIMIT ?"
+)
+_NEWEST = "SELECT session_id, title, created_at, updated_at FROM sessions ORDER BY updated_at DESC"
 
 
 class Tutorial(Program):
@@ -49,10 +52,10 @@ class Tutorial(Program):
     notes = {  # noqa: RUF012 - as declared
         "append": "a call a message: two commits a turn; no counters, no turns",
         "burst": "threads; a call a message: two commits a turn; no counters, no turns",
-        "last": "texts only",
-        "beside": "texts only",
-        "list_all": "one page of all, ids only",
-        "list_newest": "ids only; sorts all, by a time in seconds",
+        "last": "rows of four columns",
+        "beside": "rows of four columns",
+        "list_all": "one page of all, rows of four columns",
+        "list_newest": "rows of four columns; sorts all, by a time in seconds",
         "bytes": "no ids that are unique everywhere, no turns",
         "bytes_indexed": "has no search",
     }
@@ -112,15 +115,15 @@ class Tutorial(Program):
         """Give the newest texts."""
         with self._connection() as connection:
             rows = connection.execute(self._sql(_LAST), (session_id, limit)).fetchall()
-        return [text for (text,) in reversed(rows)]
+        return [content for _, content, *_ in reversed(rows)]
 
     async def list_all(self) -> list[str]:
         """Give all sessions."""
         with self._connection() as connection:
-            return [found for (found,) in connection.execute(_NEWEST).fetchall()]
+            return [found for found, *_ in connection.execute(_NEWEST).fetchall()]
 
     async def list_newest(self, limit: int) -> list[str]:
         """Give the newest sessions."""
         with self._connection() as connection:
             rows = connection.execute(self._sql(f"{_NEWEST} LIMIT ?"), (limit,)).fetchall()
-        return [found for (found,) in rows]
+        return [found for found, *_ in rows]

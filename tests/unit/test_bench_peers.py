@@ -239,6 +239,7 @@ def document(*rows):
     return {
         "versions": {"Python": "3"},
         "cores": 2,
+        "load": 0.2,
         "rounds": 5,
         "seconds": 1234.5,
         "quick": False,
