@@ -58,13 +58,29 @@ class _Way(Generic[J]):
         self.busy += 1
         return True
 
-    def group(self) -> list[J]:
-        """Take the next group of those who wait."""
+    def come_back(self) -> list[J]:
+        """Make room, and give who sets out in one's place, if anybody waits."""
         count = min(len(self.waiting), MOST_TOGETHER)
         group = [self.waiting.popleft() for _ in range(count)]
         for job in group:
             job.state = State.RUNNING
+        if not group:
+            self.busy -= 1
         return group
+
+
+class _ThreadJob(Job):
+    """A call of a thread.
+
+    Attributes:
+        group: Whom it is to run, itself included; empty unless it has the lead.
+    """
+
+    __slots__ = ("group",)
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self.group: list[_ThreadJob] = []
 
 
 class Gatherer:
@@ -74,7 +90,7 @@ class Gatherer:
         """Gather what this runs in a unit that is one statement; it raises Trouble."""
         self._run = run
         self._lock = threading.Lock()
-        self._ways: defaultdict[type[Write], _Way[Job]] = defaultdict(_Way)
+        self._ways: defaultdict[type[Write], _Way[_ThreadJob]] = defaultdict(_Way)
 
     def run(self, call: Call) -> Any:
         """Run a call, by itself or with others.
@@ -82,7 +98,7 @@ class Gatherer:
         Raises:
             Trouble: The database failed.
         """
-        job = Job(call)
+        job = _ThreadJob(call)
         with self._lock:
             way = self._ways[call.kind]
             goes_at_once = way.enter()
@@ -100,15 +116,13 @@ class Gatherer:
             self._leave(way, job)
             raise
         if job.state is State.LEADING:
-            self._lead(way)
+            self._lead(way, job.group)
         if job.error is not None:
             raise job.error
         return self._run(call) if job.result is ALONE else job.result
 
-    def _lead(self, way: _Way[Job]) -> None:
-        """Run the next group, whose first is the caller's, and tell the others."""
-        with self._lock:
-            group = way.group()
+    def _lead(self, way: _Way[_ThreadJob], group: Sequence[_ThreadJob]) -> None:
+        """Run a group, one's own job among it, and tell the others."""
         try:
             _settle(group, self._run(_together(group)))
         except Trouble as problem:
@@ -120,22 +134,25 @@ class Gatherer:
             Job.tell(group)
             self._come_back(way)
 
-    def _come_back(self, way: _Way[Job]) -> None:
-        """Let the next group set out, or make room."""
+    def _come_back(self, way: _Way[_ThreadJob]) -> None:
+        """Let the next group set out, led by its first, or make room."""
         with self._lock:
-            if not way.waiting:
-                way.busy -= 1
+            group = way.come_back()
+            if not group:
                 return
-            leader = way.waiting[0]
-            leader.state = State.LEADING
-        leader.lead()
+            group[0].group, group[0].state = group, State.LEADING
+        group[0].lead()
 
-    def _leave(self, way: _Way[Job], job: Job) -> None:
-        """Give up a job whose thread is interrupted while it waits."""
+    def _leave(self, way: _Way[_ThreadJob], job: _ThreadJob) -> None:
+        """Give up a job whose thread is interrupted while it waits; if it leads, others do."""
         with self._lock:
             state, job.state = job.state, State.TAKEN_BACK
-            if state in (State.WAITING, State.LEADING):
+            if state is State.WAITING:
                 way.waiting.remove(job)
+            others = [other for other in job.group if other is not job]
+            for other in reversed(others):
+                other.state = State.WAITING
+                way.waiting.appendleft(other)
         if state is State.LEADING:
             self._come_back(way)
 
@@ -189,13 +206,11 @@ class AsyncGatherer:
 
     def _come_back(self, way: _Way[_TaskJob]) -> None:
         """Let the next group set out, or make room."""
-        if not way.waiting:
-            way.busy -= 1
-            return
-        # A task of its own: no one caller's cancellation may hit the others.
-        task = asyncio.create_task(self._run_group(way, way.group()))
-        self._groups.add(task)
-        task.add_done_callback(self._groups.discard)
+        if group := way.come_back():
+            # A task of its own: no one caller's cancellation may hit the others.
+            task = asyncio.create_task(self._run_group(way, group))
+            self._groups.add(task)
+            task.add_done_callback(self._groups.discard)
 
     async def _run_group(self, way: _Way[_TaskJob], group: Sequence[_TaskJob]) -> None:
         try:

@@ -6,7 +6,7 @@ means adding a method here, with the promise that both engines keep, and one bod
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Executable, FromClause, Insert, Select, Table
     from sqlalchemy.sql.base import ReadOnlyColumnCollection
     from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
+    from sqlalchemy.types import TypeEngine
 
     from agentstore.dialects.search import SearchIndex
     from agentstore.dialects.signals import TaskSignal
@@ -215,6 +216,21 @@ class EngineDialect(Protocol):
         Returns:
             The ids of the sessions that are there, and, if there are several, that nobody else
             has locked. Nothing was written to the others.
+        """
+
+    def arriving(
+        self, tables: Tables, kinds: Mapping[str, TypeEngine[Any]]
+    ) -> tuple[dict[str, ColumnElement[Any]], ColumnElement[bool]] | None:
+        """Give the columns of rows that arrive in one statement, a list of values for each column.
+
+        Args:
+            tables: The tables.
+            kinds: The columns' types, by their names, which are those of the parameters.
+                ``session_id`` is among them.
+
+        Returns:
+            The columns, and the condition that the row's session is locked by nobody; None where
+            the engine is in this process, and rows may as well arrive one by one.
         """
 
     def server_clock(self) -> ColumnElement[datetime] | None:

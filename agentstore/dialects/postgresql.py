@@ -12,7 +12,7 @@ on the session's row, so two sessions never wait for each other.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -36,10 +36,11 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.schema import CreateSchema
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
+from sqlalchemy.types import TypeEngine
 
 from agentstore import errors
 from agentstore.dialects.base import MODE, Diagnosis, Failure, Mode
-from agentstore.dialects.postgresql_append import append, next_activity
+from agentstore.dialects.postgresql_append import append, arrays, next_activity
 from agentstore.dialects.postgresql_search import PostgreSQLSearch
 from agentstore.dialects.postgresql_tasks import NotifyingTasks
 from agentstore.dialects.search import SearchIndex
@@ -295,6 +296,20 @@ class PostgreSQL(NotifyingTasks):
             .returning(count)
         )
         return int(connection.execute(query).scalar() or 0)
+
+    def arriving(
+        self, tables: Tables, kinds: Mapping[str, TypeEngine[Any]]
+    ) -> tuple[dict[str, ColumnElement[Any]], ColumnElement[bool]]:
+        """Give arrays side by side; who deletes a session, or branches it, has it locked."""
+        new, source = arrays(kinds, "new")
+        sessions = tables.sessions.c
+        free = (
+            select(sessions.id)
+            .where(sessions.id.in_(select(new["session_id"]).select_from(source)))
+            .with_for_update(key_share=True, read=True, skip_locked=True)
+            .cte("free")
+        )
+        return new, new["session_id"].in_(select(free.c.id))
 
     def append_messages(
         self,

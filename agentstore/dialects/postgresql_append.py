@@ -31,6 +31,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy import Sequence as DatabaseSequence
+from sqlalchemy.types import TypeEngine
 
 from agentstore.dialects.base import number_rows
 from agentstore.prepared import Prepared
@@ -115,7 +116,7 @@ def _append(tables: Tables, shape: _Shape) -> Select[Any]:
     columns = _message_columns(tables)
     if shape.rows:
         kinds = {f"m_{c}": messages.c[c].type for c in (*_OF_EACH, *columns)}
-        new, source = _arrays(kinds, "new")
+        new, source = arrays(kinds, "new")
         source = source.join(counted, counted.c.id == new["m_session_id"])
     else:
         new = {f"m_{c}": _given(f"m_{c}", messages.c[c].type) for c in columns}
@@ -141,7 +142,7 @@ def _append(tables: Tables, shape: _Shape) -> Select[Any]:
     for there_are, table, prefix, columns in beside:
         if there_are:
             kinds = {f"{prefix}{c}": table.c[c].type for c in columns}
-            new, source = _arrays(kinds, f"new_{table.name}")
+            new, source = arrays(kinds, f"new_{table.name}")
             source = source.join(counted, counted.c.id == new[f"{prefix}session_id"])
             values = {c: new[f"{prefix}{c}"] for c in columns}
             values["seq"] += counted.c.before_seq
@@ -182,7 +183,7 @@ def _counted_many(tables: Tables) -> CTE:
         "s_cost": sessions.c.total_cost.type,
         "s_now": sessions.c.last_active_at.type,
     }
-    given, arriving = _arrays(kinds, "given")
+    given, arriving = arrays(kinds, "given")
     locked = (
         select(sessions.c.id)
         .where(sessions.c.id.in_(select(given["s_session_id"]).select_from(arriving)))
@@ -225,7 +226,7 @@ def _given(name: str, kind: Any) -> ColumnElement[Any]:
     return cast(bindparam(name, type_=kind), kind)
 
 
-def _arrays(kinds: dict[str, Any], name: str) -> tuple[dict[str, Any], FromClause]:
+def arrays(kinds: Mapping[str, TypeEngine[Any]], name: str) -> tuple[dict[str, Any], FromClause]:
     """Give the columns of rows that travel as arrays side by side, and where they come from."""
     # JSON travels as text and is cast on arrival, because an array of json has no operators.
     arrays = [

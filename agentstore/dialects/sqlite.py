@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import sqlite3
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
+from sqlalchemy.types import TypeEngine
 
 from agentstore import errors
 from agentstore.dialects.base import MODE, Diagnosis, Failure, Mode
@@ -287,6 +288,9 @@ class SQLite(FileTasks):
                 update(users).where(users.c.id == user_id).values(quota_reserved=less)
             )
         return len(lapsed)
+
+    def arriving(self, tables: Tables, kinds: Mapping[str, TypeEngine[Any]]) -> None:
+        """Rows arrive one by one."""
 
     def append_messages(
         self,

@@ -4,36 +4,69 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Integer,
     Select,
-    bindparam,
+    Table,
     case,
     cast,
     func,
+    or_,
     select,
 )
-from sqlalchemy.sql.dml import ReturningInsert
 
 from agentstore import validation
 from agentstore.errors import AgentStoreError, InvalidInput, NotFound, WrongSession
+from agentstore.gathering import Body
 from agentstore.ids import new_id
 from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.records import Page, ToolLogRecord, ToolStats
 from agentstore.repositories.base import (
     Repository,
-    appends,
-    insert_where,
+    gathers,
     one_page,
     reads,
     window,
 )
+from agentstore.repositories.inserting import New, NewRow
 from agentstore.schema import Tables
 from agentstore.types import iso
+from agentstore.unit import Unit
+
+
+class NewLog(NewRow):
+    """A log on its way in."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def table(tables: Tables) -> Table:
+        """Say where it goes."""
+        return tables.tool_logs
+
+    @staticmethod
+    def values(tables: Tables, new: New) -> Select[Any]:
+        """Require the session, and that the message, if there is one, is one of its."""
+        sessions, messages = tables.sessions.c, tables.messages.c
+        owner = select(sessions.pk).where(sessions.id == new["session_id"]).exists()
+        message = (
+            select(messages.pk)
+            .where(messages.id == new["message_id"], messages.session_id == new["session_id"])
+            .exists()
+        )
+        return select(*new.values()).where(owner, or_(new["message_id"].is_(None), message))
+
+    def why_not(self, unit: Unit) -> AgentStoreError:
+        """Say what is missing."""
+        session_id, message_id = self.row["session_id"], self.row["message_id"]
+        sessions = unit.tables.sessions.c
+        session = select(sessions.pk).where(sessions.id == session_id)
+        if unit.connection.execute(session).first() is None or message_id is None:
+            return NotFound("session", session_id)
+        return WrongSession(session_id, message_id)
 
 
 class ToolLogs(Repository):
@@ -41,7 +74,7 @@ class ToolLogs(Repository):
 
     __slots__ = ()
 
-    @appends
+    @gathers(NewLog)
     def log(
         self,
         session_id: str,
@@ -53,7 +86,7 @@ class ToolLogs(Repository):
         success: bool = True,
         error: str | None = None,
         message_id: str | None = None,
-    ) -> ToolLogRecord:
+    ) -> Body[ToolLogRecord]:
         """Log one call of a tool; secrets are redacted by the store's policy.
 
         Args:
@@ -86,11 +119,7 @@ class ToolLogs(Repository):
             "output": validation.document("output", secrets.apply(action, output, "output")),
             "created_at": self.unit.now(),
         }
-        statement = _insert(self.tables, of_a_message=message_id is not None)
-        written = self.connection.execute(statement, row).first()
-        if written is None:
-            raise self._why_not(session_id, message_id)
-        return tool_log_record(written)
+        return tool_log_record((yield NewLog(row)))
 
     @reads
     def get(self, log_id: str) -> ToolLogRecord:
@@ -158,30 +187,6 @@ class ToolLogs(Repository):
         logs = self.tables.tool_logs
         in_window = window(logs.c.created_at, since, until)
         return tool_stats(self, [*_of(self.tables, session_id, tool), *in_window])
-
-    def _why_not(self, session_id: str, message_id: str | None) -> AgentStoreError:
-        sessions = self.tables.sessions.c
-        session = select(sessions.pk).where(sessions.id == session_id)
-        if self.connection.execute(session).first() is None or message_id is None:
-            return NotFound("session", session_id)
-        return WrongSession(session_id, message_id)
-
-
-@lru_cache(maxsize=64)
-def _insert(tables: Tables, *, of_a_message: bool) -> ReturningInsert[Any]:
-    """Insert a log if its session is there, and its message is one of that session's."""
-    sessions, messages, logs = tables.sessions.c, tables.messages.c, tables.tool_logs
-    owner = select(sessions.pk).where(sessions.id == bindparam("session_id")).exists()
-    if of_a_message:
-        owner = (
-            select(messages.pk)
-            .where(
-                messages.id == bindparam("message_id"),
-                messages.session_id == bindparam("session_id"),
-            )
-            .exists()
-        )
-    return insert_where(logs, [c.name for c in logs.columns if c.name != "pk"], owner)
 
 
 def tool_stats(

@@ -5,37 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from sqlalchemy import (
     ColumnElement,
-    bindparam,
     case,
-    cast,
     delete,
     func,
-    insert,
     null,
     or_,
     select,
 )
-from sqlalchemy.sql.dml import ReturningInsert
 
 from agentstore import validation
 from agentstore.errors import InvalidInput, NotFound, shown
+from agentstore.gathering import Body
 from agentstore.ids import new_id
 from agentstore.records import DatabaseTotals, UsageRecord, UsageSum, UserStats
 from agentstore.repositories.base import (
     Repository,
-    appends,
+    gathers,
     reads,
     reads_snapshot,
     window,
     writes,
 )
 from agentstore.repositories.tool_logs import tool_stats
-from agentstore.schema import Tables
+from agentstore.repositories.usage_rows import NewUsage, usage_record
 from agentstore.types import Nanos, from_nanos, require_utc
 
 _MAX_DAYS = 36500
@@ -121,7 +117,7 @@ class Usage(Repository):
             ),
         )
 
-    @appends
+    @gathers(NewUsage)
     def record(
         self,
         session_id: str,
@@ -136,7 +132,7 @@ class Usage(Repository):
         details: Mapping[str, Any] | None = None,
         turn: int | None = None,
         branch: int | None = None,
-    ) -> UsageRecord:
+    ) -> Body[UsageRecord]:
         """Record what requests to a model used. It is added to what the turn has used so far.
 
         Args:
@@ -157,17 +153,11 @@ class Usage(Repository):
             NotFound: There is no such session.
             InvalidInput: An amount is negative or no whole number.
         """
-        return self._record(
-            session_id,
-            _amounts(
-                input_tokens, output_tokens, total_tokens, cached_input_tokens, requests, details
-            ),
-            cached_input_tokens,
-            model,
-            cost,
-            turn,
-            branch,
+        amounts = _amounts(
+            input_tokens, output_tokens, total_tokens, cached_input_tokens, requests, details
         )
+        new = self._new(session_id, amounts, cached_input_tokens, model, cost, turn, branch)
+        return usage_record((yield new))
 
     @writes
     def replace(
@@ -200,7 +190,8 @@ class Usage(Repository):
                 used.c.turn == validation.amount("turn", turn),
             )
         )
-        return self._record(session_id, amounts, cached_input_tokens, model, cost, turn, branch)
+        new = self._new(session_id, amounts, cached_input_tokens, model, cost, turn, branch)
+        return usage_record(new.alone(self.unit))
 
     @reads
     def sum_by(
@@ -292,7 +283,7 @@ class Usage(Repository):
         # Sorted here, since the engines' collations differ.
         return tuple(sorted(sums, key=lambda found: (found.key is not None, found.key)))
 
-    def _record(
+    def _new(
         self,
         session_id: str,
         amounts: dict[str, Any],
@@ -301,7 +292,7 @@ class Usage(Repository):
         cost: Decimal | int | str | None,
         turn: int | None,
         branch: int | None,
-    ) -> UsageRecord:
+    ) -> NewUsage:
         price = self.unit.settings.prices.find(validation.optional_key("model", model))
         if cost is not None:
             amounts["cost"] = validation.cost("cost", cost)
@@ -319,25 +310,8 @@ class Usage(Repository):
             "created_at": self.unit.now(),
             **amounts,
         }
-        if model is None and cost is None:
-            row |= self._priced_by_session(session_id, amounts, cached_input_tokens)
-        written = self.connection.execute(_insert(self.tables), row).first()
-        if written is None:
-            raise NotFound("session", session_id)
-        return usage_record(written)
-
-    def _priced_by_session(
-        self, session_id: str, amounts: dict[str, Any], cached_input_tokens: int
-    ) -> dict[str, Any]:
-        """Look the session's model up, whose price is needed before the row can be written."""
-        sessions = self.tables.sessions.c
-        query = select(sessions.model).where(sessions.id == session_id)
-        model = self.connection.execute(query).scalar()
-        price = self.unit.settings.prices.find(model)
-        if price is None:
-            return {"model": model}
-        tokens = (amounts["input_tokens"], amounts["output_tokens"], cached_input_tokens)
-        return {"model": model, "cost": price.cost(*tokens)}
+        by_session = model is None and cost is None
+        return NewUsage(row, cached_input_tokens if by_session else None)
 
     @reads_snapshot
     def totals(self) -> DatabaseTotals:
@@ -394,37 +368,3 @@ def _amounts(
         "requests": validation.tokens("requests", requests),
         "details": None if details is None else validation.json_object("details", details),
     }
-
-
-@lru_cache(maxsize=64)
-def _insert(tables: Tables) -> ReturningInsert[Any]:
-    """Insert a row if its session is there; turn and branch are the session's if not given."""
-    used, sessions = tables.turn_usage, tables.sessions.c
-
-    def given(column: str) -> ColumnElement[Any]:
-        kind = used.c[column].type
-        return cast(bindparam(column, type_=kind), kind)
-
-    values = {column.name: given(column.name) for column in used.columns if column.name != "pk"}
-    values["turn"] = func.coalesce(given("turn"), sessions.turn)
-    values["branch"] = func.coalesce(given("branch"), sessions.active_branch)
-    row = select(*values.values()).where(sessions.id == given("session_id"))
-    return insert(used).from_select(list(values), row).returning(*used.c)
-
-
-def usage_record(row: Any) -> UsageRecord:
-    """Make a record of a row of ``turn_usage``."""
-    return UsageRecord(
-        id=row.id,
-        session_id=row.session_id,
-        branch=row.branch,
-        turn=row.turn,
-        model=row.model,
-        requests=row.requests,
-        input_tokens=row.input_tokens,
-        output_tokens=row.output_tokens,
-        total_tokens=row.total_tokens,
-        cost=row.cost,
-        details=row.details,
-        created_at=row.created_at,
-    )

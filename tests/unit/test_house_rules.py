@@ -33,7 +33,6 @@ LONG = {
     "repositories.checkpoints": "the contract of each method; the bodies are elsewhere",
     "repositories.messages": "appending, reading and removing share their queries",
     "repositories.sessions": "one method for each step of a session's life",
-    "repositories.usage": "records and every sum over them",
 }
 """Modules that may be longer, and why."""
 
