@@ -79,7 +79,7 @@ def draw(document: dict[str, Any], folder: Path, suffix: str = "svg") -> list[Pa
 def throughput(points: Points) -> Figure:
     """Draw messages per second over the number of callers; a panel for each engine."""
     engines = _engines(points)
-    figure, panels = plt.subplots(1, len(engines), figsize=(8.4, 3.6), sharey=True, squeeze=False)
+    figure, panels = plt.subplots(1, len(engines), figsize=(8.4, 3.6), squeeze=False)
     for engine, axes in zip(engines, panels[0], strict=True):
         own = [point for point in points if point["engine"] == engine]
         raw = own[0]["raw_per_second"]
@@ -102,7 +102,7 @@ def throughput(points: Points) -> Figure:
         axes.yaxis.set_major_formatter(FuncFormatter(_thousands))
         axes.set_title(NAMES[engine])
         axes.set_xlabel("callers at once")
-    panels[0][0].set_ylim(bottom=0)
+        axes.set_ylim(bottom=0)
     panels[0][0].set_ylabel("messages saved per second")
     _legend_below(figure, panels[0][0])
     return figure
@@ -132,6 +132,7 @@ def growth(points: Points) -> Figure:
         axes.yaxis.set_major_formatter(FuncFormatter(_plain))
         axes.yaxis.set_minor_formatter(FuncFormatter(_some))
         axes.set_title(what)
+        axes.margins(x=0.08)
         axes.set_xlabel("messages in the database")
     panels[0][0].set_ylabel("milliseconds")
     _legend_below(figure, panels[0][0])
