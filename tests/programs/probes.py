@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from agentstore import AsyncStore, Store
 from agentstore.async_runners import GreenletRunner
 from agentstore.testing import BlockingStore
 from agentstore.thread_runner import ThreadRunner
+from agentstore.writer import Writer
 
 
 def engine_of(store: Any) -> Engine:
@@ -87,3 +89,31 @@ async def spin(turns: int = 20) -> None:
     """Let the other tasks of the loop run, so often."""
     for _ in range(turns):
         await asyncio.sleep(0)
+
+
+def gatherer_of(store: Any) -> Any:
+    """Give what gathers a store's calls: a gatherer, the one writer, or None."""
+    if isinstance(store, BlockingStore):
+        store = store.store
+    if isinstance(store, Store):
+        return store._runner.writer or store._runner._gatherer
+    runner = store._unit_runner
+    return runner._job_writer if isinstance(runner, ThreadRunner) else runner._gatherer
+
+
+def waiting(store: Any) -> int:
+    """Count the calls that wait to be written together with others."""
+    gatherer = gatherer_of(store)
+    if gatherer is None:
+        return 0
+    if isinstance(gatherer, Writer):
+        return len(gatherer._queue)
+    return sum(len(way.waiting) for way in list(gatherer._ways.values()))
+
+
+def wait_until(true: Callable[[], object]) -> None:
+    """Look until something is so, for a minute."""
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.002)

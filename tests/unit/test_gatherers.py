@@ -1,0 +1,280 @@
+"""Calls that arrive together go together; whatever becomes of one, nobody is left waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar, Self
+
+import pytest
+
+from agentstore.errors import ConnectionLost, DatabaseError
+from agentstore.gatherers import MOST_ON_THEIR_WAY, AsyncGatherer, Gatherer
+from agentstore.gathering import ALONE, MOST_TOGETHER, Body, Call
+from agentstore.recovery import Trouble
+from agentstore.write_jobs import Job
+from tests.programs.probes import wait_until
+
+
+class Note:
+    """A write of a name; what goes together is kept as one group."""
+
+    groups: ClassVar[list[list[str]]]
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def alone(self, unit: Any) -> str:
+        if self.name == "bad":
+            raise ValueError("bad")
+        type(self).groups.append([self.name])
+        return self.name
+
+    @classmethod
+    def together(cls, unit: Any, writes: Sequence[Self]) -> list[Any]:
+        if any(write.name == "bad for all" for write in writes):
+            raise ValueError("bad for all")
+        done = [write for write in writes if write.name != "bad"]
+        cls.groups.append([write.name for write in done])
+        return [ALONE if write.name == "bad" else write.name for write in writes]
+
+
+class Notes:
+    def __init__(self, unit: Any) -> None:
+        self.unit = unit
+
+    def write(self, name: str) -> Body[str]:
+        written: str = yield Note(name)
+        return written.upper()
+
+
+def call(name: str) -> Call:
+    return Call(Note, Notes.write, Notes, (name,), {})
+
+
+@pytest.fixture(autouse=True)
+def _no_groups() -> None:
+    Note.groups = []
+
+
+class Gate:
+    """What a gatherer runs: each unit waits until it is let through."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.most = 0
+        self.open = threading.Event()
+        self.lock = threading.Lock()
+        self.problem: Exception | None = None
+
+    def run(self, work: Callable[[Any], Any]) -> Any:
+        with self.lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        try:
+            assert self.open.wait(60)
+            if self.problem is not None and not isinstance(work, Call):
+                raise self.problem
+            return work(None)
+        finally:
+            with self.lock:
+                self.running -= 1
+
+
+def busy(gatherer: Any) -> int:
+    return sum(way.busy for way in gatherer._ways.values())
+
+
+def queued(gatherer: Any) -> int:
+    return sum(len(way.waiting) for way in gatherer._ways.values())
+
+
+class Threads:
+    """Calls by threads, through a gate that is closed until all of them are there."""
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+        self.gatherer = Gatherer(self.gate.run)
+
+    def together(self, names: Sequence[str]) -> list[Any]:
+        with ThreadPoolExecutor(len(names)) as executor:
+            futures = []
+            for count, name in enumerate(names, start=1):
+                futures.append(executor.submit(self.gatherer.run, call(name)))
+                wait_until(lambda count=count: busy(self.gatherer) + queued(self.gatherer) == count)
+            self.gate.open.set()
+            return [future.exception() or future.result() for future in futures]
+
+
+def test_a_lone_call_goes_at_once_and_alone():
+    threads = Threads()
+    threads.gate.open.set()
+    assert [threads.gatherer.run(call(name)) for name in "abc"] == ["A", "B", "C"]
+    assert Note.groups == [["a"], ["b"], ["c"]]
+    assert busy(threads.gatherer) == 0
+
+
+def test_calls_that_wait_go_together_in_the_order_in_which_they_came():
+    threads = Threads()
+    names = [f"{n}" for n in range(MOST_ON_THEIR_WAY + 30)]
+    assert threads.together(names) == names
+    assert [names[MOST_ON_THEIR_WAY:]] == [group for group in Note.groups if len(group) > 1]
+    assert threads.gate.most == MOST_ON_THEIR_WAY
+    assert busy(threads.gatherer) == queued(threads.gatherer) == 0
+
+
+def test_no_group_is_larger_than_the_limit():
+    threads = Threads()
+    names = [f"{n}" for n in range(MOST_ON_THEIR_WAY + MOST_TOGETHER + 30)]
+    assert threads.together(names) == names
+    assert sorted(map(len, Note.groups))[-2:] == [30, MOST_TOGETHER]
+
+
+def test_what_fails_in_a_group_fails_alone():
+    threads = Threads()
+    found = threads.together(["a", "b", "c", "bad", "d"])
+    assert [str(each) for each in found] == ["A", "B", "C", "bad", "D"]
+    assert isinstance(found[3], ValueError)
+    assert busy(threads.gatherer) == 0
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [ValueError("odd"), Trouble(DatabaseError("refused"), repeatable=False, in_doubt=False)],
+    ids=["any error", "trouble"],
+)
+def test_a_group_that_fails_as_a_whole_is_run_one_by_one(problem):
+    threads = Threads()
+    threads.gate.problem = problem
+    assert threads.together(list("abcde")) == list("ABCDE")
+    assert sorted(Note.groups) == [[name] for name in "abcde"]
+
+
+def test_a_group_whose_outcome_is_in_doubt_is_not_run_again():
+    threads = Threads()
+    lost = ConnectionLost("gone", in_doubt=True)
+    threads.gate.problem = Trouble(lost, repeatable=False, in_doubt=True)
+    found = threads.together([f"{n}" for n in range(MOST_ON_THEIR_WAY + 3)])
+    doubtful = found[MOST_ON_THEIR_WAY:]
+    assert all(isinstance(each, Trouble) and each.in_doubt for each in doubtful)
+    assert len({id(each.error) for each in doubtful}) == 3
+    assert len(Note.groups) == MOST_ON_THEIR_WAY
+
+
+@pytest.mark.parametrize("victim", range(4))
+def test_a_thread_that_is_interrupted_while_it_waits_leaves_the_others_alone(monkeypatch, victim):
+    threads = Threads()
+    wait = Job.wait
+
+    def interrupted(job: Job, timeout: float | None) -> bool:
+        answer = wait(job, timeout)
+        if job.work._args == (f"{MOST_ON_THEIR_WAY + victim}",):  # type: ignore[union-attr]
+            raise KeyboardInterrupt
+        return answer
+
+    monkeypatch.setattr(Job, "wait", interrupted)
+    names = [f"{n}" for n in range(MOST_ON_THEIR_WAY + 4)]
+    found = threads.together(names)
+    assert isinstance(found.pop(MOST_ON_THEIR_WAY + victim), KeyboardInterrupt)
+    names.pop(MOST_ON_THEIR_WAY + victim)
+    assert found == names
+    assert busy(threads.gatherer) == queued(threads.gatherer) == 0
+
+
+# --- Tasks ---------------------------------------------------------------------------------------
+
+
+class Tasks:
+    """Calls by tasks; so many units are let through as are told."""
+
+    def __init__(self) -> None:
+        self.places = asyncio.Semaphore(0)
+        self.gatherer = AsyncGatherer(self.run)
+
+    def let_through(self, count: int = 1_000) -> None:
+        for _ in range(count):
+            self.places.release()
+
+    async def run(self, work: Callable[[Any], Any]) -> Any:
+        await self.places.acquire()
+        return work(None)
+
+    async def start(self, names: Sequence[str]) -> list[asyncio.Task[Any]]:
+        tasks = [asyncio.create_task(self.gatherer.run(call(name))) for name in names]
+        await asyncio.sleep(0)
+        return tasks
+
+
+def test_tasks_that_wait_go_together():
+    async def main() -> None:
+        tasks = Tasks()
+        names = [f"{n}" for n in range(MOST_ON_THEIR_WAY + 30)]
+        running = await tasks.start(names)
+        tasks.let_through()
+        assert await asyncio.gather(*running) == names
+        assert [g for g in Note.groups if len(g) > 1] == [names[MOST_ON_THEIR_WAY:]]
+        assert busy(tasks.gatherer) == 0
+
+    asyncio.run(main())
+
+
+def test_a_task_that_is_cancelled_while_it_waits_writes_nothing():
+    async def main() -> None:
+        tasks = Tasks()
+        running = await tasks.start([f"{n}" for n in range(MOST_ON_THEIR_WAY + 3)])
+        running[MOST_ON_THEIR_WAY].cancel()
+        await asyncio.sleep(0)
+        tasks.let_through()
+        await asyncio.gather(*running, return_exceptions=True)
+        written = {name for group in Note.groups for name in group}
+        assert written == {f"{n}" for n in range(MOST_ON_THEIR_WAY + 3)} - {f"{MOST_ON_THEIR_WAY}"}
+        assert running[MOST_ON_THEIR_WAY].cancelled()
+        assert busy(tasks.gatherer) == 0
+
+    asyncio.run(main())
+
+
+def test_a_task_whose_group_has_set_out_settles_before_it_is_cancelled():
+    async def main() -> None:
+        tasks = Tasks()
+        running = await tasks.start([f"{n}" for n in range(MOST_ON_THEIR_WAY + 3)])
+        tasks.let_through(1)
+        await running[0]
+        assert queued(tasks.gatherer) == 0
+        for _ in range(5):
+            running[-1].cancel()
+            await asyncio.sleep(0)
+        assert not running[-1].done()
+        tasks.let_through()
+        results = await asyncio.gather(*running, return_exceptions=True)
+        assert isinstance(results[-1], asyncio.CancelledError)
+        assert results[-2] == f"{MOST_ON_THEIR_WAY + 1}"
+        assert f"{MOST_ON_THEIR_WAY + 2}" in Note.groups[-1]
+        assert busy(tasks.gatherer) == 0
+
+    asyncio.run(main())
+
+
+def test_tasks_that_come_go_and_fail_at_random_leave_nobody_behind():
+    async def main() -> None:
+        rng = random.Random(7)  # noqa: S311 - which tasks to cancel, and when
+        tasks = Tasks()
+        tasks.let_through()
+        running: list[asyncio.Task[Any]] = []
+        for n in range(500):
+            name = rng.choice(["bad", "bad for all", f"{n}", f"{n}", f"{n}"])
+            running.append(asyncio.create_task(tasks.gatherer.run(call(name))))
+            for _ in range(rng.randint(0, 2)):
+                await asyncio.sleep(0)
+            if rng.random() < 0.2:
+                rng.choice(running).cancel()
+        results = await asyncio.gather(*running, return_exceptions=True)
+        written = [name for group in Note.groups for name in group]
+        assert len(written) == len(set(written) - {"bad for all"}) + written.count("bad for all")
+        assert {r for r in results if isinstance(r, str) and r.isdigit()} <= set(written)
+        assert busy(tasks.gatherer) == queued(tasks.gatherer) == 0
+
+    asyncio.run(main())
