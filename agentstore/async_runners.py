@@ -23,10 +23,10 @@ from typing import Any, Protocol, TypeVar, cast
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from agentstore.async_gatherer import AsyncGatherer
 from agentstore.dialects import EngineDialect
 from agentstore.dialects.base import Mode
 from agentstore.errors import TransactionMisuse
-from agentstore.gatherers import AsyncGatherer
 from agentstore.gathering import Call
 from agentstore.recovery import HANDLED, Trouble, cause_of, trouble
 from agentstore.runners import READING, JoinRunner, UnitRunner, is_new, joined, migrate

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
 
 from sqlalchemy import URL, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from agentstore.dialects import EngineDialect, dialect_for
 from agentstore.errors import InvalidInput, UnsupportedUrl
 from agentstore.settings import Settings, default_url
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 
 def parse_url(url: str | URL | None) -> URL:
@@ -56,6 +59,8 @@ def open_engine(url: URL, settings: Settings) -> Engine:
 
 def open_async_engine(url: URL, settings: Settings) -> AsyncEngine:
     """Make an asynchronous engine, connection events installed; see ``open_engine``."""
+    from sqlalchemy.ext.asyncio import create_async_engine  # which a synchronous store never loads
+
     dialect = dialect_for(url)
     if not settings.create:
         dialect.require_existing(url)
@@ -87,14 +92,12 @@ def adopt_engine(
         UnsupportedUrl: It is of an engine, or has a driver, that is not supported.
         InvalidInput: It is for the other kind of store.
     """
-    if isinstance(engine, AsyncEngine) is not asynchronous or engine.dialect.is_async is not (
-        asynchronous
-    ):
+    sync_engine = cast("Engine", getattr(engine, "sync_engine", engine))
+    if {sync_engine is not engine, engine.dialect.is_async} != {asynchronous}:
         maker, store = (
             ("create_async_engine", "Store") if asynchronous else ("create_engine", "AsyncStore")
         )
         raise InvalidInput(f"This store needs an engine made by {maker}(); {store} takes this one.")
-    sync_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
     dialect = dialect_for(sync_engine.url)
     dialect.url(sync_engine.url, asynchronous=asynchronous)
     dialect.install(sync_engine, settings, adopted=True)

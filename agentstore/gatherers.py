@@ -1,4 +1,4 @@
-"""Who gathers the writes of an engine that takes many writers, for threads and for coroutines.
+"""Who gathers the writes of an engine that takes many writers; here for threads.
 
 A call that finds few others on their way goes at once, by itself. While as many are on their way as
 help, further ones wait, and go together as soon as one has come back: in one statement, and with
@@ -13,13 +13,10 @@ because the connection broke, it is in doubt for each of them.
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import threading
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
-from contextvars import copy_context
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from agentstore import errors
@@ -42,7 +39,7 @@ _OF_ALL = (
 J = TypeVar("J", bound=Job)
 
 
-class _Way(Generic[J]):
+class Way(Generic[J]):
     """Where calls of one kind go: how many are on it, and who waits."""
 
     __slots__ = ("busy", "waiting")
@@ -90,7 +87,7 @@ class Gatherer:
         """Gather what this runs in a unit that is one statement; it raises Trouble."""
         self._run = run
         self._lock = threading.Lock()
-        self._ways: defaultdict[type[Write], _Way[_ThreadJob]] = defaultdict(_Way)
+        self._ways: defaultdict[type[Write], Way[_ThreadJob]] = defaultdict(Way)
 
     def run(self, call: Call) -> Any:
         """Run a call, by itself or with others.
@@ -121,20 +118,20 @@ class Gatherer:
             raise job.error
         return self._run(call) if job.result is ALONE else job.result
 
-    def _lead(self, way: _Way[_ThreadJob], group: Sequence[_ThreadJob]) -> None:
+    def _lead(self, way: Way[_ThreadJob], group: Sequence[_ThreadJob]) -> None:
         """Run a group, one's own job among it, and tell the others."""
         try:
-            _settle(group, self._run(_together(group)))
+            settle(group, self._run(together(group)))
         except Trouble as problem:
-            _fail(group, problem)
+            fail(group, problem)
         except Exception:  # noqa: BLE001 - by itself the one that is wrong raises it again
-            _settle(group, [ALONE] * len(group))
+            settle(group, [ALONE] * len(group))
         finally:
-            _abandon(group)
+            abandon(group)
             Job.tell(group)
             self._come_back(way)
 
-    def _come_back(self, way: _Way[_ThreadJob]) -> None:
+    def _come_back(self, way: Way[_ThreadJob]) -> None:
         """Let the next group set out, led by its first, or make room."""
         with self._lock:
             group = way.come_back()
@@ -143,7 +140,7 @@ class Gatherer:
             group[0].group, group[0].state = group, State.LEADING
         group[0].lead()
 
-    def _leave(self, way: _Way[_ThreadJob], job: _ThreadJob) -> None:
+    def _leave(self, way: Way[_ThreadJob], job: _ThreadJob) -> None:
         """Give up a job whose thread is interrupted while it waits; if it leads, others do."""
         with self._lock:
             state, job.state = job.state, State.TAKEN_BACK
@@ -157,90 +154,23 @@ class Gatherer:
             self._come_back(way)
 
 
-class _TaskJob(Job):
-    """A call of a task."""
-
-    __slots__ = ("heard",)
-
-    def __init__(self, call: Call) -> None:
-        super().__init__(call)
-        self._context = copy_context()
-        self.heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-
-class AsyncGatherer:
-    """Gathers the calls of the tasks of one event loop."""
-
-    def __init__(self, run: Callable[[Callable[[Unit], Any]], Awaitable[Any]]) -> None:
-        """Gather what this runs in a unit that is one statement; it raises Trouble."""
-        self._run = run
-        self._ways: defaultdict[type[Write], _Way[_TaskJob]] = defaultdict(_Way)
-        self._groups: set[asyncio.Task[None]] = set()
-
-    async def run(self, call: Call) -> Any:
-        """Run a call, by itself or with others; see ``Gatherer``.
-
-        Cancelled while it waits, it writes nothing. Once its group has set out, it settles first.
-        """
-        way = self._ways[call.kind]
-        if way.enter():
-            try:
-                return await self._run(call)
-            finally:
-                self._come_back(way)
-        job = _TaskJob(call)
-        way.waiting.append(job)
-        try:
-            await asyncio.shield(job.heard)
-        except asyncio.CancelledError:
-            if job.state is State.WAITING:
-                way.waiting.remove(job)
-            else:
-                while not job.heard.done():
-                    with suppress(asyncio.CancelledError):
-                        await asyncio.wait([job.heard])
-            raise
-        if job.error is not None:
-            raise job.error
-        return await self._run(call) if job.result is ALONE else job.result
-
-    def _come_back(self, way: _Way[_TaskJob]) -> None:
-        """Let the next group set out, or make room."""
-        if group := way.come_back():
-            # A task of its own: no one caller's cancellation may hit the others.
-            task = asyncio.create_task(self._run_group(way, group))
-            self._groups.add(task)
-            task.add_done_callback(self._groups.discard)
-
-    async def _run_group(self, way: _Way[_TaskJob], group: Sequence[_TaskJob]) -> None:
-        try:
-            _settle(group, await self._run(_together(group)))
-        except Trouble as problem:
-            _fail(group, problem)
-        except Exception:  # noqa: BLE001 - by itself the one that is wrong raises it again
-            _settle(group, [ALONE] * len(group))
-        finally:
-            _abandon(group)
-            for job in group:
-                job.heard.set_result(None)
-            self._come_back(way)
-
-
-def _together(group: Sequence[Job]) -> Callable[[Unit], list[Any]]:
+def together(group: Sequence[Job]) -> Callable[[Unit], list[Any]]:
+    """Make a unit's work of a group."""
     kind = group[0].kind
     assert kind is not None, "only such calls are gathered"
     return lambda unit: run_together(unit, kind, [job.start for job in group])
 
 
-def _settle(group: Sequence[Job], outcomes: Sequence[Any]) -> None:
+def settle(group: Sequence[Job], outcomes: Sequence[Any]) -> None:
+    """Give each of a group its outcome."""
     for job, outcome in zip(group, outcomes, strict=True):
         job.result, job.state = outcome, State.DONE
 
 
-def _fail(group: Sequence[Job], problem: Trouble) -> None:
+def fail(group: Sequence[Job], problem: Trouble) -> None:
     """Say what a group's failure means for each of its calls."""
     if not (problem.in_doubt or isinstance(problem.error, _OF_ALL)):
-        _settle(group, [ALONE] * len(group))
+        settle(group, [ALONE] * len(group))
         return
     for job in group:
         own = Trouble(
@@ -250,7 +180,7 @@ def _fail(group: Sequence[Job], problem: Trouble) -> None:
         job.error, job.state = own, State.DONE
 
 
-def _abandon(group: Sequence[Job]) -> None:
+def abandon(group: Sequence[Job]) -> None:
     """Give an outcome to those who have none, because who ran them was interrupted."""
     for job in group:
         if job.state is not State.DONE:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from sqlalchemy import URL
 
 from agentstore.dialects.base import EngineDialect
-from agentstore.dialects.postgresql import PostgreSQL
-from agentstore.dialects.sqlite import SQLite
 from agentstore.errors import UnsupportedUrl
 
 __all__ = ["EngineDialect", "dialect_for"]
-
-_DIALECTS: dict[str, EngineDialect] = {"sqlite": SQLite(), "postgresql": PostgreSQL()}
 
 
 def dialect_for(url: URL) -> EngineDialect:
@@ -20,7 +18,18 @@ def dialect_for(url: URL) -> EngineDialect:
     Raises:
         UnsupportedUrl: The URL is of another engine.
     """
-    name = url.get_backend_name()
-    if name not in _DIALECTS:
-        raise UnsupportedUrl(f"The engine {name!r} is not supported")
-    return _DIALECTS[name]
+    return _dialect(url.get_backend_name())
+
+
+@cache
+def _dialect(name: str) -> EngineDialect:
+    # Imported when its first URL comes: who stays with one engine need not load the other.
+    if name == "sqlite":
+        from agentstore.dialects.sqlite import SQLite
+
+        return SQLite()
+    if name == "postgresql":
+        from agentstore.dialects.postgresql import PostgreSQL
+
+        return PostgreSQL()
+    raise UnsupportedUrl(f"The engine {name!r} is not supported")

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Executable, FromClause, Insert, Select, Table
+    from sqlalchemy.ext.asyncio import AsyncEngine
     from sqlalchemy.sql.base import ReadOnlyColumnCollection
     from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
     from sqlalchemy.types import TypeEngine

@@ -7,6 +7,7 @@ another repository's body, or in a transaction, it joins the one that is open.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import wraps
@@ -124,6 +125,10 @@ class _Gathered(Operation):
     ) -> None:
         super().__init__(body, Mode.STATEMENT, takes_several)
         self._kind = kind
+        # What it returns is the method's, whatever the body is.
+        signature = inspect.signature(body)
+        returned = str(signature.return_annotation).removeprefix("Body[").removesuffix("]")
+        body.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
 
     def work(self, repository: type[Repository], args: Any, kwargs: Any) -> Callable[[Unit], Any]:
         return Call(self._kind, self.body, repository, args, kwargs)

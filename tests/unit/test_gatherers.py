@@ -11,8 +11,9 @@ from typing import Any, ClassVar, Self
 
 import pytest
 
+from agentstore.async_gatherer import AsyncGatherer
 from agentstore.errors import ConnectionLost, DatabaseError
-from agentstore.gatherers import MOST_ON_THEIR_WAY, AsyncGatherer, Gatherer
+from agentstore.gatherers import MOST_ON_THEIR_WAY, Gatherer
 from agentstore.gathering import ALONE, MOST_TOGETHER, Body, Call
 from agentstore.recovery import Trouble
 from agentstore.write_jobs import Job
