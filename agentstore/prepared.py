@@ -13,14 +13,12 @@ Errors are those of SQLAlchemy either way.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Dialect, Executable, Select
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from agentstore.encoding import decode_texts
-from agentstore.types import SafeText
+from agentstore.types import Column, binder, column_reader
 
 Parameters = Mapping[str, Any]
 
@@ -122,7 +120,7 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
     plan: list[tuple[str | None, Any, Callable[[Any], Any] | None]] = []
     for name in names:
         bind = compiled.binds[name]
-        process = bind.type.dialect_impl(dialect).bind_processor(dialect)
+        process = binder(bind.type, dialect)
         if bind.required:
             plan.append((name, None, process))
         else:
@@ -146,23 +144,8 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
     return lambda parameters: dict(zip(names, values(parameters), strict=True))
 
 
-Column = Sequence[Any]
-"""The values of one column, in the order of the rows."""
-
-
 def _readers(statement: Any, dialect: Dialect) -> list[tuple[int, Callable[[Column], Column]]]:
     """Give what reads the values of those columns that are not as the driver gives them."""
     columns = statement.selected_columns if isinstance(statement, Select) else ()
-    readers: list[tuple[int, Callable[[Column], Column]]] = []
-    for position, column in enumerate(columns):
-        if isinstance(column.type, SafeText):
-            readers.append((position, decode_texts))
-            continue
-        read = column.type.dialect_impl(dialect).result_processor(dialect, None)
-        if read is not None:
-            readers.append((position, partial(_each, read)))
-    return readers
-
-
-def _each(read: Callable[[Any], Any], column: Column) -> Column:
-    return [None if value is None else read(value) for value in column]
+    found = enumerate(column_reader(column.type, dialect) for column in columns)
+    return [(position, read) for position, read in found if read is not None]

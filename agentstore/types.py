@@ -17,8 +17,10 @@ that no driver's own JSON decoding comes between; see ``agentstore.encoding`` fo
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow, Underflow
+from functools import partial
 from typing import Any
 
 from sqlalchemy import (
@@ -33,7 +35,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
-from agentstore.encoding import decode_text, dump_json, encode_text, load_json
+from agentstore.encoding import decode_text, decode_texts, dump_json, encode_text, load_json
 from agentstore.errors import InvalidInput, NaiveDatetime, shown
 
 _MOST_MONEY = Decimal("9223372036.854775807")
@@ -54,6 +56,8 @@ def require_utc(name: str, value: datetime) -> datetime:
         NaiveDatetime: The datetime has no time zone.
         InvalidInput: It is not a datetime at all.
     """
+    if type(value) is datetime and value.tzinfo is UTC:
+        return value
     if not isinstance(value, datetime):
         raise InvalidInput(f"{name} must be an aware datetime, not {type(value).__name__}.")
     if value.tzinfo is None or value.utcoffset() is None:
@@ -71,6 +75,8 @@ def to_nanos(name: str, amount: Decimal | int | str) -> int:
         InvalidInput: The amount is a float, negative, not finite, finer than a billionth, or
             more than fits.
     """
+    if type(amount) is Decimal and not amount:
+        return 0  # most messages cost nothing that is known
     if isinstance(amount, bool | float) or not isinstance(amount, Decimal | int | str):
         raise InvalidInput(
             f"{name} must be a Decimal, an int or a str such as '0.0021', "
@@ -209,3 +215,54 @@ class Nanos(TypeDecorator[Decimal]):
     def process_result_value(self, value: Any | None, dialect: Dialect) -> Decimal | None:
         """Read billionths as a Decimal."""
         return None if value is None else from_nanos(int(value))
+
+
+# --- Whole columns, for statements that go past SQLAlchemy's execution ---------------------------
+
+Column = Sequence[Any]
+"""The values of one column, in the order of the rows."""
+
+_NOTHING = Decimal(0)
+
+
+def binder(kind: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
+    """Give what turns a value that is not None into the driver's; None if nothing has to."""
+    if isinstance(kind, SafeText):
+        return partial(_text_in, kind, dialect)
+    if isinstance(kind, Json):
+        return _document_in
+    return kind.dialect_impl(dialect).bind_processor(dialect)
+
+
+def column_reader(kind: TypeEngine[Any], dialect: Dialect) -> Callable[[Column], Column] | None:
+    """Give what reads the values of a column; None if they are as the driver gives them."""
+    if isinstance(kind, SafeText):
+        return decode_texts
+    if isinstance(kind, Nanos):
+        return _money_out
+    if isinstance(kind, UtcDateTime) and dialect.name != "postgresql":
+        return _instants_out
+    read = kind.dialect_impl(dialect).result_processor(dialect, None)
+    return None if read is None else partial(_each, read)
+
+
+def _text_in(kind: SafeText, dialect: Dialect, value: Any) -> Any:
+    if type(value) is str and value.isascii() and "\x00" not in value:
+        return value
+    return kind.process_bind_param(value, dialect)
+
+
+def _document_in(value: Any) -> str:
+    return value if type(value) is Document else dump_json(value)
+
+
+def _money_out(column: Column) -> Column:
+    return [_NOTHING if n == 0 else None if n is None else from_nanos(int(n)) for n in column]
+
+
+def _instants_out(column: Column) -> Column:
+    return [None if text is None else datetime.fromisoformat(text) for text in column]
+
+
+def _each(read: Callable[[Any], Any], column: Column) -> Column:
+    return [None if value is None else read(value) for value in column]
