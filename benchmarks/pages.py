@@ -36,11 +36,20 @@ def written(page: str, document: dict[str, Any]) -> str:
     Raises:
         ValueError: The page has not the comments, each once and in their order.
     """
-    before, begun, rest = page.partition(BEGIN)
-    _, ended, after = rest.partition(END)
-    if not begun or not ended or BEGIN in rest or END in after:
-        raise ValueError(f"the page must have {BEGIN} and {END} once")
-    return f"{before}{BEGIN}\n{_circumstances(document)}\n\n{table(document)}\n{END}{after}"
+    return put(page, BEGIN, END, f"{_circumstances(document)}\n\n{table(document)}")
+
+
+def put(page: str, begin: str, end: str, text: str) -> str:
+    """Give a page with a text between two comments.
+
+    Raises:
+        ValueError: The page has not the comments, each once and in their order.
+    """
+    before, begun, rest = page.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not begun or not ended or begin in rest or end in before + after:
+        raise ValueError(f"the page must have {begin} and then {end}, once each")
+    return f"{before}{begin}\n{text}\n{end}{after}"
 
 
 def _circumstances(document: dict[str, Any]) -> str:

@@ -9,6 +9,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.pages import put
+
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 BEHIND = "behind"
 HEADINGS = (
@@ -154,8 +156,5 @@ def write_into(page: Path, document: dict[str, Any]) -> None:
         ValueError: The page does not have both marks, once each and in order.
     """
     text = page.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end or BEGIN in rest or END in before + after:
-        raise ValueError(f"{page.name} must have {BEGIN} and then {END}, once each")
-    page.write_text(f"{before}{BEGIN}\n\n{markdown(document)}\n\n{END}{after}", encoding="utf-8")
+    written = put(text, BEGIN, END, f"\n{markdown(document)}\n")
+    page.write_text(written, encoding="utf-8")
