@@ -3,7 +3,8 @@
 SQLAlchemy looks a statement up anew at each execution, by a key that it makes of the whole
 statement, and wraps each value of a result. Here its compiler, types and connection are used as
 ever, but the text and the order of the parameters are kept, and rows come as the driver gives
-them. What such a statement cannot have: lists to expand, ``execution_options`` of its own.
+them. What such a statement cannot have: lists to expand, ``execution_options`` of its own. Only
+whole numbers can be ``literal_execute``, which are written into the text at each execution.
 
 They go to the driver's own cursor, past SQLAlchemy's execution, whenever nobody could tell: whoever
 listens to ``before_cursor_execute`` or ``after_cursor_execute``, as tracers do, hears them all.
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, Executable, Select
+from sqlalchemy import Connection, Dialect, Executable
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from agentstore.types import Column, binder, column_reader
@@ -26,7 +27,7 @@ Parameters = Mapping[str, Any]
 class Prepared:
     """A statement as one dialect's driver takes it."""
 
-    __slots__ = ("_bind", "_read", "_sql")
+    __slots__ = ("_bind", "_literals", "_read", "_sql")
 
     def __init__(
         self, statement: Executable, dialect: Dialect, columns: Sequence[str] | None = None
@@ -35,12 +36,16 @@ class Prepared:
         compiled = statement.compile(dialect=dialect, column_keys=columns)  # type: ignore[attr-defined]
         assert isinstance(compiled, SQLCompiler)
         self._sql = str(compiled)
+        self._literals = _literals(compiled)
         self._bind = _binder(compiled, dialect)
         self._read = _readers(statement, dialect)
 
     def rows(self, connection: Connection, parameters: Parameters) -> list[Any]:
         """Run it; give the rows, whose values are the driver's own."""
-        return run_sql(connection, self._sql, self._bind(parameters), fetch=True)
+        sql = self._sql
+        for name, place in self._literals.items():
+            sql = sql.replace(place, str(int(parameters[name])))
+        return run_sql(connection, sql, self._bind(parameters), fetch=True)
 
     def fetch(self, connection: Connection, parameters: Parameters) -> list[tuple[Any, ...]]:
         """Run it; give the rows, their values as the columns' types say."""
@@ -54,7 +59,8 @@ class Prepared:
         return list(zip(*columns, strict=True))
 
     def execute_many(self, connection: Connection, parameters: Sequence[Parameters]) -> None:
-        """Run it for each; there is no result."""
+        """Run it for each; there is no result, and nothing is ``literal_execute``."""
+        assert not self._literals
         if len(parameters) == 1:
             run_sql(connection, self._sql, self._bind(parameters[0]))
         else:
@@ -116,7 +122,9 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
     None is NULL, whatever the type.
     """
     order = compiled.positiontup
-    names = list(dict.fromkeys(compiled.bind_names.values())) if order is None else order
+    written = _literals(compiled)
+    given = dict.fromkeys(compiled.bind_names.values()) if order is None else order
+    names = [name for name in given if name not in written]
     plan: list[tuple[str | None, Any, Callable[[Any], Any] | None]] = []
     for name in names:
         bind = compiled.binds[name]
@@ -144,8 +152,14 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
     return lambda parameters: dict(zip(names, values(parameters), strict=True))
 
 
+def _literals(compiled: SQLCompiler) -> dict[str, str]:
+    """Give, by their names, the places in the text where numbers are to be written."""
+    names = [compiled.bind_names[bind] for bind in compiled.literal_execute_params]
+    return {name: f"__[POSTCOMPILE_{name}]" for name in names}
+
+
 def _readers(statement: Any, dialect: Dialect) -> list[tuple[int, Callable[[Column], Column]]]:
     """Give what reads the values of those columns that are not as the driver gives them."""
-    columns = statement.selected_columns if isinstance(statement, Select) else ()
+    columns = getattr(statement, "exported_columns", ())  # what it selects, or returns
     found = enumerate(column_reader(column.type, dialect) for column in columns)
     return [(position, read) for position, read in found if read is not None]

@@ -32,7 +32,7 @@ from agentstore.repositories.task_arguments import (
     records,
     seconds,
 )
-from agentstore.repositories.task_rows import RUNNING, TaskRows, task_record
+from agentstore.repositories.task_rows import RUNNING, TaskRows, make_task_record, task_record
 from agentstore.repositories.task_statements import (
     changed,
     claim_statement,
@@ -40,6 +40,9 @@ from agentstore.repositories.task_statements import (
     due_statement,
     failed_attempt,
     heartbeat_statement,
+    held_parameters,
+    held_statement,
+    in_order_of_claims,
     settle_statement,
 )
 
@@ -90,10 +93,15 @@ class TaskQueue(TaskRows):
             **self._until(lease),
         }
         statement = claim_statement(
-            self.tables, self.unit.dialect, self._clock(), len(named), kinds=wanted is not None
+            self.tables,
+            self.unit.dialect,
+            self._clock(),
+            self.connection.dialect,
+            len(named),
+            len(wanted or ()),
         )
-        rows = self.connection.execute(statement, parameters).all()
-        return tuple(map(task_record, sorted(rows, key=lambda row: (-row.priority, row.pk))))
+        rows = statement.fetch(self.connection, parameters)
+        return tuple([make_task_record(*row[1:]) for row in sorted(rows, key=in_order_of_claims)])
 
     @appends
     def heartbeat(self, task_id: str, *, fence: int, lease: float = DEFAULT_LEASE) -> TaskRecord:
@@ -148,7 +156,7 @@ class TaskQueue(TaskRows):
         parameters = _asked(named, wanted)
         if clock is None:
             parameters["now"] = self.unit.now()
-        statement = due_statement(self.tables, clock, len(named), kinds=wanted is not None)
+        statement = due_statement(self.tables, clock, len(named), len(wanted or ()))
         row = self.connection.execute(statement, parameters).first()
         return None if row is None else max(0.0, (row.run_at - row.now).total_seconds())
 
@@ -192,9 +200,9 @@ class TaskQueue(TaskRows):
             task.id: validation.document(f"done[{n}]", result)
             for n, (task, result) in enumerate(given)
         }
-        rows, now = self._held({task.id: task.fence for task, _ in given})
-        changes = [completed(row, now, results[row.id]) for row in rows]
-        return self._write(rows, changes, [task.id for task, _ in given])
+        held, now = self._held({task.id: task.fence for task, _ in given})
+        ends = [(row, task, completed(now, results[task.id])) for row, task in held]
+        return self._write(ends, [task.id for task, _ in given])
 
     @writes
     def fail_many(
@@ -217,11 +225,12 @@ class TaskQueue(TaskRows):
         given = pairs("failed", failed)
         errors = {task.id: self._error(error) for task, error in given}
         again = validation.flag("retry", retry)
-        rows, now = self._held({task.id: task.fence for task, _ in given})
-        changes = [
-            failed_attempt(row, now, errors[row.id], backoff if again else None) for row in rows
+        held, now = self._held({task.id: task.fence for task, _ in given})
+        pause = backoff if again else None
+        ends = [
+            (row, task, failed_attempt(task, now, errors[task.id], pause)) for row, task in held
         ]
-        return self._write(rows, changes, [task.id for task, _ in given])
+        return self._write(ends, [task.id for task, _ in given])
 
     @writes
     def rescue(
@@ -251,8 +260,9 @@ class TaskQueue(TaskRows):
         if not rows:
             return ()
         now = rows[0].now.astimezone(UTC)
-        changes = [failed_attempt(row, now, _ABANDONED, backoff) for row in rows]
-        return self._write(rows, changes, [row.id for row in rows]).settled
+        overdue = [(row.pk, task_record(row)) for row in rows]
+        ends = [(pk, task, failed_attempt(task, now, _ABANDONED, backoff)) for pk, task in overdue]
+        return self._write(ends, [task.id for _, task in overdue]).settled
 
     @appends
     def requeue(
@@ -299,11 +309,12 @@ class TaskQueue(TaskRows):
     ) -> TaskRecord:
         """Settle a failed attempt of the holder's."""
         again, cleaned = validation.flag("retry", retry), self._error(error)
-        rows, now = self._held({task_id: validation.amount("fence", fence)})
-        if not rows:
+        held, now = self._held({task_id: validation.amount("fence", fence)})
+        if not held:
             raise self._why_not(task_id, "failed", fence)
-        changes = [failed_attempt(rows[0], now, cleaned, backoff if again else None)]
-        return self._write(rows, changes, [task_id]).settled[0]
+        row, task = held[0]
+        change = failed_attempt(task, now, cleaned, backoff if again else None)
+        return self._write([(row, task, change)], [task_id]).settled[0]
 
     def _clock(self) -> EngineDialect | None:
         """Give whose clock counts, for statements that are built once: the server's, or None."""
@@ -326,32 +337,35 @@ class TaskQueue(TaskRows):
         rows = self.connection.execute(statement, {"ids": ids, "held": held, **ending})
         return [task_record(row) for row in rows]
 
-    def _held(self, fences: dict[str, int]) -> tuple[list[Any], datetime]:
-        """Lock those tasks that are held with these fences; give their rows, and the time.
+    def _held(self, fences: dict[str, int]) -> tuple[list[tuple[int, TaskRecord]], datetime]:
+        """Lock those tasks that are held with these fences; give them, their ``pk``, and the time.
 
         In the order of their creation, as heartbeats do, so that the two never wait crosswise.
         """
-        tasks = self.tables.tasks
-        rows: list[Any] = []
+        clock, driver = self._clock(), self.connection.dialect
+        held: list[tuple[int, TaskRecord]] = []
+        now = None
         for ids in chunks(sorted(fences)):
-            query = (
-                select(*tasks.c, self._now().label("now"))
-                .where(tasks.c.id.in_(ids), tasks.c.status == RUNNING)
-                .order_by(tasks.c.pk)
-                .with_for_update()
-            )
-            rows += [r for r in self.connection.execute(query) if r.fence == fences[r.id]]
-        return rows, rows[0].now.astimezone(UTC) if rows else self.unit.now()
+            parameters = held_parameters(ids)
+            statement = held_statement(self.tables, clock, driver, len(parameters))
+            for row, *fields in statement.fetch(self.connection, parameters):
+                if clock is not None:
+                    found = fields.pop().astimezone(UTC)
+                    now = now or found
+                task = make_task_record(*fields)
+                if task.fence == fences[task.id]:
+                    held.append((row, task))
+        return held, now or self.unit.now()
 
     def _write(
-        self, rows: Sequence[Any], changes: list[dict[str, Any]], asked: list[str]
+        self, ends: Sequence[tuple[int, TaskRecord, dict[str, Any]]], asked: list[str]
     ) -> TaskBatch:
-        """Write what was decided about locked rows, and tell the workers."""
-        if not rows:
+        """Write what was decided about locked tasks, each with its ``pk``, and tell the workers."""
+        if not ends:
             return _batch({}, asked)
-        parameters = [{"row": row.pk, **change} for row, change in zip(rows, changes, strict=True)]
-        self.connection.execute(settle_statement(self.tables), parameters)
-        settled = {row.id: changed(row, change) for row, change in zip(rows, changes, strict=True)}
+        statement = settle_statement(self.tables, self.connection.dialect, tuple(ends[0][2]))
+        statement.execute_many(self.connection, [{"row": pk, **change} for pk, _, change in ends])
+        settled = {task.id: changed(task, change) for _, task, change in ends}
         told = {task.queue for task in settled.values() if task.status == "pending"}
         if any(task.alone_in_session for task in settled.values()):
             told = {""}
@@ -369,4 +383,4 @@ def _batch(settled: dict[str, TaskRecord], asked: list[str]) -> TaskBatch:
 def _asked(queues: list[str], kinds: list[str] | None) -> dict[str, Any]:
     """Give the parameters that name queues and kinds."""
     parameters: dict[str, Any] = {f"queue_{n}": queue for n, queue in enumerate(queues)}
-    return parameters if kinds is None else parameters | {"kinds": kinds}
+    return parameters | {f"kind_{n}": kind for n, kind in enumerate(kinds or ())}

@@ -10,7 +10,7 @@ A clock is the dialect whose server's clock counts, or None: then the parameters
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -18,10 +18,11 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    Dialect,
     FromClause,
     Interval,
     Select,
-    Update,
+    Table,
     and_,
     bindparam,
     exists,
@@ -37,13 +38,16 @@ from sqlalchemy import (
 from agentstore.backoff import Backoff
 from agentstore.dialects.base import EngineDialect
 from agentstore.encoding import load_json
+from agentstore.prepared import Prepared
 from agentstore.records import TaskRecord
 from agentstore.repositories.task_rows import (
+    FIELDS,
     PENDING,
     RUNNING,
     STAMPS,
     another_runs_alone,
-    task_record,
+    fields_of,
+    make_task_record,
 )
 from agentstore.schema import Tables
 from agentstore.types import Document, UtcDateTime
@@ -52,30 +56,38 @@ _PASSED_OVER = 500
 """How many tasks that others claim at this very moment a claim from several queues passes over
 in each of them. Beyond that it may find fewer than there are, never a wrong one."""
 
+_OF_FAILURES = ("run_at", "failed_at", "cancelled_at", "dead_at")
+"""Columns that the end of a failed attempt may change, or leave."""
+
+_POSITIONS = {field: position for position, field in enumerate(FIELDS)}
+
 
 @lru_cache(maxsize=256)
 def claim_statement(
     tables: Tables,
     dialect: EngineDialect,
     clock: EngineDialect | None,
+    driver: Dialect,
     queues: int,
-    *,
-    kinds: bool,
-) -> Any:
-    """Take the first ``limit`` tasks that are due; parameters ``queue_0``, ... and ``kinds``."""
+    kinds: int,
+) -> Prepared:
+    """Take the first ``limit`` tasks that are due; parameters ``queue_0``, ..., ``kind_0``, ...
+
+    It returns rows of ``pk`` and ``FIELDS``.
+    """
     tasks, now = tables.tasks, current(clock)
     limit = bindparam("limit", type_=BigInteger, literal_execute=True)
     first = tasks.c.priority.desc(), tasks.c.pk
     if queues == 1:
         # In the order of the index, so that only what is taken is read.
-        waiting = select(tasks.c.pk).where(*_due(dialect, tasks, now, ["queue_0"], kinds=kinds))
-        waiting = waiting.where(_may_start(dialect, tasks, now, ["queue_0"], kinds=kinds))
+        waiting = select(tasks.c.pk).where(*_due(dialect, tasks, now, ["queue_0"], kinds))
+        waiting = waiting.where(_may_start(dialect, tasks, now, ["queue_0"], kinds))
     else:
         names = [f"queue_{n}" for n in range(queues)]
         heads = [
             select(tasks.c.pk)
-            .where(*_due(dialect, tasks, now, [name], kinds=kinds))
-            .where(_may_start(dialect, tasks, now, names, kinds=kinds))
+            .where(*_due(dialect, tasks, now, [name], kinds))
+            .where(_may_start(dialect, tasks, now, names, kinds))
             .order_by(*first)
             .limit(limit + _PASSED_OVER)
             .subquery()
@@ -88,7 +100,7 @@ def claim_statement(
     locked = waiting.order_by(*first).limit(limit).with_for_update(skip_locked=True)
     # Materialized: computed once, whatever the planner thinks of the join.
     chosen = locked.cte("chosen").prefix_with("MATERIALIZED")
-    return (
+    taken = (
         update(tasks)
         .where(tasks.c.pk.in_(select(chosen.c.pk)))
         .values(
@@ -101,19 +113,20 @@ def claim_statement(
             started_at=now,
             updated_at=now,
         )
-        .returning(*tasks.c)
+        .returning(*_record_columns(tasks))
     )
+    return Prepared(taken, driver)
 
 
 @lru_cache(maxsize=256)
 def due_statement(
-    tables: Tables, clock: EngineDialect | None, queues: int, *, kinds: bool
+    tables: Tables, clock: EngineDialect | None, queues: int, kinds: int
 ) -> Select[Any]:
     """Find when the next task is due, and the present."""
     tasks = tables.tasks
     earliest = []
     for n in range(queues):
-        head = select(tasks.c.run_at).where(*_waiting(tasks, [f"queue_{n}"], kinds=kinds))
+        head = select(tasks.c.run_at).where(*_waiting(tasks, [f"queue_{n}"], kinds))
         earliest.append(head.order_by(tasks.c.run_at).limit(1).subquery())
     found = union_all(*(select(head.c.run_at) for head in earliest)).subquery()
     query = select(found.c.run_at, current(clock).label("now"))
@@ -142,74 +155,95 @@ def heartbeat_statement(tables: Tables, clock: EngineDialect | None) -> Any:
     )
 
 
-_SETTLED = (
-    "status",
-    "failures",
-    "run_at",
-    "result",
-    "error",
-    "updated_at",
-    "completed_at",
-    "failed_at",
-    "cancelled_at",
-    "dead_at",
-)
-"""The columns that the end of an attempt may change; the lease ends too."""
+@lru_cache(maxsize=64)
+def held_statement(
+    tables: Tables, clock: EngineDialect | None, driver: Dialect, ids: int
+) -> Prepared:
+    """Lock the running tasks of so many ids, ``id_0``, ..., in the order of their creation.
+
+    It gives rows of ``pk`` and ``FIELDS``, and the server's present where its clock counts.
+    """
+    tasks = tables.tasks
+    named = [bindparam(f"id_{n}", type_=tasks.c.id.type) for n in range(ids)]
+    query = (
+        select(*_record_columns(tasks), *(() if clock is None else (current(clock),)))
+        .where(tasks.c.id.in_(named), tasks.c.status == RUNNING)
+        .order_by(tasks.c.pk)
+        .with_for_update()
+    )
+    return Prepared(query, driver)
+
+
+def held_parameters(ids: Sequence[str]) -> dict[str, str]:
+    """Give the parameters of ``held_statement``: as many as the next power of two.
+
+    So there are few statements, whatever the sizes of batches; an id twice finds a task once.
+    """
+    size = 1 << (len(ids) - 1).bit_length()
+    return {f"id_{n}": ids[min(n, len(ids) - 1)] for n in range(size)}
 
 
 @lru_cache(maxsize=64)
-def settle_statement(tables: Tables) -> Update:
+def settle_statement(tables: Tables, driver: Dialect, columns: tuple[str, ...]) -> Prepared:
     """End the attempt of the row ``row``, with a value for each of these columns."""
     tasks = tables.tasks
-    values = {column: bindparam(column, type_=tasks.c[column].type) for column in _SETTLED}
-    return (
+    values = {column: bindparam(column, type_=tasks.c[column].type) for column in columns}
+    query = (
         update(tasks)
-        .where(tasks.c.pk == bindparam("row"))
+        .where(tasks.c.pk == bindparam("row", type_=tasks.c.pk.type))
         .values(worker=null(), lease_expires_at=null(), **values)
     )
+    return Prepared(query, driver)
 
 
-def completed(row: Any, now: datetime, result: Document | None) -> dict[str, Any]:
-    """Say what the columns are to be when an attempt succeeded."""
-    return _ended(row, now, "completed") | {"result": result}
+def completed(now: datetime, result: Document | None) -> dict[str, Any]:
+    """Say what is to change when an attempt succeeded; the lease ends too."""
+    return {"status": "completed", "result": result, "updated_at": now, "completed_at": now}
 
 
 def failed_attempt(
-    row: Any, now: datetime, error: str | None, backoff: Backoff | None
+    task: TaskRecord, now: datetime, error: str | None, backoff: Backoff | None
 ) -> dict[str, Any]:
-    """Say what the columns are to be when an attempt failed.
+    """Say what the columns are to be when an attempt failed, the same columns for all.
 
     Args:
-        row: The task, locked.
+        task: The task, locked.
         now: The present, by the clock of the leases.
         error: What went wrong.
         backoff: How long to wait before the next attempt; None if there is to be none.
     """
-    failures = row.failures + 1
-    if row.cancel_requested:
+    failures = task.failures + 1
+    if task.cancel_requested:
         status = "cancelled"
     elif backoff is None:
         status = "failed"
     else:
-        status = "pending" if failures <= row.max_retries else "dead"
-    changes = _ended(row, now, status) | {"failures": failures, "error": error}
+        status = "pending" if failures <= task.max_retries else "dead"
+    changes: dict[str, Any] = {column: getattr(task, column) for column in _OF_FAILURES}
+    changes |= {"status": status, "failures": failures, "error": error, "updated_at": now}
+    if status in STAMPS:
+        changes[STAMPS[status]] = now
     if status == "pending" and backoff is not None:
         changes["run_at"] = now + backoff.pause(failures)
     return changes
 
 
-def changed(row: Any, changes: dict[str, Any]) -> TaskRecord:
-    """Make the record of a row after its attempt has ended."""
-    plain = {k: load_json(v) if type(v) is Document else v for k, v in changes.items()}
-    return replace(task_record(row), worker=None, lease_expires_at=None, **plain)
+def changed(task: TaskRecord, changes: dict[str, Any]) -> TaskRecord:
+    """Make the record of a task after its attempt has ended."""
+    values = list(fields_of(task))
+    values[_POSITIONS["worker"]] = values[_POSITIONS["lease_expires_at"]] = None
+    for name, value in changes.items():
+        values[_POSITIONS[name]] = load_json(value) if type(value) is Document else value
+    return make_task_record(*values)
 
 
-def _ended(row: Any, now: datetime, status: str) -> dict[str, Any]:
-    changes = {column: getattr(row, column) for column in _SETTLED}
-    changes |= {"status": status, "updated_at": now}
-    if status in STAMPS:
-        changes[STAMPS[status]] = now
-    return changes
+def in_order_of_claims(row: tuple[Any, ...]) -> tuple[int, int]:
+    """Give what to sort the rows of ``claim_statement`` by: the highest priority, the oldest."""
+    return -row[1 + _POSITIONS["priority"]], row[0]
+
+
+def _record_columns(tasks: Table) -> list[ColumnElement[Any]]:
+    return [tasks.c.pk, *(tasks.c[field] for field in FIELDS)]
 
 
 def current(clock: EngineDialect | None) -> ColumnElement[Any]:
@@ -224,7 +258,7 @@ def _expires(clock: EngineDialect | None) -> ColumnElement[Any]:
     return current(clock) + bindparam("lease", type_=Interval())
 
 
-def _waiting(tasks: FromClause, queues: list[str], *, kinds: bool) -> list[ColumnElement[bool]]:
+def _waiting(tasks: FromClause, queues: list[str], kinds: int) -> list[ColumnElement[bool]]:
     """Give the conditions for a task that is pending in these queues."""
     queue = tasks.c.queue
     named = [bindparam(name, type_=queue.type) for name in queues]
@@ -233,7 +267,9 @@ def _waiting(tasks: FromClause, queues: list[str], *, kinds: bool) -> list[Colum
         queue == named[0] if len(named) == 1 else or_(*(queue == name for name in named)),
     ]
     if kinds:
-        conditions.append(tasks.c.kind.in_(bindparam("kinds", expanding=True)))
+        kind = tasks.c.kind
+        asked = [bindparam(f"kind_{n}", type_=kind.type) for n in range(kinds)]
+        conditions.append(kind.in_(asked))
     return conditions
 
 
@@ -242,16 +278,15 @@ def _due(
     tasks: FromClause,
     now: ColumnElement[Any],
     queues: list[str],
-    *,
-    kinds: bool,
+    kinds: int,
 ) -> list[ColumnElement[bool]]:
     # Found by the time they would have to be sorted, all of them, to take the first.
     run_at = dialect.only_checked(tasks.c.run_at)
-    return [*_waiting(tasks, queues, kinds=kinds), run_at <= now]
+    return [*_waiting(tasks, queues, kinds), run_at <= now]
 
 
 def _may_start(
-    dialect: EngineDialect, tasks: Any, now: ColumnElement[Any], queues: list[str], *, kinds: bool
+    dialect: EngineDialect, tasks: Any, now: ColumnElement[Any], queues: list[str], kinds: int
 ) -> ColumnElement[bool]:
     """Say that a task need not be alone, or is the one of its session whose turn it is.
 
@@ -267,7 +302,7 @@ def _may_start(
     before = exists().where(
         other.c.session_id == tasks.c.session_id,
         other.c.alone_in_session,
-        *_due(dialect, other, now, queues, kinds=kinds),
+        *_due(dialect, other, now, queues, kinds),
         in_front,
     )
     return or_(~tasks.c.alone_in_session, and_(~another_runs_alone(tasks, tasks), ~before))
