@@ -34,6 +34,7 @@ from sqlalchemy import Sequence as DatabaseSequence
 from sqlalchemy.types import TypeEngine
 
 from agentstore.dialects.base import number_rows
+from agentstore.encoding import decode_text
 from agentstore.prepared import Prepared
 from agentstore.schema import Tables
 from agentstore.states import NO_BRANCH
@@ -73,7 +74,7 @@ def append(
     for prefix, names, more in (("c_", _CALL_COLUMNS, calls), ("k_", _MARK_COLUMNS, marks)):
         for name in names if more else ():
             parameters[f"{prefix}{name}"] = [each[name] for each in more]
-    counted = {row[0]: row[1:] for row in statement.rows(connection, parameters)}
+    counted = {decode_text(row[0]): row[1:] for row in statement.rows(connection, parameters)}
     begin = 0
     for session in sessions:
         end = begin + session["messages"]
