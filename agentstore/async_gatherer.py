@@ -42,12 +42,23 @@ class AsyncGatherer:
         Cancelled while it waits, it writes nothing. Once its group has set out, it settles first.
         """
         way = self._ways[call.kind]
-        if way.enter():
-            try:
-                return await self._run(call)
-            finally:
-                self._come_back(way)
         job = _TaskJob(call)
+        if way.enter():
+            await self._run_one(way, job)
+        else:
+            await self._wait(way, job)
+        if job.error is not None:
+            raise job.error
+        return await self._run(call) if job.result is ALONE else job.result
+
+    async def _run_one(self, way: Way[_TaskJob], job: _TaskJob) -> None:
+        """Run a call that is nobody else's business; cancelled, it ends at once."""
+        try:
+            settle([job], await self._run(together([job])))
+        finally:
+            self._come_back(way)
+
+    async def _wait(self, way: Way[_TaskJob], job: _TaskJob) -> None:
         way.waiting.append(job)
         try:
             await asyncio.shield(job.heard)
@@ -59,9 +70,6 @@ class AsyncGatherer:
                     with suppress(asyncio.CancelledError):
                         await asyncio.wait([job.heard])
             raise
-        if job.error is not None:
-            raise job.error
-        return await self._run(call) if job.result is ALONE else job.result
 
     def _come_back(self, way: Way[_TaskJob]) -> None:
         """Let the next group set out, or make room."""

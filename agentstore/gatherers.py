@@ -1,8 +1,9 @@
 """Who gathers the writes of an engine that takes many writers; here for threads.
 
-A call that finds few others on their way goes at once, by itself. While as many are on their way as
-help, further ones wait, and go together as soon as one has come back: in one statement, and with
-one commit. So the fuller the house, the larger the groups; a lone caller never waits for company.
+A call that finds few others on their way goes at once, as a group of one. While as many are on
+their way as help, further ones wait, and go together as soon as one has come back: in one
+statement, and with one commit. So the fuller the house, the larger the groups; a lone caller never
+waits for company.
 
 A call that cannot go with its group, because it would fail, or wait for somebody who holds its
 session, is run by its caller afterwards, by itself, and holds nobody up. If a group fails as a
@@ -103,17 +104,15 @@ class Gatherer:
                 job.will_wait()
                 way.waiting.append(job)
         if goes_at_once:
+            self._lead(way, [job])
+        else:
             try:
-                return self._run(call)
-            finally:
-                self._come_back(way)
-        try:
-            job.wait(None)
-        except BaseException:
-            self._leave(way, job)
-            raise
-        if job.state is State.LEADING:
-            self._lead(way, job.group)
+                job.wait(None)
+            except BaseException:
+                self._leave(way, job)
+                raise
+            if job.state is State.LEADING:
+                self._lead(way, job.group)
         if job.error is not None:
             raise job.error
         return self._run(call) if job.result is ALONE else job.result

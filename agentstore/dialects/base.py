@@ -199,6 +199,8 @@ class EngineDialect(Protocol):
         rows: Sequence[dict[str, Any]],
         calls: Sequence[dict[str, Any]],
         marks: Sequence[dict[str, Any]],
+        *,
+        wait: bool,
     ) -> Collection[str]:
         """Count messages in their sessions and insert them; the only locks are those sessions.
 
@@ -212,10 +214,12 @@ class EngineDialect(Protocol):
                 to what it has. They are given their numbers and their branch.
             calls: The rows of ``message_tool_calls``, ``seq`` as above.
             marks: The rows of ``message_marks``, ``seq`` as above.
+            wait: Whether to wait for sessions that somebody else has locked, or to leave them
+                out. Who waits names one session.
 
         Returns:
-            The ids of the sessions that are there, and, if there are several, that nobody else
-            has locked. Nothing was written to the others.
+            The ids of the sessions that are there and were not left out. Nothing was written to
+            the others.
         """
 
     def arriving(

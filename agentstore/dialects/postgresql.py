@@ -321,9 +321,11 @@ class PostgreSQL(NotifyingTasks):
         rows: Sequence[dict[str, Any]],
         calls: Sequence[dict[str, Any]],
         marks: Sequence[dict[str, Any]],
+        *,
+        wait: bool,
     ) -> Collection[str]:
         """Lock, count and insert in one statement."""
-        return append(connection, tables, sessions, rows, calls, marks)
+        return append(connection, tables, sessions, rows, calls, marks, wait=wait)
 
 
 def _beginning(engine: Engine) -> Engine:

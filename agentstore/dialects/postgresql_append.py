@@ -54,9 +54,11 @@ def append(
     rows: Sequence[dict[str, Any]],
     calls: Sequence[dict[str, Any]],
     marks: Sequence[dict[str, Any]],
+    *,
+    wait: bool,
 ) -> Collection[str]:
     """Append messages; see ``EngineDialect.append_messages``."""
-    shape = _Shape(len(sessions) > 1, len(rows) > 1, bool(calls), bool(marks))
+    shape = _Shape(len(sessions) > 1, len(rows) > 1, bool(calls), bool(marks), wait)
     statement = _statement(tables, connection.dialect, shape)
     columns = _message_columns(tables)
     parameters: dict[str, Any] = {}
@@ -104,6 +106,7 @@ class _Shape(NamedTuple):
     rows: bool
     calls: bool
     marks: bool
+    wait: bool
 
 
 @lru_cache(maxsize=256)
@@ -113,7 +116,7 @@ def _statement(tables: Tables, driver: Dialect, shape: _Shape) -> Prepared:
 
 def _append(tables: Tables, shape: _Shape) -> Select[Any]:
     messages = tables.messages
-    counted = _counted_many(tables) if shape.sessions else _counted_one(tables)
+    counted = _counted_many(tables) if shape.sessions else _counted_one(tables, wait=shape.wait)
     columns = _message_columns(tables)
     if shape.rows:
         kinds = {f"m_{c}": messages.c[c].type for c in (*_OF_EACH, *columns)}
@@ -158,7 +161,7 @@ def _now(tables: Tables) -> BindParameter[Any]:
     return bindparam("now", type_=tables.sessions.c.created_at.type)
 
 
-def _counted_one(tables: Tables) -> CTE:
+def _counted_one(tables: Tables, *, wait: bool) -> CTE:
     sessions = tables.sessions
     counts = {
         "messages": bindparam("messages", type_=BigInteger),
@@ -168,7 +171,15 @@ def _counted_one(tables: Tables) -> CTE:
         "now": _now(tables),
     }
     here = sessions.c.id == bindparam("session_id", type_=sessions.c.id.type)
-    return _count(update(sessions).where(here), tables, counts)
+    counting = update(sessions).where(here)
+    if not wait:
+        locked = _locked(select(sessions.c.id).where(here))
+        counting = counting.where(sessions.c.id == locked.c.id)
+    return _count(counting, tables, counts)
+
+
+def _locked(wanted: Select[Any]) -> CTE:
+    return wanted.with_for_update(key_share=True, skip_locked=True).cte("locked")
 
 
 def _counted_many(tables: Tables) -> CTE:
@@ -185,12 +196,8 @@ def _counted_many(tables: Tables) -> CTE:
         "s_now": sessions.c.last_active_at.type,
     }
     given, arriving = arrays(kinds, "given")
-    locked = (
-        select(sessions.c.id)
-        .where(sessions.c.id.in_(select(given["s_session_id"]).select_from(arriving)))
-        .with_for_update(key_share=True, skip_locked=True)
-        .cte("locked")
-    )
+    wanted = select(given["s_session_id"]).select_from(arriving)
+    locked = _locked(select(sessions.c.id).where(sessions.c.id.in_(wanted)))
     counting = update(sessions).where(
         sessions.c.id == given["s_session_id"], sessions.c.id == locked.c.id
     )

@@ -302,6 +302,8 @@ class SQLite(FileTasks):
         rows: Sequence[dict[str, Any]],
         calls: Sequence[dict[str, Any]],
         marks: Sequence[dict[str, Any]],
+        *,
+        wait: bool,
     ) -> Collection[str]:
         """Count, then insert."""
         return append(connection, tables, sessions, rows, calls, marks)

@@ -36,6 +36,12 @@ def replaces(kwargs: Mapping[str, Any]) -> bool:
     return kwargs.get("on_duplicate") == "replace"
 
 
+def looks_first(kwargs: Mapping[str, Any]) -> bool:
+    """Say whether an append asks first whether what it writes is there already."""
+    names = ("idempotency_key", "external_id")
+    return any(kwargs.get(name) is not None for name in names)
+
+
 @dataclass(frozen=True, slots=True)
 class Append:
     """Messages to be appended to a session: a ``Write`` that gives their records."""
@@ -66,7 +72,7 @@ class Append:
             if take:
                 session = sessions.setdefault(write.session_id, _Gathered(write.session_id))
                 session.add(write.drafts, write.now)
-        landed = _append(unit, list(sessions.values()))
+        landed = _append(unit, list(sessions.values()), wait=False)
         return [
             [new.record() for new in write.drafts] if take and write.session_id in landed else ALONE
             for write, take in zip(writes, taken, strict=True)
@@ -153,7 +159,7 @@ def _write(
     session = _Gathered(session_id)
     session.add(drafts, now)
     session.rows[0]["idempotency_key"] = idempotency_key
-    if session_id not in _append(unit, [session]):
+    if session_id not in _append(unit, [session], wait=True):
         raise NotFound("session", session_id)
     return [new.record() for new in drafts]
 
@@ -202,8 +208,8 @@ class _Gathered:
         }
 
 
-def _append(unit: Unit, gathered: Sequence[_Gathered]) -> Collection[str]:
-    """Append; give the ids of the sessions that are there. Their rows know their numbers then."""
+def _append(unit: Unit, gathered: Sequence[_Gathered], *, wait: bool) -> Collection[str]:
+    """Append; give the ids of the sessions to which it was. Their rows know their numbers then."""
     if not gathered:
         return ()
     return unit.dialect.append_messages(
@@ -213,6 +219,7 @@ def _append(unit: Unit, gathered: Sequence[_Gathered]) -> Collection[str]:
         [row for session in gathered for row in session.rows],
         [call for session in gathered for call in session.calls],
         [mark for session in gathered for mark in session.marks],
+        wait=wait,
     )
 
 

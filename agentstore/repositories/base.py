@@ -115,22 +115,27 @@ class Operation:
 class _Gathered(Operation):
     """An operation whose body is in two halves, and whose write may go together with others."""
 
-    __slots__ = ("_kind",)
+    __slots__ = ("_kind", "_looks_first")
 
     def __init__(
         self,
         body: Callable[..., Body[Any]],
         takes_several: Callable[[Mapping[str, Any]], bool],
         kind: type[Write],
+        looks_first: Callable[[Mapping[str, Any]], bool],
     ) -> None:
         super().__init__(body, Mode.STATEMENT, takes_several)
         self._kind = kind
+        self._looks_first = looks_first
         # What it returns is the method's, whatever the body is.
         signature = inspect.signature(body)
         returned = str(signature.return_annotation).removeprefix("Body[").removesuffix("]")
         body.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
 
     def work(self, repository: type[Repository], args: Any, kwargs: Any) -> Callable[[Unit], Any]:
+        if self._looks_first(kwargs):
+            body = self.body
+            return lambda unit: run_alone(body(repository(unit), *args, **kwargs), unit)
         return Call(self._kind, self.body, repository, args, kwargs)
 
     def here(self, repository: Repository, args: Any, kwargs: Any) -> Any:
@@ -153,17 +158,22 @@ def operation(
 
 
 def gathers(
-    kind: type[Write], *, takes_several: Callable[[Mapping[str, Any]], bool] = _never
+    kind: type[Write],
+    *,
+    takes_several: Callable[[Mapping[str, Any]], bool] = _never,
+    looks_first: Callable[[Mapping[str, Any]], bool] = _never,
 ) -> Callable[[Callable[Concatenate[R, P], Body[T]]], Callable[Concatenate[R, P], T]]:
     """Make a method of a body in two halves, whose write goes together with others of its kind.
 
     Args:
         kind: What the body yields.
         takes_several: Says whether these arguments need ``Mode.WRITE``.
+        looks_first: Says whether with these arguments something is read before it writes, so that
+            it does not go with others.
     """
 
     def decorate(body: Callable[Concatenate[R, P], Body[T]]) -> Callable[Concatenate[R, P], T]:
-        return _method(body, _Gathered(body, takes_several, kind))
+        return _method(body, _Gathered(body, takes_several, kind, looks_first))
 
     return decorate
 

@@ -15,7 +15,13 @@ from agentstore.gathering import Body
 from agentstore.paging import Cursors, check_limit
 from agentstore.records import MessageRecord, Page, SearchHit
 from agentstore.repositories import finding
-from agentstore.repositories.appending import Append, OnDuplicate, by_external_ids, replaces
+from agentstore.repositories.appending import (
+    Append,
+    OnDuplicate,
+    by_external_ids,
+    looks_first,
+    replaces,
+)
 from agentstore.repositories.base import (
     chunks,
     gathers,
@@ -57,7 +63,7 @@ class Messages(Streams):
 
     __slots__ = ()
 
-    @gathers(Append, takes_several=replaces)
+    @gathers(Append, takes_several=replaces, looks_first=looks_first)
     def save(
         self,
         session_id: str,
@@ -127,7 +133,7 @@ class Messages(Streams):
         records = yield Append(session_id, [new], on_duplicate, idempotency_key, self.unit.now())
         return records[0]
 
-    @gathers(Append, takes_several=replaces)
+    @gathers(Append, takes_several=replaces, looks_first=looks_first)
     def save_many(
         self,
         session_id: str,

@@ -31,7 +31,7 @@ from agentstore.repositories.base import (
     writes,
 )
 from agentstore.repositories.tool_logs import tool_stats
-from agentstore.repositories.usage_rows import NewUsage, usage_record
+from agentstore.repositories.usage_rows import NewUsage, priced_by_session, usage_record
 from agentstore.types import Nanos, from_nanos, require_utc
 
 _MAX_DAYS = 36500
@@ -117,7 +117,7 @@ class Usage(Repository):
             ),
         )
 
-    @gathers(NewUsage)
+    @gathers(NewUsage, looks_first=priced_by_session)
     def record(
         self,
         session_id: str,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from sqlalchemy import Select, Table, func, select
@@ -13,6 +13,11 @@ from agentstore.records import UsageRecord
 from agentstore.repositories.inserting import New, NewRow
 from agentstore.schema import Tables
 from agentstore.unit import Unit
+
+
+def priced_by_session(kwargs: Mapping[str, Any]) -> bool:
+    """Say whether the session has to be asked for the model first, and by it for the price."""
+    return kwargs.get("model") is None and kwargs.get("cost") is None
 
 
 class NewUsage(NewRow):

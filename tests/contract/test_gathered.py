@@ -42,14 +42,20 @@ def held_up(place: Any, store: Any, threads: ThreadPoolExecutor) -> Iterator[Sub
         def submit(calls: Sequence[Callable[[], Any]]) -> list[Future[Any]]:
             futures = []
             for call in calls:
-                before = waiting(store)
+                before = held(place, store)
                 futures.append(threads.submit(call))
                 wait_until(
-                    lambda before=before: gatherer_of(store) is None or waiting(store) > before
+                    lambda before=before: gatherer_of(store) is None or held(place, store) > before
                 )
             return futures
 
         yield submit
+
+
+def held(place: Any, store: Any) -> int:
+    """Count the calls that wait: for others to go with, or for the server."""
+    on_server = waiting_for_locks(place) if place.driver.engine == "postgresql" else 0
+    return waiting(store) + on_server
 
 
 @contextmanager
@@ -70,12 +76,12 @@ def sqlite_held_up(place: Any, store: Any, threads: ThreadPoolExecutor) -> Itera
 
 @contextmanager
 def server_held_up(place: Any, store: Any, threads: ThreadPoolExecutor) -> Iterator[None]:
-    """Have as many calls of each kind as may be on their way wait for sessions that are locked."""
-    locked = [store.sessions.create().id for _ in range(MOST_ON_THEIR_WAY)]
+    """Have as many calls of each kind as may be on their way wait for tables that are locked."""
+    sessions = [store.sessions.create().id for _ in range(MOST_ON_THEIR_WAY)]
     first = []
     with connect(place.url) as other, other.transaction():
-        other.execute("SELECT 1 FROM sessions WHERE id = ANY(%s) FOR UPDATE", [locked])
-        for id in locked:
+        other.execute("LOCK TABLE messages, tool_logs, turn_usage IN ACCESS EXCLUSIVE MODE")
+        for id in sessions:
             first.append(threads.submit(store.messages.save, id, "user", "first"))
             first.append(threads.submit(store.tool_logs.log, id, "first"))
             first.append(threads.submit(lambda id=id: store.usage.record(id, model="first")))
@@ -303,6 +309,21 @@ def test_who_waits_for_a_locked_session_keeps_nobody_else_waiting(place, store, 
             each.result(timeout=60)
     check_session(store, locked, 1)
     check_session(store, free, 1)
+
+
+def test_calls_that_wait_for_locked_sessions_do_not_fill_the_ways(place, store, threads):
+    on_a_server(place)
+    free = store.sessions.create().id
+    locked = [store.sessions.create().id for _ in range(MOST_ON_THEIR_WAY + 1)]
+    with connect(place.url) as other:
+        with other.transaction():
+            other.execute("SELECT 1 FROM sessions WHERE id = ANY(%s) FOR UPDATE", [locked])
+            waits = [threads.submit(store.messages.save, id, "user", "later") for id in locked]
+            wait_until(lambda: waiting_for_locks(place) == len(locked))
+            assert threads.submit(store.messages.save, free, "user", "now").result(timeout=60)
+            assert store.messages.save(free, "user", "now").seq == 2
+            assert not any(each.done() for each in waits)
+        assert [each.result(timeout=60).seq for each in waits] == [1] * len(locked)
 
 
 def test_if_the_connection_breaks_the_outcome_is_in_doubt_for_each(place, store, threads):
