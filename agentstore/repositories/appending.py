@@ -65,11 +65,12 @@ class Append:
         rows = characters = 0
         taken: list[bool] = []
         for write in writes:
-            rows += len(write.drafts)
-            characters += sum(map(_characters, write.drafts))
-            take = write._is_plain() and rows <= _MOST_ROWS and characters <= _MOST_CHARACTERS
+            more = len(write.drafts), sum(map(_characters, write.drafts))
+            fits = rows + more[0] <= _MOST_ROWS and characters + more[1] <= _MOST_CHARACTERS
+            take = write._is_plain() and (fits or not rows)
             taken.append(take)
             if take:
+                rows, characters = rows + more[0], characters + more[1]
                 session = sessions.setdefault(write.session_id, _Gathered(write.session_id))
                 session.add(write.drafts, write.now)
         landed = _append(unit, list(sessions.values()), wait=False)

@@ -243,6 +243,24 @@ def test_what_is_wrong_with_one_call_is_its_own_error(place, store, threads):
     assert len(store.tool_logs.list(session_id=session).items) == 1
 
 
+def test_an_append_that_is_too_large_for_a_group_goes_beside_it(place, store, threads):
+    large, small = store.sessions.create().id, [store.sessions.create().id for _ in range(3)]
+    many = [{"role": "user", "content": f"{n}"} for n in range(1_200)]
+    with held_up(place, store, threads) as submit:
+        futures = submit(
+            [
+                lambda: store.messages.save(small[0], "user", "x"),
+                lambda: store.messages.save_many(large, many),
+                *(lambda id=id: store.messages.save(id, "user", "x") for id in small[1:]),
+            ]
+        )
+    results = [outcome(each) for each in futures]
+    assert [message.content for message in results[1]] == [each["content"] for each in many]
+    assert check_session(store, large, 1_200) == results[1]
+    for id in small:
+        check_session(store, id, 1)
+
+
 REFUSE = {
     "sqlite": "CREATE TRIGGER refuse BEFORE INSERT ON messages WHEN new.content = 'bad' "
     "BEGIN SELECT RAISE(ABORT, 'refused'); END",
