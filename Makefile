@@ -11,7 +11,7 @@ TRANSCRIPTS ?=
 help:
 	@echo "make demo    a whole conversation on a fresh SQLite file (URL=..., TRANSCRIPTS=...)"
 	@echo "make test    lint, types and every test, on both engines"
-	@echo "make bench   the figures and pictures of docs/performance.md; half an hour (ROUNDS=...)"
+	@echo "make bench   the figures and pictures of docs/performance.md, and more; an hour (ROUNDS=...)"
 	@echo "make bench-peers   the same work by other libraries; some ten minutes (docs/peers.md)"
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -40,12 +40,14 @@ demo: install
 	$(BIN)/python examples/demo.py $(if $(URL),--url "$(URL)") $(if $(TRANSCRIPTS),--transcripts "$(TRANSCRIPTS)")
 
 ROUNDS ?= 5
+MORE := branches checkpoints search
 
 bench: install
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks.bench --rounds $(ROUNDS)
 	$(BIN)/python -m benchmarks.plots
 	$(BIN)/python -m benchmarks.pages
+	for program in $(MORE); do $(BIN)/python -m benchmarks.$$program || exit 1; done
 
 $(PEERS)/.installed: pyproject.toml constraints-peers.txt
 	$(PYTHON) -m venv $(PEERS)
