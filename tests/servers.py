@@ -34,6 +34,8 @@ _START_SECONDS, _STOP_SECONDS, _POLL_SECONDS = 60.0, 20.0, 0.02
 _SYSTEM = ("usr/lib/postgresql/*/bin", "usr/pgsql-*/bin", "usr/local/pgsql/bin")
 _SETTINGS = ("-c", "listen_addresses=", "-c", "max_connections=200", "-c", "shared_buffers=128MB")
 _NOT_DURABLE = ("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off")
+_CALM = ("-c", "autovacuum=off")
+"""Plans would depend on the moment at which it comes round to one of hundreds of databases."""
 _DISK, _MEMORY, _ROOM = "/tmp", "/dev/shm", 8 * 2**30  # noqa: S108
 _HOMEBREW = ("opt/homebrew", "usr/local", "home/linuxbrew/.linuxbrew")
 
@@ -275,7 +277,7 @@ class Server:
         directory = self._started()
         command = [*_launcher().prefix, str(self._bin / "postgres"), "-D", "data"]
         command += ["-k", str(directory), "-c", "unix_socket_permissions=0777"]
-        command += [*_SETTINGS, *(() if self._durable else _NOT_DURABLE)]
+        command += [*_SETTINGS, *(() if self._durable else (*_NOT_DURABLE, *_CALM))]
         with (directory / "log").open("ab") as output:
             self._process = subprocess.Popen(
                 command,

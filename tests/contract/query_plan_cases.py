@@ -340,7 +340,9 @@ def fill(store: Store) -> None:
             LIVE, {"messages": parts * step}, f"{LIVE}-{step}", session_id=LIVE, run_id=LIVE
         )
     with store._engine.connect() as connection:
-        connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("ANALYZE")
+        connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql(
+            "VACUUM ANALYZE" if on_a_server else "ANALYZE"
+        )
 
 
 # --- Calls -----------------------------------------------------------------------------------
