@@ -116,7 +116,8 @@ def check_session(store: Any, session_id: str, count: int) -> list[Any]:
 
 def test_calls_that_arrive_together_are_written_and_answered_each(place, store, threads):
     sessions = [store.sessions.create().id for _ in range(4)]
-    before = [store.messages.save(id, "user", "before", marks="kept") for id in sessions]
+    earlier = [{"role": "user", "content": f"{n}", "marks": "kept"} for n in range(10)]
+    before = [message for id in sessions for message in store.messages.save_many(id, earlier)]
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     with held_up(place, store, threads) as submit:
         futures = submit(
@@ -153,7 +154,7 @@ def test_calls_that_arrive_together_are_written_and_answered_each(place, store, 
         for begin, end in ((0, 20), (20, 24), (24, 28), (28, 32))
     )
     for id in sessions:
-        history = check_session(store, id, 8)
+        history = check_session(store, id, 17)
         mine = [m for m in before + saved if m.session_id == id]
         mine += [m for pair in many for m in pair if m.session_id == id]
         assert sorted(mine, key=lambda m: m.seq) == history
