@@ -1,0 +1,11 @@
+"""The command line: arguments in, tables out. The work is done elsewhere.
+
+Each module holds the commands of one subject, and is imported here so that they are there.
+"""
+
+from __future__ import annotations
+
+from agentstore.cli import conversations, health, revisions, search, transcripts
+from agentstore.cli.application import app, main
+
+__all__ = ["app", "conversations", "health", "main", "revisions", "search", "transcripts"]

@@ -1,0 +1,44 @@
+"""``upgrade`` and ``current``: the version of the schema."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from agentstore import migrations
+from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app
+from agentstore.cli.output import print_json, say
+
+
+@app.command()
+def upgrade(
+    revision: Annotated[str, typer.Argument(help="head, or a revision.")] = "head",
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+) -> None:
+    """Bring the database's schema to the newest revision; what is there stays.
+
+    Example: [bold]agentstore upgrade --url postgresql://me@localhost/agents[/bold]
+    """
+    database = Database(url, schema, table_prefix)
+    at = migrations.upgrade(url, revision, names=database.names)
+    say(f"{database} is at revision {at}.")
+
+
+@app.command()
+def current(
+    url: Url = None, schema: Schema = None, table_prefix: Prefix = "", as_json: AsJson = False
+) -> None:
+    """Show the revision that the database is at, and the one that this version needs.
+
+    Example: [bold]agentstore current[/bold]
+    """
+    database = Database(url, schema, table_prefix)
+    found = migrations.revision_of(url, database.names)
+    if as_json:
+        print_json({"current": found, "head": migrations.HEAD})
+    else:
+        state = "up to date" if found == migrations.HEAD else "run: agentstore upgrade"
+        say(f"{found or 'no schema'} (head: {migrations.HEAD}), {state}")

@@ -1,0 +1,80 @@
+"""``import`` and ``export``: conversations in files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentstore import transcripts
+from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app
+from agentstore.cli.output import print_json, progress, say
+
+
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="JSONL, one conversation a line.")],
+    atomic: Annotated[bool, typer.Option("--atomic", help="All or nothing.")] = False,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    as_json: AsJson = False,
+) -> None:
+    """Import conversations in chat format; those that are there already are skipped.
+
+    Example: [bold]agentstore import conversations.jsonl[/bold]
+    """
+    with (
+        Database(url, schema, table_prefix).open(create=True) as store,
+        progress(file.stat().st_size) as bar,
+    ):
+        task = bar.add_task("importing", total=file.stat().st_size)
+        done = transcripts.import_file(
+            store, file, atomic=atomic, progress=lambda size: bar.advance(task, size)
+        )
+    if as_json:
+        print_json(
+            {
+                "conversations": done.conversations,
+                "messages": done.messages,
+                "skipped": done.skipped,
+            }
+        )
+    else:
+        skipped = f", {done.skipped} were there already" if done.skipped else ""
+        say(f"{done.conversations} conversations, {done.messages} messages{skipped}.")
+
+
+@app.command()
+def export(
+    file: Annotated[Path | None, typer.Argument(help="Where to; standard output if none.")] = None,
+    session: Annotated[str | None, typer.Option(help="Only this session.")] = None,
+    user: Annotated[str | None, typer.Option(help="Only this user's sessions.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+) -> None:
+    """Export conversations in chat format, one a line, in the order of their creation.
+
+    Example: [bold]agentstore export conversations.jsonl[/bold]
+    """
+    with Database(url, schema, table_prefix).open() as store:
+        lines = transcripts.export_lines(store, session_id=session, user_id=user)
+        if file is None:
+            for line in lines:
+                sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+            return
+        if file.exists() and not force:
+            raise FileExistsError(f"{file} exists. Choose another name, or pass --force.")
+        partial = file.with_name(f"{file.name}.partial")
+        total = store.sessions.count() if session is None else 1
+        with partial.open("wb") as target, progress(total) as bar:
+            task = bar.add_task("exporting", total=total)
+            for line in lines:
+                target.write(line)
+                bar.advance(task)
+        partial.replace(file)
