@@ -13,19 +13,7 @@ from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Select,
-    Table,
-    bindparam,
-    cast,
-    insert,
-    literal,
-    select,
-    tuple_,
-)
-from sqlalchemy.sql.dml import ReturningInsert
+from sqlalchemy import ColumnElement, Connection, Select, literal, tuple_
 
 from agentstore.dialects.base import Mode
 from agentstore.errors import InvalidCursor, InvalidInput
@@ -224,18 +212,6 @@ def ids_of(name: str, values: object) -> list[str]:
     return list(dict.fromkeys(values))
 
 
-def insert_where(
-    table: Table, columns: Sequence[str], *conditions: ColumnElement[bool]
-) -> ReturningInsert[Any]:
-    """Give a statement that inserts one row if the conditions hold, and returns it whole.
-
-    One statement, and so one round trip, where a look-up and an insert would be two.
-    """
-    values = [cast(bindparam(c, type_=table.c[c].type), table.c[c].type) for c in columns]
-    row = select(*values).where(*conditions)
-    return insert(table).from_select(list(columns), row).returning(*table.c)
-
-
 def one_page(
     connection: Connection,
     query: Select[Any],
@@ -320,7 +296,6 @@ __all__ = [
     "chunks",
     "gathers",
     "ids_of",
-    "insert_where",
     "one_page",
     "reads",
     "reads_snapshot",

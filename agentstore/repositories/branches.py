@@ -40,8 +40,6 @@ from agentstore.repositories.turn_places import (
 from agentstore.repositories.turns import Turns
 from agentstore.states import MAIN
 
-_SUMMARY_ROLES = ("system", "developer", "assistant")
-
 
 class Branches(Turns):
     """The branches of sessions, and the turns on them.
