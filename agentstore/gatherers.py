@@ -8,8 +8,9 @@ waits for company.
 A call that cannot go with its group, because it would fail, or wait for somebody who holds its
 session, is run by its caller afterwards, by itself, and holds nobody up. If a group fails as a
 whole, nothing of it was written, and the same happens to each of its calls; unless that is for a
-reason that each of them would meet again: then all hear of it. Where the outcome is in doubt,
-because the connection broke, it is in doubt for each of them.
+reason that each of them would meet again: then all hear of it. What the database does to a group of
+one is that call's own. Where the outcome is in doubt, because the connection broke, it is in doubt
+for each of them.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ def settle(group: Sequence[Job], outcomes: Sequence[Any]) -> None:
 
 def fail(group: Sequence[Job], problem: Trouble) -> None:
     """Say what a group's failure means for each of its calls."""
-    if not (problem.in_doubt or isinstance(problem.error, _OF_ALL)):
+    if len(group) > 1 and not _is_of_each(problem):
         settle(group, [ALONE] * len(group))
         return
     for job in group:
@@ -177,6 +178,14 @@ def fail(group: Sequence[Job], problem: Trouble) -> None:
         )
         own.__cause__ = problem.__cause__
         job.error, job.state = own, State.DONE
+
+
+def _is_of_each(problem: Trouble) -> bool:
+    """Say whether each call of a group has it, or would meet it again."""
+    if problem.in_doubt or isinstance(problem.error, _OF_ALL):
+        return True
+    # What no driver said is the pool's: each would wait pool_timeout again.
+    return isinstance(problem.error, errors.DatabaseBusy) and problem.__cause__ is None
 
 
 def abandon(group: Sequence[Job]) -> None:

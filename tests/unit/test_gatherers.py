@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import pytest
 
 from agentstore.async_gatherer import AsyncGatherer
-from agentstore.errors import ConnectionLost, DatabaseError
+from agentstore.errors import ConnectionLost, DatabaseBusy, DatabaseError, DatabaseFull
 from agentstore.gatherers import MOST_ON_THEIR_WAY, Gatherer
 from agentstore.gathering import ALONE, MOST_TOGETHER, Body, Call
 from agentstore.recovery import Trouble
@@ -65,6 +65,7 @@ class Gate:
     """What a gatherer runs: each unit waits until it is let through."""
 
     def __init__(self) -> None:
+        self.runs = 0
         self.running = 0
         self.most = 0
         self.open = threading.Event()
@@ -73,6 +74,7 @@ class Gate:
 
     def run(self, work: Callable[[Any], Any]) -> Any:
         with self.lock:
+            self.runs += 1
             self.running += 1
             self.most = max(self.most, self.running)
         try:
@@ -142,16 +144,60 @@ def test_what_fails_in_a_group_fails_alone():
     assert busy(threads.gatherer) == 0
 
 
-@pytest.mark.parametrize(
-    "problem",
-    [ValueError("odd"), Trouble(DatabaseError("refused"), repeatable=False, in_doubt=False)],
-    ids=["any error", "trouble"],
-)
-def test_a_group_that_fails_as_a_whole_is_run_one_by_one(problem):
+REFUSED = Trouble(DatabaseError("refused"), repeatable=False, in_doubt=False)
+
+
+def of_a_driver(problem: Trouble) -> Trouble:
+    problem.__cause__ = ConnectionError("the driver's")
+    return problem
+
+
+def test_a_group_that_fails_for_any_error_is_run_one_by_one():
     threads = Threads()
-    threads.gate.problem = problem
+    threads.gate.problem = ValueError("odd")
     assert threads.together(list("abcde")) == list("ABCDE")
     assert sorted(Note.groups) == [[name] for name in "abcde"]
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        REFUSED,
+        of_a_driver(Trouble(DatabaseBusy("a lock"), repeatable=False, in_doubt=False)),
+    ],
+    ids=["refused", "a lock was not to be had"],
+)
+def test_a_group_with_which_the_database_has_trouble_is_run_one_by_one(problem):
+    threads = Threads()
+    threads.gate.problem = problem
+    lone, names = ["a", "b"], ["c", "d", "e"]
+    assert len(lone) == MOST_ON_THEIR_WAY
+    found = threads.together(lone + names)
+    assert [getattr(each, "error", each) for each in found[2:]] == ["C", "D", "E"]
+    assert sorted(Note.groups) == [[name] for name in names]
+    assert threads.gate.runs == len(lone) + 1 + len(names)
+
+
+def test_what_the_database_does_to_a_lone_call_is_its_own_and_it_is_not_run_again():
+    threads = Threads()
+    threads.gate.open.set()
+    threads.gate.problem = REFUSED
+    with pytest.raises(Trouble, match="refused"):
+        threads.gatherer.run(call("a"))
+    assert threads.gate.runs == 1
+    assert busy(threads.gatherer) == 0
+
+
+@pytest.mark.parametrize(
+    "error", [DatabaseBusy("no connection"), DatabaseFull("full")], ids=["pool", "disk"]
+)
+def test_what_each_of_a_group_would_meet_again_is_met_once(error):
+    threads = Threads()
+    threads.gate.problem = Trouble(error, repeatable=False, in_doubt=False)
+    found = threads.together([f"{n}" for n in range(MOST_ON_THEIR_WAY + 5)])
+    assert [type(each.error) for each in found] == [type(error)] * len(found)
+    assert threads.gate.runs == MOST_ON_THEIR_WAY + 1
+    assert Note.groups == []
 
 
 def test_a_group_whose_outcome_is_in_doubt_is_not_run_again():
@@ -191,6 +237,8 @@ class Tasks:
     """Calls by tasks; so many units are let through as are told."""
 
     def __init__(self) -> None:
+        self.runs = 0
+        self.problem: Exception | None = None
         self.places = asyncio.Semaphore(0)
         self.gatherer = AsyncGatherer(self.run)
 
@@ -200,6 +248,9 @@ class Tasks:
 
     async def run(self, work: Callable[[Any], Any]) -> Any:
         await self.places.acquire()
+        self.runs += 1
+        if self.problem is not None and not isinstance(work, Call):
+            raise self.problem
         return work(None)
 
     async def start(self, names: Sequence[str]) -> list[asyncio.Task[Any]]:
@@ -216,6 +267,36 @@ def test_tasks_that_wait_go_together():
         tasks.let_through()
         assert await asyncio.gather(*running) == names
         assert [g for g in Note.groups if len(g) > 1] == [names[MOST_ON_THEIR_WAY:]]
+        assert busy(tasks.gatherer) == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("company", [0, 1, 5])
+@pytest.mark.parametrize(
+    ("problem", "alone"),
+    [
+        (REFUSED, True),
+        (Trouble(DatabaseBusy("no connection"), repeatable=False, in_doubt=False), False),
+        (of_a_driver(Trouble(DatabaseBusy("lock"), repeatable=False, in_doubt=False)), True),
+    ],
+    ids=["refused", "pool", "lock"],
+)
+def test_tasks_run_again_what_another_s_write_may_have_spoilt_and_nothing_else(
+    problem, alone, company
+):
+    async def main() -> None:
+        tasks = Tasks()
+        tasks.problem = problem
+        running = await tasks.start([f"{n}" for n in range(MOST_ON_THEIR_WAY + company)])
+        tasks.let_through()
+        found = await asyncio.gather(*running, return_exceptions=True)
+        again = [f"{n}" for n in range(MOST_ON_THEIR_WAY, len(found))] if company > 1 else []
+        again = again if alone else []
+        assert [each for each in found if isinstance(each, str)] == again
+        failed = found[: len(found) - len(again)]
+        assert [type(each.error) for each in failed] == [type(problem.error)] * len(failed)
+        assert tasks.runs == MOST_ON_THEIR_WAY + (company > 0) + len(again)
         assert busy(tasks.gatherer) == 0
 
     asyncio.run(main())
