@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 
-from agentstore.gatherers import Way, abandon, fail, settle, together
+from agentstore.cancellation import until_done
+from agentstore.gatherers import Way, on_the_way, settle, together
 from agentstore.gathering import ALONE, Call, Write
-from agentstore.recovery import Trouble
 from agentstore.unit import Unit
 from agentstore.write_jobs import Job, State
 
@@ -25,6 +24,13 @@ class _TaskJob(Job):
         super().__init__(call)
         self._context = copy_context()
         self.heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @staticmethod
+    def tell(jobs: Sequence[Job]) -> None:
+        """Wake the tasks."""
+        for job in jobs:
+            assert isinstance(job, _TaskJob), "tasks go with tasks"
+            job.heard.set_result(None)
 
 
 class AsyncGatherer:
@@ -66,9 +72,7 @@ class AsyncGatherer:
             if job.state is State.WAITING:
                 way.waiting.remove(job)
             else:
-                while not job.heard.done():
-                    with suppress(asyncio.CancelledError):
-                        await asyncio.wait([job.heard])
+                await until_done(job.heard)
             raise
 
     def _come_back(self, way: Way[_TaskJob]) -> None:
@@ -80,14 +84,5 @@ class AsyncGatherer:
             task.add_done_callback(self._groups.discard)
 
     async def _run_group(self, way: Way[_TaskJob], group: Sequence[_TaskJob]) -> None:
-        try:
+        with on_the_way(group, lambda: self._come_back(way)):
             settle(group, await self._run(together(group)))
-        except Trouble as problem:
-            fail(group, problem)
-        except Exception:  # noqa: BLE001 - by itself the one that is wrong raises it again
-            settle(group, [ALONE] * len(group))
-        finally:
-            abandon(group)
-            for job in group:
-                job.heard.set_result(None)
-            self._come_back(way)

@@ -24,6 +24,7 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from agentstore.async_gatherer import AsyncGatherer
+from agentstore.cancellation import finished
 from agentstore.dialects import EngineDialect
 from agentstore.dialects.base import Mode
 from agentstore.errors import TransactionMisuse
@@ -158,25 +159,6 @@ def store_is_closed() -> TransactionMisuse:
     return TransactionMisuse("This store is closed. Open another AsyncStore.")
 
 
-async def _finished(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end; when cancelled, let the cancellation go on only then."""
-    task = asyncio.create_task(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await until_done(task)
-        raise
-
-
-async def until_done(waiting: asyncio.Future[Any]) -> None:
-    """Wait until this is done, however often one is cancelled meanwhile."""
-    while not waiting.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait([waiting])
-    if not waiting.cancelled():
-        waiting.exception()  # it is the cancellation that the caller asked for
-
-
 async def _cancellable(work: Coroutine[Any, Any, T]) -> T:
     return await work
 
@@ -190,12 +172,12 @@ async def _opened(connection: AsyncConnection, start: Awaitable[object]) -> Asyn
     except BaseException:
         try:
             with suppress(*HANDLED):
-                await _finished(connection.rollback())
+                await finished(connection.rollback())
         finally:
             with suppress(*HANDLED):
-                await _finished(connection.close())
+                await finished(connection.close())
         raise
-    await _finished(connection.close())
+    await finished(connection.close())
 
 
 class GreenletRunner:
@@ -218,7 +200,7 @@ class GreenletRunner:
         self._turns = AsyncTurns(settings, one_by_one=dialect.single_writer)
         self._gatherer = None if dialect.single_writer else AsyncGatherer(self._statement)
         # Cancelled in the middle, a driver that keeps a thread would leave it to itself.
-        self._uncut = _finished if dialect.threads_async_work else _cancellable
+        self._uncut = finished if dialect.threads_async_work else _cancellable
         self.pause = self._runner.pause
 
     async def once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
@@ -279,7 +261,7 @@ class GreenletRunner:
                     try:
                         yield calls
                     finally:
-                        await _finished(calls.close())
+                        await finished(calls.close())
                 committing = True
                 await self._uncut(connection.commit())
                 self._runner.committed(unit)

@@ -18,7 +18,8 @@ from __future__ import annotations
 import copy
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from agentstore import errors
@@ -120,16 +121,8 @@ class Gatherer:
 
     def _lead(self, way: Way[_ThreadJob], group: Sequence[_ThreadJob]) -> None:
         """Run a group, one's own job among it, and tell the others."""
-        try:
+        with on_the_way(group, lambda: self._come_back(way)):
             settle(group, self._run(together(group)))
-        except Trouble as problem:
-            fail(group, problem)
-        except Exception:  # noqa: BLE001 - by itself the one that is wrong raises it again
-            settle(group, [ALONE] * len(group))
-        finally:
-            abandon(group)
-            Job.tell(group)
-            self._come_back(way)
 
     def _come_back(self, way: Way[_ThreadJob]) -> None:
         """Let the next group set out, led by its first, or make room."""
@@ -161,13 +154,28 @@ def together(group: Sequence[Job]) -> Callable[[Unit], list[Any]]:
     return lambda unit: run_together(unit, kind, [job.start for job in group])
 
 
+@contextmanager
+def on_the_way(group: Sequence[Job], come_back: Callable[[], None]) -> Iterator[None]:
+    """Run a group in the block; whatever becomes of it, all hear, and the next may set out."""
+    try:
+        yield
+    except Trouble as problem:
+        _fail(group, problem)
+    except Exception:  # noqa: BLE001 - by itself the one that is wrong raises it again
+        settle(group, [ALONE] * len(group))
+    finally:
+        _abandon(group)
+        group[0].tell(group)
+        come_back()
+
+
 def settle(group: Sequence[Job], outcomes: Sequence[Any]) -> None:
     """Give each of a group its outcome."""
     for job, outcome in zip(group, outcomes, strict=True):
         job.result, job.state = outcome, State.DONE
 
 
-def fail(group: Sequence[Job], problem: Trouble) -> None:
+def _fail(group: Sequence[Job], problem: Trouble) -> None:
     """Say what a group's failure means for each of its calls."""
     if len(group) > 1 and not _is_of_each(problem):
         settle(group, [ALONE] * len(group))
@@ -188,7 +196,7 @@ def _is_of_each(problem: Trouble) -> bool:
     return isinstance(problem.error, errors.DatabaseBusy) and problem.__cause__ is None
 
 
-def abandon(group: Sequence[Job]) -> None:
+def _abandon(group: Sequence[Job]) -> None:
     """Give an outcome to those who have none, because who ran them was interrupted."""
     for job in group:
         if job.state is not State.DONE:

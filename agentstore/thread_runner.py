@@ -14,7 +14,8 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from contextvars import copy_context
 from typing import Any, TypeVar, cast
 
-from agentstore.async_runners import AsyncJoinRunner, AsyncTurns, store_is_closed, until_done
+from agentstore.async_runners import AsyncJoinRunner, AsyncTurns, store_is_closed
+from agentstore.cancellation import until_done
 from agentstore.dialects.base import Mode
 from agentstore.runners import READING, JoinRunner, UnitRunner, joined
 from agentstore.unit import AsyncRunner, Unit
