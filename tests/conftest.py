@@ -172,6 +172,19 @@ def _drivers() -> list[Any]:
     return params
 
 
+def on(wanted: Callable[[Driver], bool]) -> pytest.MarkDecorator:
+    """Run a test that cannot be on some drivers on the others alone."""
+    params = [param for param in _drivers() if wanted(param.values[0][0])]
+    return pytest.mark.parametrize("place", params, indirect=True)
+
+
+on_a_server = on(lambda driver: driver.engine == "postgresql")
+"""For what cannot be on an engine inside the process."""
+
+in_the_process = on(lambda driver: driver.engine == "sqlite")
+"""For what cannot be on a server."""
+
+
 def _fresh(
     engine: str, version: str, servers: Servers, tmp_path: Path, template: Path | None
 ) -> Iterator[str]:

@@ -26,23 +26,13 @@ from agentstore.records import AttachmentRecord
 from agentstore.repositories.blobs import attached_to, drop_unattached
 from agentstore.schema import tables
 from agentstore.states import NO_BRANCH
-from tests.conftest import DRIVERS, VERSIONS
+from tests.conftest import on_a_server
 from tests.programs.probes import checked_out, connect, engine_of
 from tests.strategies import keys, texts
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 PICTURE = b"\x89PNG\r\n\x1a\n\x00\xff\x00"
 SECRET = b"what I told only you: hunter2"
-
-on_a_server = pytest.mark.parametrize(
-    "place",
-    [
-        pytest.param((driver, VERSIONS[0]), id=driver.name)
-        for driver in DRIVERS
-        if driver.engine == "postgresql"
-    ],
-    indirect=True,
-)
 
 
 @pytest.fixture

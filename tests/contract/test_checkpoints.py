@@ -28,6 +28,7 @@ from agentstore.errors import (
     WrongThread,
 )
 from agentstore.schema import tables
+from tests.conftest import on
 from tests.strategies import exact, json_values, keys, texts
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
@@ -400,10 +401,9 @@ def statements(store: Any, work: Any) -> int:
     return sum(not statement.startswith(("BEGIN", "SAVEPOINT", "RELEASE")) for statement in sent)
 
 
+@on(lambda driver: not driver.asynchronous)
 def test_putting_and_reading_take_as_many_statements_late_as_early(place: Any) -> None:
     # On an engine under the store, whichever kind it is: the synchronous one is enough.
-    if place.driver.asynchronous:
-        pytest.skip("the statements are the same; the synchronous drivers count them")
     with place.open() as store:
         values = history(5) | {"state": {"a": 1}, "more": [1], "image": b"x"}
         store.checkpoints.put("thread", values)

@@ -15,6 +15,7 @@ from agentstore import migrations
 from agentstore.errors import AlreadyExists, NotFound
 from agentstore.repositories import expiry
 from agentstore.schema import Names
+from tests.conftest import on_a_server
 from tests.contract.test_sessions import at_once, execute
 from tests.programs.probes import engine_of
 
@@ -439,9 +440,8 @@ def test_when_nothing_has_expired_no_writer_is_waited_for(place, timed, clock):
         assert other.sessions.delete_expired().sessions == ()
 
 
+@on_a_server
 def test_a_session_that_somebody_is_writing_to_is_not_waited_for(place, timed, clock):
-    if place.driver.engine == "sqlite":
-        pytest.skip("its writers go one after the other")
     busy, idle = (timed.sessions.create(ttl=HOUR).id for _ in range(2))
     clock.now += HOUR
     impatient = f"{place.url}&options=-c%20lock_timeout%3D1s"
@@ -501,9 +501,8 @@ def test_a_session_that_is_active_meanwhile_is_never_deleted(place, timed, clock
         assert timed.sessions.verify(id).agree
 
 
+@on_a_server
 def test_a_session_expires_in_a_prefixed_schema_too(place, clock):
-    if place.driver.engine == "sqlite":
-        pytest.skip("it has no schemas")
     migrations.upgrade(place.url, names=Names("own", "my_"))
     with place.open(clock=clock, schema="own", table_prefix="my_") as store:
         session = everything_of(store)

@@ -13,15 +13,11 @@ from sqlalchemy import event, make_url
 
 from agentstore import errors
 from agentstore.gatherers import MOST_ON_THEIR_WAY
+from tests.conftest import on_a_server
 from tests.programs.probes import connect, drop, engine_of, gatherer_of, wait_until, waiting
 
 COMPANY = 60
 """Threads: more than calls in any test."""
-
-
-def on_a_server(place: Any) -> None:
-    if place.driver.engine != "postgresql":
-        pytest.skip("gathers in its writer; see test_writer")
 
 
 @pytest.fixture
@@ -174,8 +170,8 @@ def test_calls_that_arrive_together_are_written_and_answered_each(place, store, 
         assert store.usage.sum_by("total", session_id=id)[0].input_tokens == 7
 
 
+@on_a_server
 def test_what_arrives_together_goes_in_one_statement(place, store, threads):
-    on_a_server(place)
     sessions = [store.sessions.create().id for _ in range(10)]
     statements: list[str] = []
 
@@ -300,8 +296,8 @@ def raw_connection(place: Any) -> Iterator[Callable[[str], Any]]:
         yield server.execute
 
 
+@on_a_server
 def test_who_waits_for_a_locked_session_keeps_nobody_else_waiting(place, store, threads):
-    on_a_server(place)
     locked, free = store.sessions.create().id, store.sessions.create().id
     with connect(place.url) as other:
         with other.transaction():
@@ -330,8 +326,8 @@ def test_who_waits_for_a_locked_session_keeps_nobody_else_waiting(place, store, 
     check_session(store, free, 1)
 
 
+@on_a_server
 def test_calls_that_wait_for_locked_sessions_do_not_fill_the_ways(place, store, threads):
-    on_a_server(place)
     free = store.sessions.create().id
     locked = [store.sessions.create().id for _ in range(MOST_ON_THEIR_WAY + 1)]
     with connect(place.url) as other:
@@ -345,8 +341,8 @@ def test_calls_that_wait_for_locked_sessions_do_not_fill_the_ways(place, store, 
         assert [each.result(timeout=60).seq for each in waits] == [1] * len(locked)
 
 
+@on_a_server
 def test_if_the_connection_breaks_the_outcome_is_in_doubt_for_each(place, store, threads):
-    on_a_server(place)
     sessions = [store.sessions.create().id for _ in range(6)]
     broken: list[Any] = []
 

@@ -13,6 +13,7 @@ from sqlalchemy import create_engine, event, insert, update
 from agentstore.errors import LimitOutOfRange, NotFound
 from agentstore.records import RestoredSession
 from agentstore.schema import tables
+from tests.conftest import on
 from tests.programs.probes import engine_of
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
@@ -120,10 +121,12 @@ def test_a_long_history_comes_whole_or_as_long_as_is_asked(store, session):
         assert restored.session.message_count == 1_200
 
 
+@on(lambda driver: driver.name not in ("aiosqlite", "psycopg-async"))
 def test_all_of_it_is_of_one_moment(place, store, session):
-    """Between its two queries somebody else writes; the history does not know of it."""
-    if place.driver.name in ("aiosqlite", "psycopg-async"):
-        pytest.skip("the event would have to await")
+    """Between its two queries somebody else writes; the history does not know of it.
+
+    Where the driver is asynchronous, the event would have to await.
+    """
     store.messages.save(session.id, "user", "before")
     engine = engine_of(store)
     with place.open() as other:

@@ -26,6 +26,7 @@ from agentstore.dialects import dialect_for
 from agentstore.engine import open_engine, parse_url
 from agentstore.repositories import finding, search
 from agentstore.settings import Settings
+from tests.conftest import in_the_process
 from tests.strategies import TRAPS, texts
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -779,9 +780,9 @@ def test_a_lost_state_is_told_and_mended(place, store, session):
     assert len(store.messages.search("apple")) == 2
 
 
+@in_the_process
 def test_a_damaged_index_is_no_damaged_file(place, store, session):
-    if place.driver.engine != "sqlite":
-        pytest.skip("PostgreSQL's index is a table like others")
+    """PostgreSQL's index is a table like others."""
     save(store, session, "apple")
     store.search.refresh()
     plain_sql(place, "UPDATE search_index_data SET block = x'ffffffffff' WHERE id >= 10")

@@ -25,20 +25,8 @@ from agentstore.errors import (
 )
 from agentstore.redaction import Secrets
 from agentstore.unit import Unit
-from tests.conftest import DRIVERS, VERSIONS
+from tests.conftest import on_a_server
 from tests.programs.probes import connect, engine_of
-
-on_a_server = pytest.mark.parametrize(
-    "place",
-    [
-        pytest.param((driver, version), id=f"{driver.name}-{version}")
-        for driver in DRIVERS
-        if driver.engine == "postgresql"
-        for version in VERSIONS[:1]
-    ],
-    indirect=True,
-)
-"""For what cannot be on an engine inside the process."""
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 AT_ONCE = Backoff(first=0, longest=0)

@@ -22,7 +22,7 @@ from agentstore.errors import DatabaseBusy, InvalidInput, JobInterrupted
 from agentstore.redaction import Secrets
 from agentstore.testing import BlockingStore
 from agentstore.worker import AsyncWorker, Backoff, DoNotRetry, Worker
-from tests.contract.test_task_queue import on_a_server
+from tests.conftest import on_a_server
 from tests.programs.probes import connect, engine_of
 
 ROOT = Path(__file__).parents[2]
