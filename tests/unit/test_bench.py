@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from agentstore import Store
+from benchmarks import plots
 from benchmarks.bench import BENCH, in_order, merge
 from benchmarks.databases import SQLiteDatabases
 from benchmarks.filling import EACH, LONG, SAVED_INTO, SHORT, TEXTS, Grown, fill, spoken
@@ -176,12 +177,7 @@ def test_pictures_are_small_enough_for_a_page():
 # --- The pictures ----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def plots():
-    return pytest.importorskip("benchmarks.plots", reason="drawing needs the extra bench")
-
-
-def test_all_pictures_are_drawn_from_a_small_run(plots, tmp_path):
+def test_all_pictures_are_drawn_from_a_small_run(tmp_path):
     drawn = plots.draw(document(), tmp_path)
     assert [path.name for path in drawn] == ["throughput.svg", "growth.svg", "sizes.svg"]
     for path in drawn:
@@ -189,7 +185,7 @@ def test_all_pictures_are_drawn_from_a_small_run(plots, tmp_path):
         assert path.stat().st_size < LARGEST_PICTURE
 
 
-def test_equal_figures_give_equal_pictures(plots, tmp_path):
+def test_equal_figures_give_equal_pictures(tmp_path):
     (tmp_path / "again").mkdir()
     one, other = plots.draw(document(), tmp_path), plots.draw(document(), tmp_path / "again")
     assert [p.read_bytes() for p in one] == [p.read_bytes() for p in other]
@@ -199,7 +195,7 @@ def lines_of(panel) -> list[tuple[list[float], list[float]]]:
     return [(list(drawn.get_xdata()), list(drawn.get_ydata())) for drawn in panel.get_lines()]
 
 
-def test_throughput_is_drawn_over_the_callers_of_all_processes(plots):
+def test_throughput_is_drawn_over_the_callers_of_all_processes():
     figure = plots.throughput(document()["swarm"])
     assert [panel.get_title(loc="left") or panel.get_title() for panel in figure.axes] == [
         "SQLite",
@@ -213,7 +209,7 @@ def test_throughput_is_drawn_over_the_callers_of_all_processes(plots):
         assert panel.get_ylim()[1] > 6_400
 
 
-def test_growth_and_sizes_show_every_point(plots):
+def test_growth_and_sizes_show_every_point():
     history, save = plots.growth(document()["growth"]).axes
     at = [10_000, 10_000_000]
     assert lines_of(history) == [(at, [0.5, 0.5]), (at, [1.5, 1.5])]
