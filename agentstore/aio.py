@@ -48,6 +48,7 @@ from agentstore.runners import (
     UnitRunner,
     announce_transaction,
     refuse_inside_own_transaction,
+    refuse_to_write,
 )
 from agentstore.settings import Settings, StoreOptions
 from agentstore.store import Transaction, in_transaction
@@ -391,7 +392,7 @@ class AsyncStore(AsyncRepositories):
         Raises:
             UnsupportedUrl: The URL is not one of those that ``Store`` takes.
         """
-        settings = Settings(**options)
+        self._settings = settings = Settings(**options)
         self._unit_runner: AsyncUnitRunner
         if engine is not None:
             self._url = engine.url
@@ -464,6 +465,7 @@ class AsyncStore(AsyncRepositories):
     async def transaction(self) -> AsyncIterator[AsyncTransaction]:
         """Make several calls one; see ``Store.transaction``."""
         await self.open()
+        refuse_to_write(self._settings)
         with announce_transaction(self):
             try:
                 async with self._unit_runner.transaction() as runner:
@@ -474,6 +476,7 @@ class AsyncStore(AsyncRepositories):
     async def run(self, work: Callable[[Transaction], T]) -> T:
         """Run a synchronous function in a transaction, in one hop; see ``Store.run``."""
         await self.open()
+        refuse_to_write(self._settings)
         body = in_transaction(work)
         with announce_transaction(self):
             return await run_with_retries(self._unit_runner, Mode.WRITE, body, repeatable=False)
@@ -490,4 +493,5 @@ class _StoreRunner:
         refuse_inside_own_transaction(store)
         if not store._opened:
             await store.open()
+        refuse_to_write(store._settings, mode)
         return await run_with_retries(store._unit_runner, mode, work, repeatable=repeatable)

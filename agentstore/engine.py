@@ -47,7 +47,7 @@ def open_engine(url: URL, settings: Settings) -> Engine:
         UnsupportedUrl: The URL's engine does not understand it.
     """
     dialect = dialect_for(url)
-    if not settings.create:
+    if settings.read_only or not settings.create:
         dialect.require_existing(url)
     sync_url = dialect.url(url, asynchronous=False)
     options = dialect.engine_options(sync_url, settings)
@@ -62,7 +62,7 @@ def open_async_engine(url: URL, settings: Settings) -> AsyncEngine:
     from sqlalchemy.ext.asyncio import create_async_engine  # which a synchronous store never loads
 
     dialect = dialect_for(url)
-    if not settings.create:
+    if settings.read_only or not settings.create:
         dialect.require_existing(url)
     async_url = dialect.url(url, asynchronous=True)
     options = dialect.engine_options(async_url, settings)

@@ -91,13 +91,15 @@ def downgrade(url: str | URL | None = None, *, revision: str, names: Names | Non
 def revision_of(url: str | URL | None = None, names: Names = PLAIN) -> str | None:
     """Read the revision of a database by its URL; None where there is no agentstore schema.
 
+    Nothing is written, not even where the database is a file that may only be read.
+
     Raises:
         DatabaseError: The database cannot be reached, or there is no such file.
     """
     parsed = parse_url(url)
     dialect = dialect_for(parsed)
     dialect.require_existing(parsed)
-    engine = _engine(parsed)
+    engine = _engine(parsed, read_only=True)
     try:
         with engine.connect() as connection:
             return current(connection, names)
@@ -245,10 +247,10 @@ def _config(names: Names) -> Config:
     return config
 
 
-def _engine(url: URL) -> Engine:
+def _engine(url: URL, *, read_only: bool = False) -> Engine:
     dialect = dialect_for(url)
     sync_url = dialect.url(url, asynchronous=False)
-    settings = Settings()
+    settings = Settings(read_only=read_only)
     connect_args = dialect.engine_options(sync_url, settings)["connect_args"]
     engine = create_engine(
         sync_url, poolclass=NullPool, hide_parameters=True, connect_args=connect_args

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine
 from agentstore import migrations
 from agentstore.dialects import EngineDialect
 from agentstore.dialects.base import Mode
-from agentstore.errors import AgentStoreError, TransactionMisuse
+from agentstore.errors import AgentStoreError, DatabaseReadOnly, TransactionMisuse
 from agentstore.gatherers import Gatherer
 from agentstore.gathering import Call
 from agentstore.recovery import HANDLED, Trouble, cause_of, pause_before_retry, trouble
@@ -65,6 +65,19 @@ def refuse_inside_own_transaction(store: object) -> None:
         raise TransactionMisuse(
             "This is called on the store inside its own transaction. Call the repositories of "
             "the transaction: with store.transaction() as tx: tx.messages.save(...)."
+        )
+
+
+def refuse_to_write(settings: Settings, mode: Mode = Mode.WRITE) -> None:
+    """Refuse what would write, on a store that only reads.
+
+    Raises:
+        DatabaseReadOnly: It is one.
+    """
+    if settings.read_only and mode not in READING:
+        raise DatabaseReadOnly(
+            "This store is read-only, and nothing was written. Open another one without "
+            "read_only=True to write, or for a transaction."
         )
 
 
@@ -339,7 +352,7 @@ class UnitRunner:
 
 def is_new(unit: Unit) -> bool:
     """Say whether the database is to be brought to head; refuse one that is not at head."""
-    if unit.dialect.brings_itself_to_head(unit.connection):
+    if not unit.settings.read_only and unit.dialect.brings_itself_to_head(unit.connection):
         return True
     migrations.check(unit.connection, unit.tables.names)
     return False

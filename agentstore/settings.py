@@ -38,6 +38,7 @@ class StoreOptions(TypedDict, total=False):
     """The keyword arguments of ``Store`` and ``AsyncStore``; see ``Settings``."""
 
     create: bool
+    read_only: bool
     schema: str | None
     table_prefix: str
     pool_size: int
@@ -63,6 +64,12 @@ class Settings:
 
     Attributes:
         create: Whether a SQLite file that is not there yet is made.
+        read_only: Whether nothing is ever written: no file is made, no schema brought to head, and
+            whatever would write raises ``DatabaseReadOnly``, ``transaction()`` and ``run()``
+            included. On PostgreSQL each call is a transaction that says READ ONLY, which a pooler
+            between keeps apart, and which costs two round trips more. On SQLite the file is
+            opened with ``mode=ro``. A search finds what is not in the index yet by reading it.
+            With an engine of the application's own it is only the store that refuses.
         schema: PostgreSQL schema of the tables; None means the connection's own (public).
             Ignored on SQLite, which has none.
         table_prefix: What the tables' names begin with, on both engines: up to 15 lower-case
@@ -98,6 +105,7 @@ class Settings:
     """
 
     create: bool = True
+    read_only: bool = False
     schema: str | None = None
     table_prefix: str = ""
     pool_size: int = 10
@@ -123,6 +131,8 @@ class Settings:
             raise InvalidInput(
                 f"synchronous is {self.synchronous!r}; use FULL, EXTRA, NORMAL or OFF."
             )
+        if type(self.read_only) is not bool:
+            raise InvalidInput(f"read_only is {shown(self.read_only)}; use True or False.")
         for name in ("pool_timeout", "connect_timeout", "ping_after", "busy_timeout"):
             if getattr(self, name) < 0:
                 raise InvalidInput(f"{name} is negative; use seconds, zero or more.")

@@ -40,6 +40,7 @@ from agentstore.runners import (
     in_own_transaction,
     joined,
     refuse_inside_own_transaction,
+    refuse_to_write,
 )
 from agentstore.settings import Settings, StoreOptions
 from agentstore.unit import Runner, Unit
@@ -179,9 +180,11 @@ class Store(Repositories):
 
         Raises:
             TransactionMisuse: The store is called inside the block, or is closed.
+            DatabaseReadOnly: The store only reads.
             ConnectionLost: The connection broke; ``in_doubt`` says whether in the commit.
         """
         self._require_open()
+        refuse_to_write(self._runner.settings)
         with announce_transaction(self):
             try:
                 with self._runner.transaction() as unit:
@@ -203,6 +206,7 @@ class Store(Repositories):
             What the function returned.
         """
         self._require_open()
+        refuse_to_write(self._runner.settings)
         body = in_transaction(work)
         with announce_transaction(self):
             # A function of the application's has locks and thread-locals of the thread it is in.
@@ -223,4 +227,5 @@ class _StoreRunner:
     def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
         self._store._require_open()
         refuse_inside_own_transaction(self._store)
+        refuse_to_write(self._runner.settings, mode)
         return self._runner.run(mode, work, repeatable=repeatable)

@@ -55,6 +55,10 @@ class Database:
         """Open it."""
         return Store(self.url, create=create, schema=self.schema, table_prefix=self.prefix)
 
+    def read(self) -> Store:
+        """Open it to read alone: nothing is made, upgraded or written."""
+        return Store(self.url, read_only=True, schema=self.schema, table_prefix=self.prefix)
+
     @property
     def names(self) -> Names:
         """Where its tables are."""

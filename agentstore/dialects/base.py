@@ -41,6 +41,9 @@ class Mode(Enum):
 MODE = "agentstore_mode"
 """The execution option in which the engine of a mode carries it, for the begin event."""
 
+READ_ONLY = "agentstore_read_only"
+"""The execution option of a store's own engine that only reads."""
+
 
 class Failure(Enum):
     """What a driver's error means for the question whether to try again."""
@@ -122,7 +125,10 @@ class EngineDialect(Protocol):
         """Give the arguments of ``create_engine``: pool, timeouts, connection arguments."""
 
     def install(self, engine: Engine, settings: Settings, *, adopted: bool) -> None:
-        """Add the connection events; on an adopted engine, for its open connections too."""
+        """Add the connection events; on an adopted engine, for its open connections too.
+
+        With ``read_only`` the database itself refuses writes by an engine of the store's own.
+        """
 
     def take_over(self, connection: Connection) -> None:
         """Prepare a connection that was checked out, and is in no transaction, for a unit."""

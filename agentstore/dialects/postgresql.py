@@ -38,7 +38,7 @@ from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from sqlalchemy.types import TypeEngine
 
 from agentstore import errors
-from agentstore.dialects.base import MODE, Diagnosis, Failure, Mode
+from agentstore.dialects.base import MODE, READ_ONLY, Diagnosis, Failure, Mode
 from agentstore.dialects.postgresql_append import append, arrays, next_activity
 from agentstore.dialects.postgresql_search import PostgreSQLSearch
 from agentstore.dialects.postgresql_tasks import NotifyingTasks
@@ -157,6 +157,10 @@ class PostgreSQL(NotifyingTasks):
         """Test a connection that lay idle before it is used again."""
         if adopted:
             return  # the application's pool has its own ways of telling, its connections stay
+        if settings.read_only:
+            # Said at each BEGIN. A SET would stay on a server's connection that a pooler lends to
+            # others, and many a pooler refuses options of the connection.
+            engine.update_execution_options(**{READ_ONLY: True})
 
         event.listen(engine, "begin", _begin)
 
@@ -340,6 +344,8 @@ def _begin(connection: Connection) -> None:
     if MODE not in options and "isolation_level" in options:
         return  # not a unit, and its user has chosen
     statement = _BEGIN.get(options.get(MODE, Mode.WRITE), "BEGIN")
+    if options.get(READ_ONLY):
+        statement = f"{statement or 'BEGIN'} READ ONLY"
     if statement is not None:
         run_sql(connection, statement, begin=False)
 

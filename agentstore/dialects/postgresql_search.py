@@ -106,6 +106,18 @@ class PostgreSQLSearch:
             waiting += _count(connection, fresh, count_to)
         return IndexState(row.segmentation, newest, walked, min(waiting, count_to), ())
 
+    def waiting(self, connection: Connection, tables: Tables, limit: int) -> list[int]:
+        """Read the queue, and what the walk has not come to."""
+        queue, state, messages = _queue(tables.names).c, _state(tables.names).c, tables.messages.c
+        ahead = (
+            messages.pk > select(state.indexed_through).scalar_subquery(),
+            messages.pk <= select(state.walk_through).scalar_subquery(),
+        )
+        found: set[int] = set()
+        for query in (select(queue.message_pk), select(messages.pk).where(*ahead)):
+            found.update(connection.execute(query.limit(limit)).scalars())
+        return list(found)
+
     def take(
         self,
         connection: Connection,

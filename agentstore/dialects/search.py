@@ -112,6 +112,12 @@ class SearchIndex(Protocol):
             thorough: Look for missing objects even where that takes a query of its own.
         """
 
+    def waiting(self, connection: Connection, tables: Tables, limit: int) -> list[int]:
+        """Give the row numbers of messages whose changes are not in the index yet, in any order.
+
+        Those of messages that are gone may be among them.
+        """
+
     def take(
         self,
         connection: Connection,

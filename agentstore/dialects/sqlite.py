@@ -43,6 +43,8 @@ from agentstore import errors
 from agentstore.dialects.base import MODE, Diagnosis, Failure, Mode
 from agentstore.dialects.search import SearchIndex
 from agentstore.dialects.sqlite_append import append, next_activity
+from agentstore.dialects.sqlite_files import configure as configure_new
+from agentstore.dialects.sqlite_files import in_memory, only_read
 from agentstore.dialects.sqlite_search import SQLiteSearch
 from agentstore.dialects.sqlite_tasks import FileTasks
 from agentstore.prepared import run_sql
@@ -125,7 +127,7 @@ class SQLite(FileTasks):
 
     def require_existing(self, url: URL) -> None:
         """Look for the file."""
-        if not _in_memory(url) and not Path(str(url.database).removeprefix("file:")).exists():
+        if not in_memory(url) and not Path(str(url.database).removeprefix("file:")).exists():
             raise errors.DatabaseUnreachable(
                 f"There is no file {url.database}. Check the path in the URL, or create the "
                 "database with: agentstore upgrade"
@@ -133,10 +135,10 @@ class SQLite(FileTasks):
 
     def engine_options(self, url: URL, settings: Settings) -> dict[str, Any]:
         """Pool the connections; memory lives in a single one, which all threads share in turn."""
-        in_memory = _in_memory(url)
+        alone = in_memory(url)
         options: dict[str, Any] = {
-            "pool_size": 1 if in_memory else settings.pool_size,
-            "max_overflow": 0 if in_memory else settings.max_overflow,
+            "pool_size": 1 if alone else settings.pool_size,
+            "max_overflow": 0 if alone else settings.max_overflow,
             "pool_timeout": settings.pool_timeout,
             "poolclass": AsyncAdaptedQueuePool if self.names_async_driver(url) else QueuePool,
             "connect_args": {"check_same_thread": False},
@@ -150,7 +152,7 @@ class SQLite(FileTasks):
 
         @event.listens_for(engine, "connect")
         def configure(dbapi_connection: Any, record: Any) -> None:
-            _configure(dbapi_connection, settings)
+            configure_new(dbapi_connection, settings, adopted=adopted)
             record.info[_CONFIGURED] = True
 
         if adopted:
@@ -163,7 +165,9 @@ class SQLite(FileTasks):
             event.listen(engine, "begin", _begin_on_adopted)
             return
         event.listen(engine, "begin", _begin)
-        if _in_memory(engine.url):
+        if settings.read_only and not in_memory(engine.url):
+            only_read(engine)
+        if in_memory(engine.url):
             event.listen(engine, "handle_error", _keep_connection)
 
     def take_over(self, connection: Connection) -> None:
@@ -171,7 +175,7 @@ class SQLite(FileTasks):
 
     def many_connections(self, url: URL) -> bool:
         """Memory has but one."""
-        return not _in_memory(url)
+        return not in_memory(url)
 
     def prepare_writer(self, connection: Connection) -> None:
         """Let it hear at once that another process writes; see ``begin_to_write``.
@@ -344,16 +348,6 @@ def _keep_connection(context: ExceptionContext) -> None:
         context.is_disconnect = False
 
 
-def _in_memory(url: URL) -> bool:
-    database = url.database
-    return (
-        not database
-        or database == ":memory:"
-        or database.startswith("file::memory:")
-        or url.query.get("mode") == "memory"
-    )
-
-
 def _pragma(connection: Connection, pragma: str) -> Any:
     """Set or read a pragma outside of a transaction, where alone some of them work."""
     driver = connection.connection.dbapi_connection
@@ -363,34 +357,3 @@ def _pragma(connection: Connection, pragma: str) -> Any:
     row = cursor.fetchone()
     cursor.close()
     return row and row[0]
-
-
-def _configure(dbapi_connection: Any, settings: Settings) -> None:
-    dbapi_connection.isolation_level = None  # we say BEGIN; the driver's own comes too late
-    cursor = dbapi_connection.cursor()
-    # First, so that the next pragmas wait for other processes too.
-    cursor.execute(f"PRAGMA busy_timeout={int(settings.busy_timeout * 1000)}")
-    _switch_to_wal(cursor, settings.busy_timeout)
-    cursor.execute("PRAGMA foreign_keys=ON")
-    cursor.execute(f"PRAGMA synchronous={settings.synchronous}")
-    cursor.close()
-
-
-def _switch_to_wal(cursor: Any, timeout: float) -> None:
-    """Turn the WAL on, once in the life of a file.
-
-    Two processes that open a new file at the same moment both want its exclusive lock; SQLite
-    then answers one of them at once, without the busy timeout, lest they wait for each other.
-    """
-    deadline = time.monotonic() + timeout
-    while True:
-        try:
-            cursor.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.OperationalError as error:
-            code = error.sqlite_errorcode & 0xFF
-            if code == sqlite3.SQLITE_READONLY:
-                return  # reading works in whatever mode the file is in
-            if code != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)

@@ -74,6 +74,18 @@ class SQLiteSearch:
         waiting = min(waiting, count_to)
         return IndexState(row.segmentation, newest, row.indexed_through, waiting, ())
 
+    def waiting(self, connection: Connection, tables: Tables, limit: int) -> list[int]:
+        """Read the queue, and what is newer than all that was indexed."""
+        queue, messages = _queue(tables.names).c, tables.messages.c
+        through = select(_state(tables.names).c.indexed_through).scalar_subquery()
+        found: set[int] = set()
+        for query in (
+            select(queue.message_pk).distinct(),
+            select(messages.pk).where(messages.pk > through),
+        ):
+            found.update(connection.execute(query.limit(limit)).scalars())
+        return list(found)
+
     def take(
         self,
         connection: Connection,

@@ -6,11 +6,14 @@ score and its snippet come from this code alone, so they are equal on both engin
 Order ``recent`` is that of the row numbers, the last created first. Order ``relevance`` takes
 the hits in blocks of the most recent 500, the best of a block first: so its cost is bounded
 where a word is in a tenth of all messages, and its pages hold each hit once while others write.
+
+A store that only reads cannot bring the index up to date. There all messages whose changes wait
+are candidates too, and their text decides as it does about the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -25,6 +28,7 @@ from agentstore.errors import InvalidInput, SearchIndexStale, shown
 from agentstore.paging import Cursors, check_limit
 from agentstore.readable import readable_text
 from agentstore.records import MessageRecord, Page, SearchHit
+from agentstore.repositories.base import chunks
 from agentstore.repositories.search import drain, trouble_with
 from agentstore.repositories.steps import Step, Steps
 from agentstore.search_terms import Terms, parse
@@ -129,6 +133,12 @@ def in_order(
             raise SearchIndexStale(problem, state.pending)
         if state.pending > MOST_PENDING:
             raise SearchIndexStale("lacks more changes than a search waits for", state.pending)
+        if unit.settings.read_only:
+            waiting: list[int] = []
+            if state.pending:
+                waiting = unit.dialect.search.waiting(unit.connection, unit.tables, MOST_PENDING)
+            search = _Search(unit, asked, state.newest, columns(unit), record, waiting)
+            return search.page()
         if state.pending and (before is None or state.walked < min(before.newest, state.newest)):
             return Behind(state.pending, state.newest if before is None else before.newest)
         return _Search(unit, asked, state.newest, columns(unit), record).page()
@@ -164,8 +174,10 @@ class _Search:
         newest: int,
         columns: Select[Any],
         record: Callable[[Any], MessageRecord],
+        waiting: Sequence[int] = (),
     ) -> None:
         self._unit = unit
+        self._waiting = waiting
         self._asked = asked
         self._newest = newest
         self._columns = columns
@@ -244,16 +256,35 @@ class _Search:
         """Give so many of the newest hits under a row number, and where to go on, 0 if nowhere."""
         unit = self._unit
         found: list[_Match] = []
+        waiting = self._waiting_for(question)
         while len(found) < count:
-            wanted = count - len(found)
+            # Of those that wait most are no hits, so they are looked at in larger pieces.
+            wanted = max(count - len(found), BLOCK if waiting else 0)
             candidates = unit.dialect.search.candidates(
                 unit.connection, unit.tables, question, before=before, count=wanted
             )
+            if waiting:
+                others = {pk for pk in waiting if pk < before}
+                candidates = sorted(others.union(candidates), reverse=True)[:wanted]
             found += self._verified(candidates)
+            if len(found) > count:
+                return found[:count], found[count - 1].row.pk
             if len(candidates) < wanted:
                 return found, 0
             before = candidates[-1]
         return found, before
+
+    def _waiting_for(self, question: Question) -> list[int]:
+        """Give those of the messages that wait to which the question's conditions apply."""
+        if not question.conditions:
+            return list(self._waiting)
+        messages, sessions = self._unit.tables.messages, self._unit.tables.sessions
+        query = select(messages.c.pk).join(sessions, sessions.c.id == messages.c.session_id)
+        found: list[int] = []
+        for chunk in chunks(self._waiting):
+            these = query.where(messages.c.pk.in_(chunk), *question.conditions)
+            found += self._unit.connection.execute(these).scalars()
+        return found
 
     def _verified(self, candidates: list[int]) -> list[_Match]:
         """Look at the candidates' text; give those that are hits, in the same order."""

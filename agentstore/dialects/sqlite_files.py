@@ -1,0 +1,183 @@
+"""SQLite's connections: their pragmas, and files that are only to be read.
+
+A store that only reads names its file with ``mode=ro``, and SQLite itself refuses all writes.
+Whoever reads a file with a WAL needs its index too, the ``-shm`` file. Where that is not there, and
+the folder does not let it be made, the file is read as one that nobody changes (``immutable=1``),
+without any lock. That is right as long as nothing waits in a WAL and nobody writes; so what the
+file and its WAL were like is noted before, and looked at again after each unit. A unit that finds
+them changed raises, instead of returning what may be a mixture.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import URL, Connection, Engine, event
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import DisconnectionError
+
+from agentstore import errors
+from agentstore.settings import Settings
+
+_STAMP = "agentstore_stamp"
+Stamp = tuple[int, ...]
+
+
+def in_memory(url: URL) -> bool:
+    """Say whether a database lives in memory, and so in its connection."""
+    database = url.database
+    return (
+        not database
+        or database == ":memory:"
+        or database.startswith("file::memory:")
+        or url.query.get("mode") == "memory"
+    )
+
+
+def configure(dbapi_connection: Any, settings: Settings, *, adopted: bool) -> None:
+    """Set the pragmas of a new connection.
+
+    One that only reads keeps the file in the mode that it is in. An adopted one may still be
+    written to by its application.
+    """
+    dbapi_connection.isolation_level = None  # we say BEGIN; the driver's own comes too late
+    cursor = dbapi_connection.cursor()
+    # First, so that the next pragmas wait for other processes too.
+    cursor.execute(f"PRAGMA busy_timeout={int(settings.busy_timeout * 1000)}")
+    if not settings.read_only:
+        _switch_to_wal(cursor, settings.busy_timeout)
+    elif not adopted:
+        cursor.execute("PRAGMA query_only=ON")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.execute(f"PRAGMA synchronous={settings.synchronous}")
+    cursor.close()
+
+
+def _switch_to_wal(cursor: Any, timeout: float) -> None:
+    """Turn the WAL on, once in the life of a file.
+
+    Two processes that open a new file at the same moment both want its exclusive lock; SQLite
+    then answers one of them at once, without the busy timeout, lest they wait for each other.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            code = error.sqlite_errorcode & 0xFF
+            if code == sqlite3.SQLITE_READONLY:
+                return  # reading works in whatever mode the file is in
+            if code != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def only_read(engine: Engine) -> None:
+    """Have an engine's connections open their file for reading alone; see the module."""
+
+    @event.listens_for(engine, "do_connect")
+    def connect(dialect: Any, record: Any, arguments: Any, parameters: Any) -> Any:
+        name, *rest = arguments
+        path, query = _parts(name)
+        before = _stamp(path)
+        try:
+            return _opened(dialect, _named(path, query, "mode=ro"), rest, parameters)
+        except sqlite3.OperationalError as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_CANTOPEN:
+                raise
+            _require_readable(path, error)
+        connection = _opened(dialect, _named(path, query, "mode=ro&immutable=1"), rest, parameters)
+        record.info[_STAMP] = path, before
+        return connection
+
+    @event.listens_for(engine, "checkout")
+    def look_before(dbapi_connection: Any, record: Any, _proxy: Any) -> None:
+        if _changed(record.info):
+            record.info.pop(_STAMP)
+            raise DisconnectionError("the file was changed since it was opened without locks")
+
+    @event.listens_for(engine, "commit")
+    def look_after(connection: Connection) -> None:
+        if _changed(connection.connection.info):
+            raise _changed_meanwhile()
+
+    @event.listens_for(engine, "handle_error")
+    def explain(context: ExceptionContext) -> None:
+        if context.connection is not None and _changed(context.connection.connection.info):
+            raise _changed_meanwhile() from context.original_exception
+
+
+def _opened(dialect: Any, name: str, rest: Any, parameters: Any) -> Any:
+    """Open a file, and read from it, which is when SQLite really opens it."""
+    connection = dialect.connect(name, *rest, **{**parameters, "uri": True})
+    try:
+        cursor = connection.cursor()
+        cursor.execute("SELECT 1 FROM sqlite_master LIMIT 1")
+        cursor.fetchall()
+        cursor.close()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Give the file's real path, beside which its WAL lies, and the rest of its URI."""
+    plain = name.removeprefix("file:")
+    path, _, query = plain.partition("?") if plain != name else (name, "", "")
+    if path.startswith("//"):  # an authority, which SQLite wants empty or localhost
+        path = "/" + path[2:].partition("/")[2]
+    return os.path.realpath(path), query
+
+
+def _named(path: str, query: str, more: str) -> str:
+    return f"file:{quote(path)}?{'&'.join(part for part in (query, more) if part)}"
+
+
+def _stamp(path: str) -> Stamp:
+    """Say what a file and its WAL are like; without a WAL as with an empty one."""
+    try:
+        found = Path(path).stat()
+    except FileNotFoundError:
+        return ()
+    try:
+        waiting = Path(f"{path}-wal").stat().st_size
+    except FileNotFoundError:
+        waiting = 0
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, waiting)
+
+
+def _changed(info: Any) -> bool:
+    path, before = info.get(_STAMP, (None, None))
+    return path is not None and _stamp(path) != before
+
+
+def _changed_meanwhile() -> errors.DatabaseBusy:
+    return errors.DatabaseBusy(
+        "The file was written to while it was read without locks, because its folder may not be "
+        "written to. Repeat the call."
+    )
+
+
+def _require_readable(path: str, error: sqlite3.Error) -> None:
+    """Refuse a file that cannot be read whole.
+
+    Raises:
+        DatabaseUnreachable: It is one of these.
+    """
+    if not os.access(path, os.R_OK):
+        raise errors.DatabaseUnreachable(
+            f"The file {path} may not be read. Check its permissions, and those of its folder."
+        ) from error
+    if _stamp(path)[-1:] > (0,):
+        raise errors.DatabaseUnreachable(
+            f"{path}-wal holds changes, which cannot be read without {path}-shm, and that cannot "
+            "be made in this folder. Copy the file and its -wal to a folder that may be written "
+            "to, or let somebody open it once who may write."
+        ) from error
