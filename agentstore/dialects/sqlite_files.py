@@ -25,6 +25,8 @@ from agentstore import errors
 from agentstore.settings import Settings
 
 _STAMP = "agentstore_stamp"
+_NO_INDEX = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+"""What SQLite says where the index of a WAL is not there and cannot be made."""
 Stamp = tuple[int, ...]
 
 
@@ -89,7 +91,7 @@ def only_read(engine: Engine) -> None:
         try:
             return _opened(dialect, _named(path, query, "mode=ro"), rest, parameters)
         except sqlite3.OperationalError as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_CANTOPEN:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _NO_INDEX:
                 raise
             _require_readable(path, error)
         connection = _opened(dialect, _named(path, query, "mode=ro&immutable=1"), rest, parameters)
