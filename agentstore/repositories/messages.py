@@ -32,6 +32,7 @@ from agentstore.repositories.base import (
     writes,
 )
 from agentstore.repositories.drafts import Marks, NewMessage, draft
+from agentstore.repositories.following import follow
 from agentstore.repositories.histories import History
 from agentstore.repositories.lines import newest, segments_of
 from agentstore.repositories.marked import MarkFilter, count_marked
@@ -303,6 +304,24 @@ class Messages(Streams):
         records = tuple(message_records(self.unit, rows[:limit][::-1]))
         following = cursors.make([records[0].seq]) if len(rows) > limit else None
         return Page(records, following)
+
+    @reads_snapshot
+    def follow(self, cursor: str | None = None, *, limit: int = 100) -> Page[MessageRecord]:
+        """Give the messages that have come since the last call, of all sessions and branches.
+
+        Each of them once, in the order in which they came. One that is being streamed comes when
+        it begins. On PostgreSQL one whose transaction ends late comes late, after others; it is
+        missed only if some 60 others were rolled back or are still open that began after it.
+
+        Args:
+            cursor: The ``next_cursor`` of the call before. None begins: it gives the newest
+                messages that are there.
+            limit: How many, up to 1,000. Call again at once where as many as that came.
+
+        Returns:
+            Messages, the oldest first; there always is a ``next_cursor``.
+        """
+        return follow(self.unit, cursor, limit)
 
     @in_steps
     def search(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -42,6 +42,7 @@ from agentstore.repositories.messages import Messages
 from agentstore.repositories.ownership import delete_owned
 from agentstore.repositories.reconnecting import load_state_dict, state_dict
 from agentstore.repositories.restoring import restored
+from agentstore.repositories.session_ids import ids_beginning
 from agentstore.repositories.session_rows import find_session, select_sessions, session_record
 from agentstore.repositories.steps import Steps, in_steps
 from agentstore.schema import Tables
@@ -142,6 +143,23 @@ class Sessions(Repository):
     def find(self, session_id: str) -> SessionRecord | None:
         """Give a session, or None."""
         return find_session(self.unit, session_id)
+
+    @reads
+    def find_ids(self, beginnings: Sequence[str], *, limit: int = 1000) -> list[str]:
+        """Find the ids that begin so, of those that agentstore made itself.
+
+        Args:
+            beginnings: The first characters of ids, four at least, in lower case with hyphens. A
+                single one is passed in a list, too.
+            limit: How many ids to give at most, up to 1,000.
+
+        Returns:
+            The ids that begin with any of them, in alphabetical order.
+
+        Raises:
+            InvalidInput: No id that agentstore makes begins so.
+        """
+        return ids_beginning(self.unit, beginnings, limit)
 
     @reads_snapshot
     def restore(self, session_id: str, limit: int | None = None) -> RestoredSession:

@@ -143,6 +143,29 @@ class Tasks(TaskQueue):
         cursors = Cursors("tasks", session_id, status, queue)
         return one_page(self.connection, query, [tasks.c.pk], cursors, limit, cursor, task_record)
 
+    @reads
+    def count(
+        self, *, session_id: str | None = None, queue: str | None = None
+    ) -> dict[str, dict[str, int]]:
+        """Count tasks: for each queue, how many are in which status; what is 0 is left out.
+
+        Reads an index of all tasks, or of those of the session or the queue.
+
+        Args:
+            session_id: Only this session's.
+            queue: Only this queue's.
+        """
+        tasks = self.tables.tasks.c
+        query = select(tasks.queue, tasks.status, func.count()).group_by(tasks.queue, tasks.status)
+        if session_id is not None:
+            query = query.where(tasks.session_id == validation.text("session_id", session_id))
+        if queue is not None:
+            query = query.where(tasks.queue == validation.text("queue", queue))
+        found: dict[str, dict[str, int]] = {}
+        for name, status, number in sorted(map(tuple, self.connection.execute(query))):
+            found.setdefault(name, {})[status] = int(number)
+        return found
+
     @appends
     def start(self, task_id: str) -> TaskRecord:
         """Go from pending to running, and count the attempt; nobody else can claim it then.

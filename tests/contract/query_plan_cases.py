@@ -16,8 +16,10 @@ import pytest
 from sqlalchemy import insert, text, update
 
 from agentstore import Store, errors
+from agentstore.paging import Cursors
 from agentstore.preferences import digest
 from agentstore.repositories import expiry
+from agentstore.repositories.following import MOST_GAPS
 from agentstore.schema import PLAIN, tables
 from tests.migrations.support import value_for
 
@@ -545,6 +547,12 @@ def forked(name: str, /, *more: Any, **options: Any) -> dict[str, Prepare]:
     )
 
 
+def with_gaps() -> str:
+    """Give a cursor of ``messages.follow`` with numbers that were missing when it was made."""
+    gaps = [(n, n + 1) for n in range(100, 100 + 3 * MOST_GAPS, 3)]
+    return Cursors("messages as they come").make([MESSAGES - 9, *(b for gap in gaps for b in gap)])
+
+
 def a_paused_session(store: Store) -> str:
     return store.sessions.pause(a_session(store)).id
 
@@ -718,6 +726,7 @@ CASES: dict[str, dict[str, Prepare]] = {
     "sessions.get": call("sessions.get", "session-7"),
     "sessions.find": call("sessions.find", "session-7"),
     "sessions.list": listing("sessions.list", user_id="user-7", status="paused"),
+    "sessions.find_ids": each("sessions.find_ids", ["0198", "0198c3d2-5a7e"]),
     "sessions.walk": listing("sessions.walk"),
     "sessions.count": each("sessions.count", user_id="user-7", status="paused"),
     "sessions.rename": call("sessions.rename", "session-7", "Other"),
@@ -789,6 +798,9 @@ CASES: dict[str, dict[str, Prepare]] = {
         "forked",
         lambda s: listing("messages.page", FORKED, branch="a", cursor="before")["branch"](s),
     ),
+    "messages.follow": each("messages.follow", limit=2)
+    | also("cursor", lambda s: partial(s.messages.follow, s.messages.follow(limit=1).next_cursor))
+    | also("gaps", lambda s: partial(s.messages.follow, with_gaps())),
     "messages.pop": on_a_new(a_session, "messages.pop")
     | forked("messages.pop")
     | also("inherited", lambda s: partial(s.messages.pop, a_branch_without_its_own(s))),
@@ -870,6 +882,7 @@ CASES: dict[str, dict[str, Prepare]] = {
     | also("idempotency_key", lambda s: partial(s.tasks.create, LIVE, "x", idempotency_key="k")),
     "tasks.get": call("tasks.get", "task-7"),
     "tasks.find": call("tasks.find", "task-7"),
+    "tasks.count": each("tasks.count", session_id="session-0", queue="rare"),
     "tasks.list": listing("tasks.list", session_id="session-0", status="failed", queue="rare"),
     "tasks.start": on_a_new(a_task, "tasks.start"),
     "tasks.complete": on_a_new(a_running_task, "tasks.complete", {"ok": True}),

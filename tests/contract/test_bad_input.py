@@ -495,7 +495,47 @@ def rows_about_lists() -> list[Row]:
                 InvalidCursor,
                 "next_cursor",
             ),
+            Row(
+                f"a place to follow from that is {name}",
+                lambda s, _, v=cursor: s.messages.follow(v),
+                InvalidCursor,
+                "next_cursor",
+            ),
         ]
+    rows += [
+        Row(
+            f"a beginning of an id that is {name}",
+            lambda s, _, v=beginning: s.sessions.find_ids(v),
+            InvalidInput,
+            word,
+        )
+        for name, beginning, word in (
+            ("too short", ["019"], "four or more"),
+            ("too long", ["0" * 37], "four or more"),
+            ("no digits", ["hello"], "four or more"),
+            ("in capitals", ["0198C3D2"], "four or more"),
+            ("without its hyphens", ["0198c3d25a7e"], "four or more"),
+            ("with others", ["01-9"], "four or more"),
+            ("a wildcard", ["0198%"], "four or more"),
+            ("a secret", [SECRET], "four or more"),
+            ("a single text", "0198c3d2", "list"),
+            ("a number", [198], "must hold ids"),
+            ("nothing", None, "list"),
+        )
+    ]
+    rows += [
+        Row(
+            f"{what} with a limit of {v}",
+            lambda s, x, get=get, v=v: get(s, v),
+            LimitOutOfRange,
+            "from 1 to 1000",
+        )
+        for what, get in (
+            ("following", lambda s, v: s.messages.follow(limit=v)),
+            ("beginnings", lambda s, v: s.sessions.find_ids(["0198"], limit=v)),
+        )
+        for v in (0, 1001, True)
+    ]
     rows += [
         Row(
             f"a page of {v} messages",

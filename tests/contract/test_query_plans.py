@@ -49,6 +49,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("tasks.due(*", "sorts*"): "the next task of each queue",
     ("tasks.rescue()", "sorts*"): "leases that have run out, in the order of their tasks",
     ("tasks.requeue(kind)", "walks past tasks.kind*"): "the dead of one queue, in batches",
+    ("tasks.count(*", "*"): "a count reads an index of what it counts",
+    ("messages.follow(*", "sorts*"): "the few that were missing",
     ("tasks.list(session_id, queue)", "sorts: pk DESC"): "the tasks of one session",
     ("tool_logs.list(session_id, tool, *", "*"): "three filters: the engine takes one index",
     ("*", "sorts: line*"): "the segments of one line",
