@@ -495,6 +495,18 @@ class SchemaFromFuture(SchemaError):
         )
 
 
+class CopyUnfinished(SchemaError):
+    """A copy into this database was begun and is not finished: it does not hold everything."""
+
+    def __init__(self, current: str, head: str) -> None:
+        super().__init__(
+            current,
+            head,
+            "A copy into this database is not finished, so it does not hold everything yet. Run "
+            "agentstore copy again with --resume, or begin anew with an empty database.",
+        )
+
+
 # --- The database itself -----------------------------------------------------------------------
 
 
@@ -548,6 +560,68 @@ class ConnectionLost(DatabaseError):
 
 class TransactionMisuse(AgentStoreError):
     """A transaction is used in a way that could never work."""
+
+
+# --- Moving ------------------------------------------------------------------------------------
+
+
+class TargetNotEmpty(AgentStoreError):
+    """The database that was to be copied into holds rows, or is no place for a copy.
+
+    Attributes:
+        table: A table that holds rows.
+    """
+
+    def __init__(self, table: str, database: str) -> None:
+        self.table = table
+        super().__init__(
+            f"{database} holds rows already, in {table}. Copy into an empty database: nothing is "
+            "ever overwritten."
+        )
+
+
+class UnsoundRows(AgentStoreError):
+    """The source holds rows that no other database would take; nothing was copied.
+
+    Attributes:
+        rows: Each with its table, its key and the reason.
+        total: How many there are in all.
+    """
+
+    def __init__(self, rows: tuple[tuple[str, str, str], ...], total: int) -> None:
+        self.rows = rows
+        self.total = total
+        table, key, reason = rows[0]
+        others = f" and {total - 1:,} more" if total > 1 else ""
+        super().__init__(
+            f"A row of {table} ({key}) is not sound ({reason}){others}. Nothing was copied. Mend "
+            "them, or set them aside with --quarantine FILE."
+        )
+
+
+class CopyDiffers(AgentStoreError):
+    """After a copy the two databases do not hold the same; the target stays closed.
+
+    Attributes:
+        tables: The names of the tables that differ.
+    """
+
+    def __init__(self, tables: tuple[str, ...]) -> None:
+        self.tables = tables
+        super().__init__(
+            f"The databases differ in {', '.join(tables)}. If somebody writes to one of them, stop "
+            "that and run the command again."
+        )
+
+
+class CopyInterrupted(AgentStoreError):
+    """A copy stopped in the middle; the source is as it was, the target does not open yet."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"{reason} The copy stopped there. When that is mended, run the same command again "
+            "with --resume."
+        )
 
 
 # --- Files -----------------------------------------------------------------------------------

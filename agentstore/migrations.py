@@ -29,6 +29,7 @@ from sqlalchemy import (
     create_engine,
     inspect,
     select,
+    update,
 )
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateSchema
@@ -36,6 +37,7 @@ from sqlalchemy.schema import CreateSchema
 from agentstore.dialects import dialect_for
 from agentstore.engine import parse_url, show_url
 from agentstore.errors import (
+    CopyUnfinished,
     DatabaseError,
     SchemaFromFuture,
     SchemaMissing,
@@ -51,6 +53,9 @@ REVISIONS = ("0001", "0002", "0003")
 """Every revision, oldest first. A test holds this equal to the tree."""
 
 HEAD = REVISIONS[-1]
+
+UNFINISHED = "copying"
+"""What stands in the place of the revision while a copy into a database is not finished."""
 
 _PLACE = "agentstore_names"
 _alembic_is_not_reentrant = threading.Lock()
@@ -122,15 +127,28 @@ def check(connection: Connection, names: Names = PLAIN) -> None:
         SchemaMissing: It has no agentstore schema.
         SchemaOutdated: It is behind.
         SchemaFromFuture: It is ahead.
+        CopyUnfinished: A copy into it is not finished.
     """
     found = current(connection, names)
     if found == HEAD:
         return
     if found is None:
         raise SchemaMissing(HEAD, _command(connection, names))
+    if found == UNFINISHED:
+        raise CopyUnfinished(found, HEAD)
     if found in REVISIONS:
         raise SchemaOutdated(found, HEAD, _command(connection, names))
     raise SchemaFromFuture(found, HEAD)
+
+
+def close_for_copy(connection: Connection, names: Names = PLAIN) -> None:
+    """Let nobody open the database until ``open_after_copy``; in the connection's transaction."""
+    _set_version(connection, names, UNFINISHED)
+
+
+def open_after_copy(connection: Connection, names: Names = PLAIN) -> None:
+    """Undo ``close_for_copy``; in the connection's transaction."""
+    _set_version(connection, names, HEAD)
 
 
 def upgrade_connection(
@@ -211,6 +229,8 @@ def _migrate(url: str | URL | None, command: str, revision: str, names: Names) -
         with engine.connect() as connection:
             found = current(connection, names)
             connection.rollback()
+            if found == UNFINISHED:
+                raise CopyUnfinished(found, HEAD)
             if found is not None and found not in REVISIONS:
                 raise SchemaFromFuture(found, HEAD)
             if found != HEAD or revision != "head":
@@ -264,6 +284,11 @@ def _version_table(names: Names) -> Table:
     return Table(f"{names.prefix}alembic_version", metadata, Column("version_num", Text()))
 
 
+def _set_version(connection: Connection, names: Names, version: str) -> None:
+    table = _version_table(_possible(names, connection.engine.url))
+    connection.execute(update(table).values(version_num=version))
+
+
 def _possible(names: Names, url: URL) -> Names:
     """Leave the schema out where the engine has none."""
     return names if dialect_for(url).schemas else Names(None, names.prefix)
@@ -290,9 +315,12 @@ def _url_from_arguments(arguments: dict[str, str]) -> URL:
 __all__ = [
     "HEAD",
     "REVISIONS",
+    "UNFINISHED",
     "check",
+    "close_for_copy",
     "current",
     "downgrade",
+    "open_after_copy",
     "revision_of",
     "run_env",
     "script_location",

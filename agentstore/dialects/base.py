@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
     from sqlalchemy.types import TypeEngine
 
+    from agentstore.dialects.moving import Moving
     from agentstore.dialects.search import SearchIndex
     from agentstore.dialects.signals import TaskSignal
+    from agentstore.dialects.space import Space
     from agentstore.errors import DatabaseError
     from agentstore.schema import Names, Tables
     from agentstore.settings import Settings
@@ -100,6 +102,13 @@ class EngineDialect(Protocol):
 
     search: SearchIndex
     """The engine's index for full-text search."""
+
+    space: Space
+    """How the engine gives back the space of what was deleted."""
+
+    @property
+    def moving(self) -> Moving:
+        """How the engine is read whole, and loaded whole."""
 
     def __hash__(self) -> int:
         """There is one of each, and statements that are built once are kept by it."""

@@ -2,8 +2,8 @@
 
 Connections are in autocommit, so that what takes one statement is one round trip, and switching
 nothing back and forth. Other transactions begin with a BEGIN of ours, which the driver would send
-as well. Engines with an isolation level of their own would do too, but cost more, and a task that
-is cancelled while it is set would lose the connection.
+as well (see ``postgresql_transactions``). Engines with an isolation level of their own would do
+too, but cost more, and a task that is cancelled while it is set would lose the connection.
 
 A hot write is one statement made of common table expressions: its first part locks and counts
 on the session's row, so two sessions never wait for each other.
@@ -41,13 +41,17 @@ from agentstore import errors
 from agentstore.dialects.base import MODE, READ_ONLY, Diagnosis, Failure, Mode
 from agentstore.dialects.postgresql_append import append, arrays, next_activity
 from agentstore.dialects.postgresql_search import PostgreSQLSearch
+from agentstore.dialects.postgresql_space import ServerSpace
 from agentstore.dialects.postgresql_tasks import NotifyingTasks
+from agentstore.dialects.postgresql_transactions import give_back_to, opening, take_over
 from agentstore.dialects.search import SearchIndex
+from agentstore.dialects.space import Space
 from agentstore.prepared import run_sql
 from agentstore.schema import Names, Tables
 from agentstore.settings import Settings
 
 if TYPE_CHECKING:
+    from agentstore.dialects.moving import Moving
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 _LAST_USED = "agentstore_last_used"
@@ -55,12 +59,6 @@ _MIGRATION_LOCK = 0x61676E7473746F72 >> 1
 """Any number that no other program locks: the letters "agntstor"."""
 
 _AUTOCOMMIT = "AUTOCOMMIT"
-_BEGIN = {
-    Mode.READ: None,
-    Mode.STATEMENT: None,
-    Mode.SNAPSHOT: "BEGIN ISOLATION LEVEL REPEATABLE READ",
-}
-"""What begins a transaction; a plain BEGIN where nothing is said."""
 
 _ADVICE: dict[str, tuple[Failure, type[errors.DatabaseError], str]] = {
     "40": (
@@ -123,6 +121,14 @@ class PostgreSQL(NotifyingTasks):
     threads_async_work = False
     most_bytes = 536_870_000  # they come back in hexadecimal, in a message of up to 1 GiB
     search: SearchIndex = PostgreSQLSearch()
+    space: Space = ServerSpace()
+
+    @property
+    def moving(self) -> Moving:
+        """Load it when something is moved."""
+        from agentstore.dialects.postgresql_moving import PostgreSQLMoving
+
+        return PostgreSQLMoving()
 
     def url(self, url: URL, *, asynchronous: bool) -> URL:
         """Name psycopg, which is both sync and async."""
@@ -156,6 +162,7 @@ class PostgreSQL(NotifyingTasks):
     def install(self, engine: Engine, settings: Settings, *, adopted: bool) -> None:
         """Test a connection that lay idle before it is used again."""
         if adopted:
+            give_back_to(engine)
             return  # the application's pool has its own ways of telling, its connections stay
         if settings.read_only:
             # Said at each BEGIN. A SET would stay on a server's connection that a pooler lends to
@@ -181,9 +188,8 @@ class PostgreSQL(NotifyingTasks):
                 raise DisconnectionError("the connection died while it lay idle")
 
     def take_over(self, connection: Connection) -> None:
-        """Set autocommit on a connection of the application's own engine."""
-        if not connection._is_autocommit_isolation():
-            connection.execution_options(isolation_level=_AUTOCOMMIT)
+        """Set autocommit on a connection of the application's own engine, until it is back."""
+        take_over(connection)
 
     def many_connections(self, url: URL) -> bool:
         """Any number."""
@@ -343,7 +349,7 @@ def _begin(connection: Connection) -> None:
     options = connection.get_execution_options()
     if MODE not in options and "isolation_level" in options:
         return  # not a unit, and its user has chosen
-    statement = _BEGIN.get(options.get(MODE, Mode.WRITE), "BEGIN")
+    statement = opening(connection, options.get(MODE, Mode.WRITE))
     if options.get(READ_ONLY):
         statement = f"{statement or 'BEGIN'} READ ONLY"
     if statement is not None:

@@ -42,16 +42,19 @@ from sqlalchemy.types import TypeEngine
 from agentstore import errors
 from agentstore.dialects.base import MODE, Diagnosis, Failure, Mode
 from agentstore.dialects.search import SearchIndex
+from agentstore.dialects.space import Space
 from agentstore.dialects.sqlite_append import append, next_activity
 from agentstore.dialects.sqlite_files import configure as configure_new
 from agentstore.dialects.sqlite_files import in_memory, only_read
 from agentstore.dialects.sqlite_search import SQLiteSearch
+from agentstore.dialects.sqlite_space import FileSpace
 from agentstore.dialects.sqlite_tasks import FileTasks
 from agentstore.prepared import run_sql
 from agentstore.schema import Names, Tables
 from agentstore.settings import Settings
 
 if TYPE_CHECKING:
+    from agentstore.dialects.moving import Moving
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 _IMMEDIATE = "BEGIN IMMEDIATE"
@@ -114,6 +117,14 @@ class SQLite(FileTasks):
     threads_async_work = True
     most_bytes = 999_999_000  # a row may have 1,000,000,000, with all of its columns
     search: SearchIndex = SQLiteSearch()
+    space: Space = FileSpace()
+
+    @property
+    def moving(self) -> Moving:
+        """Load it when something is moved."""
+        from agentstore.dialects.sqlite_moving import SQLiteMoving
+
+        return SQLiteMoving()
 
     def url(self, url: URL, *, asynchronous: bool) -> URL:
         """Name pysqlite or aiosqlite."""

@@ -337,8 +337,16 @@ PRAGMAS = {
 """A pragma takes no parameters. These get a number, and names that were checked or are our own."""
 
 
+ABOUT_ANY_TABLE = {"dialects.postgresql_moving", "dialects.sqlite_moving"}
+"""They read and load whichever table comes: names are quoted by one function, values are bound."""
+
+
 def test_no_text_is_put_together_to_sql():
-    assert offenders(built_sql) == PRAGMAS
+    found = offenders(built_sql)
+    assert ABOUT_ANY_TABLE <= found.keys()
+    assert {module: sql for module, sql in found.items() if module not in ABOUT_ANY_TABLE} == (
+        PRAGMAS
+    )
 
 
 @pytest.mark.parametrize(
@@ -365,9 +373,12 @@ def calls(module: str) -> Iterator[str]:
             yield ast.unparse(node.func).rpartition(".")[2]
 
 
+QUERYING = ("repositories", "dialects", "migrations", "prepared", "revisions", "transfer")
+
+
 def test_queries_are_in_repositories_and_dialects_only():
     def queries(module: str) -> set[str]:
-        if room(module) in ("repositories", "dialects", "migrations", "prepared", "revisions"):
+        if room(module) in QUERYING:
             return set()
         return {"execute", "exec_driver_sql", "executemany"}.intersection(calls(module))
 

@@ -1,0 +1,190 @@
+"""What the engines do to be read whole and to be loaded whole, as a Protocol.
+
+Rows travel in one form, whatever engine they come from: text as it is stored, JSON as its text,
+instants as ISO-8601 text in UTC, flags as 0 and 1, whole numbers, floats, bytes, and None.
+
+The digest of a table does not depend on the order of its rows. Each row is written as one line of
+bytes, column after column: text and JSON as ``4:text``, with the length in bytes, and ``:`` for
+NULL; all else as its text and a comma, nothing and a comma for NULL; of bytes their SHA-256 in
+hexadecimal, of a float its eight bytes, the largest first, in hexadecimal. The SHA-256 of the line
+begins with two whole numbers of eight bytes with a sign, the largest byte first, and these are
+summed over all rows. So a row that is missing, doubled or different changes the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sqlalchemy import URL, Connection, Table
+
+    from agentstore.schema import Names, Tables
+
+_MODULUS = 2**64
+
+
+class Kind(Enum):
+    """What a column holds."""
+
+    TEXT = "text"
+    JSON = "JSON"
+    INSTANT = "an instant"
+    WHOLE = "a whole number"
+    REAL = "a number"
+    FLAG = "a flag"
+    BYTES = "bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A table as it travels.
+
+    Attributes:
+        name: Its plain name, which is the same on both sides.
+        table: The table itself, under the names of this side.
+        columns: Its columns in their order, with their kinds.
+        key: The columns of its primary key.
+    """
+
+    name: str
+    table: Table
+    columns: tuple[tuple[str, Kind], ...]
+    key: tuple[str, ...]
+
+    @property
+    def key_positions(self) -> tuple[int, ...]:
+        """Where the columns of the key are among the columns."""
+        names = [name for name, _ in self.columns]
+        return tuple(names.index(name) for name in self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What a table holds, whatever the order of its rows.
+
+    Attributes:
+        rows: How many.
+        sums: The sums of their hashes' two halves.
+    """
+
+    rows: int
+    sums: tuple[int, int]
+
+    def __str__(self) -> str:
+        """Write the sums as 32 hexadecimal digits."""
+        return "".join(f"{each % _MODULUS:016x}" for each in self.sums)
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """A row that no other database would take.
+
+    Attributes:
+        table: Its table's plain name.
+        key: Its primary key, shown.
+        reason: What is wrong with it.
+        number: What the engine calls the row.
+        values: The row, shown, by columns.
+    """
+
+    table: str
+    key: str
+    reason: str
+    number: int
+    values: Mapping[str, Any]
+
+
+LeftOut = Mapping[str, Collection[int]]
+"""The numbers of rows that are left out, by their tables' plain names."""
+
+Key = tuple[Any, ...]
+Row = tuple[Any, ...]
+
+
+class Moving(Protocol):
+    """One engine's ways. Connections are in a transaction unless it says otherwise."""
+
+    def dangling(self, connection: Connection, shape: Shape, left_out: LeftOut) -> list[Flaw]:
+        """Find the rows that refer to one that is not there, or is left out."""
+
+    def examine(
+        self, connection: Connection, shape: Shape, left_out: LeftOut
+    ) -> tuple[Digest, list[Flaw]]:
+        """Read a table: digest what is sound and not left out, and say what is not sound.
+
+        Raises:
+            DatabaseCorrupt: So many rows are not sound that this is no data of ours.
+        """
+
+    def read(
+        self, connection: Connection, shape: Shape, after: Key | None, left_out: LeftOut
+    ) -> Iterator[Row]:
+        """Give a table's sound rows one by one, in the order of the key, from behind a key on."""
+
+    def load(self, connection: Connection, shape: Shape, rows: Iterable[Row]) -> None:
+        """Insert rows that are not there yet."""
+
+    def strip(self, connection: Connection, tables: Tables) -> dict[str, str]:
+        """Drop what makes loading slow: keys, indexes, triggers and the index for search.
+
+        Returns:
+            The statements that bring it back, by names, in the order in which they are to be run;
+            without the index for search, which is ``SearchIndex.reset``'s.
+        """
+
+    def counters(self, connection: Connection, tables: Tables) -> dict[str, int]:
+        """Read the counters that number rows: the last number given, by tables' plain names."""
+
+    def set_counters(
+        self, connection: Connection, tables: Tables, counters: Mapping[str, int]
+    ) -> None:
+        """Let rows be numbered on from there, or from the largest number that there is."""
+
+    def hasten(self, connection: Connection) -> None:
+        """Prepare a connection that only loads, and is in no transaction; closing it undoes it."""
+
+    def duplicate(self, connection: Connection, folder: Path) -> URL:
+        """Copy the database as it is into a folder.
+
+        Raises:
+            InvalidInput: The engine has no such way.
+        """
+
+    def refresh(self, connection: Connection, tables: Sequence[Table]) -> None:
+        """Refresh the planner's statistics; in no transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A row that was written or deleted after a change log was begun.
+
+    Attributes:
+        number: Its place in the log.
+        table: The plain name of the row's table.
+        key: The row's primary key.
+    """
+
+    number: int
+    table: str
+    key: Key
+
+
+class ChangeLog(Protocol):
+    """A log of the rows that change, kept by the database that they change in."""
+
+    def begin(self, connection: Connection, names: Names, shapes: Sequence[Shape]) -> None:
+        """Begin to log, or begin anew."""
+
+    def end(self, connection: Connection, names: Names, shapes: Sequence[Shape]) -> None:
+        """Take the log away, and all that keeps it."""
+
+    def changes(self, connection: Connection, names: Names, after: int, limit: int) -> list[Change]:
+        """Give the next changes, in their order."""
+
+    def rows(self, connection: Connection, shape: Shape, keys: Sequence[Key]) -> list[Row]:
+        """Give those rows with these keys that are there."""

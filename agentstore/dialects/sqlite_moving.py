@@ -1,0 +1,366 @@
+"""How SQLite is read whole, and loaded whole.
+
+SQLite lets anything into any column: a program other than this library may have left text in a
+column of numbers, or bytes that are no UTF-8. Such rows are found before anything else happens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import struct
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Table
+
+from agentstore.dialects.moving import Digest, Flaw, Key, Kind, LeftOut, Row, Shape
+from agentstore.dialects.search_objects import sqlite_drops
+from agentstore.errors import DatabaseCorrupt
+from agentstore.schema import Tables
+
+MOST_FLAWS = 100_000
+"""Rows that are not sound, before it is given up: they are kept in memory."""
+
+_BATCH_ROWS, _BATCH_LENGTH = 500, 4_000_000
+"""A batch that is digested together ends at so many rows, or characters."""
+
+_DAY = "[0-9][0-9][0-9][0-9]-[0-1][0-9]-[0-3][0-9]"
+_TIME = "[0-2][0-9]:[0-5][0-9]:[0-5][0-9]." + "[0-9]" * 6
+_SOUND = {
+    Kind.TEXT: "typeof({0}) = 'text' AND instr({0}, char(0)) = 0",
+    Kind.JSON: "typeof({0}) = 'text' AND json_valid({0})",
+    Kind.INSTANT: (
+        f"typeof({{0}}) = 'text' AND {{0}} GLOB '{_DAY}T{_TIME}+00:00'"
+        " AND strftime('%Y-%m-%dT%H:%M:%S', {0}) = substr({0}, 1, 19)"
+    ),
+    Kind.WHOLE: "typeof({0}) = 'integer'",
+    Kind.REAL: "typeof({0}) IN ('real', 'integer') AND abs({0}) < 9e999",
+    Kind.FLAG: "typeof({0}) = 'integer' AND {0} IN (0, 1)",
+    Kind.BYTES: "typeof({0}) = 'blob'",
+}
+"""What holds of a column that is not NULL."""
+
+
+class SQLiteMoving:
+    """See ``Moving`` for what each method promises."""
+
+    def dangling(self, connection: Connection, shape: Shape, left_out: LeftOut) -> list[Flaw]:
+        """Look for the parent of each row, by the parents' index."""
+        found: dict[int, Flaw] = {}
+        for constraint in shape.table.foreign_key_constraints:
+            parent = constraint.referred_table
+            plain = parent.name[len(shape.table.name) - len(shape.name) :]
+            pairs = [
+                (_quoted(element.parent.name), _quoted(element.column.name))
+                for element in constraint.elements
+            ]
+            there = " AND ".join(f"parent.{theirs} = child.{own}" for own, theirs in pairs)
+            given = " AND ".join(f"child.{own} IS NOT NULL" for own, _ in pairs)
+            missing = left_out.get(plain, ())
+            query = (
+                f"SELECT child.rowid FROM {_quoted(shape.table.name)} AS child"
+                f" WHERE {given} AND child.rowid {_NOT_IN} AND NOT EXISTS"
+                f" (SELECT 1 FROM {_quoted(parent.name)} AS parent"
+                f" WHERE {there} AND parent.rowid {_NOT_IN})"
+            )
+            own = _list(left_out.get(shape.name, ()))
+            with _bytes_for_text(connection) as driver:
+                numbers = driver.execute(query, (own, _list(missing))).fetchall()
+            for (number,) in numbers:
+                columns = ", ".join(element.parent.name for element in constraint.elements)
+                reason = f"{columns}: no such row of {plain}"
+                found[number] = _flaw(connection, shape, number, reason)
+                _refuse_too_many(found)
+        return list(found.values())
+
+    def examine(
+        self, connection: Connection, shape: Shape, left_out: LeftOut
+    ) -> tuple[Digest, list[Flaw]]:
+        """Read it in batches; SQLite looks at the types, Python at the encoding."""
+        sums = [0, 0]
+        rows = 0
+        bad: dict[int, str | None] = {}
+        with _bytes_for_text(connection) as driver:
+            for batch in _batches(driver, shape, left_out.get(shape.name, ())):
+                sound = [row for row in batch if row[1]]
+                bad |= {row[0]: None for row in batch if not row[1]}
+                wrong = _undecodable(shape, sound)
+                if wrong:
+                    sound = [row for row in sound if row[0] not in wrong]
+                    bad |= wrong
+                _refuse_too_many(bad)
+                rows += len(sound)
+                for line in _lines(shape, sound):
+                    first, second = _HALVES(hashlib.sha256(line).digest())
+                    sums[0] += first
+                    sums[1] += second
+        flaws = [
+            _flaw(connection, shape, number, reason or _reason(connection, shape, number))
+            for number, reason in bad.items()
+        ]
+        return Digest(rows, (sums[0], sums[1])), flaws
+
+    def read(
+        self, connection: Connection, shape: Shape, after: Key | None, left_out: LeftOut
+    ) -> Iterator[Row]:
+        """Walk the primary key."""
+        key = ", ".join(map(_quoted, shape.key))
+        conditions, parameters = [], list[Any]()
+        if after is not None:
+            conditions.append(f"({key}) > ({', '.join('?' * len(after))})")
+            parameters += after
+        if missing := left_out.get(shape.name):
+            conditions.append(f"rowid {_NOT_IN}")
+            parameters.append(_list(missing))
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        query = f"SELECT {_columns(shape)} FROM {_quoted(shape.table.name)}{where} ORDER BY {key}"
+        cursor = _driver(connection).execute(query, parameters)
+        try:
+            yield from cursor
+        finally:
+            cursor.close()
+
+    def load(self, connection: Connection, shape: Shape, rows: Iterable[Row]) -> None:
+        """Insert them one by one."""
+        places = ", ".join("?" * len(shape.columns))
+        table = _quoted(shape.table.name)
+        query = f"INSERT INTO {table} ({_columns(shape)}) VALUES ({places})"
+        _driver(connection).executemany(query, rows)
+
+    def strip(self, connection: Connection, tables: Tables) -> dict[str, str]:
+        """Drop indexes and triggers; keys cannot be dropped here."""
+        for statement in sqlite_drops(tables.names.prefix):
+            connection.exec_driver_sql(statement)
+        ours = [table.name for table in tables.metadata.sorted_tables]
+        query = (
+            "SELECT type, name, sql FROM sqlite_master WHERE type IN ('index', 'trigger')"
+            " AND sql IS NOT NULL AND tbl_name IN (SELECT value FROM json_each(?)) ORDER BY 1, 2"
+        )
+        found = _driver(connection).execute(query, (json.dumps(ours),)).fetchall()
+        for kind, name, _ in found:
+            connection.exec_driver_sql(f"DROP {kind} {_quoted(name)}")
+        return {name: statement for _, name, statement in found}
+
+    def counters(self, connection: Connection, tables: Tables) -> dict[str, int]:
+        """Read what SQLite remembers of tables whose row numbers never come again."""
+        prefix = tables.names.prefix
+        numbered = {table.name for table in tables.metadata.sorted_tables if "pk" in table.c}
+        found = _driver(connection).execute("SELECT name, seq FROM sqlite_sequence").fetchall()
+        return {
+            name.removeprefix(prefix): seq
+            for name, seq in found
+            if name in numbered and isinstance(seq, int)
+        }
+
+    def set_counters(
+        self, connection: Connection, tables: Tables, counters: Mapping[str, int]
+    ) -> None:
+        """Write it, for the tables that are counted here; the others count from their largest."""
+        driver = _driver(connection)
+        for table in tables.metadata.sorted_tables:
+            if not table.dialect_options["sqlite"]["autoincrement"]:
+                continue
+            largest = f"SELECT coalesce(max(pk), 0) FROM {_quoted(table.name)}"
+            plain = table.name.removeprefix(tables.names.prefix)
+            number = max(driver.execute(largest).fetchone()[0], counters.get(plain, 0))
+            driver.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table.name,))
+            driver.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", (table.name, number))
+
+    def hasten(self, connection: Connection) -> None:
+        """Let commits wait for the disk only now and then, and check no references.
+
+        If the machine falls, the last commits are gone together with what they say of the copy's
+        progress, so it is gone on with from there.
+        """
+        for pragma in ("foreign_keys=OFF", "synchronous=NORMAL", "cache_size=-32768"):
+            _driver(connection).execute(f"PRAGMA {pragma}")
+
+    def duplicate(self, connection: Connection, folder: Path) -> URL:
+        """Copy it with SQLite's own backup."""
+        url = connection.engine.url.set(database=str(folder / "copy.db"), query={})
+        with closing(sqlite3.connect(str(url.database))) as target:
+            _driver(connection).backup(target, pages=10_000)
+        return url
+
+    def refresh(self, connection: Connection, tables: Sequence[Table]) -> None:
+        """Do nothing: without statistics SQLite plans by the indexes, as for every new file."""
+
+
+_NOT_IN = "NOT IN (SELECT value FROM json_each(?))"
+
+
+def _driver(connection: Connection) -> Any:
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection)
+    return driver
+
+
+@contextmanager
+def _bytes_for_text(connection: Connection) -> Iterator[Any]:
+    """Read text as bytes, for it may be no text."""
+    driver = _driver(connection)
+    before = driver.text_factory
+    driver.text_factory = bytes
+    try:
+        yield driver
+    finally:
+        driver.text_factory = before
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _columns(shape: Shape) -> str:
+    return ", ".join(_quoted(name) for name, _ in shape.columns)
+
+
+def _list(numbers: Collection[int]) -> str:
+    return json.dumps(list(numbers))
+
+
+def _sound(shape: Shape) -> str:
+    return " AND ".join(
+        f"({_quoted(name)} IS NULL OR {_SOUND[kind].format(_quoted(name))})"
+        for name, kind in shape.columns
+    )
+
+
+def _batches(driver: Any, shape: Shape, missing: Collection[int]) -> Iterator[list[Row]]:
+    """Give rows: number, whether SQLite finds it sound, the columns, and its length or so."""
+    length = " + ".join(
+        f"coalesce(length({_quoted(name)}), 0)"
+        for name, kind in shape.columns
+        if kind in (Kind.TEXT, Kind.JSON, Kind.BYTES)
+    )
+    query = (
+        f"SELECT rowid, {_sound(shape)}, {_columns(shape)}, {length or 0}"
+        f" FROM {_quoted(shape.table.name)} WHERE rowid {_NOT_IN}"
+    )
+    batch: list[Row] = []
+    room = _BATCH_LENGTH
+    for row in driver.execute(query, (_list(missing),)):
+        batch.append(row)
+        room -= row[-1]
+        if room < 0 or len(batch) == _BATCH_ROWS:
+            yield batch
+            batch, room = [], _BATCH_LENGTH
+    if batch:
+        yield batch
+
+
+def _undecodable(shape: Shape, rows: list[Row]) -> dict[int, str | None]:
+    """Find the rows whose text is no UTF-8, with the reason."""
+    found: dict[int, str | None] = {}
+    for place, (name, kind) in enumerate(shape.columns, start=2):
+        if kind not in (Kind.TEXT, Kind.JSON):
+            continue
+        column = [row[place] for row in rows if row[place] is not None]
+        try:
+            b"\n".join(column).decode("utf-8")
+        except UnicodeDecodeError:
+            for row in rows:
+                try:
+                    (row[place] or b"").decode("utf-8")
+                except UnicodeDecodeError as error:
+                    found[row[0]] = f"{name}: no UTF-8 ({error.reason} at byte {error.start})"
+    return found
+
+
+_HALVES: Callable[[bytes], tuple[int, int]] = struct.Struct(">qq16x").unpack
+_REAL = struct.Struct(">d").pack
+
+
+def _lines(shape: Shape, rows: list[Row]) -> Iterator[bytes]:
+    """Write the lines that are hashed."""
+    if not rows:
+        return iter(())
+    columns = list(zip(*rows, strict=True))[2:-1]
+    kinds = [kind for _, kind in shape.columns]
+    written = [_WRITERS[kind](column) for kind, column in zip(kinds, columns, strict=True)]
+    return map(b"".join, zip(*written, strict=True))
+
+
+def _text(column: Sequence[Any]) -> list[bytes]:
+    return [b":" if value is None else b"%d:%b" % (len(value), value) for value in column]
+
+
+def _whole(column: Sequence[Any]) -> list[bytes]:
+    return [b"," if value is None else b"%d," % value for value in column]
+
+
+def _instant(column: Sequence[Any]) -> list[bytes]:
+    return [b"," if value is None else value + b"," for value in column]
+
+
+def _real(column: Sequence[Any]) -> list[bytes]:
+    # Adding zero takes the sign off a zero, which SQLite does not always keep.
+    return [
+        b"," if value is None else b"%b," % _REAL(value + 0.0).hex().encode() for value in column
+    ]
+
+
+def _bytes(column: Sequence[Any]) -> list[bytes]:
+    return [
+        b"," if value is None else b"%b," % hashlib.sha256(value).hexdigest().encode()
+        for value in column
+    ]
+
+
+_WRITERS: dict[Kind, Callable[[Sequence[Any]], list[bytes]]] = {
+    Kind.TEXT: _text,
+    Kind.JSON: _text,
+    Kind.INSTANT: _instant,
+    Kind.WHOLE: _whole,
+    Kind.REAL: _real,
+    Kind.FLAG: _whole,
+    Kind.BYTES: _bytes,
+}
+
+
+def _reason(connection: Connection, shape: Shape, number: int) -> str:
+    """Say which column SQLite does not find sound."""
+    checks = ", ".join(
+        f"{_quoted(name)} IS NULL OR {_SOUND[kind].format(_quoted(name))}, typeof({_quoted(name)})"
+        for name, kind in shape.columns
+    )
+    query = f"SELECT {checks} FROM {_quoted(shape.table.name)} WHERE rowid = ?"
+    found = _driver(connection).execute(query, (number,)).fetchone()
+    wrong = []
+    for (name, kind), sound, stored in zip(shape.columns, found[::2], found[1::2], strict=True):
+        if not sound:
+            wrong.append(f"{name}: {_ARTICLES.get(stored, stored)} that is not {kind.value}")
+    return "; ".join(wrong)
+
+
+_ARTICLES = {"text": "text", "blob": "bytes", "integer": "a whole number", "real": "a number"}
+
+
+def _flaw(connection: Connection, shape: Shape, number: int, reason: str) -> Flaw:
+    query = f"SELECT {_columns(shape)} FROM {_quoted(shape.table.name)} WHERE rowid = ?"
+    with _bytes_for_text(connection) as driver:
+        row = driver.execute(query, (number,)).fetchone()
+    values = {name: _shown(value) for (name, _), value in zip(shape.columns, row, strict=True)}
+    key = ", ".join(f"{name}={values[name]}" for name in shape.key)
+    return Flaw(shape.name, key, reason, number, values)
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, bytes):
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError:
+            return {"hex": value.hex()}
+    return value
+
+
+def _refuse_too_many(found: Collection[Any]) -> None:
+    if len(found) > MOST_FLAWS:
+        raise DatabaseCorrupt(
+            f"More than {MOST_FLAWS:,} rows of a table hold what agentstore never writes there. "
+            "Look at the file: it may be of another program, or damaged."
+        )

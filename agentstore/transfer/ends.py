@@ -1,0 +1,148 @@
+"""The two databases of a copy, opened without a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+from sqlalchemy import URL, BigInteger, Boolean, Connection, Engine, Float, LargeBinary, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.types import TypeEngine
+
+from agentstore import migrations
+from agentstore.dialects import EngineDialect, dialect_for
+from agentstore.dialects.base import Mode
+from agentstore.dialects.moving import Kind, Shape
+from agentstore.engine import open_engine, parse_url, show_url
+from agentstore.errors import TargetNotEmpty
+from agentstore.schema import Names, Tables, tables
+from agentstore.settings import Settings
+from agentstore.types import Json, Nanos, SafeText, UtcDateTime
+
+_KINDS: tuple[tuple[type[Any], Kind], ...] = (
+    (Json, Kind.JSON),
+    (UtcDateTime, Kind.INSTANT),
+    (Boolean, Kind.FLAG),
+    (Float, Kind.REAL),
+    (LargeBinary, Kind.BYTES),
+    (BigInteger, Kind.WHOLE),
+    (Nanos, Kind.WHOLE),
+    (SafeText, Kind.TEXT),
+)
+
+
+class End:
+    """One side of a copy.
+
+    Attributes:
+        url: Where it is.
+        dialect: Its engine's ways.
+        names: Where the tables are.
+    """
+
+    def __init__(self, url: str | URL, names: Names, *, read_only: bool) -> None:
+        """Keep what is needed to open it."""
+        self.url = parse_url(url)
+        self.dialect: EngineDialect = dialect_for(self.url)
+        self.names = names if self.dialect.schemas else Names(None, names.prefix)
+        self._read_only = read_only
+
+    def __str__(self) -> str:
+        """Name it, without its password."""
+        return show_url(self.url)
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The engine; a source has to be there already."""
+        return open_engine(self.url, Settings(create=not self._read_only, pool_size=3))
+
+    @cached_property
+    def tables(self) -> Tables:
+        """The tables."""
+        return tables(self.names)
+
+    @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The tables as they travel, those that others refer to first."""
+        prefix = len(self.names.prefix)
+        return tuple(
+            Shape(
+                name=table.name[prefix:],
+                table=table,
+                columns=tuple((column.name, _kind(column.type)) for column in table.columns),
+                key=tuple(column.name for column in table.primary_key),
+            )
+            for table in self.tables.metadata.sorted_tables
+        )
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Give a connection that sees one state of the database, and changes nothing."""
+        with self.translating(), self._connected(Mode.SNAPSHOT) as connection:
+            connection.begin()
+            yield connection
+            connection.rollback()
+
+    @contextmanager
+    def working(self) -> Iterator[Connection]:
+        """Give a connection for transactions that write."""
+        with self.translating(), self._connected(Mode.WRITE) as connection:
+            yield connection
+
+    @contextmanager
+    def _connected(self, mode: Mode) -> Iterator[Connection]:
+        with self.dialect.modes(self.engine)[mode].connect() as connection:
+            self.dialect.take_over(connection)
+            try:
+                yield connection
+            finally:
+                connection.rollback()
+                connection.invalidate()  # whatever was set on it goes with it
+
+    @contextmanager
+    def translating(self) -> Iterator[None]:
+        """Make the driver's errors ours, also those of its own cursors."""
+        driver = self.engine.dialect.loaded_dbapi
+        try:
+            yield
+        except DBAPIError as error:
+            raise self.dialect.diagnose(error).error from error.orig
+        except driver.Error as error:
+            wrapped = DBAPIError.instance(
+                None, None, error, driver.Error, hide_parameters=True, dialect=self.engine.dialect
+            )
+            assert isinstance(wrapped, DBAPIError)
+            raise self.dialect.diagnose(wrapped).error from error
+
+    def revision(self) -> str | None:
+        """Read its revision; None where there is no schema."""
+        if self._read_only:
+            self.dialect.require_existing(self.url)
+        with self.translating(), self.engine.connect() as connection:
+            return migrations.current(connection, self.names)
+
+    def require_head(self) -> None:
+        """Refuse a database that is not at head; see ``migrations.check``."""
+        self.dialect.require_existing(self.url)
+        with self.translating(), self.engine.connect() as connection:
+            migrations.check(connection, self.names)
+
+    def require_empty(self, connection: Connection) -> None:
+        """Refuse a database that holds rows.
+
+        Raises:
+            TargetNotEmpty: It does.
+        """
+        for shape in self.shapes:
+            if connection.execute(select(shape.table).limit(1)).first() is not None:
+                raise TargetNotEmpty(shape.name, str(self))
+
+    def close(self) -> None:
+        """Close its connections."""
+        self.engine.dispose()
+
+
+def _kind(type_: TypeEngine[Any]) -> Kind:
+    return next(kind for known, kind in _KINDS if isinstance(type_, known))

@@ -1,0 +1,87 @@
+"""The book that a copy keeps in its target: what has arrived, and what is still to be done.
+
+It is written in the transactions that it speaks of, so it is right whatever happens to the
+process or to the machine. The last transaction takes it away.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sqlalchemy import Column, Connection, MetaData, Table, Text, delete, insert, inspect, select
+from sqlalchemy.schema import CreateTable, DropTable
+
+from agentstore.dialects.moving import Key
+from agentstore.schema import Names
+
+_SOURCE, _STATEMENTS, _TABLE = "source", "statements", "table "
+
+
+class Journal:
+    """The book, by its entries' names; values are JSON."""
+
+    def __init__(self, names: Names) -> None:
+        """Name its table."""
+        self._table = Table(
+            f"{names.prefix}agentstore_copy",
+            MetaData(schema=names.schema),
+            Column("name", Text, primary_key=True),
+            Column("value", Text, nullable=False),
+        )
+
+    def is_there(self, connection: Connection) -> bool:
+        """Say whether a copy was begun."""
+        return inspect(connection).has_table(self._table.name, schema=self._table.schema)
+
+    def begin(self, connection: Connection, source: str, statements: dict[str, str]) -> None:
+        """Begin the book: where the rows come from, and what is to be run after they came."""
+        connection.execute(CreateTable(self._table))
+        self._write(connection, _SOURCE, source)
+        self._write(connection, _STATEMENTS, statements)
+
+    def end(self, connection: Connection) -> None:
+        """Take it away."""
+        connection.execute(DropTable(self._table))
+
+    def source(self, connection: Connection) -> str:
+        """Say where the rows come from."""
+        found: str = self._read(connection, _SOURCE)
+        return found
+
+    def statements(self, connection: Connection) -> dict[str, str]:
+        """Give what is still to be run, in its order."""
+        found: dict[str, str] = self._read(connection, _STATEMENTS)
+        return found
+
+    def has_run(self, connection: Connection, name: str) -> None:
+        """Note that a statement was run."""
+        left = self.statements(connection)
+        del left[name]
+        self._write(connection, _STATEMENTS, left)
+
+    def arrived(self, connection: Connection, table: str) -> tuple[Key | None, int]:
+        """Give the key of the last row that has arrived, and how many have."""
+        found = self._read(connection, _TABLE + table)
+        return (None, 0) if found is None else (tuple(found["key"]), found["rows"])
+
+    def has_arrived(self, connection: Connection, table: str, key: Key, rows: int) -> None:
+        """Note the last row that has arrived, and how many have."""
+        self._write(connection, _TABLE + table, {"key": list(key), "rows": rows})
+
+    def forget(self, connection: Connection, table: str) -> None:
+        """Note that nothing of a table has arrived."""
+        self._delete(connection, _TABLE + table)
+
+    def _read(self, connection: Connection, name: str) -> Any:
+        query = select(self._table.c.value).where(self._table.c.name == name)
+        value = connection.execute(query).scalar()
+        return None if value is None else json.loads(value)
+
+    def _write(self, connection: Connection, name: str, value: Any) -> None:
+        self._delete(connection, name)
+        row = {"name": name, "value": json.dumps(value)}
+        connection.execute(insert(self._table), row)
+
+    def _delete(self, connection: Connection, name: str) -> None:
+        connection.execute(delete(self._table).where(self._table.c.name == name))
