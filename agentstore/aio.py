@@ -12,7 +12,18 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import wraps
 from types import TracebackType
-from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+)
 
 from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -43,6 +54,7 @@ from agentstore.repositories import (
     Users,
 )
 from agentstore.repositories.base import Operation, Repository
+from agentstore.repositories.pacing import Pause
 from agentstore.repositories.steps import Step, Steps, driven
 from agentstore.runners import (
     UnitRunner,
@@ -54,6 +66,11 @@ from agentstore.settings import Settings, StoreOptions
 from agentstore.store import Transaction, in_transaction
 from agentstore.thread_runner import ThreadRunner
 from agentstore.unit import AsyncRunner, Unit
+
+if TYPE_CHECKING:
+    from agentstore.records import PruneReport
+    from agentstore.repositories.pruning_terms import Progress
+    from agentstore.retention import RetentionPolicy
 
 R = TypeVar("R", bound=Repository)
 R_co = TypeVar("R_co", bound=Repository, covariant=True)
@@ -483,6 +500,27 @@ class AsyncStore(AsyncRepositories):
         body = in_transaction(work)
         with announce_transaction(self):
             return await run_with_retries(self._unit_runner, Mode.WRITE, body, repeatable=False)
+
+    async def prune(
+        self,
+        policy: RetentionPolicy,
+        *,
+        dry_run: bool = False,
+        reclaim: bool = True,
+        progress: Progress | None = None,
+    ) -> PruneReport:
+        """Delete what a retention policy says has had its time; see ``Store.prune``."""
+        from agentstore.repositories.pruning import prune  # few programs need it
+
+        runner = _StoreRunner(self)
+
+        async def do(wanted: Step | Pause) -> Any:
+            if isinstance(wanted, Pause):
+                return await asyncio.sleep(wanted.seconds)
+            return await runner.run(wanted.mode, wanted.work, repeatable=True)
+
+        steps = prune(policy, dry_run=dry_run, reclaim=reclaim, progress=progress)
+        return await driven(steps, do)
 
 
 class _StoreRunner:

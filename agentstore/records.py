@@ -93,6 +93,31 @@ class ExpiryReport:
 
 
 @dataclass(frozen=True, slots=True)
+class PruneReport:
+    """What a retention policy deleted, or would delete.
+
+    Attributes:
+        rows: For each table that lost rows, how many, by the table's plain name.
+        rules: What each rule removed of its own kind: ``sessions``, ``tool_logs``,
+            ``checkpoints``, ``tasks``, ``reservations``; and ``streams``, the messages that were
+            given up.
+        freed_bytes: By how much the database's files have become smaller; what others wrote
+            meanwhile is in it.
+        dry_run: Whether this was only counted, and nothing was deleted.
+    """
+
+    rows: Mapping[str, int]
+    rules: Mapping[str, int]
+    freed_bytes: int
+    dry_run: bool
+
+    @property
+    def total(self) -> int:
+        """How many rows are gone, or would be, in all tables together."""
+        return sum(self.rows.values())
+
+
+@dataclass(frozen=True, slots=True)
 class UserRecord:
     """A user.
 

@@ -8,10 +8,11 @@ A store may be used from any number of threads. After ``fork()`` the child must 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from sqlalchemy import URL, Engine
 
@@ -34,6 +35,8 @@ from agentstore.repositories import (
     Usage,
     Users,
 )
+from agentstore.repositories.pacing import Pause
+from agentstore.repositories.steps import Step, drive
 from agentstore.runners import (
     UnitRunner,
     announce_transaction,
@@ -44,6 +47,11 @@ from agentstore.runners import (
 )
 from agentstore.settings import Settings, StoreOptions
 from agentstore.unit import Runner, Unit
+
+if TYPE_CHECKING:
+    from agentstore.records import PruneReport
+    from agentstore.repositories.pruning_terms import Progress
+    from agentstore.retention import RetentionPolicy
 
 T = TypeVar("T")
 
@@ -211,6 +219,48 @@ class Store(Repositories):
         with announce_transaction(self):
             # A function of the application's has locks and thread-locals of the thread it is in.
             return self._runner.run(Mode.WRITE, body, repeatable=False, here=True)
+
+    def prune(
+        self,
+        policy: RetentionPolicy,
+        *,
+        dry_run: bool = False,
+        reclaim: bool = True,
+        progress: Progress | None = None,
+    ) -> PruneReport:
+        """Delete what a retention policy says has had its time, while others work.
+
+        Works in transactions that are over soon: of up to 1,000 rows, and of fewer where rows are
+        large, so that no other writer waits for one for long; on SQLite with pauses between them.
+        Every row is looked at again in the transaction that deletes it: a session that was active
+        meanwhile stays, and so does a task that was revived; what somebody else has locked is
+        passed over. Checkpoints that stay are whole. If it is interrupted, what is deleted is
+        deleted, nothing half-deleted can be seen, and the next call goes on. What becomes old
+        after it began is left to the next one.
+
+        Args:
+            policy: What has had its time.
+            dry_run: Only count what would go, without a lock; nothing is written.
+            reclaim: Give the space back to the system where the engine can, in small steps: on
+                SQLite free pages of files that were made with ``auto_vacuum=INCREMENTAL``; on
+                PostgreSQL by VACUUM of the tables.
+            progress: Called with a rule's name and how many rows it has deleted so far; in a dry
+                run with how many of its own things were counted.
+
+        Raises:
+            InvalidInput: The policy has no rule.
+            TransactionMisuse: This is called inside the store's own transaction.
+        """
+        from agentstore.repositories.pruning import prune  # few programs need it
+
+        runner = _StoreRunner(self, self._runner)
+
+        def do(wanted: Step | Pause) -> Any:
+            if isinstance(wanted, Pause):
+                return time.sleep(wanted.seconds)
+            return runner.run(wanted.mode, wanted.work, repeatable=True)
+
+        return drive(prune(policy, dry_run=dry_run, reclaim=reclaim, progress=progress), do)
 
     def _require_open(self) -> None:
         if self._closed:

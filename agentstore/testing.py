@@ -18,6 +18,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
 
 from agentstore.aio import AsyncRepositories, AsyncStore
+from agentstore.records import PruneReport
+from agentstore.retention import RetentionPolicy
 
 T = TypeVar("T")
 
@@ -171,6 +173,10 @@ class BlockingStore(BlockingRepositories):
     def run(self, work: Callable[[Any], T]) -> T:
         """Run a function in a transaction."""
         return self._loop.run(self.store.run(work))
+
+    def prune(self, policy: RetentionPolicy, **options: Any) -> PruneReport:
+        """Delete what a retention policy says has had its time."""
+        return self._loop.run(self.store.prune(policy, **options))
 
     async def _future(self) -> asyncio.Future[Any]:
         return self._loop.loop.create_future()

@@ -163,8 +163,41 @@ def _remove(unit: Unit, thread_id: str, namespace: str, choose: Doomed) -> Delet
     """Remove checkpoints of a thread that is locked."""
     rows = _rows(unit, thread_id, namespace)
     doomed = {row.id for row in choose(rows)}
+    return _receipt(_take_away(unit, thread_id, namespace, rows, doomed))
+
+
+def remove_some(unit: Unit, thread_id: str, namespace: str, going: Rows) -> Counter[str]:
+    """Remove a few checkpoints of a thread that is locked, without reading its others.
+
+    Args:
+        unit: In a write transaction.
+        thread_id: The thread.
+        namespace: Its namespace.
+        going: Rows with ``pk``, ``id`` and ``parent_id``.
+
+    Returns:
+        For each table that lost rows, how many.
+    """
+    checkpoints = unit.tables.checkpoints.c
+    doomed = {row.id for row in going}
+    led_past: list[Any] = []
+    for chunk in chunks(sorted(doomed)):
+        query = select(checkpoints.pk, checkpoints.id, checkpoints.parent_id).where(
+            checkpoints.thread_id == thread_id,
+            checkpoints.namespace == namespace,
+            checkpoints.parent_id.in_(chunk),
+        )
+        children = unit.connection.execute(query).all()
+        led_past += [row for row in children if row.id not in doomed]
+    return +_take_away(unit, thread_id, namespace, [*going, *led_past], doomed)
+
+
+def _take_away(
+    unit: Unit, thread_id: str, namespace: str, rows: Rows, doomed: set[str]
+) -> Counter[str]:
+    """Remove the doomed ones of the rows, which hold these and all that came from them."""
     if not doomed:
-        return DeletionReceipt({})
+        return Counter()
     checkpoints, writes = unit.tables.checkpoints, unit.tables.checkpoint_writes
     led_past = [
         {"its_pk": row.pk, "new_parent": parent} for row, parent in _new_parents(rows, doomed)
@@ -185,7 +218,7 @@ def _remove(unit: Unit, thread_id: str, namespace: str, choose: Doomed) -> Delet
         gone = delete(checkpoints).where(checkpoints.c.pk.in_([row.pk for row in chunk]))
         counts["checkpoints"] += unit.connection.execute(gone).rowcount
     counts["checkpoint_values"] = drop_unneeded(unit, thread_id, lines)
-    return _receipt(counts)
+    return counts
 
 
 def _new_parents(rows: Rows, doomed: set[str]) -> Iterable[tuple[Row[Any], str | None]]:
@@ -205,9 +238,10 @@ def _new_parents(rows: Rows, doomed: set[str]) -> Iterable[tuple[Row[Any], str |
 
 def _children_first(rows: Rows) -> list[Row[Any]]:
     """Order checkpoints so that none comes before those that came from it."""
+    here = {row.id for row in rows}
     children: dict[str | None, list[Row[Any]]] = {}
     for row in rows:
-        children.setdefault(row.parent_id, []).append(row)
+        children.setdefault(row.parent_id if row.parent_id in here else None, []).append(row)
     ordered = list(children.get(None, ()))
     for row in ordered:  # grows while it is walked along
         ordered += children.get(row.id, ())

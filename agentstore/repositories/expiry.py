@@ -14,58 +14,64 @@ pieces. If that is interrupted, the next clean-up goes on with it first.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import ColumnElement, delete, or_, select, update
 
 from agentstore import validation
 from agentstore.dialects.base import Mode
 from agentstore.paging import check_limit
 from agentstore.records import ExpiryReport
 from agentstore.repositories.ownership import count_owned, delete_owned, delete_some_owned
+from agentstore.repositories.pacing import Pace
 from agentstore.repositories.steps import Step, Steps
 from agentstore.states import NO_BRANCH
 from agentstore.unit import Unit
 
 ROWS = 500
 """Rows that one transaction deletes at most, besides blobs that nobody attaches any more: some
-40 ms for which SQLite's other writers wait, most of it for the search index of messages."""
+40 ms for which SQLite's other writers wait, most of it for the search index of messages. Where
+rows are large it is fewer, see ``agentstore.repositories.pacing``."""
 
-_FIRST_OF_ALL = datetime(1970, 1, 1, tzinfo=UTC)
+FIRST_OF_ALL = datetime(1970, 1, 1, tzinfo=UTC)
 """When a closed session expires, so that it is found whatever the clock says later."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class Ended:
     """What one transaction did.
 
     Attributes:
-        more: Whether another one may find something to do.
+        left: The row numbers of the sessions that are still to be deleted, of those that it was
+            told to.
     """
 
     deleted: tuple[str, ...]
     rows: Mapping[str, int]
-    postponed: int
-    more: bool
+    left: tuple[int, ...] = ()
+    postponed: int = 0
+    more: bool = False
 
 
-def delete_expired(batch_size: int, limit: int | None) -> Steps[ExpiryReport]:
+def delete_expired(
+    batch_size: int, limit: int | None, pace: Pace | None = None
+) -> Steps[ExpiryReport]:
     """Delete expired sessions; see ``Sessions.delete_expired``."""
     check_limit(batch_size)
     validation.optional_amount("limit", limit)
+    pace = pace or Pace(ROWS)
     deleted: list[str] = []
     rows: Counter[str] = Counter()
     postponed = 0
     # Whoever expires after this moment is left to the next clean-up: so there is an end.
-    deadline = yield Step(Mode.READ, _deadline)
+    deadline = yield Step(Mode.READ, first_deadline)
     more = deadline is not None
     while more and (limit is None or len(deleted) < limit):
         size = batch_size if limit is None else min(batch_size, limit - len(deleted))
-        batch: _Batch = yield Step(Mode.WRITE, partial(_batch, deadline=deadline, size=size))
+        batch: Ended = yield pace.write(end_expired, deadline=deadline, size=size, pace=pace)
         deleted += batch.deleted
         rows.update(batch.rows)
         postponed += batch.postponed
@@ -73,7 +79,7 @@ def delete_expired(batch_size: int, limit: int | None) -> Steps[ExpiryReport]:
     return ExpiryReport(tuple(deleted), dict(sorted(rows.items())), postponed)
 
 
-def _deadline(unit: Unit) -> datetime | None:
+def first_deadline(unit: Unit) -> datetime | None:
     """Give the present, or None if nothing can have expired: then no writer need wait."""
     now = unit.now()
     expires_at = unit.tables.sessions.c.expires_at
@@ -81,64 +87,86 @@ def _deadline(unit: Unit) -> datetime | None:
     return None if unit.connection.execute(query).first() is None else now
 
 
-def _batch(unit: Unit, deadline: datetime, size: int) -> _Batch:
+def end_expired(unit: Unit, deadline: datetime, size: int, pace: Pace) -> Ended:
     """Deal with the next candidates, up to so many, in one transaction.
 
     Those that another transaction has locked are passed over: somebody writes to them, or another
-    clean-up has them.
+    clean-up has them. With ``FIRST_OF_ALL`` for the deadline only what is closed is finished.
     """
     sessions = unit.tables.sessions
     deadline = min(deadline, unit.now())  # a clock that was set back brings sessions back to life
     query = (
-        select(
-            sessions.c.pk,
-            sessions.c.id,
-            sessions.c.active_branch,
-            sessions.c.ttl_seconds,
-            sessions.c.last_active_at,
-        )
+        select(*_columns(unit), sessions.c.ttl_seconds, sessions.c.last_active_at)
         .where(sessions.c.expires_at <= deadline)
         .order_by(sessions.c.expires_at)
         .limit(size)
         .with_for_update(skip_locked=True)
     )
     candidates = unit.connection.execute(query).all()
-    deleted: list[str] = []
-    rows: Counter[str] = Counter()
-    postponed = 0
-    left = ROWS
-    more = len(candidates) == size
+    doomed: list[Any] = []
     for session in candidates:
-        if not _is_closed(session):
+        if not is_closed(session):
             expires_at = session.last_active_at + timedelta(seconds=session.ttl_seconds)
             if expires_at > deadline:
                 _change(unit, session, expires_at=expires_at)
-                postponed += 1
                 continue
+        doomed.append(session)
+    ended = end_sessions(unit, doomed, pace)
+    more = len(candidates) == size or bool(ended.left)
+    return replace(ended, postponed=len(candidates) - len(doomed), more=more)
+
+
+def end_idle(unit: Unit, pks: Sequence[int], doomed: ColumnElement[bool], pace: Pace) -> Ended:
+    """Delete those of the sessions with these row numbers for which a condition holds now.
+
+    Those that another transaction has locked are passed over.
+    """
+    sessions = unit.tables.sessions.c
+    query = (
+        select(*_columns(unit))
+        .where(sessions.pk.in_(pks), or_(sessions.active_branch == NO_BRANCH, doomed))
+        .order_by(sessions.pk)
+        .with_for_update(skip_locked=True, of=unit.tables.sessions)
+    )
+    return end_sessions(unit, unit.connection.execute(query).all(), pace)
+
+
+def end_sessions(unit: Unit, doomed: Sequence[Any], pace: Pace) -> Ended:
+    """Delete sessions that are locked, as far as one transaction goes."""
+    deleted: list[str] = []
+    rows: Counter[str] = Counter()
+    left = pace.rows
+    for number, session in enumerate(doomed):
         found = 1 + count_owned(unit, "session", session.id, left)
-        if found <= left:
+        if found <= left and not (deleted and pace.is_spent):
             rows.update(delete_owned(unit, "session", session.id).rows)
             deleted.append(session.id)
             left -= found
             continue
         if not deleted:  # it has more rows than one transaction may delete
             rows.update(_closed(unit, session))
-            left -= rows.total()
-            rows.update(delete_some_owned(unit, "session", session.id, left))
-        more = True
-        break
-    return _Batch(tuple(deleted), rows, postponed, more)
+            if left > rows.total():
+                some = delete_some_owned(unit, "session", session.id, left - rows.total())
+                rows.update(some)
+        return Ended(tuple(deleted), rows, tuple(each.pk for each in doomed[number:]))
+    return Ended(tuple(deleted), rows)
 
 
-def _is_closed(session: Any) -> bool:
+def _columns(unit: Unit) -> tuple[ColumnElement[Any], ...]:
+    sessions = unit.tables.sessions.c
+    return sessions.pk, sessions.id, sessions.active_branch
+
+
+def is_closed(session: Any) -> bool:
+    """Say whether a session has ended, and is being deleted in pieces."""
     return bool(session.active_branch == NO_BRANCH)
 
 
 def _closed(unit: Unit, session: Any) -> Mapping[str, int]:
     """Close a session; give the rows that this deletes."""
-    if _is_closed(session):
+    if is_closed(session):
         return {}
-    _change(unit, session, active_branch=NO_BRANCH, tip=None, expires_at=_FIRST_OF_ALL)
+    _change(unit, session, active_branch=NO_BRANCH, tip=None, expires_at=FIRST_OF_ALL)
     data = unit.tables.session_data
     documents = delete(data).where(data.c.session_id == session.id)
     return {"session_data": unit.connection.execute(documents).rowcount}

@@ -35,6 +35,9 @@ from agentstore.schema import Tables
 from agentstore.types import SafeText
 from agentstore.unit import Unit
 
+ROW_BYTES = 16_384
+"""How many bytes of an attachment take as long to delete as a row."""
+
 
 def delete_owned(unit: Unit, kind: str, key: str) -> DeletionReceipt:
     """Delete a user or a session, and everything below.
@@ -108,14 +111,16 @@ def delete_some_owned(unit: Unit, kind: str, key: str, most: int) -> dict[str, i
             chosen = chosen.order_by(*(column.desc() for column in own))
         query = delete(table).where((tuple_(*own) if len(own) > 1 else own[0]).in_(chosen))
         if table is tables.attachments:
-            digests = connection.execute(query.returning(table.c.digest)).scalars().all()
+            few = _light_enough(unit, condition, most - sum(counts.values()))
+            light = delete(table).where(table.c.pk.in_(few)).returning(table.c.digest)
+            digests = connection.execute(light).scalars().all()
             detached.update(digests)
             found = len(digests)
         else:
             found = connection.execute(query).rowcount
         if found:
             counts[table.name[prefix:]] = found
-        if sum(counts.values()) >= most:
+        if sum(counts.values()) >= most or detached:  # bytes take as long as many rows
             break
     forget_deleted(unit)
     if gone := drop_unattached(unit, sorted(detached)):
@@ -127,10 +132,25 @@ def count_owned(unit: Unit, kind: str, key: str, most: int) -> int:
     """Count the rows that belong to a user or a session, in one statement.
 
     Reads up to ``most`` rows of each table and no more: what is larger than that is some number
-    above ``most``.
+    above ``most``. What is attached counts as a row for every ``ROW_BYTES``.
     """
     query = _count(unit.tables, kind)
-    return sum(unit.connection.execute(query, {"key": key, "enough": most + 1}).one())
+    *rows, size = unit.connection.execute(query, {"key": key, "enough": most + 1}).one()
+    found: int = sum(rows)
+    return found + int(size) // ROW_BYTES
+
+
+def count_of_sessions(unit: Unit, session_ids: list[str]) -> dict[str, int]:
+    """Count all that some sessions own, and themselves, by the tables' plain names."""
+    tables = unit.tables
+    prefix = len(tables.names.prefix)
+    counts = {"sessions": len(session_ids)}
+    for table in tables.metadata.sorted_tables:
+        condition = _owned(tables, table, "session", session_ids)
+        if condition is not None:
+            query = select(func.count()).select_from(table).where(condition)
+            counts[table.name[prefix:]] = unit.connection.execute(query).scalar_one()
+    return counts
 
 
 @lru_cache(maxsize=64)
@@ -142,7 +162,33 @@ def _count(tables: Tables, kind: str) -> Select[Any]:
             some = select(literal(1)).select_from(table).where(condition)
             some = some.limit(bindparam("enough", type_=BigInteger()))
             counts.append(select(func.count()).select_from(some.subquery()).scalar_subquery())
+    attachments, blobs = tables.attachments, tables.blobs
+    attached = _owned(tables, attachments, kind, bindparam("key", type_=SafeText()))
+    assert attached is not None
+    sizes = select(blobs.c.size).join(attachments, attachments.c.digest == blobs.c.digest)
+    few = sizes.where(attached).limit(bindparam("enough", type_=BigInteger())).subquery()
+    counts.append(select(func.coalesce(func.sum(few.c.size), 0)).scalar_subquery())
     return select(*counts)
+
+
+def _light_enough(unit: Unit, condition: ColumnElement[bool], most: int) -> list[int]:
+    """Choose attachments whose bytes are worth no more than so many rows, and at least one."""
+    attachments, blobs = unit.tables.attachments, unit.tables.blobs
+    query = (
+        select(attachments.c.pk, blobs.c.size)
+        .join(blobs, blobs.c.digest == attachments.c.digest)
+        .where(condition)
+        .order_by(attachments.c.pk)
+        .limit(most)
+    )
+    chosen: list[int] = []
+    left = most * ROW_BYTES
+    for pk, size in unit.connection.execute(query):
+        left -= size
+        if left < 0 and chosen:
+            break
+        chosen.append(pk)
+    return chosen
 
 
 def _lock_threads(unit: Unit, kind: str, key: str) -> None:
@@ -167,9 +213,14 @@ def _owned(tables: Tables, table: Table, kind: str, key: Any) -> ColumnElement[b
         return (
             columns.session_id.in_(_sessions(tables, key))
             if kind == "user"
-            else (columns.session_id == key)
+            else _is(columns.session_id, key)
         )
     return None
+
+
+def _is(column: ColumnElement[Any], key: Any) -> ColumnElement[bool]:
+    """Compare with a key, or with a list of them."""
+    return column.in_(key) if isinstance(key, list) else column == key
 
 
 def _sessions(tables: Tables, user_id: Any) -> Select[Any]:
@@ -184,7 +235,7 @@ def _threads(tables: Tables, kind: str, key: Any) -> Select[Any] | CompoundSelec
     """
     threads = tables.checkpoint_threads.c
     if kind == "session":
-        return select(threads.id).where(threads.session_id == key)
+        return select(threads.id).where(_is(threads.session_id, key))
     of_sessions = threads.session_id.in_(_sessions(tables, key))
     return union(
         select(threads.id).where(threads.user_id == key), select(threads.id).where(of_sessions)

@@ -21,6 +21,7 @@ from agentstore.unit import Unit
 R = TypeVar("R", bound=Repository)
 P = ParamSpec("P")
 T = TypeVar("T")
+W = TypeVar("W")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +43,30 @@ def in_steps(
 
     @wraps(body)
     def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        steps = body(self, *args, **kwargs)
-        result: Any = None
-        while True:
-            try:
-                wanted = steps.send(result)
-            except StopIteration as ended:
-                found: T = ended.value
-                return found
+        def run(wanted: Step) -> Any:
             if self._runner is None:
-                result = wanted.work(self.unit)
-            else:
-                result = self._runner.run(wanted.mode, wanted.work, repeatable=True)
+                return wanted.work(self.unit)
+            return self._runner.run(wanted.mode, wanted.work, repeatable=True)
+
+        return drive(body(self, *args, **kwargs), run)
 
     call.steps = body  # type: ignore[attr-defined]
     return call
 
 
-async def driven(steps: Steps[T], run: Callable[[Step], Awaitable[Any]]) -> T:
+def drive(steps: Generator[W, Any, T], run: Callable[[W], Any]) -> T:
+    """Drive a body in steps."""
+    result: Any = None
+    while True:
+        try:
+            wanted = steps.send(result)
+        except StopIteration as ended:
+            found: T = ended.value
+            return found
+        result = run(wanted)
+
+
+async def driven(steps: Generator[W, Any, T], run: Callable[[W], Awaitable[Any]]) -> T:
     """Drive a body in steps from a coroutine."""
     result: Any = None
     while True:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
+    Row,
+    Select,
     bindparam,
     func,
     insert,
@@ -30,6 +32,7 @@ from agentstore.repositories.drafts import Marks, draft
 from agentstore.repositories.message_rows import message_records, select_messages
 from agentstore.repositories.removal import lock_session
 from agentstore.repositories.rewriting import rewrite_message
+from agentstore.schema import Tables
 from agentstore.states import COMPLETE, INCOMPLETE, STREAMING
 
 _STREAMING: ColumnElement[str] = literal_column("'streaming'")
@@ -37,6 +40,24 @@ _COMPLETE: ColumnElement[str] = literal_column("'complete'")
 """Written into the statement: the index of what is not complete is of use to those alone who say
 so in its own words.
 """
+
+
+def idle_streams(tables: Tables, oldest: datetime) -> Select[Any]:
+    """Select the ids of messages that are being streamed, and of their sessions, of which nothing
+    has come since an instant; in no order.
+    """
+    messages, chunks = tables.messages.c, tables.message_chunks.c
+    last = (
+        select(func.max(chunks.created_at))
+        .where(chunks.message_id == messages.id)
+        .scalar_subquery()
+    )
+    return select(messages.id, messages.session_id).where(
+        messages.status == _STREAMING,
+        messages.status != _COMPLETE,
+        messages.created_at < oldest,
+        or_(last.is_(None), last < oldest),
+    )
 
 
 class Streams(Repository):
@@ -207,32 +228,18 @@ class Streams(Repository):
             How many were given up; call again if that is the limit.
         """
         check_limit(limit)
-        messages, chunks = self.tables.messages.c, self.tables.message_chunks.c
         oldest = self.unit.now() - timedelta(seconds=self.unit.settings.stream_timeout)
-        last = (
-            select(func.max(chunks.created_at))
-            .where(chunks.message_id == messages.id)
-            .scalar_subquery()
-        )
-        query = (
-            select(messages.id, messages.session_id)
-            .where(
-                messages.status == _STREAMING,
-                messages.status != _COMPLETE,
-                messages.created_at < oldest,
-                or_(last.is_(None), last < oldest),
-            )
-            .order_by(messages.pk)
-            .limit(limit)
-        )
-        idle = self.connection.execute(query).all()
+        query = idle_streams(self.tables, oldest).order_by(self.tables.messages.c.pk)
+        return self._give_up_these(self.connection.execute(query.limit(limit)).all())
+
+    def _give_up_these(self, idle: Sequence[Row[Any]]) -> int:
         given_up = 0
-        for message_id, session_id in sorted(idle, key=lambda row: (row.session_id, row.id)):
+        for row in sorted(idle, key=lambda row: (row.session_id, row.id)):
             # Another one, or its writer, may have been here since the look.
             with suppress(NotFound, StreamEnded):
-                lock_session(self.unit, session_id)
-                self._require_streaming(message_id)
-                record = self._read(message_id)
+                lock_session(self.unit, row.session_id)
+                self._require_streaming(row.id)
+                record = self._read(row.id)
                 if record.status == INCOMPLETE:
                     self._rewrite(record, INCOMPLETE, {})
                     given_up += 1

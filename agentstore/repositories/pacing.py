@@ -1,0 +1,81 @@
+"""How much one of many transactions does, so that other writers never wait long.
+
+Rows differ: a tool log of a hundred bytes is deleted in microseconds, one of a megabyte takes
+as long as thousands of them. So what a transaction took says how many rows the next one may have.
+What it writes has to get to the disk too, after the body; that takes about as long again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from agentstore.dialects.base import Mode
+from agentstore.repositories.steps import Step
+from agentstore.unit import Unit
+
+T = TypeVar("T")
+
+LONG = 0.025
+"""Seconds. A body that took longer makes the next one smaller."""
+
+FIRST = 64
+"""Rows, to begin with."""
+
+SHORTEST_PAUSE = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Seconds in which nothing is to be done, and others have their turn."""
+
+    seconds: float
+
+
+Pruning = Generator[Step | Pause, Any, T]
+"""Steps, and pauses between them; see ``agentstore.repositories.steps``."""
+
+
+class Pace:
+    """How many rows the next transaction may delete, and how long others have their turn."""
+
+    __slots__ = ("_began", "_most", "_pauses", "_took", "rows")
+
+    def __init__(self, most: int, *, pauses: bool = False) -> None:
+        """Begin small, for nobody knows yet how large the rows are.
+
+        Args:
+            most: Rows in one transaction at most.
+            pauses: Whether writers wait for each other, and are owed pauses.
+        """
+        self._most = most
+        self._pauses = pauses
+        self._began = self._took = 0.0
+        self.rows = min(most, FIRST)
+
+    def write(self, body: Callable[..., T], *args: Any, **kwargs: Any) -> Step:
+        """Make a step of a body that writes."""
+        return Step(Mode.WRITE, partial(self._timed, lambda unit: body(unit, *args, **kwargs)))
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the body that runs has taken long enough."""
+        return time.monotonic() - self._began > LONG
+
+    def pause(self) -> Iterator[Pause]:
+        """Give a pause about as long as the last transaction kept others waiting."""
+        if self._pauses:
+            yield Pause(max(SHORTEST_PAUSE, 2 * self._took))
+
+    def _timed(self, body: Callable[[Unit], T], unit: Unit) -> T:
+        self._began = time.monotonic()
+        result = body(unit)
+        self._took = time.monotonic() - self._began
+        if self._took > LONG:
+            self.rows = max(1, int(self.rows * LONG / self._took / 1.5))
+        elif self._took < LONG / 2:
+            self.rows = min(self._most, 2 * self.rows)
+        return result
