@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -38,6 +38,8 @@ from agentstore.async_runners import (
 from agentstore.dialects import dialect_for
 from agentstore.dialects.base import Mode
 from agentstore.engine import adopt_engine, open_async_engine, open_engine, parse_url, show_url
+from agentstore.health import DEFAULT_TIMEOUT, AsyncProbe
+from agentstore.health_records import HealthRecord, Statistics
 from agentstore.recovery import Trouble
 from agentstore.repositories import (
     Attachments,
@@ -55,6 +57,7 @@ from agentstore.repositories import (
 )
 from agentstore.repositories.base import Operation, Repository
 from agentstore.repositories.pacing import Pause
+from agentstore.repositories.statistics import Order, statistics
 from agentstore.repositories.steps import Step, Steps, driven
 from agentstore.runners import (
     UnitRunner,
@@ -415,18 +418,19 @@ class AsyncStore(AsyncRepositories):
         self._settings = settings = Settings(**options)
         self._unit_runner: AsyncUnitRunner
         if engine is not None:
-            self._url = engine.url
+            self._url, watched = engine.url, engine.sync_engine
             dialect = adopt_engine(engine, settings, asynchronous=True)
             self._unit_runner = GreenletRunner(engine, dialect, settings, owns_engine=False)
         else:
             self._url = parse_url(url)
             dialect = dialect_for(self._url)
             if dialect.threads_async_work and not dialect.names_async_driver(self._url):
-                own = open_engine(self._url, settings)
+                own = watched = open_engine(self._url, settings)
                 runner = UnitRunner(own, dialect, settings, owns_engine=True)
                 self._unit_runner = ThreadRunner(runner, owns_engine=True)
             else:
                 async_engine = open_async_engine(self._url, settings)
+                watched = async_engine.sync_engine
                 self._unit_runner = GreenletRunner(
                     async_engine, dialect, settings, owns_engine=True
                 )
@@ -434,6 +438,9 @@ class AsyncStore(AsyncRepositories):
         self._closed = False
         self._opening = asyncio.Lock()
         super().__init__(_StoreRunner(self))
+        self._probe = AsyncProbe(
+            watched, self._unit_runner.once, settings, self.open, lambda: self._closed
+        )
 
     def __repr__(self) -> str:
         """Name the database, without its password."""
@@ -521,6 +528,24 @@ class AsyncStore(AsyncRepositories):
 
         steps = prune(policy, dry_run=dry_run, reclaim=reclaim, progress=progress)
         return await driven(steps, do)
+
+    async def health(self, timeout: float = DEFAULT_TIMEOUT) -> HealthRecord:  # noqa: ASYNC109
+        """Say whether the store can do its work now; see ``Store.health``. Opens the store."""
+        return await self._probe.health(timeout)
+
+    async def statistics(
+        self,
+        days: int = 30,
+        *,
+        top: int = 10,
+        order: Order = "cost",
+        exact: bool | None = None,
+    ) -> Statistics:
+        """Say how much the database holds, and how fast it grows; see ``Store.statistics``."""
+        body = partial(statistics, days=days, top=top, order=order, exact=exact)
+        refuse_inside_own_transaction(self)
+        await self.open()
+        return await run_with_retries(self._unit_runner, Mode.SNAPSHOT, body, repeatable=True)
 
 
 class _StoreRunner:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -20,6 +21,8 @@ from agentstore.dialects import dialect_for
 from agentstore.dialects.base import Mode
 from agentstore.engine import adopt_engine, open_engine, parse_url, show_url
 from agentstore.errors import TransactionMisuse
+from agentstore.health import DEFAULT_TIMEOUT, Probe
+from agentstore.health_records import HealthRecord, Statistics
 from agentstore.recovery import Trouble
 from agentstore.repositories import (
     Attachments,
@@ -36,6 +39,7 @@ from agentstore.repositories import (
     Users,
 )
 from agentstore.repositories.pacing import Pause
+from agentstore.repositories.statistics import Order, statistics
 from agentstore.repositories.steps import Step, drive
 from agentstore.runners import (
     UnitRunner,
@@ -146,6 +150,7 @@ class Store(Repositories):
         self._closed = False
         self._runner = UnitRunner(engine, dialect, settings, owns_engine=self._owns_engine)
         super().__init__(_StoreRunner(self, self._runner))
+        self._probe = Probe(engine, self._runner.once, settings, lambda: self._closed)
         try:
             self._runner.open()
         except BaseException:
@@ -261,6 +266,52 @@ class Store(Repositories):
             return runner.run(wanted.mode, wanted.work, repeatable=True)
 
         return drive(prune(policy, dry_run=dry_run, reclaim=reclaim, progress=progress), do)
+
+    def health(self, timeout: float = DEFAULT_TIMEOUT) -> HealthRecord:
+        """Say whether the store can do its work now, for a readiness probe.
+
+        Cheap: two or three statements that read no rows of the application's. A database that is
+        down, damaged, full of waiting callers or at another revision is said to be so and raises
+        nothing. May be called anywhere and at any time, also when the store is closed; calls that
+        are made at once share one question.
+
+        Args:
+            timeout: After how many seconds without an answer to say so, up to an hour.
+
+        Raises:
+            InvalidInput: The timeout is none.
+        """
+        return self._probe.health(timeout)
+
+    def statistics(
+        self,
+        days: int = 30,
+        *,
+        top: int = 10,
+        order: Order = "cost",
+        exact: bool | None = None,
+    ) -> Statistics:
+        """Say how much the database holds, how fast it grows, and by whom.
+
+        All figures are of one state of the database, and memory does not grow with it. Where
+        everything is counted, every table is read once and ``messages`` twice; where not, only
+        the rows of the window are, and the other figures are estimates or left out.
+
+        Args:
+            days: The days of the window, in UTC, today included; up to 3,660.
+            top: How many users, tools and models to name at most, up to 1,000.
+            order: Whether users and models come by ``cost`` or by ``tokens``, the most first.
+                Tools come by calls. Who is equal comes by the other, then by name.
+            exact: Whether to count everything; None means up to 256 MiB.
+
+        Raises:
+            InvalidInput: An argument is out of range.
+            LimitOutOfRange: ``top`` is.
+        """
+        body = partial(statistics, days=days, top=top, order=order, exact=exact)
+        self._require_open()
+        refuse_inside_own_transaction(self)
+        return self._runner.run(Mode.SNAPSHOT, body, repeatable=True)
 
     def _require_open(self) -> None:
         if self._closed:

@@ -18,6 +18,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
 
 from agentstore.aio import AsyncRepositories, AsyncStore
+from agentstore.health import DEFAULT_TIMEOUT
+from agentstore.health_records import HealthRecord, Statistics
 from agentstore.records import PruneReport
 from agentstore.retention import RetentionPolicy
 
@@ -177,6 +179,14 @@ class BlockingStore(BlockingRepositories):
     def prune(self, policy: RetentionPolicy, **options: Any) -> PruneReport:
         """Delete what a retention policy says has had its time."""
         return self._loop.run(self.store.prune(policy, **options))
+
+    def health(self, timeout: float = DEFAULT_TIMEOUT) -> HealthRecord:
+        """Say whether the store can do its work now."""
+        return self._loop.run(self.store.health(timeout))
+
+    def statistics(self, *arguments: Any, **options: Any) -> Statistics:
+        """Say how much the database holds."""
+        return self._loop.run(self.store.statistics(*arguments, **options))
 
     async def _future(self) -> asyncio.Future[Any]:
         return self._loop.loop.create_future()

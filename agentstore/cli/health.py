@@ -1,42 +1,262 @@
-"""``stats``: what there is."""
+"""``stats``: how much there is, and how fast it grows.
+
+Exits with 0; with 3 where a size is over a limit that warns; with 4 where it is over one that
+fails. 1 means that the command itself failed.
+"""
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
+from datetime import date, datetime
+from decimal import Decimal
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from agentstore.alerts import Thresholds, check_sizes, parse_bytes, read_thresholds
 from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app
-from agentstore.cli.output import out, print_json, say
+from agentstore.cli.output import out, print_json, printable, say
+from agentstore.findings import Finding, Severity, exit_code
+from agentstore.health_records import Statistics
+
+CONFIGURATION = Path("agentstore.toml")
+_BAR = 18
+_STYLES = {Severity.INFO: "cyan", Severity.WARNING: "bold yellow", Severity.ERROR: "bold red"}
+
+
+class Order(StrEnum):
+    """What users and models are ordered by."""
+
+    COST = "cost"
+    TOKENS = "tokens"
 
 
 @app.command()
 def stats(
-    url: Url = None, schema: Schema = None, table_prefix: Prefix = "", as_json: AsJson = False
+    days: Annotated[int, typer.Option(help="The days of the window.")] = 14,
+    top: Annotated[int, typer.Option(help="How many users, tools and models to name.")] = 5,
+    by: Annotated[Order, typer.Option(help="What users and models are ordered by.")] = Order.COST,
+    exact: Annotated[
+        bool | None,
+        typer.Option("--exact/--estimate", help="Count everything, or nothing large."),
+    ] = None,
+    warn_bytes: Annotated[str | None, typer.Option(help="Exit with 3 from this size on.")] = None,
+    fail_bytes: Annotated[str | None, typer.Option(help="Exit with 4 from this size on.")] = None,
+    warn_rows: Annotated[int | None, typer.Option(help="The same, by rows of a table.")] = None,
+    fail_rows: Annotated[int | None, typer.Option(help="The same, by rows of a table.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A file with [alerts]; agentstore.toml if it is there.")
+    ] = None,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    as_json: AsJson = False,
 ) -> None:
-    """Show how much the database holds.
+    """Show how much the database holds, how fast it grows, and by whom.
 
-    Example: [bold]agentstore stats --json[/bold]
+    Exits with 3 or 4 where a size is over a limit that warns or fails.
+
+    Example: [bold]agentstore stats --days 30 --warn-bytes 5GB[/bold]
     """
+    limits = _limits(config, warn_bytes, fail_bytes, warn_rows, fail_rows)
     database = Database(url, schema, table_prefix)
     with database.open() as store:
-        totals = store.usage.totals()
+        found = store.statistics(days, top=top, order=by.value, exact=exact)
+    alerts = check_sizes(found, limits)
     if as_json:
         print_json(
             {
-                "rows": dict(totals.rows),
-                "sessions_by_status": dict(totals.sessions_by_status),
-                "tokens": totals.tokens,
-                "cost": f"{totals.cost:f}",
+                **_plain(asdict(found)),
+                "rows": {
+                    table.name: table.rows
+                    for table in sorted(found.tables, key=lambda table: table.name)
+                    if table.rows is not None
+                },
+                "alerts": [plain_finding(alert) for alert in alerts],
             }
         )
+    else:
+        _print(str(database), found)
+        for alert in alerts:
+            print_finding(alert)
+    raise typer.Exit(exit_code(alerts))
+
+
+def _limits(
+    config: Path | None,
+    warn_bytes: str | None,
+    fail_bytes: str | None,
+    warn_rows: int | None,
+    fail_rows: int | None,
+) -> Thresholds:
+    file = config or (CONFIGURATION if CONFIGURATION.exists() else None)
+    limits = Thresholds() if file is None else read_thresholds(file)
+    given: dict[str, int | None] = {
+        "warn_bytes": None if warn_bytes is None else parse_bytes(warn_bytes),
+        "fail_bytes": None if fail_bytes is None else parse_bytes(fail_bytes),
+        "warn_rows": warn_rows,
+        "fail_rows": fail_rows,
+    }
+    return replace(limits, **{name: value for name, value in given.items() if value is not None})
+
+
+def _print(title: str, found: Statistics) -> None:
+    out.print(Text(title, style="bold"), soft_wrap=True)
+    about = "" if found.exact else "about "
+    log = f", {decimal(found.log_bytes)} in the log" if found.log_bytes else ""
+    free = f", {decimal(found.free_bytes)} of it free" if found.free_bytes else ""
+    say(f"{about}{found.rows:,} rows, {decimal(found.bytes)}{free}{log}")
+    if found.exact:
+        by_status = ", ".join(f"{n:,} {status}" for status, n in found.sessions_by_status.items())
+        say(f"sessions: {by_status or 'none'}")
+        say(f"tokens: {found.tokens:,}   cost: {found.cost:f}")
+    if found.expired_sessions:
+        say(f"{found.expired_sessions:,} sessions have expired and wait to be cleaned up")
+    largest = max((table.bytes for table in found.tables), default=0)
+    _rows(
+        "tables",
+        ("table", "rows", "size", ""),
+        [
+            (
+                table.name,
+                "" if table.rows is None else f"{'' if table.rows_exact else '~'}{table.rows:,}",
+                f"{'' if table.bytes_exact else '~'}{decimal(table.bytes)}",
+                bar(table.bytes, largest),
+            )
+            for table in found.tables
+            if table.rows or table.rows is None
+        ],
+    )
+    busiest = max((day.messages for day in found.growth), default=0)
+    _rows(
+        f"growth, last {len(found.growth)} days (UTC)",
+        ("day", "sessions", "messages", "tokens", "cost", "size", ""),
+        [
+            (
+                f"{day.day:%m-%d}",
+                f"{day.sessions:,}",
+                f"{day.messages:,}",
+                f"{max(day.tokens, day.used_tokens):,}",
+                money(max(day.cost, day.used_cost)),
+                f"~{decimal(day.bytes)}" if day.bytes else "",
+                bar(day.messages, busiest),
+            )
+            for day in found.growth
+        ],
+    )
+    dearest = max((max(user.cost, user.used_cost) for user in found.users), default=Decimal(0))
+    _rows(
+        "top users",
+        ("user", "messages", "tokens", "cost", ""),
+        [
+            (
+                user.user_id or "(nobody)",
+                f"{user.messages:,}",
+                f"{max(user.tokens, user.used_tokens):,}",
+                money(max(user.cost, user.used_cost)),
+                bar(max(user.cost, user.used_cost), dearest),
+            )
+            for user in found.users
+        ],
+    )
+    most = max((tool.calls for tool in found.tools), default=0)
+    _rows(
+        "top tools",
+        ("tool", "calls", "failures", "mean ms", ""),
+        [
+            (
+                tool.tool,
+                f"{tool.calls:,}",
+                f"{tool.failures:,}",
+                "" if tool.mean_ms is None else f"{tool.mean_ms:,.0f}",
+                bar(tool.calls, most),
+            )
+            for tool in found.tools
+        ],
+    )
+    highest = max((model.cost for model in found.models), default=Decimal(0))
+    _rows(
+        "top models",
+        ("model", "requests", "tokens", "cost", ""),
+        [
+            (
+                str(model.key or "(unknown)"),
+                f"{model.requests:,}",
+                f"{model.total_tokens:,}",
+                money(model.cost),
+                bar(model.cost, highest),
+            )
+            for model in found.models
+        ],
+    )
+
+
+def _rows(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    if not rows:
         return
-    table = Table(title=escape(str(database)), title_justify="left", title_style="bold")
-    table.add_column("table")
-    table.add_column("rows", justify="right")
-    for name, rows in totals.rows.items():
-        if rows:
-            table.add_row(name, f"{rows:,}")
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for number, column in enumerate(columns):
+        last = number == len(columns) - 1
+        table.add_column(
+            column,
+            justify="left" if number == 0 or last else "right",
+            overflow="ellipsis",
+            no_wrap=True,
+            style="cyan" if last else "",
+            min_width=None if number else 10,
+        )
+    for row in rows:
+        table.add_row(*(escape(printable(cell)) for cell in row))
+    out.print()
     out.print(table)
-    by_status = ", ".join(f"{n:,} {status}" for status, n in totals.sessions_by_status.items())
-    say(f"sessions: {by_status or 'none'}")
-    say(f"tokens: {totals.tokens:,}   cost: {totals.cost:f}")
+
+
+def bar(value: Decimal | float, most: Decimal | float) -> str:
+    """Draw a part of the most as a bar."""
+    eighths = round(float(value) / float(most) * _BAR * 8) if most else 0
+    full, rest = divmod(eighths, 8)
+    return "█" * full + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[rest]
+
+
+def money(cost: Decimal) -> str:
+    """Write an amount with as many digits as a glance takes in."""
+    return f"{cost:,.2f}" if cost >= 1 or not cost else f"{cost:.2g}"
+
+
+def print_finding(finding: Finding) -> None:
+    """Print a finding, and under it what mends it."""
+    style = _STYLES[finding.severity]
+    said = f"{finding.check}: {finding.what}"
+    if finding.where:
+        said += f" [{finding.where}]"
+    out.print(Text.assemble((f"{finding.severity.value}: ", style), printable(said)))
+    if finding.mend is not None:
+        out.print(Text(f"    {printable(finding.mend)}", style="green"), soft_wrap=True)
+
+
+def plain_finding(finding: Finding) -> dict[str, Any]:
+    """Give a finding as JSON."""
+    return {
+        "severity": finding.severity.value,
+        "check": finding.check,
+        "what": finding.what,
+        "where": finding.where,
+        "mend": finding.mend,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Give what JSON can say: money as text, instants and days in ISO 8601."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    return value.isoformat() if isinstance(value, date | datetime) else value

@@ -7,9 +7,10 @@ from functools import cache
 from sqlalchemy import URL
 
 from agentstore.dialects.base import EngineDialect
+from agentstore.dialects.checks import Checks
 from agentstore.errors import UnsupportedUrl
 
-__all__ = ["EngineDialect", "dialect_for"]
+__all__ = ["Checks", "EngineDialect", "checks_for", "dialect_for"]
 
 
 def dialect_for(url: URL) -> EngineDialect:
@@ -32,4 +33,26 @@ def _dialect(name: str) -> EngineDialect:
         from agentstore.dialects.postgresql import PostgreSQL
 
         return PostgreSQL()
+    raise UnsupportedUrl(f"The engine {name!r} is not supported")
+
+
+def checks_for(url: URL) -> Checks:
+    """Find the checks of a URL's engine.
+
+    Raises:
+        UnsupportedUrl: The URL is of another engine.
+    """
+    return _checks(url.get_backend_name())
+
+
+@cache
+def _checks(name: str) -> Checks:
+    if name == "sqlite":
+        from agentstore.dialects.sqlite_checks import SQLiteChecks
+
+        return SQLiteChecks()
+    if name == "postgresql":
+        from agentstore.dialects.postgresql_checks import PostgreSQLChecks
+
+        return PostgreSQLChecks()
     raise UnsupportedUrl(f"The engine {name!r} is not supported")

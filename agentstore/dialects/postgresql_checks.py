@@ -1,0 +1,75 @@
+"""How PostgreSQL says how it is, and how large.
+
+Sizes come from the file system, and rows from what vacuum and the statistics collector last
+counted: both are cheap, and only the rows are estimates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import ARRAY, Connection, Text, bindparam, column, func, select, table, text
+
+from agentstore.dialects.checks import Footprint, Pulse, TableSize
+from agentstore.dialects.search_objects import INDEX, QUEUE, STATE
+from agentstore.schema import Names, Tables
+
+_SIZES = text("""
+SELECT c.relname, pg_total_relation_size(c.oid),
+    CASE WHEN c.reltuples > 0 THEN c.reltuples ELSE coalesce(s.n_live_tup, 0) END
+FROM unnest(:wanted) AS wanted (name)
+JOIN pg_class AS c ON c.oid = to_regclass(wanted.name)
+LEFT JOIN pg_stat_all_tables AS s ON s.relid = c.oid
+""").bindparams(bindparam("wanted", type_=ARRAY(Text)))
+
+
+class PostgreSQLChecks:
+    """The checks of PostgreSQL; see ``Checks`` for what each method promises."""
+
+    system = "postgresql"
+
+    def pulse(self, connection: Connection, tables: Tables) -> Pulse:
+        """Ask the server everything in one statement."""
+        version = _version_table(tables.names)
+        revision = select(version.c.version_num).scalar_subquery()
+        found = connection.execute(
+            select(
+                func.current_setting("server_version"),
+                revision,
+                func.pg_is_in_recovery(),
+                func.current_setting("transaction_read_only"),
+            )
+        ).one()
+        return Pulse(found[0].split()[0], found[1], not found[2] and found[3] == "off")
+
+    def footprint(self, connection: Connection, tables: Tables) -> Footprint:
+        """Add up our own tables: others may share the database."""
+        sizes = self.table_sizes(connection, tables, exact=False)
+        return Footprint(sum(size.bytes for size in sizes.values()), None, None)
+
+    def table_sizes(
+        self, connection: Connection, tables: Tables, *, exact: bool
+    ) -> Mapping[str, TableSize]:
+        """Ask the catalogue."""
+        names = tables.names
+        wanted = [table.name for table in tables.metadata.sorted_tables]
+        search = [f"{names.prefix}{name}" for name in (INDEX, QUEUE, STATE)]
+        sizes = {name: TableSize(0, 0, True) for name in (*wanted, search[0])}
+        rows = connection.execute(_SIZES, {"wanted": qualified(names, [*wanted, *search])})
+        for name, size, count in rows:
+            key = search[0] if name in search else name
+            total = sizes[key].bytes + int(size)
+            sizes[key] = TableSize(0 if key == search[0] else int(count), total, True)
+        return {name.removeprefix(names.prefix): size for name, size in sizes.items()}
+
+
+def qualified(names: Names, tables: list[str]) -> list[str]:
+    """Give the names of tables as ``to_regclass`` reads them."""
+    schema = f'"{names.schema}".' if names.schema else ""
+    return [f'{schema}"{name}"' for name in tables]
+
+
+def _version_table(names: Names) -> Any:
+    name = f"{names.prefix}alembic_version"
+    return table(name, column("version_num", Text), schema=names.schema)

@@ -1,0 +1,91 @@
+"""``stats`` and ``doctor``: what they print, and what they exit with."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentstore import Store
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run_command(*arguments, code=0, **environment):
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", "PYTHONUTF8": "1"}
+        env.pop("AGENTSTORE_URL", None)
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-m", "agentstore.cli", *arguments],
+            cwd=tmp_path,
+            env=env | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    return run_command
+
+
+def fill(url):
+    with Store(url, create=False) as store:
+        user = store.users.create("Alice", id="[bold]alice")
+        session = store.sessions.create(user.id)
+        store.messages.save(session.id, "user", "hi", token_count=5, cost="0.25")
+        store.tool_logs.log(session.id, "search", elapsed_ms=12)
+        store.usage.record(session.id, input_tokens=5, model="m1", cost="0.25")
+
+
+def test_stats_are_whole_as_json_and_fit_into_80_columns(run, engine_url):
+    fill(engine_url)
+    found = json.loads(run("stats", "--json", "--days", "3", "--url", engine_url).stdout)
+    assert found["rows"]["messages"] == 1
+    assert (found["tokens"], found["cost"]) == (5, "0.250000000")
+    assert found["sessions_by_status"] == {"active": 1}
+    assert len(found["growth"]) == 3
+    assert found["growth"][-1]["messages"] == 1
+    assert found["users"][0]["user_id"] == "[bold]alice"
+    assert found["models"][0]["key"] == "m1"
+    assert found["alerts"] == []
+    shown = run("stats", "--url", engine_url).stdout
+    lines = shown.splitlines()
+    assert all(len(line) <= 80 for line in lines[1:]), shown  # the first is the URL
+    for word in ("[bold]alice", "search", "m1", "top users", "█"):
+        assert word in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ((), 0),
+        (("--warn-bytes", "1KB"), 3),
+        (("--fail-bytes", "1KB"), 4),
+        (("--warn-rows", "1"), 3),
+        (("--fail-rows", "1"), 4),
+        (("--warn-bytes", "1TB", "--fail-rows", "1000"), 0),
+    ],
+)
+def test_stats_exit_by_the_worst_alert(run, tmp_path, options, code):
+    Store(f"sqlite:///{tmp_path / 'agentstore.db'}").close()
+    fill(f"sqlite:///{tmp_path / 'agentstore.db'}")
+    done = run("stats", *options, code=code)
+    assert ("the limit is" in done.stdout) == bool(code)
+    as_json = json.loads(run("stats", "--json", *options, code=code).stdout)
+    assert len(as_json["alerts"]) == bool(code)
+
+
+def test_limits_in_the_file_count_and_an_option_comes_before_them(run, tmp_path):
+    Store(f"sqlite:///{tmp_path / 'agentstore.db'}").close()
+    (tmp_path / "agentstore.toml").write_text('[alerts]\nwarn_bytes = "1KB"\n')
+    run("stats", code=3)
+    run("stats", "--warn-bytes", "1TB")
+    (tmp_path / "other.toml").write_text('[alerts]\nfail_bytes = "1KB"\n')
+    run("stats", "--config", "other.toml", code=4)
+    (tmp_path / "agentstore.toml").write_text("[alerts]\nwarn = 1\n")
+    assert "warn_bytes" in run("stats", code=1).stderr
+    assert "5GB" in run("stats", "--warn-bytes", "much", "--config", "other.toml", code=1).stderr
