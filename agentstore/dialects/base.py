@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
     from sqlalchemy.types import TypeEngine
 
-    from agentstore.dialects.moving import Moving
+    from agentstore.dialects.moving import ChangeLog, Moving
     from agentstore.dialects.search import SearchIndex
     from agentstore.dialects.signals import TaskSignal
     from agentstore.dialects.space import Space
@@ -105,6 +105,10 @@ class EngineDialect(Protocol):
 
     space: Space
     """How the engine gives back the space of what was deleted."""
+
+    @property
+    def change_log(self) -> ChangeLog | None:
+        """How changes are followed while they happen; None where the engine has no such way."""
 
     @property
     def moving(self) -> Moving:

@@ -106,6 +106,19 @@ Key = tuple[Any, ...]
 Row = tuple[Any, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Stripped:
+    """The statements that bring back what was dropped, by names, in their order.
+
+    Attributes:
+        indexes: Keys and indexes.
+        last: What is brought back when no row changes any more: references, triggers, policies.
+    """
+
+    indexes: dict[str, str]
+    last: dict[str, str]
+
+
 class Moving(Protocol):
     """One engine's ways. Connections are in a transaction unless it says otherwise."""
 
@@ -129,12 +142,10 @@ class Moving(Protocol):
     def load(self, connection: Connection, shape: Shape, rows: Iterable[Row]) -> None:
         """Insert rows that are not there yet."""
 
-    def strip(self, connection: Connection, tables: Tables) -> dict[str, str]:
+    def strip(self, connection: Connection, tables: Tables) -> Stripped:
         """Drop what makes loading slow: keys, indexes, triggers and the index for search.
 
-        Returns:
-            The statements that bring it back, by names, in the order in which they are to be run;
-            without the index for search, which is ``SearchIndex.reset``'s.
+        The last of these is not brought back by the statements: it is ``SearchIndex.reset``'s.
         """
 
     def counters(self, connection: Connection, tables: Tables) -> dict[str, int]:
@@ -159,32 +170,25 @@ class Moving(Protocol):
         """Refresh the planner's statistics; in no transaction."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A row that was written or deleted after a change log was begun.
-
-    Attributes:
-        number: Its place in the log.
-        table: The plain name of the row's table.
-        key: The row's primary key.
-    """
-
-    number: int
-    table: str
-    key: Key
-
-
 class ChangeLog(Protocol):
     """A log of the rows that change, kept by the database that they change in."""
 
+    def is_kept(self, connection: Connection, names: Names) -> bool:
+        """Say whether there is one."""
+
     def begin(self, connection: Connection, names: Names, shapes: Sequence[Shape]) -> None:
-        """Begin to log, or begin anew."""
+        """Begin to log, or begin anew; numbers may begin anew too."""
 
     def end(self, connection: Connection, names: Names, shapes: Sequence[Shape]) -> None:
-        """Take the log away, and all that keeps it."""
+        """Take the log away, if there is one, and all that keeps it."""
 
-    def changes(self, connection: Connection, names: Names, after: int, limit: int) -> list[Change]:
-        """Give the next changes, in their order."""
+    def newest(self, connection: Connection, names: Names) -> int:
+        """Give the number of the last change; 0 if there is none."""
+
+    def keys(
+        self, connection: Connection, names: Names, shape: Shape, after: int, upto: int
+    ) -> Iterator[list[Key]]:
+        """Give the keys of a table's rows that changed after one number, up to another."""
 
     def rows(self, connection: Connection, shape: Shape, keys: Sequence[Key]) -> list[Row]:
         """Give those rows with these keys that are there."""

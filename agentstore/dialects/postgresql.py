@@ -51,7 +51,7 @@ from agentstore.schema import Names, Tables
 from agentstore.settings import Settings
 
 if TYPE_CHECKING:
-    from agentstore.dialects.moving import Moving
+    from agentstore.dialects.moving import ChangeLog, Moving
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 _LAST_USED = "agentstore_last_used"
@@ -122,6 +122,11 @@ class PostgreSQL(NotifyingTasks):
     most_bytes = 536_870_000  # they come back in hexadecimal, in a message of up to 1 GiB
     search: SearchIndex = PostgreSQLSearch()
     space: Space = ServerSpace()
+
+    @property
+    def change_log(self) -> ChangeLog | None:
+        """Have none: a server has replication of its own."""
+        return None
 
     @property
     def moving(self) -> Moving:

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import URL, Connection, Table
 
-from agentstore.dialects.moving import Digest, Flaw, Key, Kind, LeftOut, Row, Shape
+from agentstore.dialects.moving import Digest, Flaw, Key, Kind, LeftOut, Row, Shape, Stripped
 from agentstore.dialects.search_objects import postgresql_drops
 from agentstore.errors import InvalidInput
 from agentstore.schema import Tables
@@ -115,7 +115,7 @@ FROM (
             for row in rows:
                 write(row)
 
-    def strip(self, connection: Connection, tables: Tables) -> dict[str, str]:
+    def strip(self, connection: Connection, tables: Tables) -> Stripped:
         """Drop the keys too, and keep row-level security off: no COPY goes where it is forced."""
         names = tables.names
         for statement in postgresql_drops(names.schema, names.prefix):
@@ -125,15 +125,15 @@ FROM (
         keys = driver.execute(_KEYS, [ours]).fetchall()
         indexes = driver.execute(_INDEXES, [ours]).fetchall()
         forced = driver.execute(_FORCED, [ours]).fetchall()
-        again: dict[str, str] = {}
+        indexes_again: dict[str, str] = {}
+        last: dict[str, str] = {}
         for table, name, definition, kind in keys:
-            if kind != _FOREIGN:
-                again[name] = f"ALTER TABLE {table} ADD CONSTRAINT {name} {definition}"
-        again |= dict(indexes)
-        for table, name, definition, _ in keys:
-            again.setdefault(name, f"ALTER TABLE {table} ADD CONSTRAINT {name} {definition}")
+            again = last if kind == _FOREIGN else indexes_again
+            label = f"{table}.{name}"
+            again[label] = f"ALTER TABLE {table} ADD CONSTRAINT {name} {definition}"
+        indexes_again |= dict(indexes)
         for (table,) in forced:
-            again[f"force {table}"] = f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY"
+            last[f"{table} row security"] = f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY"
         drops = chain(
             # Those that refer to keys come last in the list, and have to go first.
             (f"ALTER TABLE {table} DROP CONSTRAINT {name}" for table, name, _, _ in reversed(keys)),
@@ -142,7 +142,7 @@ FROM (
         )
         for statement in drops:
             connection.exec_driver_sql(statement)
-        return again
+        return Stripped(indexes_again, last)
 
     def counters(self, connection: Connection, tables: Tables) -> dict[str, int]:
         """Read the sequences: of the row numbers, and of the activity."""

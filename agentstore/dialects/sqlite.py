@@ -54,7 +54,7 @@ from agentstore.schema import Names, Tables
 from agentstore.settings import Settings
 
 if TYPE_CHECKING:
-    from agentstore.dialects.moving import Moving
+    from agentstore.dialects.moving import ChangeLog, Moving
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 _IMMEDIATE = "BEGIN IMMEDIATE"
@@ -118,6 +118,13 @@ class SQLite(FileTasks):
     most_bytes = 999_999_000  # a row may have 1,000,000,000, with all of its columns
     search: SearchIndex = SQLiteSearch()
     space: Space = FileSpace()
+
+    @property
+    def change_log(self) -> ChangeLog:
+        """Load it when a file is followed."""
+        from agentstore.dialects.sqlite_changes import SQLiteChanges
+
+        return SQLiteChanges()
 
     @property
     def moving(self) -> Moving:

@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Table
 
-from agentstore.dialects.moving import Digest, Flaw, Key, Kind, LeftOut, Row, Shape
+from agentstore.dialects.moving import Digest, Flaw, Key, Kind, LeftOut, Row, Shape, Stripped
 from agentstore.dialects.search_objects import sqlite_drops
 from agentstore.errors import DatabaseCorrupt
 from agentstore.schema import Tables
@@ -55,16 +55,16 @@ class SQLiteMoving:
             parent = constraint.referred_table
             plain = parent.name[len(shape.table.name) - len(shape.name) :]
             pairs = [
-                (_quoted(element.parent.name), _quoted(element.column.name))
+                (quoted(element.parent.name), quoted(element.column.name))
                 for element in constraint.elements
             ]
             there = " AND ".join(f"parent.{theirs} = child.{own}" for own, theirs in pairs)
             given = " AND ".join(f"child.{own} IS NOT NULL" for own, _ in pairs)
             missing = left_out.get(plain, ())
             query = (
-                f"SELECT child.rowid FROM {_quoted(shape.table.name)} AS child"
+                f"SELECT child.rowid FROM {quoted(shape.table.name)} AS child"
                 f" WHERE {given} AND child.rowid {_NOT_IN} AND NOT EXISTS"
-                f" (SELECT 1 FROM {_quoted(parent.name)} AS parent"
+                f" (SELECT 1 FROM {quoted(parent.name)} AS parent"
                 f" WHERE {there} AND parent.rowid {_NOT_IN})"
             )
             own = _list(left_out.get(shape.name, ()))
@@ -108,7 +108,7 @@ class SQLiteMoving:
         self, connection: Connection, shape: Shape, after: Key | None, left_out: LeftOut
     ) -> Iterator[Row]:
         """Walk the primary key."""
-        key = ", ".join(map(_quoted, shape.key))
+        key = ", ".join(map(quoted, shape.key))
         conditions, parameters = [], list[Any]()
         if after is not None:
             conditions.append(f"({key}) > ({', '.join('?' * len(after))})")
@@ -117,8 +117,8 @@ class SQLiteMoving:
             conditions.append(f"rowid {_NOT_IN}")
             parameters.append(_list(missing))
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        query = f"SELECT {_columns(shape)} FROM {_quoted(shape.table.name)}{where} ORDER BY {key}"
-        cursor = _driver(connection).execute(query, parameters)
+        query = f"SELECT {_columns(shape)} FROM {quoted(shape.table.name)}{where} ORDER BY {key}"
+        cursor = driver_of(connection).execute(query, parameters)
         try:
             yield from cursor
         finally:
@@ -127,11 +127,11 @@ class SQLiteMoving:
     def load(self, connection: Connection, shape: Shape, rows: Iterable[Row]) -> None:
         """Insert them one by one."""
         places = ", ".join("?" * len(shape.columns))
-        table = _quoted(shape.table.name)
+        table = quoted(shape.table.name)
         query = f"INSERT INTO {table} ({_columns(shape)}) VALUES ({places})"
-        _driver(connection).executemany(query, rows)
+        driver_of(connection).executemany(query, rows)
 
-    def strip(self, connection: Connection, tables: Tables) -> dict[str, str]:
+    def strip(self, connection: Connection, tables: Tables) -> Stripped:
         """Drop indexes and triggers; keys cannot be dropped here."""
         for statement in sqlite_drops(tables.names.prefix):
             connection.exec_driver_sql(statement)
@@ -140,16 +140,18 @@ class SQLiteMoving:
             "SELECT type, name, sql FROM sqlite_master WHERE type IN ('index', 'trigger')"
             " AND sql IS NOT NULL AND tbl_name IN (SELECT value FROM json_each(?)) ORDER BY 1, 2"
         )
-        found = _driver(connection).execute(query, (json.dumps(ours),)).fetchall()
+        found = driver_of(connection).execute(query, (json.dumps(ours),)).fetchall()
         for kind, name, _ in found:
-            connection.exec_driver_sql(f"DROP {kind} {_quoted(name)}")
-        return {name: statement for _, name, statement in found}
+            connection.exec_driver_sql(f"DROP {kind} {quoted(name)}")
+        indexes = {name: statement for kind, name, statement in found if kind == "index"}
+        triggers = {name: statement for kind, name, statement in found if kind == "trigger"}
+        return Stripped(indexes, triggers)
 
     def counters(self, connection: Connection, tables: Tables) -> dict[str, int]:
         """Read what SQLite remembers of tables whose row numbers never come again."""
         prefix = tables.names.prefix
         numbered = {table.name for table in tables.metadata.sorted_tables if "pk" in table.c}
-        found = _driver(connection).execute("SELECT name, seq FROM sqlite_sequence").fetchall()
+        found = driver_of(connection).execute("SELECT name, seq FROM sqlite_sequence").fetchall()
         return {
             name.removeprefix(prefix): seq
             for name, seq in found
@@ -160,11 +162,11 @@ class SQLiteMoving:
         self, connection: Connection, tables: Tables, counters: Mapping[str, int]
     ) -> None:
         """Write it, for the tables that are counted here; the others count from their largest."""
-        driver = _driver(connection)
+        driver = driver_of(connection)
         for table in tables.metadata.sorted_tables:
             if not table.dialect_options["sqlite"]["autoincrement"]:
                 continue
-            largest = f"SELECT coalesce(max(pk), 0) FROM {_quoted(table.name)}"
+            largest = f"SELECT coalesce(max(pk), 0) FROM {quoted(table.name)}"
             plain = table.name.removeprefix(tables.names.prefix)
             number = max(driver.execute(largest).fetchone()[0], counters.get(plain, 0))
             driver.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table.name,))
@@ -177,13 +179,13 @@ class SQLiteMoving:
         progress, so it is gone on with from there.
         """
         for pragma in ("foreign_keys=OFF", "synchronous=NORMAL", "cache_size=-32768"):
-            _driver(connection).execute(f"PRAGMA {pragma}")
+            driver_of(connection).execute(f"PRAGMA {pragma}")
 
     def duplicate(self, connection: Connection, folder: Path) -> URL:
         """Copy it with SQLite's own backup."""
         url = connection.engine.url.set(database=str(folder / "copy.db"), query={})
         with closing(sqlite3.connect(str(url.database))) as target:
-            _driver(connection).backup(target, pages=10_000)
+            driver_of(connection).backup(target, pages=10_000)
         return url
 
     def refresh(self, connection: Connection, tables: Sequence[Table]) -> None:
@@ -193,7 +195,8 @@ class SQLiteMoving:
 _NOT_IN = "NOT IN (SELECT value FROM json_each(?))"
 
 
-def _driver(connection: Connection) -> Any:
+def driver_of(connection: Connection) -> Any:
+    """Give the driver's own connection."""
     driver = connection.connection.driver_connection
     assert isinstance(driver, sqlite3.Connection)
     return driver
@@ -202,7 +205,7 @@ def _driver(connection: Connection) -> Any:
 @contextmanager
 def _bytes_for_text(connection: Connection) -> Iterator[Any]:
     """Read text as bytes, for it may be no text."""
-    driver = _driver(connection)
+    driver = driver_of(connection)
     before = driver.text_factory
     driver.text_factory = bytes
     try:
@@ -211,12 +214,13 @@ def _bytes_for_text(connection: Connection) -> Iterator[Any]:
         driver.text_factory = before
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Quote a name."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def _columns(shape: Shape) -> str:
-    return ", ".join(_quoted(name) for name, _ in shape.columns)
+    return ", ".join(quoted(name) for name, _ in shape.columns)
 
 
 def _list(numbers: Collection[int]) -> str:
@@ -225,7 +229,7 @@ def _list(numbers: Collection[int]) -> str:
 
 def _sound(shape: Shape) -> str:
     return " AND ".join(
-        f"({_quoted(name)} IS NULL OR {_SOUND[kind].format(_quoted(name))})"
+        f"({quoted(name)} IS NULL OR {_SOUND[kind].format(quoted(name))})"
         for name, kind in shape.columns
     )
 
@@ -233,13 +237,13 @@ def _sound(shape: Shape) -> str:
 def _batches(driver: Any, shape: Shape, missing: Collection[int]) -> Iterator[list[Row]]:
     """Give rows: number, whether SQLite finds it sound, the columns, and its length or so."""
     length = " + ".join(
-        f"coalesce(length({_quoted(name)}), 0)"
+        f"coalesce(length({quoted(name)}), 0)"
         for name, kind in shape.columns
         if kind in (Kind.TEXT, Kind.JSON, Kind.BYTES)
     )
     query = (
         f"SELECT rowid, {_sound(shape)}, {_columns(shape)}, {length or 0}"
-        f" FROM {_quoted(shape.table.name)} WHERE rowid {_NOT_IN}"
+        f" FROM {quoted(shape.table.name)} WHERE rowid {_NOT_IN}"
     )
     batch: list[Row] = []
     room = _BATCH_LENGTH
@@ -325,11 +329,11 @@ _WRITERS: dict[Kind, Callable[[Sequence[Any]], list[bytes]]] = {
 def _reason(connection: Connection, shape: Shape, number: int) -> str:
     """Say which column SQLite does not find sound."""
     checks = ", ".join(
-        f"{_quoted(name)} IS NULL OR {_SOUND[kind].format(_quoted(name))}, typeof({_quoted(name)})"
+        f"{quoted(name)} IS NULL OR {_SOUND[kind].format(quoted(name))}, typeof({quoted(name)})"
         for name, kind in shape.columns
     )
-    query = f"SELECT {checks} FROM {_quoted(shape.table.name)} WHERE rowid = ?"
-    found = _driver(connection).execute(query, (number,)).fetchone()
+    query = f"SELECT {checks} FROM {quoted(shape.table.name)} WHERE rowid = ?"
+    found = driver_of(connection).execute(query, (number,)).fetchone()
     wrong = []
     for (name, kind), sound, stored in zip(shape.columns, found[::2], found[1::2], strict=True):
         if not sound:
@@ -341,7 +345,7 @@ _ARTICLES = {"text": "text", "blob": "bytes", "integer": "a whole number", "real
 
 
 def _flaw(connection: Connection, shape: Shape, number: int, reason: str) -> Flaw:
-    query = f"SELECT {_columns(shape)} FROM {_quoted(shape.table.name)} WHERE rowid = ?"
+    query = f"SELECT {_columns(shape)} FROM {quoted(shape.table.name)} WHERE rowid = ?"
     with _bytes_for_text(connection) as driver:
         row = driver.execute(query, (number,)).fetchone()
     values = {name: _shown(value) for (name, _), value in zip(shape.columns, row, strict=True)}

@@ -10,7 +10,7 @@ in the transactions that bring the rows, and another run goes on from there.
 
 from __future__ import annotations
 
-from agentstore.transfer.copying import copy, verify
+from agentstore.transfer.copying import copy, forget, verify
 from agentstore.transfer.records import CopyReport, Progress, TableReport
 
-__all__ = ["CopyReport", "Progress", "TableReport", "copy", "verify"]
+__all__ = ["CopyReport", "Progress", "TableReport", "copy", "forget", "verify"]

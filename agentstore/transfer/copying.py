@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from sqlalchemy import URL, Connection, delete
+from sqlalchemy import URL, Connection
 
 from agentstore import migrations
-from agentstore.dialects.moving import Digest, Key, Row, Shape
+from agentstore.dialects.moving import Digest
 from agentstore.engine import parse_url
 from agentstore.errors import (
     AgentStoreError,
@@ -25,12 +25,11 @@ from agentstore.errors import (
 from agentstore.schema import PLAIN, Names
 from agentstore.segmentation import VERSION
 from agentstore.transfer.ends import End
+from agentstore.transfer.following import Following, Ready, change_log
 from agentstore.transfer.inspection import Contents, compare, inspect, set_aside
 from agentstore.transfer.journal import Journal
+from agentstore.transfer.loading import Loading
 from agentstore.transfer.records import CopyReport, OnProgress, Progress
-
-_PORTION_SECONDS, _PORTION_ROWS = 1.0, 100_000
-"""A transaction of the target ends after so long, or so many rows."""
 
 
 def copy(
@@ -42,6 +41,7 @@ def copy(
     resume: bool = False,
     upgrade: bool = False,
     quarantine: Path | None = None,
+    follow: Ready | None = None,
     progress: OnProgress | None = None,
 ) -> CopyReport:
     """Copy everything from one database into another, which is empty.
@@ -62,6 +62,11 @@ def copy(
             Only for SQLite files; it needs room for the file in the folder of temporary files.
         quarantine: A file to which rows are written that are not sound: of a wrong type, no
             UTF-8, referring to nothing. Without it they are refused.
+        follow: Bring also what is written to the source meanwhile, and end when this, which is
+            asked once the target is less than a second behind, says that nobody writes to the
+            source any more. Only from a SQLite file, in which a table and triggers keep a log
+            until the copy ends; see ``forget``. Who writes nevertheless after the yes waits
+            until the target is open.
         progress: Called now and then.
 
     Returns:
@@ -87,8 +92,13 @@ def copy(
             if not upgrade:
                 raise
             from_ = stack.enter_context(_upgraded(from_))
-        work = _Copy(from_, to, str(parse_url(source)), progress or (lambda _: None))
-        return work.run(resume=resume, quarantine=quarantine)
+        report = progress or (lambda _: None)
+        following = None
+        if follow is not None:
+            writable = stack.enter_context(_open(source, source_names, read_only=False))
+            following = Following(writable, to, Journal(to.names), follow, report)
+        work = _Copy(from_, to, str(parse_url(source)), report)
+        return work.run(resume=resume, quarantine=quarantine, following=following)
 
 
 def verify(
@@ -122,6 +132,21 @@ def verify(
     return CopyReport(rows, seconds={"verifying": time.monotonic() - started})
 
 
+def forget(source: str | URL, *, source_names: Names = PLAIN) -> bool:
+    """Take away the log that a followed copy left in its source, where it will not be gone on with.
+
+    Returns:
+        Whether there was one.
+    """
+    with _open(source, source_names, read_only=False) as end:
+        end.dialect.require_existing(end.url)
+        log = change_log(end)
+        with end.working() as connection, connection.begin():
+            there = log.is_kept(connection, end.names)
+            log.end(connection, end.names, end.shapes)
+    return there
+
+
 def _read_whole(end: End, progress: OnProgress) -> Contents:
     with end.reading() as connection:
         contents = inspect(end, connection, progress)
@@ -140,23 +165,47 @@ class _Copy:
         self._journal = Journal(target.names)
         self._seconds: dict[str, float] = {}
 
-    def run(self, *, resume: bool, quarantine: Path | None) -> CopyReport:
+    def run(
+        self, *, resume: bool, quarantine: Path | None, following: Following | None
+    ) -> CopyReport:
         resumed = self._require_room(resume=resume)
-        with self._source.reading() as reading:
-            with self._timed("reading"):
-                contents = inspect(self._source, reading, self._progress)
-            if quarantine is None:
-                contents.require_sound()
-            else:
-                set_aside(contents.flaws, quarantine)
-            if not resumed:
-                self._begin()
-            try:
-                digests = self._bring(reading, contents, resumed=resumed)
-            except AgentStoreError as error:
-                if isinstance(error, CopyDiffers):
-                    raise
-                raise CopyInterrupted(str(error)) from error
+        with ExitStack() as stack:
+            # Whatever changes from here on is in the log, if there is to be one.
+            logged = following is not None and following.begin()
+            with self._source.reading() as reading:
+                contents = self._inspect(reading, quarantine)
+                if not resumed:
+                    self._begin()
+                stack.enter_context(_stopping())
+                writing = stack.enter_context(self._target.working())
+                self._target.dialect.moving.hasten(writing)
+                with self._timed("loading"):
+                    loading = Loading(
+                        self._source, self._target, self._journal, reading, writing, self._progress
+                    )
+                    loading.all(contents)
+                    if resumed and not logged:
+                        loading.changed(contents)
+                if following is not None and not logged:
+                    with writing.begin():
+                        self._journal.has_followed(writing, 0)
+                counters = self._source.dialect.moving.counters(reading, self._source.tables)
+            with self._timed("indexing"):
+                self._run_statements(writing, last=False)
+            if following is not None:
+                with self._timed("following"):
+                    following.catch_up(writing)
+                stack.enter_context(following.stopped(writing))
+                with self._source.reading() as reading:
+                    contents = self._inspect(reading, quarantine)
+                    counters = self._source.dialect.moving.counters(reading, self._source.tables)
+            with self._timed("indexing"):
+                self._run_statements(writing, last=True)
+                self._complete(writing, counters)
+            digests = self._verify(contents)
+            self._open()
+        if following is not None:
+            following.end()
         tables = compare(contents.digests, digests)
         return CopyReport(tables, len(contents.flaws), resumed, self._seconds)
 
@@ -166,8 +215,7 @@ class _Copy:
         if revision == migrations.UNFINISHED:
             if not resume:
                 raise CopyUnfinished(revision, migrations.HEAD)
-            with self._target.working() as connection:
-                connection.begin()
+            with self._target.working() as connection, connection.begin():
                 origin = self._journal.source(connection)
             if origin != self._origin:
                 raise InvalidInput(
@@ -176,109 +224,60 @@ class _Copy:
                 )
             return True
         if revision is not None:
-            with self._target.working() as connection:
-                connection.begin()
+            with self._target.working() as connection, connection.begin():
                 self._target.require_empty(connection)
         return False
 
+    def _inspect(self, reading: Connection, quarantine: Path | None) -> Contents:
+        """Read the source whole, and deal with what is not sound."""
+        with self._timed("reading"):
+            contents = inspect(self._source, reading, self._progress)
+        if quarantine is None:
+            contents.require_sound()
+        else:
+            set_aside(contents.flaws, quarantine)
+        return contents
+
     def _begin(self) -> None:
-        """Make an empty target ready; the last moment at which nothing has happened."""
+        """Make an empty target ready; until here it was as it had been."""
         with self._timed("loading"):
             migrations.upgrade(self._target.url, names=self._target.names)
-            with self._target.working() as connection:
-                connection.begin()
+            with self._target.working() as connection, connection.begin():
                 self._target.require_empty(connection)
-                statements = self._target.dialect.moving.strip(connection, self._target.tables)
-                self._journal.begin(connection, self._origin, statements)
+                stripped = self._target.dialect.moving.strip(connection, self._target.tables)
+                self._journal.begin(connection, self._origin, stripped)
                 migrations.close_for_copy(connection, self._target.names)
-                connection.commit()
 
-    def _bring(
-        self, reading: Connection, contents: Contents, *, resumed: bool
-    ) -> dict[str, Digest]:
-        target, moving = self._target, self._target.dialect.moving
-        with target.working() as writing:
-            moving.hasten(writing)
-            with self._timed("loading"):
-                for shape, theirs in zip(self._source.shapes, target.shapes, strict=True):
-                    self._load(reading, writing, shape, theirs, contents)
-                if resumed:
-                    self._load_changed_again(reading, writing, contents)
-            with self._timed("indexing"):
-                self._index(writing)
-        with self._timed("verifying"), target.reading() as checking:
-            digests = self._digests(checking)
-        different = [name for name, found in contents.digests.items() if digests[name] != found]
-        if different:
-            raise CopyDiffers(tuple(different))
-        self._open()
-        return digests
-
-    def _load(
-        self,
-        reading: Connection,
-        writing: Connection,
-        shape: Shape,
-        theirs: Shape,
-        contents: Contents,
-    ) -> None:
-        """Bring a table's rows, from the last that has arrived on."""
-        total = contents.digests[shape.name].rows
+    def _run_statements(self, writing: Connection, *, last: bool) -> None:
+        """Bring back what was dropped, each in a transaction of its own."""
         with writing.begin():
-            after, count = self._journal.arrived(writing, shape.name)
-        moving = self._target.dialect.moving
-        with self._source.translating():
-            rows = self._source.dialect.moving.read(reading, shape, after, contents.left_out)
-            portions = _Portions(self._source, shape, rows)
-        while True:
-            self._progress(Progress("loading", shape.name, count, total))
-            with writing.begin():
-                moving.load(writing, theirs, portions.next())
-                if portions.last_key is None:
-                    break
-                count += portions.count
-                self._journal.has_arrived(writing, shape.name, portions.last_key, count)
-        self._progress(Progress("loading", shape.name, count, count))
-
-    def _load_changed_again(
-        self, reading: Connection, writing: Connection, contents: Contents
-    ) -> None:
-        """Bring those tables once more that changed between two runs."""
-        for shape, theirs in zip(self._source.shapes, self._target.shapes, strict=True):
-            with writing.begin():
-                found, _ = self._target.dialect.moving.examine(writing, theirs, {})
-            if found == contents.digests[shape.name]:
-                continue
-            with writing.begin():
-                writing.execute(delete(theirs.table))
-                self._journal.forget(writing, shape.name)
-            self._load(reading, writing, shape, theirs, contents)
-
-    def _index(self, writing: Connection) -> None:
-        """Make the keys and indexes, each in a transaction of its own, then all that is left."""
-        moving, tables = self._target.dialect.moving, self._target.tables
-        with writing.begin():
-            left = self._journal.statements(writing)
+            left = self._journal.statements(writing, last=last)
         for done, (name, statement) in enumerate(left.items()):
             self._progress(Progress("indexing", name, done, len(left)))
             with writing.begin():
                 writing.exec_driver_sql(statement)
-                self._journal.has_run(writing, name)
-        with self._source.reading() as reading:
-            counters = self._source.dialect.moving.counters(reading, self._source.tables)
-        with writing.begin():
-            moving.set_counters(writing, tables, counters)
-            self._target.dialect.search.reset(writing, tables, VERSION)
-        moving.refresh(writing, [shape.table for shape in self._target.shapes])
-        self._progress(Progress("indexing", "", len(left), len(left)))
+                self._journal.has_run(writing, name, last=last)
 
-    def _digests(self, connection: Connection) -> dict[str, Digest]:
+    def _complete(self, writing: Connection, counters: Mapping[str, int]) -> None:
+        """Bring what no statement brings."""
+        dialect, tables = self._target.dialect, self._target.tables
+        with writing.begin():
+            dialect.moving.set_counters(writing, tables, counters)
+            dialect.search.reset(writing, tables, VERSION)
+        dialect.moving.refresh(writing, [shape.table for shape in self._target.shapes])
+
+    def _verify(self, contents: Contents) -> dict[str, Digest]:
+        """Read the target whole."""
         found = {}
-        for shape in self._target.shapes:
-            self._progress(Progress("verifying", shape.name, 0, None))
-            digest, _ = self._target.dialect.moving.examine(connection, shape, {})
-            found[shape.name] = digest
-            self._progress(Progress("verifying", shape.name, digest.rows, digest.rows))
+        with self._timed("verifying"), self._target.reading() as connection:
+            for shape in self._target.shapes:
+                self._progress(Progress("verifying", shape.name, 0, None))
+                digest, _ = self._target.dialect.moving.examine(connection, shape, {})
+                found[shape.name] = digest
+                self._progress(Progress("verifying", shape.name, digest.rows, digest.rows))
+        different = [name for name, digest in contents.digests.items() if found[name] != digest]
+        if different:
+            raise CopyDiffers(tuple(different))
         return found
 
     def _open(self) -> None:
@@ -294,34 +293,15 @@ class _Copy:
         self._seconds[step] = self._seconds.get(step, 0.0) + time.monotonic() - started
 
 
-class _Portions:
-    """Cuts a stream of rows into pieces that are committed one by one.
-
-    Attributes:
-        count: The rows of the last piece.
-        last_key: The key of its last row; None if it had no row.
-    """
-
-    def __init__(self, source: End, shape: Shape, rows: Iterator[Row]) -> None:
-        self._source = source
-        self._rows = rows
-        self._key = shape.key_positions
-        self.count = 0
-        self.last_key: Key | None = None
-
-    def next(self) -> Iterator[Row]:
-        """Give the next piece; an error of the source is the source's, wherever it is met."""
-        self.count, self.last_key = 0, None
-        deadline = time.monotonic() + _PORTION_SECONDS
-        row: Row | None = None
-        with self._source.translating():
-            for row in self._rows:
-                yield row
-                self.count += 1
-                if self.count == _PORTION_ROWS or time.monotonic() > deadline:
-                    break
-        if row is not None:
-            self.last_key = tuple(row[place] for place in self._key)
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """Say how to go on after a failure."""
+    try:
+        yield
+    except CopyDiffers:
+        raise
+    except AgentStoreError as error:
+        raise CopyInterrupted(str(error)) from error
 
 
 @contextmanager

@@ -56,7 +56,9 @@ class End:
     @cached_property
     def engine(self) -> Engine:
         """The engine; a source has to be there already."""
-        return open_engine(self.url, Settings(create=not self._read_only, pool_size=3))
+        return open_engine(
+            self.url, Settings(create=not self._read_only, read_only=self._read_only, pool_size=3)
+        )
 
     @cached_property
     def tables(self) -> Tables:

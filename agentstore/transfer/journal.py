@@ -12,10 +12,10 @@ from typing import Any
 from sqlalchemy import Column, Connection, MetaData, Table, Text, delete, insert, inspect, select
 from sqlalchemy.schema import CreateTable, DropTable
 
-from agentstore.dialects.moving import Key
+from agentstore.dialects.moving import Key, Stripped
 from agentstore.schema import Names
 
-_SOURCE, _STATEMENTS, _TABLE = "source", "statements", "table "
+_SOURCE, _FOLLOWED, _TABLE = "source", "followed", "table "
 
 
 class Journal:
@@ -34,11 +34,12 @@ class Journal:
         """Say whether a copy was begun."""
         return inspect(connection).has_table(self._table.name, schema=self._table.schema)
 
-    def begin(self, connection: Connection, source: str, statements: dict[str, str]) -> None:
+    def begin(self, connection: Connection, source: str, stripped: Stripped) -> None:
         """Begin the book: where the rows come from, and what is to be run after they came."""
         connection.execute(CreateTable(self._table))
         self._write(connection, _SOURCE, source)
-        self._write(connection, _STATEMENTS, statements)
+        self._write(connection, _statements(last=False), stripped.indexes)
+        self._write(connection, _statements(last=True), stripped.last)
 
     def end(self, connection: Connection) -> None:
         """Take it away."""
@@ -49,16 +50,24 @@ class Journal:
         found: str = self._read(connection, _SOURCE)
         return found
 
-    def statements(self, connection: Connection) -> dict[str, str]:
-        """Give what is still to be run, in its order."""
-        found: dict[str, str] = self._read(connection, _STATEMENTS)
+    def statements(self, connection: Connection, *, last: bool) -> dict[str, str]:
+        """Give what is still to be run, in its order; see ``Stripped``."""
+        found: dict[str, str] = self._read(connection, _statements(last=last))
         return found
 
-    def has_run(self, connection: Connection, name: str) -> None:
+    def has_run(self, connection: Connection, name: str, *, last: bool) -> None:
         """Note that a statement was run."""
-        left = self.statements(connection)
+        left = self.statements(connection, last=last)
         del left[name]
-        self._write(connection, _STATEMENTS, left)
+        self._write(connection, _statements(last=last), left)
+
+    def followed(self, connection: Connection) -> int:
+        """Give the number of the last change of the source that was brought."""
+        return int(self._read(connection, _FOLLOWED) or 0)
+
+    def has_followed(self, connection: Connection, number: int) -> None:
+        """Note it."""
+        self._write(connection, _FOLLOWED, number)
 
     def arrived(self, connection: Connection, table: str) -> tuple[Key | None, int]:
         """Give the key of the last row that has arrived, and how many have."""
@@ -85,3 +94,7 @@ class Journal:
 
     def _delete(self, connection: Connection, name: str) -> None:
         connection.execute(delete(self._table).where(self._table.c.name == name))
+
+
+def _statements(*, last: bool) -> str:
+    return "last statements" if last else "statements"

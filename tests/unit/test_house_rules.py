@@ -337,7 +337,11 @@ PRAGMAS = {
 """A pragma takes no parameters. These get a number, and names that were checked or are our own."""
 
 
-ABOUT_ANY_TABLE = {"dialects.postgresql_moving", "dialects.sqlite_moving"}
+ABOUT_ANY_TABLE = {
+    "dialects.postgresql_moving",
+    "dialects.sqlite_changes",
+    "dialects.sqlite_moving",
+}
 """They read and load whichever table comes: names are quoted by one function, values are bound."""
 
 

@@ -1,0 +1,100 @@
+"""A log of the rows that change in a SQLite file, kept by triggers, so by whoever writes there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sqlalchemy import Connection
+
+from agentstore.dialects.moving import Key, Row, Shape
+from agentstore.dialects.sqlite_moving import driver_of, quoted
+from agentstore.encoding import dump_json, load_json
+from agentstore.schema import Names
+
+_CHUNK = 500
+
+
+class SQLiteChanges:
+    """See ``ChangeLog`` for what each method promises."""
+
+    def is_kept(self, connection: Connection, names: Names) -> bool:
+        """Look for its table."""
+        query = "SELECT 1 FROM sqlite_master WHERE name = ?"
+        return driver_of(connection).execute(query, (_log(names),)).fetchone() is not None
+
+    def begin(self, connection: Connection, names: Names, shapes: Sequence[Shape]) -> None:
+        """Create a table, and three triggers for each table."""
+        self.end(connection, names, shapes)
+        log = quoted(_log(names))
+        driver_of(connection).execute(
+            f"CREATE TABLE {log} (number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, key TEXT)"
+        )
+        for shape in shapes:
+            new, old = _key(shape, "new"), _key(shape, "old")
+            note = f"INSERT INTO {log} (name, key)"
+            bodies = {
+                "INSERT": f"{note} VALUES ('{shape.name}', {new});",
+                "DELETE": f"{note} VALUES ('{shape.name}', {old});",
+                "UPDATE": (
+                    f"{note} VALUES ('{shape.name}', {new});"
+                    f"{note} SELECT '{shape.name}', {old} WHERE {old} <> {new};"
+                ),
+            }
+            for event, body in bodies.items():
+                driver_of(connection).execute(
+                    f"CREATE TRIGGER {_trigger(names, shape, event)} AFTER {event}"
+                    f" ON {quoted(shape.table.name)} BEGIN {body} END"
+                )
+
+    def end(self, connection: Connection, names: Names, shapes: Sequence[Shape]) -> None:
+        """Drop them."""
+        for shape in shapes:
+            for event in ("INSERT", "DELETE", "UPDATE"):
+                trigger = _trigger(names, shape, event)
+                driver_of(connection).execute(f"DROP TRIGGER IF EXISTS {trigger}")
+        driver_of(connection).execute(f"DROP TABLE IF EXISTS {quoted(_log(names))}")
+
+    def newest(self, connection: Connection, names: Names) -> int:
+        """Look at the end of the log."""
+        query = f"SELECT coalesce(max(number), 0) FROM {quoted(_log(names))}"
+        number: int = driver_of(connection).execute(query).fetchone()[0]
+        return number
+
+    def keys(
+        self, connection: Connection, names: Names, shape: Shape, after: int, upto: int
+    ) -> Iterator[list[Key]]:
+        """Read the log."""
+        query = (
+            f"SELECT DISTINCT key FROM {quoted(_log(names))}"
+            " WHERE number > ? AND number <= ? AND name = ?"
+        )
+        cursor = driver_of(connection).execute(query, (after, upto, shape.name))
+        while found := cursor.fetchmany(_CHUNK):
+            yield [tuple(load_json(key)) for (key,) in found]
+
+    def rows(self, connection: Connection, shape: Shape, keys: Sequence[Key]) -> list[Row]:
+        """Find them by their primary key."""
+        same = " AND ".join(
+            f"row.{quoted(name)} = json_extract(wanted.value, '$[{place}]')"
+            for place, name in enumerate(shape.key)
+        )
+        columns = ", ".join(f"row.{quoted(name)}" for name, _ in shape.columns)
+        query = (
+            f"SELECT {columns} FROM json_each(?) AS wanted"
+            f" JOIN {quoted(shape.table.name)} AS row ON {same}"
+        )
+        wanted = dump_json([list(key) for key in keys])
+        found: list[Row] = driver_of(connection).execute(query, (wanted,)).fetchall()
+        return found
+
+
+def _log(names: Names) -> str:
+    return f"{names.prefix}agentstore_changes"
+
+
+def _trigger(names: Names, shape: Shape, event: str) -> str:
+    return quoted(f"{_log(names)}_{shape.name}_{event.lower()}")
+
+
+def _key(shape: Shape, row: str) -> str:
+    return f"json_array({', '.join(f'{row}.{quoted(name)}' for name in shape.key)})"
