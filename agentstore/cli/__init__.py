@@ -5,7 +5,27 @@ Each module holds the commands of one subject, and is imported here so that they
 
 from __future__ import annotations
 
-from agentstore.cli import conversations, health, revisions, search, transcripts
+from agentstore.cli import (
+    conversations,
+    health,
+    revisions,
+    search,
+    sessions,
+    spending,
+    tasks,
+    transcripts,
+)
 from agentstore.cli.application import app, main
 
-__all__ = ["app", "conversations", "health", "main", "revisions", "search", "transcripts"]
+__all__ = [
+    "app",
+    "conversations",
+    "health",
+    "main",
+    "revisions",
+    "search",
+    "sessions",
+    "spending",
+    "tasks",
+    "transcripts",
+]

@@ -1,14 +1,18 @@
 """The application, what all commands share, and what becomes of failures.
 
 Every command takes the database from ``--url``, else ``AGENTSTORE_URL``, else it is
-``sqlite:///agentstore.db``. A failure is one line on standard error that says what to do, and
-exit code 1; ``--debug`` shows where it came from.
+``sqlite:///agentstore.db``. A failure is one line on standard error that says what to do; the exit
+code says whose it is: 1 the world's, 2 the command line's, 70 this library's, 130 an interrupt.
+``--debug``, wherever it stands, shows where it came from.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -17,7 +21,8 @@ from rich.text import Text
 
 from agentstore.cli.output import err
 from agentstore.engine import parse_url, show_url
-from agentstore.errors import AgentStoreError
+from agentstore.errors import AgentStoreError, InvalidInput
+from agentstore.repositories.session_ids import is_beginning
 from agentstore.schema import Names
 from agentstore.store import Store
 
@@ -41,6 +46,9 @@ Prefix = Annotated[
     typer.Option("--table-prefix", envvar="AGENTSTORE_TABLE_PREFIX", help="The tables' prefix."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+_BUG, _INTERRUPTED = 70, 130
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -69,35 +77,87 @@ class Database:
         return show_url(parse_url(self.url))
 
 
+def whole_id(store: Store, given: str) -> str:
+    """Give the id of the session that is meant: the one with this id, or that alone begins so.
+
+    Raises:
+        InvalidInput: Several begin so.
+    """
+    if store.sessions.find(given) is not None or not is_beginning(given.lower()):
+        return given
+    found = store.sessions.find_ids([given.lower()], limit=_MOST_NAMED + 1)
+    if len(found) > 1:
+        named = ", ".join(found[:_MOST_NAMED])
+        more = " and others" if len(found) > _MOST_NAMED else ""
+        raise InvalidInput(f"Several sessions begin so: {named}{more}. Give more of the id.")
+    return found[0] if found else given
+
+
 @app.callback()
 def _options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where an error came from; with any command.")
+    ] = False,
 ) -> None:
     """Keep what agents must not forget: on SQLite, or on PostgreSQL."""
-    _Debug.on = debug
+    _Debug.on = _Debug.on or debug
 
 
 class _Debug:
     on = False
 
 
-def main() -> None:
-    """Run the command line; see the module's docstring about failures."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line, and exit; see the module's docstring about failures."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # rather than fail on an emoji
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    own = given[: given.index("--")] if "--" in given else given
+    _Debug.on = "--debug" in own
+    rest = [argument for argument in own if argument != "--debug"] + given[len(own) :]
+    sys.exit(_run(rest))
+
+
+def _run(arguments: list[str]) -> int:
     try:
-        app()
+        code = app(arguments, prog_name="agentstore", standalone_mode=False)
+        sys.stdout.flush()
     except AgentStoreError as error:
-        _fail(error, str(error))
+        return _failed(error, str(error), 1)
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        return 1
     except OSError as error:
-        _fail(
-            error, str(error) if error.strerror is None else f"{error.strerror}: {error.filename}"
-        )
+        words = str(error) if error.strerror is None else f"{error.strerror}: {error.filename}"
+        return _failed(error, words, 1)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the last one who can say what to do
+        return _other(error)
+    return code if isinstance(code, int) else 0
 
 
-def _fail(error: Exception, message: str) -> None:
+def _other(error: Exception) -> int:
+    """Deal with an error of typer's, which has an exit code and words, or with one of ours."""
+    if type(error).__name__ == "Abort":
+        return _INTERRUPTED
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return _run(["--help"]) or 2
+    code, words = getattr(error, "exit_code", None), getattr(error, "format_message", None)
+    if isinstance(code, int) and callable(words):
+        path = getattr(getattr(error, "ctx", None), "command_path", "agentstore")
+        return _failed(error, f"{words()} Try: {path} --help", code)
+    return _failed(
+        error,
+        f"This is a bug in agentstore ({type(error).__name__}). Run the command again with "
+        "--debug, and report what it shows.",
+        _BUG,
+    )
+
+
+def _failed(error: Exception, message: str, code: int) -> int:
     if _Debug.on:
-        raise error
+        traceback.print_exception(error)
     err.print(Text.assemble(("error: ", "bold red"), " ".join(message.split())), soft_wrap=True)
-    sys.exit(1)
+    return code

@@ -1,79 +1,225 @@
-"""``show``: conversations, for people."""
+"""``show`` and ``tail``: conversations, for people, as they were and as they come."""
 
 from __future__ import annotations
 
-import json
-from typing import Annotated
+import time
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.cells import cell_len
+from rich.rule import Rule
 from rich.text import Text
 
-from agentstore import transcripts
-from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app
-from agentstore.cli.output import out, print_json, printable
-from agentstore.records import MessageRecord
+from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app, whole_id
+from agentstore.cli.messages import print_message, print_text
+from agentstore.cli.output import (
+    age,
+    hint,
+    money,
+    on_one_line,
+    out,
+    plain,
+    print_json,
+    print_json_lines,
+)
+from agentstore.errors import InvalidInput, LimitOutOfRange
+from agentstore.records import MessageRecord, SessionRecord
+from agentstore.states import STREAMING
+from agentstore.store import Store
 
-_ROLE_STYLES = {
-    "system": "dim",
-    "developer": "dim",
-    "user": "bold cyan",
-    "assistant": "bold green",
-    "tool": "yellow",
-}
+_DEFAULT = 50
+_BATCH = 500
 
 
 @app.command()
 def show(
-    session: Annotated[str, typer.Argument(help="The session's id.")],
-    limit: Annotated[int | None, typer.Option(help="Only the last so many messages.")] = None,
+    session: Annotated[str, typer.Argument(help="The session's id, or how it begins.")],
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", help="Only the last so many messages.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All messages.")] = False,
+    branch: Annotated[str | None, typer.Option(help="This branch, not the active one.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Tools' results in full length.")] = False,
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
-    """Print a conversation.
+    """Print a conversation: the last 50 messages of its active branch.
 
-    Example: [bold]agentstore show 0198c3d2-5a7e-7c1f-9d4b-2f6a8e0b1c3d[/bold]
+    JSON has all messages unless --limit is given, with all that is known of them.
+
+    Example: [bold]agentstore show 0198c3d2-5a7e --limit 10[/bold]
     """
-    with Database(url, schema, table_prefix).open() as store:
-        found = store.sessions.get(session)
-        messages = store.messages.history(session, limit)
-    if as_json:
-        print_json(transcripts.to_conversation(found, messages))
-        return
-    heading = Text(found.title or found.id, style="bold")
-    heading.append(f"  {found.status}", style="dim")
-    out.print(heading)
-    facts = [
-        found.model or "no model",
-        f"{found.message_count} messages",
-        f"{found.total_tokens} tokens",
-        f"last active {found.last_active_at:%Y-%m-%d %H:%M} UTC",
-    ]
-    out.print(Text(" · ".join(facts), style="dim"))
-    for message in messages:
-        print_message(out, message)
+    with Database(url, schema, table_prefix).read() as store:
+        found = store.sessions.get(whole_id(store, session))
+        if limit is None and not everything and not as_json:
+            limit = _DEFAULT
+        messages = store.messages.history(found.id, limit, branch=branch)
+        marks: dict[str, tuple[str, ...]] = store.marks.of([m.id for m in messages])
+        branches = store.branches.list(found.id).items
+        shown = next(b for b in branches if (b.current if branch is None else b.name == branch))
+        summary = store.summaries.find(found.id, branch=branch)
+        if as_json:
+            print_json(
+                {
+                    **plain(found),
+                    "branch": shown.name,
+                    "branches": branches,
+                    "summary": summary,
+                    "messages": [_as_json(message, marks) for message in messages],
+                }
+            )
+            return
+        earlier = store.messages.size(found.id, branch=branch) - len(messages)
+    _print_heading(found)
+    if len(branches) > 1:
+        others = ", ".join(on_one_line(b.name) for b in branches if b is not shown)
+        hint(f"branch {on_one_line(shown.name)}; others: {others}")
+    if summary is not None:
+        out.print(Rule(Text("summary", style="dim"), align="left", style="dim", characters="─"))
+        print_text(out, summary.content, style="italic")
+    if earlier > 0:
+        out.print()
+        hint(f"… {earlier:,} earlier messages: --all shows them")
+    _print_turns(messages, marks, full=full)
     if found.question is not None:
-        out.print(Text.assemble(("waiting for an answer: ", "bold magenta"), found.question))
+        out.print()
+        question = on_one_line(found.question)
+        out.print(Text.assemble(("waiting for an answer: ", "bold magenta"), question))
 
 
-def print_message(console: Console, message: MessageRecord) -> None:
-    """Print one message of a conversation, whatever it holds, as text and never as markup."""
-    style = _ROLE_STYLES.get(message.role, "")
-    label = Text.assemble((f"{message.seq:>4} ", "dim"), (message.role, style))
-    if message.name:
-        label.append(f" {message.name}", style="dim")
-    console.print(label)
-    if isinstance(message.content, str):
-        body = message.content
-    elif message.content is None:
-        body = ""
-    else:
-        body = json.dumps(message.content, ensure_ascii=False)
-    if body:
-        console.print(Text(printable(body)), overflow="fold")
-    for call in message.tool_calls or ():
-        function = call.get("function") or {}
-        line = f"-> {function.get('name', '?')}({function.get('arguments', '')})"
-        console.print(Text(printable(line), style="yellow"), overflow="fold")
+def _print_heading(session: SessionRecord) -> None:
+    out.print(Text(on_one_line(session.title or "(no title)"), style="bold"))
+    out.print(Text(on_one_line(session.id), style="cyan"), soft_wrap=True)
+    facts = [session.status, session.model, session.user_id and f"user {session.user_id}"]
+    facts += [
+        f"{session.message_count:,} messages",
+        f"{session.total_tokens:,} tokens",
+        f"cost {money(session.total_cost)}" if session.total_cost else None,
+        f"active {session.last_active_at:%Y-%m-%d %H:%M} UTC ({age(session.last_active_at)})",
+    ]
+    line = ""
+    for fact in (on_one_line(fact) for fact in facts if fact):
+        longer = f"{line} · {fact}" if line else fact
+        if line and cell_len(longer) > out.width:
+            hint(line)
+            longer = fact
+        line = longer
+    hint(line)
+
+
+def _print_turns(
+    messages: Iterable[MessageRecord], marks: dict[str, tuple[str, ...]], *, full: bool
+) -> None:
+    turn = None
+    for message in messages:
+        if message.turn != turn:
+            turn = message.turn
+            label = f"turn {turn}" if turn else "before the first turn"
+            title = Text(f"{label} · {message.created_at:%Y-%m-%d %H:%M} UTC", style="dim")
+            out.print()
+            out.print(Rule(title, align="left", style="dim", characters="─"))
+        print_message(out, message, marks.get(message.id, ()), full=full)
+
+
+def _as_json(message: MessageRecord, marks: dict[str, tuple[str, ...]]) -> dict[str, Any]:
+    return {**plain(message), "marks": list(marks.get(message.id, ()))}
+
+
+@app.command()
+def tail(
+    session: Annotated[
+        str | None, typer.Argument(help="The session's id, or how it begins; all if none.")
+    ] = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="How many of the last.")] = 10,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
+    ] = False,
+    interval: Annotated[float, typer.Option(help="Seconds between two looks.")] = 0.5,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    as_json: AsJson = False,
+) -> None:
+    """Print the last messages, of a session or of all, and those that come.
+
+    Whoever writes them, in whatever process. One that is being streamed is printed when it is
+    whole. JSON is one message a line.
+
+    Example: [bold]agentstore tail --lines 5[/bold]
+    """
+    if not 0 <= lines <= 1_000:
+        raise LimitOutOfRange(lines, 1_000)
+    if not 0.01 <= interval <= 3_600:
+        raise InvalidInput("--interval is in seconds, from 0.01 to 3600.")
+    with Database(url, schema, table_prefix).read() as store:
+        wanted = None if session is None else store.sessions.get(whole_id(store, session)).id
+        printer = _Printer(store, wanted, as_json=as_json)
+        for messages in _arriving(store, wanted, lines, interval, follow=follow):
+            printer.print(messages)
+
+
+def _arriving(
+    store: Store, wanted: str | None, lines: int, interval: float, *, follow: bool
+) -> Iterator[list[MessageRecord]]:
+    """Give the last messages, then, if they are followed, those that come."""
+    first = store.messages.follow(limit=max(lines, 1))
+    last = list(first.items)
+    if wanted is not None:
+        last = store.messages.history(wanted, lines, keep_tool_calls=False)
+    last = last[len(last) - min(lines, len(last)) :]
+    if not follow:
+        yield last
+        return
+    seen = {message.id for message in last}  # one may have come between the two looks
+    waiting = [message for message in last if message.status == STREAMING]
+    yield [message for message in last if message.status != STREAMING]
+    cursor = first.next_cursor
+    while True:
+        page = store.messages.follow(cursor, limit=_BATCH)
+        cursor = page.next_cursor
+        whole: list[MessageRecord] = []
+        found = [each for each in (store.messages.find(w.id) for w in waiting) if each]
+        found += [
+            message
+            for message in page
+            if message.id not in seen and wanted in (None, message.session_id)
+        ]
+        waiting = []
+        for message in found:
+            (waiting if message.status == STREAMING else whole).append(message)
+        if whole:
+            yield whole
+        if len(page) < _BATCH:
+            time.sleep(interval)
+
+
+class _Printer:
+    """Prints messages of one session, or of several with a line that says whose they are."""
+
+    def __init__(self, store: Store, wanted: str | None, *, as_json: bool) -> None:
+        self._store = store
+        self._session = wanted
+        self._as_json = as_json
+
+    def print(self, messages: list[MessageRecord]) -> None:
+        """Print, and hand it on at once."""
+        marks = self._store.marks.of([message.id for message in messages])
+        if self._as_json:
+            print_json_lines(_as_json(message, marks) for message in messages)
+            return
+        for message in messages:
+            if message.session_id != self._session:
+                self._session = message.session_id
+                self._print_session(message.session_id)
+            print_message(out, message, marks.get(message.id, ()))
+        out.file.flush()
+
+    def _print_session(self, session_id: str) -> None:
+        session = self._store.sessions.find(session_id)
+        title = on_one_line(session.title) if session and session.title else "(no title)"
+        out.print()
+        line = Text.assemble((on_one_line(session_id), "cyan"), "  ", (title, "bold"))
+        out.print(line, overflow="ellipsis", no_wrap=True)

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
+import unicodedata
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 from rich.text import Text
 
-out = Console()
-err = Console(stderr=True)
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+_EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
+_JOINERS = "\u200c\u200d"
+"""They tie letters and emoji together; alone of what formats they are passed on."""
 
 
 def say(line: str) -> None:
@@ -19,19 +29,138 @@ def say(line: str) -> None:
     out.print(Text(line), soft_wrap=True)
 
 
+def hint(line: str) -> None:
+    """Print a line about what was printed, where people alone see it."""
+    out.print(Text(line, style="dim"))
+
+
+# --- For programs ------------------------------------------------------------------------------
+
+
 def print_json(value: Any) -> None:
     """Print one document, for programs."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+    sys.stdout.write(_written(plain(value), indent=2) + "\n")
+
+
+def print_json_lines(values: Iterable[Any]) -> None:
+    """Print documents, one a line, each at once."""
+    for value in values:
+        sys.stdout.write(_written(plain(value)) + "\n")
+    sys.stdout.flush()
+
+
+def print_json_list(values: Iterable[Any]) -> None:
+    """Print one list, an element a line, without ever holding all of it."""
+    comma = ""
+    sys.stdout.write("[")
+    for value in values:
+        sys.stdout.write(f"{comma}\n{_written(plain(value))}")
+        comma = ","
+    sys.stdout.write("\n]\n" if comma else "]\n")
+
+
+def plain(value: Any) -> Any:
+    """Give a record, or whatever is made of records, as JSON can say it.
+
+    Instants and days are ISO 8601, money is a string, durations are seconds.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        shown = [field.name for field in dataclasses.fields(value) if field.repr]
+        return {name: plain(getattr(value, name)) for name in shown}
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, date):  # a datetime is one, too
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def _written(value: Any, indent: int | None = None) -> str:
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:  # half a character, or a terminal that knows few of them
+        return json.dumps(value, indent=indent)
+    return text
+
+
+# --- For people --------------------------------------------------------------------------------
 
 
 def printable(text: str) -> str:
     """Show control characters instead of sending them to the terminal."""
+    if text.isprintable():
+        return text
     return "".join(
         character
-        if character in "\n\t" or character.isprintable()
+        if character in "\n\t" or character.isprintable() or _is_harmless(character)
         else character.encode("unicode_escape").decode("ascii")
-        for character in text
+        for character in text.replace("\r\n", "\n")
     )
+
+
+def _is_harmless(character: str) -> bool:
+    return character in _JOINERS or unicodedata.category(character) == "Zs"
+
+
+def on_one_line(text: str) -> str:
+    """Give a text without its line breaks, for a cell of a table."""
+    return printable(" ".join(text.split()))
+
+
+def brief(number: int) -> str:
+    """Write a number in up to five characters, such as 999, 1.2k or 34M."""
+    if number < 1_000:
+        return str(number)
+    value = float(number)
+    for unit in "kMGTP":
+        value /= 1_000
+        if value < 999.5:
+            return f"{value:.1f}{unit}" if value < 9.95 else f"{value:.0f}{unit}"
+    return f"{value:.0f}P"
+
+
+def age(instant: datetime) -> str:
+    """Say how long ago something was, such as 3 min; what is to come, or just was, is now."""
+    seconds = (datetime.now(UTC) - instant).total_seconds()
+    if seconds < 1:
+        return "now"
+    for limit, size, unit in (
+        (60, 1, "s"),
+        (3_600, 60, "min"),
+        (86_400, 3_600, "h"),
+        (60 * 86_400, 86_400, "d"),
+        (730 * 86_400, 30 * 86_400, "mo"),
+    ):
+        if seconds < limit:
+            return f"{int(seconds / size)} {unit}"
+    return f"{int(seconds / (365 * 86_400))} y"
+
+
+def money(amount: Decimal) -> str:
+    """Write what something cost: two digits behind the point, or as many as are needed."""
+    digits = f"{amount:.6f}".rstrip("0")
+    whole, _, rest = digits.partition(".")
+    return f"{int(whole):,}.{rest:0<2}"
+
+
+def bar(share: float, width: int) -> str:
+    """Draw a bar of a chart, to an eighth of a character; what is not nothing is seen."""
+    eighths: int = max(round(share * width * 8), 1 if share > 0 else 0)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8]
+
+
+def table(*, header: bool = True) -> Table:
+    """Begin a table without lines, columns two spaces apart, that leaves no spaces behind them."""
+    return Table(box=None, show_header=header, pad_edge=False, padding=(0, 2, 0, 0))
+
+
+def room_beside(*widths: int) -> int:
+    """Give what columns of these widths leave of the terminal for one more, eight at least."""
+    return max(out.width - sum(widths) - 2 * len(widths), 8)
 
 
 def progress(total: int) -> Progress:

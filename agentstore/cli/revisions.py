@@ -17,6 +17,7 @@ def upgrade(
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
+    as_json: AsJson = False,
 ) -> None:
     """Bring the database's schema to the newest revision; what is there stays.
 
@@ -24,7 +25,10 @@ def upgrade(
     """
     database = Database(url, schema, table_prefix)
     at = migrations.upgrade(url, revision, names=database.names)
-    say(f"{database} is at revision {at}.")
+    if as_json:
+        print_json({"database": str(database), "current": at, "head": migrations.HEAD})
+    else:
+        say(f"{database} is at revision {at}.")
 
 
 @app.command()

@@ -1,9 +1,96 @@
-"""``reindex``: the search index, made anew."""
+"""``search`` and ``reindex``: messages by their words, and the index that finds them."""
 
 from __future__ import annotations
 
-from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app
-from agentstore.cli.output import print_json, progress, say
+from datetime import datetime
+from typing import Annotated, Literal, cast
+
+import typer
+from rich.text import Text
+
+from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app, whole_id
+from agentstore.cli.output import age, hint, on_one_line, out, plain, print_json, progress, say
+from agentstore.cli.times import instant
+from agentstore.records import SearchHit
+from agentstore.snippets import MARK
+from agentstore.states import ROLES
+
+
+@app.command()
+def search(
+    text: Annotated[str, typer.Argument(help='Words, "words in a row", or begin*.')],
+    user: Annotated[str | None, typer.Option(help="Only in this user's sessions.")] = None,
+    session: Annotated[str | None, typer.Option(help="Only in this session.")] = None,
+    role: Annotated[
+        str | None, typer.Option(help="Only of this role.", autocompletion=lambda: list(ROLES))
+    ] = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option(parser=instant, metavar="TIME", help="From then on, such as 2026-03-01, UTC."),
+    ] = None,
+    until: Annotated[
+        datetime | None, typer.Option(parser=instant, metavar="TIME", help="Before then.")
+    ] = None,
+    order: Annotated[
+        str,
+        typer.Option(help="relevance, or recent.", autocompletion=lambda: ["relevance", "recent"]),
+    ] = "relevance",
+    limit: Annotated[int, typer.Option("--limit", "-n", help="How many.")] = 10,
+    cursor: Annotated[
+        str | None, typer.Option(help="The next_cursor of the page before, from JSON.")
+    ] = None,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    as_json: AsJson = False,
+) -> None:
+    """Find messages by their words, in any language.
+
+    Nothing is written: what is not in the index yet is read instead.
+
+    Example: [bold]agentstore search 'weather fore*' --role assistant[/bold]
+    """
+    with Database(url, schema, table_prefix).read() as store:
+        page = store.messages.search(
+            text,
+            user_id=user,
+            session_id=None if session is None else whole_id(store, session),
+            role=role,
+            since=since,
+            until=until,
+            order=cast("Literal['relevance', 'recent']", order),
+            limit=limit,
+            cursor=cursor,
+        )
+        if as_json:
+            print_json(plain(page))
+            return
+        if not page.items:
+            hint("Nothing was found.")
+        titles: dict[str, str | None] = {}
+        for hit in page:
+            session_id = hit.message.session_id
+            if session_id not in titles:
+                found = store.sessions.find(session_id)
+                titles[session_id] = None if found is None else found.title
+            _print_hit(hit, titles[session_id])
+    if page.next_cursor:
+        hint("There is more: pass --limit.")
+
+
+def _print_hit(hit: SearchHit, title: str | None) -> None:
+    message = hit.message
+    line = Text.assemble((on_one_line(message.session_id), "cyan"))
+    line.append(f"  #{message.seq} {message.role}, {age(message.created_at)}", style="dim")
+    if title:
+        line.append(f"  {on_one_line(title)}", style="bold")
+    out.print(line, overflow="ellipsis", no_wrap=True)
+    snippet = Text()
+    for number, piece in enumerate(on_one_line(hit.snippet).split(MARK)):
+        snippet.append(piece, style="bold reverse yellow" if number % 2 else "")
+    for wrapped in snippet.wrap(out, max(out.width - 2, 2), overflow="fold"):
+        wrapped.pad_left(2)
+        out.print(wrapped, soft_wrap=True)
 
 
 @app.command()

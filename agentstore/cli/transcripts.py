@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from agentstore import transcripts
-from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app
+from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app, whole_id
 from agentstore.cli.output import print_json, progress, say
 
 
@@ -56,12 +56,19 @@ def export(
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what was written to the file, as JSON.")
+    ] = False,
 ) -> None:
     """Export conversations in chat format, one a line, in the order of their creation.
 
+    What is exported is JSON in any case; --json is about what is said of it, and standard output
+    alone, without a file, is the conversations and nothing else.
+
     Example: [bold]agentstore export conversations.jsonl[/bold]
     """
-    with Database(url, schema, table_prefix).open() as store:
+    with Database(url, schema, table_prefix).read() as store:
+        session = None if session is None else whole_id(store, session)
         lines = transcripts.export_lines(store, session_id=session, user_id=user)
         if file is None:
             for line in lines:
@@ -70,6 +77,9 @@ def export(
             return
         if file.exists() and not force:
             raise FileExistsError(f"{file} exists. Choose another name, or pass --force.")
+        if session is not None:
+            store.sessions.get(session)
+        written = 0
         partial = file.with_name(f"{file.name}.partial")
         total = store.sessions.count() if session is None else 1
         with partial.open("wb") as target, progress(total) as bar:
@@ -77,4 +87,9 @@ def export(
             for line in lines:
                 target.write(line)
                 bar.advance(task)
+                written += 1
         partial.replace(file)
+    if as_json:
+        print_json({"conversations": written, "file": str(file)})
+    else:
+        say(f"{written:,} conversations are in {file}.")

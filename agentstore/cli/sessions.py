@@ -1,0 +1,156 @@
+"""``ls``: the sessions, those with the newest activity first."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app
+from agentstore.cli.output import (
+    age,
+    brief,
+    hint,
+    on_one_line,
+    out,
+    print_json_list,
+    room_beside,
+    table,
+)
+from agentstore.errors import LimitOutOfRange
+from agentstore.paging import MAX_LIMIT
+from agentstore.records import Page, SessionRecord
+from agentstore.repositories.session_ids import is_beginning
+from agentstore.states import SESSION_STATUSES
+from agentstore.store import Store
+
+SHORT_ID = 13
+"""As many characters as say when, to the millisecond, a session was created."""
+
+_WHOLE_ID = 36
+_DEFAULT = 20
+_STYLES = {
+    "active": "green",
+    "paused": "yellow",
+    "waiting_user": "bold magenta",
+    "completed": "blue",
+    "cancelled": "dim",
+    "failed": "bold red",
+}
+_FACTS = (("STATUS", 12), ("MSGS", 5), ("TOKENS", 6), ("ACTIVE", 6))
+
+
+@app.command("ls")
+def list_sessions(
+    user: Annotated[str | None, typer.Option(help="Only this user's sessions.")] = None,
+    status: Annotated[
+        str | None,
+        typer.Option(help="Only in this status.", autocompletion=lambda: list(SESSION_STATUSES)),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="How many.")] = _DEFAULT,
+    everything: Annotated[bool, typer.Option("--all", help="All of them, page by page.")] = False,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    as_json: AsJson = False,
+) -> None:
+    """List sessions, the one with the newest activity first.
+
+    An id is shown as far as it is unique; [bold]agentstore show[/bold] takes that much of it.
+    JSON has it whole, and all else that a session has.
+
+    Example: [bold]agentstore ls --status waiting_user[/bold]
+    """
+    if limit < 1:
+        raise LimitOutOfRange(limit, None)
+    with Database(url, schema, table_prefix).read() as store:
+        pages = _pages(store, user, status, None if everything else limit)
+        if as_json:
+            print_json_list(session for page in pages for session in page)
+            return
+        more = _print_pages(store, pages)
+    if more:
+        hint("There are more: pass --limit, or --all.")
+
+
+def _pages(
+    store: Store, user: str | None, status: str | None, limit: int | None
+) -> Iterator[Page[SessionRecord]]:
+    cursor: str | None = None
+    left = limit
+    while left is None or left > 0:
+        size = 200 if left is None else min(left, MAX_LIMIT)
+        page = store.sessions.list(user_id=user, status=status, limit=size, cursor=cursor)
+        yield page
+        cursor = page.next_cursor
+        if cursor is None:
+            return
+        left = None if left is None else left - len(page)
+
+
+def _print_pages(store: Store, pages: Iterable[Page[SessionRecord]]) -> bool:
+    """Print pages as one table; say whether there is more behind the last one."""
+    width, first, more = SHORT_ID, True, False
+    for page in pages:
+        if first and not page.items:
+            hint("No sessions.")
+        if page.items:
+            ids = short_ids(store, [session.id for session in page])
+            width = max(width, *(min(len(id), _WHOLE_ID) for id in ids.values()))
+            out.print(_table(page.items, ids, width, header=first))
+        first, more = False, page.next_cursor is not None
+    return more
+
+
+def short_ids(store: Store, ids: Sequence[str]) -> dict[str, str]:
+    """Give for each id as much of it as no other session's id begins with.
+
+    Ids that the application chose are shown whole.
+    """
+    short = {id: id for id in ids}
+    made = [id for id in ids if len(id) == _WHOLE_ID and is_beginning(id)]
+    beginnings = list(dict.fromkeys(id[:SHORT_ID] for id in made))
+    known: set[str] = set(made)
+    for start in range(0, len(beginnings), 50):
+        known.update(store.sessions.find_ids(beginnings[start : start + 50]))
+    ordered = sorted(known)
+    for id in made:
+        at = bisect_left(ordered, id)
+        neighbours = [*ordered[max(0, at - 1) : at], *ordered[at + 1 : at + 2]]
+        alike = max((_alike(id, other) for other in neighbours), default=0)
+        short[id] = id[: max(SHORT_ID, alike + 1)]
+    return short
+
+
+def _alike(one: str, other: str) -> int:
+    """Count the characters with which two ids begin alike."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _table(
+    sessions: Sequence[SessionRecord], ids: dict[str, str], width: int, *, header: bool
+) -> Table:
+    # All widths are fixed, so that the tables of several pages are one.
+    room = room_beside(width, *(each for _, each in _FACTS))
+    lines = table(header=header)
+    lines.add_column("ID", width=width, overflow="fold", style="cyan")
+    lines.add_column("TITLE", width=room, no_wrap=True, overflow="ellipsis")
+    for name, each in _FACTS:
+        left = name == "STATUS"
+        lines.add_column(name, width=each, no_wrap=True, justify="left" if left else "right")
+    for session in sessions:
+        title = Text(on_one_line(session.title)) if session.title else Text("-", style="dim")
+        lines.add_row(
+            Text(on_one_line(ids[session.id])),
+            title,
+            Text(session.status, style=_STYLES[session.status]),
+            brief(session.message_count),
+            brief(session.total_tokens),
+            age(session.last_active_at),
+        )
+    return lines

@@ -1,0 +1,101 @@
+"""``tasks``: what is to be done, what is being done, and what nobody could do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app, whole_id
+from agentstore.cli.output import age, hint, on_one_line, out, plain, print_json, table
+from agentstore.errors import InvalidInput
+from agentstore.records import TaskRecord
+from agentstore.states import TASK_STATUSES
+
+_STYLES = {
+    "pending": "yellow",
+    "running": "bold green",
+    "paused": "magenta",
+    "completed": "blue",
+    "failed": "red",
+    "cancelled": "dim",
+    "dead": "bold red",
+}
+
+
+@app.command()
+def tasks(
+    status: Annotated[
+        str | None,
+        typer.Option(help="Only in this status.", autocompletion=lambda: list(TASK_STATUSES)),
+    ] = None,
+    queue: Annotated[str | None, typer.Option(help="Only of this queue.")] = None,
+    session: Annotated[str | None, typer.Option(help="Only of this session.")] = None,
+    dead: Annotated[bool, typer.Option("--dead", help="Dead letters: --status dead.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="How many.")] = 20,
+    cursor: Annotated[
+        str | None, typer.Option(help="The next_cursor of the page before, from JSON.")
+    ] = None,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    as_json: AsJson = False,
+) -> None:
+    """Count tasks by queue and status, and list the newest of them.
+
+    Example: [bold]agentstore tasks --dead --queue mail[/bold]
+    """
+    if dead:
+        if status not in (None, "dead"):
+            raise InvalidInput("--dead and --status name two statuses. Pass one of them.")
+        status = "dead"
+    with Database(url, schema, table_prefix).read() as store:
+        wanted = None if session is None else whole_id(store, session)
+        page = store.tasks.list(
+            session_id=wanted, status=status, queue=queue, limit=limit, cursor=cursor
+        )
+        counts = store.tasks.count(session_id=wanted, queue=queue)
+    if as_json:
+        print_json({"counts": counts, "tasks": plain(page.items), "next_cursor": page.next_cursor})
+        return
+    if not counts:
+        hint("No tasks.")
+        return
+    _print_counts(counts)
+    if not page.items:
+        hint("None of them is in this status.")
+    for task in page:
+        _print_task(task)
+    if page.next_cursor:
+        hint("There are more: pass --limit.")
+
+
+def _print_counts(counts: Mapping[str, Mapping[str, int]]) -> None:
+    lines = table()
+    lines.add_column("QUEUE", overflow="fold", style="cyan")
+    there = [status for status in TASK_STATUSES if any(status in each for each in counts.values())]
+    for status in there:
+        lines.add_column(status.upper(), justify="right", style=_STYLES[status])
+    for queue, by_status in counts.items():
+        cells = (by_status.get(status) for status in there)
+        lines.add_row(Text(on_one_line(queue)), *(f"{n:,}" if n else "" for n in cells))
+    out.print(lines)
+    out.print()
+
+
+def _print_task(task: TaskRecord) -> None:
+    line = Text.assemble((on_one_line(task.id), "cyan"))
+    line.append(f"  {task.status:<9}", style=_STYLES[task.status])
+    line.append(f"  {on_one_line(task.kind)}", style="bold")
+    line.append(f"  {on_one_line(task.queue)}, {age(task.created_at)}", style="dim")
+    if task.attempts > 1 or task.failures:
+        line.append(f", attempt {task.attempts} of {task.max_retries + 1}", style="dim")
+    if task.worker:
+        line.append(f", {on_one_line(task.worker)}", style="dim")
+    out.print(line, overflow="ellipsis", no_wrap=True)
+    if task.error:
+        out.print(
+            Text(f"  {on_one_line(task.error)}", style="red"), overflow="ellipsis", no_wrap=True
+        )
