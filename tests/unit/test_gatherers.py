@@ -70,7 +70,7 @@ class Gate:
         self.most = 0
         self.open = threading.Event()
         self.lock = threading.Lock()
-        self.problem: Exception | None = None
+        self.problem: BaseException | None = None
 
     def run(self, work: Callable[[Any], Any]) -> Any:
         with self.lock:
@@ -208,6 +208,17 @@ def test_a_group_whose_outcome_is_in_doubt_is_not_run_again():
     assert all(isinstance(each, Trouble) and each.in_doubt for each in found)
     assert len({id(each.error) for each in found}) == len(found)
     assert Note.groups == []
+
+
+def test_if_the_thread_that_runs_a_group_is_interrupted_the_others_are_in_doubt():
+    threads = Threads()
+    threads.gate.problem = KeyboardInterrupt()
+    found = threads.together([f"{n}" for n in range(MOST_ON_THEIR_WAY + 4)])
+    interrupted, others = found[: MOST_ON_THEIR_WAY + 1], found[MOST_ON_THEIR_WAY + 1 :]
+    assert [type(each) for each in interrupted] == [KeyboardInterrupt] * len(interrupted)
+    assert [type(each.error) for each in others] == [ConnectionLost] * 3
+    assert all(each.in_doubt for each in others)
+    assert busy(threads.gatherer) == queued(threads.gatherer) == 0
 
 
 @pytest.mark.parametrize("victim", range(4))
