@@ -8,6 +8,7 @@ from __future__ import annotations
 from agentstore.cli import (
     conversations,
     health,
+    moving,
     revisions,
     search,
     sessions,
@@ -22,6 +23,7 @@ __all__ = [
     "conversations",
     "health",
     "main",
+    "moving",
     "revisions",
     "search",
     "sessions",

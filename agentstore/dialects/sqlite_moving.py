@@ -35,7 +35,7 @@ _SOUND = {
     Kind.JSON: "typeof({0}) = 'text' AND json_valid({0})",
     Kind.INSTANT: (
         f"typeof({{0}}) = 'text' AND {{0}} GLOB '{_DAY}T{_TIME}+00:00'"
-        " AND strftime('%Y-%m-%dT%H:%M:%S', {0}) = substr({0}, 1, 19)"
+        " AND date(julianday(substr({0}, 1, 19))) = substr({0}, 1, 10) AND {0} >= '0001'"
     ),
     Kind.WHOLE: "typeof({0}) = 'integer'",
     Kind.REAL: "typeof({0}) IN ('real', 'integer') AND abs({0}) < 9e999",

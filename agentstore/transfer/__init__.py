@@ -11,6 +11,16 @@ in the transactions that bring the rows, and another run goes on from there.
 from __future__ import annotations
 
 from agentstore.transfer.copying import copy, forget, verify
-from agentstore.transfer.records import CopyReport, Progress, TableReport
+from agentstore.transfer.following import Ready
+from agentstore.transfer.records import CopyReport, OnProgress, Progress, TableReport
 
-__all__ = ["CopyReport", "Progress", "TableReport", "copy", "forget", "verify"]
+__all__ = [
+    "CopyReport",
+    "OnProgress",
+    "Progress",
+    "Ready",
+    "TableReport",
+    "copy",
+    "forget",
+    "verify",
+]

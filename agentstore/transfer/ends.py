@@ -26,7 +26,7 @@ from agentstore.dialects import EngineDialect, dialect_for
 from agentstore.dialects.base import Mode
 from agentstore.dialects.moving import Kind, Shape
 from agentstore.engine import open_engine, parse_url, show_url
-from agentstore.errors import TargetNotEmpty
+from agentstore.errors import DatabaseUnreachable, TargetNotEmpty
 from agentstore.schema import Names, Tables, tables
 from agentstore.settings import Settings
 from agentstore.types import Json, Nanos, SafeText, UtcDateTime
@@ -129,9 +129,11 @@ class End:
             raise self.dialect.diagnose(wrapped).error from error
 
     def revision(self) -> str | None:
-        """Read its revision; None where there is no schema."""
-        if self._read_only:
+        """Read its revision; None where there is no schema, or no file yet."""
+        try:
             self.dialect.require_existing(self.url)
+        except DatabaseUnreachable:
+            return None
         with self.translating(), self.engine.connect() as connection:
             return migrations.current(connection, self.names)
 

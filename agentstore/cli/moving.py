@@ -1,0 +1,253 @@
+"""``copy``: everything, into another database."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from agentstore import transfer
+from agentstore.cli.application import AsJson, Database, Prefix, Schema, app
+from agentstore.cli.output import brief, err, out, plain, print_json, printable, say, table
+from agentstore.errors import CopyDiffers, InvalidInput, UnsoundRows
+from agentstore.schema import Names
+
+_SET_ASIDE = 3
+"""The exit code where all was copied but rows that are not sound."""
+
+_SHOWN = 20
+_ENTER = "Less than a second behind. Stop what writes to the source, then press Enter: "
+
+
+@app.command()
+def copy(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="The database's URL.")],
+    target: Annotated[str, typer.Argument(metavar="DST", help="The URL of an empty one.")],
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a copy that was interrupted.")
+    ] = False,
+    verify_only: Annotated[
+        bool, typer.Option("--verify-only", help="Only compare the two.")
+    ] = False,
+    quarantine: Annotated[
+        Path | None,
+        typer.Option("--quarantine", metavar="FILE", help="Set unsound rows aside, as JSON lines."),
+    ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="Bring what is written meanwhile too, then ask."),
+    ] = False,
+    forget: Annotated[
+        bool,
+        typer.Option("--forget", help="Give a followed copy up: take its log out of SRC."),
+    ] = False,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="Copy an upgraded copy of a SRC that is behind.")
+    ] = False,
+    no_reindex: Annotated[
+        bool, typer.Option("--no-reindex", help="Leave the search index to agentstore reindex.")
+    ] = False,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    to_schema: Annotated[
+        str | None, typer.Option("--to-schema", help="The PostgreSQL schema of DST.")
+    ] = None,
+    to_table_prefix: Annotated[
+        str, typer.Option("--to-table-prefix", help="The tables' prefix in DST.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Copy everything into an empty database, on the same engine or the other one, and compare.
+
+    SRC is only read (with --follow, a log of its changes is kept in it until the end). DST cannot
+    be opened before all is there and was found equal. Exit code 3: equal, but for rows that were
+    set aside.
+
+    Example: [bold]agentstore copy sqlite:///agent.db postgresql://me@localhost/agents[/bold]
+    """
+    names = {
+        "source_names": Names(schema, table_prefix),
+        "target_names": Names(to_schema, to_table_prefix),
+    }
+    if forget:
+        there = transfer.forget(source, source_names=names["source_names"])
+        if as_json:
+            print_json({"forgotten": there})
+        else:
+            say("The log of changes is gone." if there else "There was no log of changes.")
+        return
+    with _shown_progress() as progress:
+        try:
+            if verify_only:
+                report = transfer.verify(source, target, **names, progress=progress)
+            else:
+                report = transfer.copy(
+                    source,
+                    target,
+                    **names,
+                    resume=resume,
+                    upgrade=upgrade,
+                    quarantine=quarantine,
+                    follow=_asking() if follow else None,
+                    progress=progress,
+                )
+        except UnsoundRows as error:
+            _show_unsound(error, as_json=as_json)
+            raise
+        if not (verify_only or no_reindex):
+            _reindex(Database(target, to_schema, to_table_prefix), progress)
+    _show(report, as_json=as_json)
+    if not report.equal:
+        raise CopyDiffers(tuple(each.name for each in report.tables if not each.equal))
+    if report.set_aside:
+        err.print(
+            Text(f"{report.set_aside:,} rows were not copied; they are in {quarantine}."),
+            soft_wrap=True,
+        )
+        raise typer.Exit(_SET_ASIDE)
+
+
+def _reindex(database: Database, progress: transfer.OnProgress) -> None:
+    """Make the search index, which is not copied; the database can be used meanwhile."""
+    with database.open() as store:
+        store.search.reindex(
+            lambda done, total: progress(transfer.Progress("search", "index", done, total))
+        )
+
+
+def _show(report: transfer.CopyReport, *, as_json: bool) -> None:
+    if as_json:
+        print_json({**plain(report), "rows": report.rows, "equal": report.equal})
+        return
+    rows = table()
+    rows.add_column("table")
+    rows.add_column("source", justify="right")
+    rows.add_column("target", justify="right")
+    rows.add_column("digest of both")
+    for each in report.tables:
+        if each.equal and not each.source_rows:
+            continue
+        digest = Text(each.source_digest[:16], style="dim") if each.equal else "they differ"
+        style = "" if each.equal else "bold red"
+        rows.add_row(
+            each.name, f"{each.source_rows:,}", f"{each.target_rows:,}", digest, style=style
+        )
+    out.print(rows)
+    steps = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in report.seconds.items())
+    verdict = "Both hold the same" if report.equal else "They differ"
+    say(f"{verdict}: {report.rows:,} rows ({steps}).")
+
+
+def _show_unsound(error: UnsoundRows, *, as_json: bool) -> None:
+    columns = ("table", "key", "reason")
+    if as_json:
+        found = [dict(zip(columns, row, strict=True)) for row in error.rows]
+        print_json({"unsound": error.total, "rows": found})
+        return
+    rows = table()
+    for column in columns:
+        rows.add_column(column, overflow="fold")
+    for name, key, reason in error.rows[:_SHOWN]:
+        rows.add_row(name, Text(printable(key)), Text(printable(reason)))
+    err.print(rows)
+    if error.total > _SHOWN:
+        err.print(f"... and {error.total - _SHOWN:,} more; --json shows a thousand.")
+
+
+# --- Progress ----------------------------------------------------------------------------------
+
+
+class _Rate(ProgressColumn):
+    """Rows in a second."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text(f"{brief(int(speed))} rows/s" if speed else "", style="dim")
+
+
+@contextmanager
+def _shown_progress() -> Iterator[transfer.OnProgress]:
+    """Draw a bar for each table on a terminal; elsewhere print a line when one is done."""
+    if not err.is_terminal:
+        yield _Lines().show
+        return
+    with Progress(
+        TextColumn("{task.description}", table_column=None),
+        BarColumn(bar_width=20),
+        TextColumn("{task.completed:,.0f}"),
+        _Rate(),
+        TimeRemainingColumn(compact=True),
+        console=err,
+        transient=True,
+    ) as bars:
+        yield _Bars(bars).show
+
+
+class _Bars:
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._tasks: dict[tuple[str, str], TaskID] = {}
+
+    def show(self, progress: transfer.Progress) -> None:
+        key = (progress.step, progress.subject)
+        if key not in self._tasks:
+            if progress.total == 0:
+                return
+            words = f"{progress.step} {progress.subject}"
+            self._tasks[key] = self._bars.add_task(words[:34].ljust(34), total=progress.total)
+        task = self._tasks[key]
+        self._bars.update(task, completed=progress.done, total=progress.total)
+        if progress.total is not None and progress.done == progress.total:
+            self._bars.update(task, visible=progress.step == "loading")
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self._began: dict[tuple[str, str], float] = {}
+        self._done: set[tuple[str, str]] = set()
+
+    def show(self, progress: transfer.Progress) -> None:
+        key = (progress.step, progress.subject)
+        began = self._began.setdefault(key, time.monotonic())
+        if not progress.total or progress.done < progress.total or key in self._done:
+            return
+        self._done.add(key)
+        seconds = time.monotonic() - began
+        rate = f", {progress.done / seconds:,.0f} rows/s" if seconds > 1 else ""
+        words = f"{progress.step} {progress.subject}: {progress.done:,} rows{rate}"
+        err.print(Text(words), soft_wrap=True)
+
+
+def _asking() -> transfer.Ready:
+    """Make what waits for Enter while the copy goes on following."""
+    answers: list[str] = []
+
+    def wait() -> None:
+        answers.append(sys.stdin.readline())
+
+    def ready() -> bool:
+        if not waiting.is_alive() and not answers:
+            err.print(Text(_ENTER), end="", soft_wrap=True)
+            waiting.start()
+        if answers == [""]:
+            raise InvalidInput("Nobody is there to press Enter. Give --follow a terminal.")
+        return bool(answers)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    return ready
