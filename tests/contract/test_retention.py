@@ -1,0 +1,527 @@
+"""What a policy says has had its time is deleted, nothing else is, and a dry run knows it before."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import create_engine, event, text
+
+from agentstore import Store, migrations
+from agentstore.errors import InvalidInput, NotFound, TransactionMisuse
+from agentstore.repositories import checkpoint_pruning, expiry, pacing, pruning, pruning_terms
+from agentstore.retention import RetentionPolicy
+from agentstore.schema import Names
+from tests.contract.test_expiry import (
+    HOUR,
+    NOON,
+    Clock,
+    Interrupted,
+    everything_of,
+    grown,
+    rows_of,
+    transactions,
+)
+from tests.contract.test_sessions import at_once, execute
+from tests.programs.probes import engine_of
+
+DAY = timedelta(days=1)
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def timed(place: Any, clock: Clock) -> Iterator[Any]:
+    """A store by each driver, whose clock the test sets."""
+    with place.open(clock=clock) as store:
+        yield store
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else is there to be given a turn, and a slow machine is to change nothing."""
+    monkeypatch.setattr(pacing, "SHORTEST_PAUSE", 0.0)
+    monkeypatch.setattr(pacing, "LONG", 1000.0)
+
+
+def prune(store: Any, **rules: Any) -> Any:
+    """Prune, and see that a dry run before it counted the same and changed nothing."""
+    policy = RetentionPolicy(**rules)
+    before = rows_of(store)
+    foreseen = store.prune(policy, dry_run=True)
+    assert foreseen.dry_run
+    assert rows_of(store) == before
+    report = store.prune(policy)
+    after = rows_of(store)
+    lost = {name: count - after.get(name, 0) for name, count in before.items()}
+    assert report.rows == {name: count for name, count in lost.items() if count}
+    assert (foreseen.rows, foreseen.rules) == (report.rows, report.rules)
+    assert report.total == sum(report.rows.values())
+    again = store.prune(policy)
+    assert (again.rows, again.rules) == ({}, {})
+    return report
+
+
+# --- Sessions --------------------------------------------------------------------------------
+
+
+def test_idle_sessions_go_with_all_that_is_theirs_and_active_ones_stay(timed, clock):
+    idle = [everything_of(timed) for _ in range(3)]
+    clock.now += 10 * DAY
+    active = everything_of(timed)
+    report = prune(timed, sessions_idle=9 * DAY)
+    assert report.rules == {"sessions": 3}
+    assert {"messages", "tool_logs", "tasks", "checkpoints", "turn_usage"} <= report.rows.keys()
+    for session in idle:
+        with pytest.raises(NotFound):
+            timed.sessions.get(session)
+    assert len(timed.messages.history(active)) == 2
+    assert timed.sessions.verify(active).agree
+
+
+def test_a_session_is_idle_after_that_time_and_not_a_moment_before(timed, clock):
+    session = timed.sessions.create()
+    clock.now += DAY
+    assert prune(timed, sessions_idle=DAY).rows == {}
+    clock.now += timedelta(microseconds=1)
+    assert prune(timed, sessions_idle=DAY).rules == {"sessions": 1}
+    assert timed.sessions.find(session.id) is None
+
+
+def test_idle_sessions_can_be_chosen_by_status_and_kept_for_a_mark(timed, clock):
+    done, failed, active, marked = (timed.sessions.create().id for _ in range(4))
+    timed.sessions.complete(done)
+    timed.sessions.fail(failed)
+    timed.messages.save(marked, "user", "precious", marks=["keep"])
+    timed.sessions.complete(marked)
+    clock.now += 2 * DAY
+    prune(
+        timed,
+        sessions_idle=DAY,
+        session_statuses=("completed", "failed"),
+        keep_marked=("keep", "other"),
+    )
+    assert {s.id for s in timed.sessions.list()} == {active, marked}
+
+
+def test_expired_sessions_go_when_the_policy_says_so(timed, clock):
+    expired, young, lasting = (timed.sessions.create(ttl=t).id for t in (HOUR, 3 * HOUR, None))
+    kept = timed.sessions.create(ttl=HOUR).id
+    clock.now += 50 * timedelta(minutes=1)
+    timed.messages.save(kept, "user", "still here")
+    clock.now += 20 * timedelta(minutes=1)
+    assert prune(timed, tool_logs=HOUR).rows == {}
+    assert prune(timed, expired_sessions=True).rules == {"sessions": 1}
+    assert {s.id for s in timed.sessions.list()} == {young, lasting, kept}
+    assert timed.sessions.find(expired) is None
+
+
+def test_a_clock_that_jumped_hides_no_idle_session_and_deletes_no_active_one(timed, clock):
+    """Row numbers and activity say nothing about times."""
+    early = timed.sessions.create().id
+    clock.now = NOON + 1000 * DAY
+    ahead = timed.sessions.create().id
+    clock.now = NOON
+    late = timed.sessions.create().id
+    clock.now = NOON + 2 * DAY
+    assert prune(timed, sessions_idle=DAY).rules == {"sessions": 2}
+    assert [s.id for s in timed.sessions.list()] == [ahead]
+    assert timed.sessions.find(early) is None
+    assert timed.sessions.find(late) is None
+
+
+def test_a_clock_that_is_set_back_while_pruning_saves_what_is_left(place):
+    clock = Clock()
+    with place.open(clock=clock) as store:
+        session = store.sessions.create().id
+        store.tool_logs.log(session, "search")
+        task = store.tasks.create(None, "mail").id
+        store.tasks.cancel(task)
+        clock.now += 2 * DAY
+        times = iter([clock.now])
+        with place.open(clock=lambda: next(times, NOON)) as pruner:
+            policy = RetentionPolicy(sessions_idle=DAY, tool_logs=DAY, finished_tasks=DAY)
+            assert pruner.prune(policy).rows == {}
+        assert store.tasks.find(task)
+
+
+def test_a_session_that_becomes_active_after_it_was_found_stays(place, timed, clock):
+    session = grown(timed, timed.sessions.create().id, 3)
+    clock.now += 2 * DAY
+    engine = engine_of(timed)
+    happened: list[Any] = []
+    with place.open(clock=clock) as other:
+
+        def be_active(_c: Any, _k: Any, sql: str, *_: Any) -> None:
+            if "last_active_at <" in sql and not happened:
+                happened.append(sql)
+                # After the look, in another transaction.
+                other.messages.save(session, "user", "just in time")
+
+        event.listen(engine, "after_cursor_execute", be_active)
+        report = timed.prune(RetentionPolicy(sessions_idle=DAY))
+        event.remove(engine, "after_cursor_execute", be_active)
+    assert happened
+    assert report.rows == {}
+    assert len(timed.messages.history(session)) == 4
+
+
+def test_of_a_session_that_others_write_to_all_or_nothing_is_there(place, timed, clock):
+    ids = [grown(timed, timed.sessions.create().id, 3) for _ in range(12)]
+    clock.now += 2 * DAY
+    policy = RetentionPolicy(sessions_idle=DAY)
+    with place.open(clock=clock) as another:
+
+        def work(n: int) -> list[str]:
+            if n % 3 == 0:
+                another.prune(policy, reclaim=False)
+                return []
+            saved = []
+            for id in ids[::-1] if n % 2 else ids:
+                try:
+                    timed.messages.save(id, "user", str(n))
+                except NotFound:
+                    continue
+                saved.append(id)
+            return saved
+
+        results = at_once(6, work)
+    saved = {id for found in results for id in found}
+    assert {s.id for s in timed.sessions.list()} == saved
+    for id in saved:
+        assert len(timed.messages.history(id, None)) == 3 + sum(id in found for found in results)
+        assert timed.sessions.verify(id).agree
+
+
+# --- Rows of their own ------------------------------------------------------------------------
+
+
+def test_old_tool_logs_go_and_their_sessions_stay(timed, clock):
+    session = timed.sessions.create().id
+    for _ in range(5):
+        timed.tool_logs.log(session, "search")
+    clock.now += 2 * DAY
+    kept = timed.tool_logs.log(session, "search").id
+    assert prune(timed, tool_logs=DAY).rules == {"tool_logs": 5}
+    assert [log.id for log in timed.tool_logs.list()] == [kept]
+
+
+def test_only_tasks_that_came_to_their_end_go(timed, clock):
+    def task() -> str:
+        return str(timed.tasks.create(None, "mail").id)
+
+    pending, paused, cancelled = task(), task(), task()
+    timed.tasks.pause(paused)
+    timed.tasks.cancel(cancelled)
+    running, completed, failed, dead = (task() for _ in range(4))
+    for id in (running, completed, failed, dead):
+        timed.tasks.start(id)
+    timed.tasks.complete(completed)
+    timed.tasks.fail(failed, "oh", retry=False)
+    states = {id: timed.tasks.get(id).status for id in (running, completed, failed, dead)}
+    clock.now += 2 * DAY
+    late = task()
+    timed.tasks.cancel(late)
+    ended = [id for id, status in states.items() if status in ("completed", "dead")]
+    assert prune(timed, finished_tasks=DAY, task_statuses=("cancelled",)).rules == {"tasks": 1}
+    prune(timed, finished_tasks=DAY)
+    left = {t.id for t in timed.tasks.list()}
+    assert left == {pending, paused, running, failed, dead, late} - set(ended)
+    assert timed.tasks.find(cancelled) is None
+
+
+def test_a_task_that_is_revived_after_it_was_found_stays(place, timed, clock):
+    task = timed.tasks.create(None, "mail").id
+    dead(place, task)
+    clock.now += 2 * DAY
+    engine = engine_of(timed)
+    happened: list[Any] = []
+    with place.open(clock=clock) as other:
+
+        def revive(_c: Any, _k: Any, sql: str, *_: Any) -> None:
+            if "dead_at <" in sql and not happened:
+                happened.append(sql)
+                assert other.tasks.requeue() == 1
+
+        event.listen(engine, "after_cursor_execute", revive)
+        report = timed.prune(RetentionPolicy(finished_tasks=DAY))
+        event.remove(engine, "after_cursor_execute", revive)
+    assert happened
+    assert report.rows == {}
+    assert timed.tasks.get(task).status == "pending"
+
+
+def dead(place: Any, task_id: str) -> None:
+    """Let a task be dead since noon, behind the store's back."""
+    execute(
+        place,
+        "UPDATE tasks SET status = 'dead', dead_at = created_at WHERE id = :id",
+        id=task_id,
+    )
+
+
+def test_reservations_that_expired_long_ago_go_and_no_longer_count(timed, clock):
+    user = timed.users.create("Alice", quota_total=100).id
+    timed.users.reserve_quota(user, 30, ttl=HOUR)
+    timed.users.reserve_quota(user, 20, ttl=HOUR)
+    kept = timed.users.reserve_quota(user, 10, ttl=40 * HOUR)
+    clock.now += 2 * HOUR
+    assert prune(timed, reservations=DAY).rows == {}
+    clock.now += DAY
+    assert prune(timed, reservations=DAY).rules == {"reservations": 2}
+    found = timed.users.get(user)
+    assert (found.quota_used, found.quota_reserved) == (0, 10)
+    assert timed.users.settle_quota(kept.id, 5) == 95
+
+
+def test_reservations_that_have_lapsed_already_are_not_taken_off_twice(timed, clock):
+    user = timed.users.create("Alice", quota_total=100).id
+    timed.users.reserve_quota(user, 90, ttl=HOUR)
+    clock.now += 2 * HOUR
+    kept = timed.users.reserve_quota(user, 50, ttl=2 * DAY)
+    clock.now += DAY
+    assert prune(timed, reservations=DAY).rules == {"reservations": 1}
+    assert timed.users.get(user).quota_reserved == 50
+    timed.users.release_quota(kept.id)
+    assert timed.users.get(user).quota_reserved == 0
+
+
+def test_streams_that_nobody_finishes_are_given_up_and_others_go_on(timed, clock):
+    session = timed.sessions.create().id
+    abandoned = timed.messages.begin(session).id
+    for piece in ("half ", "a word"):
+        timed.messages.append(abandoned, piece)
+    clock.now += 2 * HOUR
+    lively = timed.messages.begin(session).id
+    timed.messages.append(lively, "still")
+    report = prune(timed, streams=HOUR)
+    assert (report.rules, report.rows) == ({"streams": 1}, {"message_chunks": 2})
+    found = timed.messages.get(abandoned)
+    assert (found.status, found.content) == ("incomplete", "half a word")
+    timed.messages.append(lively, " here")
+    assert timed.messages.finish(lively).content == "still here"
+
+
+# --- Checkpoints -----------------------------------------------------------------------------
+
+
+def put(store: Any, thread: str, steps: int, **options: Any) -> list[str]:
+    ids = []
+    for step in range(steps):
+        values = {"messages": [{"n": n} for n in range(step)], "step": step}
+        ids.append(store.checkpoints.put(thread, values, **options).id)
+    return ids
+
+
+def test_the_latest_checkpoints_of_each_thread_stay_and_are_whole(timed, clock):
+    for thread in ("one", "two", "three"):
+        put(timed, thread, 9)
+    put(timed, "one", 4, namespace="inner")
+    report = prune(timed, checkpoints_keep_last=3)
+    assert report.rules == {"checkpoints": 3 * 6 + 1}
+    for thread in ("one", "two", "three"):
+        kept = timed.checkpoints.list(thread).items
+        assert [c.step for c in kept] == [8, 7, 6]
+        for found in kept:
+            values = timed.checkpoints.get(found.id, thread).values
+            assert values["messages"] == [{"n": n} for n in range(found.step)]
+        line = timed.checkpoints.path(kept[0].id, thread)
+        assert [c.step for c in line] == [8, 7, 6]
+
+
+def test_young_and_tagged_checkpoints_stay_besides(timed, clock):
+    ids = put(timed, "thread", 3)
+    milestone = timed.checkpoints.put("thread", {"x": 1}, tags=["milestone", "x"]).id
+    put(timed, "thread", 3)
+    clock.now += 2 * DAY
+    young = put(timed, "thread", 2)
+    prune(timed, checkpoints_max_age=DAY, checkpoints_keep_tags=("milestone",))
+    left = {c.id for c in timed.checkpoints.list("thread").items}
+    assert left == {milestone, *young}
+    assert not left & set(ids)
+
+
+def test_the_latest_checkpoint_always_stays(timed, clock):
+    put(timed, "thread", 5)
+    clock.now += 2 * DAY
+    prune(timed, checkpoints_keep_last=0, checkpoints_max_age=DAY)
+    assert [c.step for c in timed.checkpoints.list("thread").items] == [4]
+    assert timed.checkpoints.put("thread", {"x": 1}).step == 5
+
+
+def test_a_checkpoint_that_is_among_the_latest_again_stays(place, timed):
+    """Because others were deleted after it was found."""
+    put(timed, "thread", 6)
+    engine = engine_of(timed)
+    happened: list[Any] = []
+    with place.open() as other:
+
+        def rewind(_c: Any, _k: Any, sql: str, *_: Any) -> None:
+            if "AS weight" in sql and not happened:
+                happened.append(sql)
+                other.checkpoints.rewind("thread", 2)
+
+        event.listen(engine, "after_cursor_execute", rewind)
+        timed.prune(RetentionPolicy(checkpoints_keep_last=2))
+        event.remove(engine, "after_cursor_execute", rewind)
+    assert happened
+    assert [c.step for c in timed.checkpoints.list("thread").items] == [2, 1]
+
+
+ACTS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["put", "put", "put", "fork", "tag", "writes", "wait", "inner", "rewrite", "attach"]
+        ),
+        st.integers(0, 2),
+        st.integers(0, 9),
+    ),
+    max_size=40,
+)
+POLICIES = st.builds(
+    dict,
+    checkpoints_keep_last=st.none() | st.integers(0, 4),
+    checkpoints_max_age=st.none() | st.integers(0, 5).map(lambda n: n * HOUR),
+    checkpoints_keep_tags=st.sampled_from([(), ("a",), ("a", "b")]),
+    sessions_idle=st.none() | st.integers(0, 5).map(lambda n: n * HOUR),
+    tool_logs=st.none() | st.integers(0, 5).map(lambda n: n * HOUR),
+    finished_tasks=st.none() | st.integers(0, 5).map(lambda n: n * HOUR),
+    expired_sessions=st.booleans(),
+).filter(
+    lambda rules: (
+        rules["checkpoints_keep_last"] is not None or rules["checkpoints_max_age"] is not None
+    )
+)
+
+
+@settings(max_examples=int(os.environ.get("AGENTSTORE_TEST_EXAMPLES", "25")))
+@given(acts=ACTS, rules=POLICIES, small=st.booleans())
+def test_whatever_the_policy_what_stays_is_whole_and_a_dry_run_knew_it(
+    servers: Any, sqlite_template: Path, place: Any, acts: Any, rules: Any, small: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        if small:  # many transactions, many pages
+            patch.setattr(expiry, "ROWS", 7)
+            patch.setattr(pruning, "ROWS", 2)
+            patch.setattr(checkpoint_pruning, "MOST", 2)
+            patch.setattr(pruning_terms, "PAGE", 3)
+            patch.setattr("agentstore.repositories.pruning_preview.PAGE", 3)
+        clock = Clock()
+        with place.open(clock=clock) as store:
+            for thread in store.checkpoints.threads(limit=1000).items:
+                store.checkpoints.delete_thread(thread.id)
+            for session in store.sessions.list(limit=1000).items:
+                store.sessions.delete(session.id)
+            kept = act(store, clock, acts)
+            prune(store, **rules)
+            for thread in store.checkpoints.threads(limit=1000).items:
+                check_thread(store, thread.id, kept)
+        no_orphans(place)
+
+
+Place = tuple[str, str, str]
+"""A thread, a namespace, and the id of a checkpoint in it."""
+
+
+def act(store: Any, clock: Clock, acts: Any) -> dict[Place, tuple[Any, str | None]]:
+    """Do what was drawn; give the values and the parent of each checkpoint that was put."""
+    sessions = [store.sessions.create(ttl=2 * HOUR if n else None).id for n in range(2)]
+    owners = [None, *sessions]
+    done: dict[Place, tuple[Any, str | None]] = {}
+    latest: dict[tuple[str, str], list[Any]] = {}
+    for what, which, number in acts:
+        thread, owner = f"thread-{which}", owners[which]
+        namespace = "inner" if what == "inner" else ""
+        items = latest.setdefault((thread, namespace), [])
+        store.tool_logs.log(sessions[number % 2], "search")
+        task = store.tasks.create(sessions[which % 2] if number % 2 else None, "mail").id
+        if number % 3:
+            store.tasks.cancel(task)
+        if what == "wait":
+            clock.now += HOUR
+            continue
+        if what == "attach":
+            message = store.messages.save(sessions[which % 2], "user", "look").id
+            store.attachments.add(message, bytes([number % 2]), "text/plain")
+            continue
+        ids = [id for owned, space, id in done if (owned, space) == (thread, namespace)]
+        if what == "writes":
+            id = ids[number % len(ids)] if ids else f"later-{number}"
+            store.checkpoints.put_writes(thread, id, "task", [("a", 1)], session_id=owner)
+            continue
+        options: dict[str, Any] = {}
+        if what == "fork" and ids:
+            options["parent_id"] = ids[number % len(ids)]
+            forked, _ = done[thread, namespace, options["parent_id"]]
+            items = latest[thread, namespace] = list(forked["items"])
+        if what == "rewrite":
+            items.clear()
+        items.append({"n": number, "text": "x" * 30})
+        if what == "tag":
+            options["tags"] = ["ab"[number % 2]]
+        values = {"items": list(items), "n": number}
+        new = store.checkpoints.put(
+            thread, values, namespace=namespace, session_id=owner, **options
+        )
+        done[thread, namespace, new.id] = (values, new.parent_id)
+    return done
+
+
+def check_thread(store: Any, thread: str, done: dict[Place, tuple[Any, str | None]]) -> None:
+    """What stays has its values, and comes from what it came from, as far as that stays."""
+    put = {key: found for key, found in done.items() if key[0] == thread}
+    there = {key for key in put if store.checkpoints.find(key[2], thread, key[1]) is not None}
+    listed = [
+        (thread, namespace, found.id)
+        for namespace in ("", "inner")
+        for found in store.checkpoints.list(thread, namespace=namespace, limit=1000).items
+    ]
+    assert sorted(listed) == sorted(there)
+    for _, namespace, id in there:
+        found = store.checkpoints.get(id, thread, namespace)
+        assert found.values == put[thread, namespace, id][0]
+        line: list[str] = []
+        climbing: str | None = id
+        while climbing is not None:
+            if (thread, namespace, climbing) in there:
+                line.append(climbing)
+            climbing = put[thread, namespace, climbing][1]
+        assert [info.id for info in store.checkpoints.path(id, thread, namespace)] == line
+
+
+def no_orphans(place: Any) -> None:
+    """No value that nothing holds, no entry without its checkpoint, nothing without its session."""
+    queries = (
+        "SELECT count(*) FROM checkpoint_values v WHERE NOT EXISTS (SELECT 1 FROM "
+        "checkpoint_entries e WHERE e.thread_id = v.thread_id AND e.line = v.line AND "
+        "e.length >= v.length) AND NOT EXISTS (SELECT 1 FROM checkpoint_values a WHERE "
+        "a.thread_id = v.thread_id AND a.base_line = v.line AND a.base_length >= v.length)",
+        "SELECT count(*) FROM checkpoint_entries e WHERE NOT EXISTS (SELECT 1 FROM "
+        "checkpoints c WHERE c.pk = e.checkpoint_pk)",
+        "SELECT count(*) FROM messages m WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE "
+        "s.id = m.session_id)",
+        "SELECT count(*) FROM tool_logs t WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE "
+        "s.id = t.session_id)",
+        "SELECT count(*) FROM blobs b WHERE NOT EXISTS (SELECT 1 FROM attachments a WHERE "
+        "a.digest = b.digest)",
+    )
+    engine = create_engine(place.url)
+    with engine.connect() as connection:
+        assert [connection.execute(text(query)).scalar_one() for query in queries] == [0] * 5
+    engine.dispose()
