@@ -6,17 +6,16 @@ column of numbers, or bytes that are no UTF-8. Such rows are found before anythi
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sqlite3
-import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Table
 
+from agentstore.dialects.digests import Summing
 from agentstore.dialects.moving import Digest, Flaw, Key, Kind, LeftOut, Row, Shape, Stripped
 from agentstore.dialects.search_objects import sqlite_drops
 from agentstore.errors import DatabaseCorrupt
@@ -81,8 +80,7 @@ class SQLiteMoving:
         self, connection: Connection, shape: Shape, left_out: LeftOut
     ) -> tuple[Digest, list[Flaw]]:
         """Read it in batches; SQLite looks at the types, Python at the encoding."""
-        sums = [0, 0]
-        rows = 0
+        summing = Summing([kind for _, kind in shape.columns])
         bad: dict[int, str | None] = {}
         with _bytes_for_text(connection) as driver:
             for batch in _batches(driver, shape, left_out.get(shape.name, ())):
@@ -93,16 +91,12 @@ class SQLiteMoving:
                     sound = [row for row in sound if row[0] not in wrong]
                     bad |= wrong
                 _refuse_too_many(bad)
-                rows += len(sound)
-                for line in _lines(shape, sound):
-                    first, second = _HALVES(hashlib.sha256(line).digest())
-                    sums[0] += first
-                    sums[1] += second
+                summing.add([row[2:-1] for row in sound])
         flaws = [
             _flaw(connection, shape, number, reason or _reason(connection, shape, number))
             for number, reason in bad.items()
         ]
-        return Digest(rows, (sums[0], sums[1])), flaws
+        return summing.digest(), flaws
 
     def read(
         self, connection: Connection, shape: Shape, after: Key | None, left_out: LeftOut
@@ -273,57 +267,6 @@ def _undecodable(shape: Shape, rows: list[Row]) -> dict[int, str | None]:
                 except UnicodeDecodeError as error:
                     found[row[0]] = f"{name}: no UTF-8 ({error.reason} at byte {error.start})"
     return found
-
-
-_HALVES: Callable[[bytes], tuple[int, int]] = struct.Struct(">qq16x").unpack
-_REAL = struct.Struct(">d").pack
-
-
-def _lines(shape: Shape, rows: list[Row]) -> Iterator[bytes]:
-    """Write the lines that are hashed."""
-    if not rows:
-        return iter(())
-    columns = list(zip(*rows, strict=True))[2:-1]
-    kinds = [kind for _, kind in shape.columns]
-    written = [_WRITERS[kind](column) for kind, column in zip(kinds, columns, strict=True)]
-    return map(b"".join, zip(*written, strict=True))
-
-
-def _text(column: Sequence[Any]) -> list[bytes]:
-    return [b":" if value is None else b"%d:%b" % (len(value), value) for value in column]
-
-
-def _whole(column: Sequence[Any]) -> list[bytes]:
-    return [b"," if value is None else b"%d," % value for value in column]
-
-
-def _instant(column: Sequence[Any]) -> list[bytes]:
-    return [b"," if value is None else value + b"," for value in column]
-
-
-def _real(column: Sequence[Any]) -> list[bytes]:
-    # Adding zero takes the sign off a zero, which SQLite does not always keep.
-    return [
-        b"," if value is None else b"%b," % _REAL(value + 0.0).hex().encode() for value in column
-    ]
-
-
-def _bytes(column: Sequence[Any]) -> list[bytes]:
-    return [
-        b"," if value is None else b"%b," % hashlib.sha256(value).hexdigest().encode()
-        for value in column
-    ]
-
-
-_WRITERS: dict[Kind, Callable[[Sequence[Any]], list[bytes]]] = {
-    Kind.TEXT: _text,
-    Kind.JSON: _text,
-    Kind.INSTANT: _instant,
-    Kind.WHOLE: _whole,
-    Kind.REAL: _real,
-    Kind.FLAG: _whole,
-    Kind.BYTES: _bytes,
-}
 
 
 def _reason(connection: Connection, shape: Shape, number: int) -> str:
