@@ -16,7 +16,7 @@ import secrets
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import case, insert, select, update
+from sqlalchemy import case, insert, literal, select, update
 
 from agentstore import validation
 from agentstore.errors import AuthenticationFailed, InvalidInput, NotFound
@@ -132,7 +132,10 @@ class ApiKeys(Repository):
             NotFound: There is no such key.
         """
         keys = self.tables.api_keys
-        when = case((keys.c.revoked_at.is_(None), self.unit.now()), else_=keys.c.revoked_at)
+        revoked_at = keys.c.revoked_at
+        # Typed, or it would be written as no instant is written here, and read back naive.
+        now = literal(self.unit.now(), revoked_at.type)
+        when = case((revoked_at.is_(None), now), else_=revoked_at)
         query = update(keys).where(keys.c.id == key_id).values(revoked_at=when)
         row = self.connection.execute(query.returning(*keys.c)).first()
         if row is None:
