@@ -31,8 +31,8 @@ TABLE = "retention"
 LONGEST = timedelta(days=365_000)
 
 _UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
-_DURATION = re.compile(r"(?:\d{1,9}[wdhms])+")
-_PART = re.compile(r"(\d+)([wdhms])")
+_DURATION = re.compile(r"(?:[0-9]{1,9}[wdhms])+")
+_PART = re.compile(r"([0-9]+)([wdhms])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

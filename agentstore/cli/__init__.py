@@ -8,6 +8,7 @@ from __future__ import annotations
 from agentstore.cli import (
     conversations,
     health,
+    keeping,
     moving,
     revisions,
     search,
@@ -22,6 +23,7 @@ __all__ = [
     "app",
     "conversations",
     "health",
+    "keeping",
     "main",
     "moving",
     "revisions",

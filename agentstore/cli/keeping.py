@@ -1,0 +1,196 @@
+"""``prune`` and ``erase-user``: what has had its time, and what somebody wants gone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn
+
+from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app
+from agentstore.cli.output import err, out, plain, print_json, say, table
+from agentstore.errors import InvalidInput
+from agentstore.records import PruneReport
+from agentstore.retention import FINISHED_TASKS, RetentionPolicy, read_policy
+from agentstore.states import SESSION_STATUSES
+
+_AGE = "AGE"
+"""What a duration is called in the help: ``30d``, ``12h``, ``1d12h``."""
+
+
+def _age(words: str) -> Any:
+    return typer.Option(metavar=_AGE, help=words)
+
+
+@app.command()
+def prune(
+    policy: Annotated[
+        Path | None, typer.Option(help="A TOML file with a table \\[retention]; flags override it.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count what would go, and delete nothing.")
+    ] = False,
+    sessions_idle: Annotated[
+        str | None, _age("Sessions without activity for longer than this, such as 90d.")
+    ] = None,
+    session_status: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of these, only those in this status; repeatable.",
+            autocompletion=lambda: list(SESSION_STATUSES),
+        ),
+    ] = None,
+    keep_marked: Annotated[
+        list[str] | None,
+        typer.Option(help="Of these, keep those with a message so marked; repeatable."),
+    ] = None,
+    expired_sessions: Annotated[
+        bool | None,
+        typer.Option(
+            "--expired-sessions/--no-expired-sessions",
+            help="Sessions whose own time to live is over.",
+        ),
+    ] = None,
+    tool_logs: Annotated[str | None, _age("Tool logs older than this.")] = None,
+    checkpoints_keep_last: Annotated[
+        int | None, typer.Option(help="All checkpoints but the latest so many of each thread.")
+    ] = None,
+    checkpoints_max_age: Annotated[
+        str | None, _age("Checkpoints older than this, but the latest of each thread.")
+    ] = None,
+    checkpoints_keep_tag: Annotated[
+        list[str] | None, typer.Option(help="Keep checkpoints with this tag; repeatable.")
+    ] = None,
+    finished_tasks: Annotated[str | None, _age("Tasks that ended longer ago than this.")] = None,
+    task_status: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of these, only those that ended so; repeatable.",
+            autocompletion=lambda: list(FINISHED_TASKS),
+        ),
+    ] = None,
+    reservations: Annotated[
+        str | None, _age("Quota reservations that expired longer ago than this.")
+    ] = None,
+    streams: Annotated[
+        str | None, _age("Give up streamed messages of which nothing came for so long.")
+    ] = None,
+    reclaim: Annotated[
+        bool,
+        typer.Option("--reclaim/--no-reclaim", help="Give free space back to the system."),
+    ] = True,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    as_json: AsJson = False,
+) -> None:
+    """Delete what has had its time, in small steps, while the database is in use.
+
+    Each option is a rule; what no rule names stays. Ages are whole numbers of w, d, h, m or s.
+
+    Example: [bold]agentstore prune --sessions-idle 90d --tool-logs 30d --dry-run[/bold]
+    """
+    given: dict[str, Any] = {
+        "sessions_idle": sessions_idle,
+        "session_statuses": session_status or None,
+        "keep_marked": keep_marked or None,
+        "expired_sessions": expired_sessions,
+        "tool_logs": tool_logs,
+        "checkpoints_keep_last": checkpoints_keep_last,
+        "checkpoints_max_age": checkpoints_max_age,
+        "checkpoints_keep_tags": checkpoints_keep_tag or None,
+        "finished_tasks": finished_tasks,
+        "task_statuses": task_status or None,
+        "reservations": reservations,
+        "streams": streams,
+    }
+    rules = {} if policy is None else read_policy(policy)
+    rules |= {name: value for name, value in given.items() if value is not None}
+    chosen = RetentionPolicy.of(rules)
+    if chosen.is_empty:
+        raise InvalidInput(
+            "No rule says what may go. Give one, such as --sessions-idle 90d, or --policy FILE."
+        )
+    database = Database(url, schema, table_prefix)
+    opened = database.read() if dry_run else database.open()
+    with opened as store, _working(err) as working:
+        task = working.add_task("counting" if dry_run else "pruning", total=None)
+
+        def show(rule: str, rows: int) -> None:
+            working.update(task, description=rule.replace("_", " "), completed=rows)
+
+        report = store.prune(chosen, dry_run=dry_run, reclaim=reclaim, progress=show)
+    if as_json:
+        print_json({**plain(report), "total": report.total})
+        return
+    _print_report(report, str(database))
+
+
+def _print_report(report: PruneReport, database: str) -> None:
+    if not report.rows and not report.rules:
+        say(f"Nothing in {database} has had its time.")
+        return
+    _print_rows(dict(report.rows))
+    what = ", ".join(f"{count:,} {rule.replace('_', ' ')}" for rule, count in report.rules.items())
+    if report.dry_run:
+        say(f"Would go: {what or 'no more'}; {report.total:,} rows in all. Nothing was deleted.")
+        return
+    freed = f" The database is {report.freed_bytes:,} bytes smaller." if report.freed_bytes else ""
+    say(f"Gone: {what or 'the rest of a session'}; {report.total:,} rows in all.{freed}")
+
+
+def _print_rows(rows: dict[str, int]) -> None:
+    found = table()
+    found.add_column("table")
+    found.add_column("rows", justify="right")
+    for name, count in rows.items():
+        found.add_row(name, f"{count:,}")
+    out.print(found)
+
+
+def _working(console: Console) -> Progress:
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}: {task.completed:,.0f}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+@app.command("erase-user")
+def erase_user(
+    user: Annotated[str, typer.Argument(help="The user's id.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    as_json: AsJson = False,
+) -> None:
+    """Delete a user and all that is theirs, in one transaction, and print a receipt.
+
+    On SQLite others cannot write until it is done.
+
+    Example: [bold]agentstore erase-user 0198c3d2-5a7e-7c1f-9d4b-2f6a8e0b1c3d --yes[/bold]
+    """
+    database = Database(url, schema, table_prefix)
+    with database.open() as store:
+        found = store.users.get(user)
+        if not yes:
+            if not sys.stdin.isatty():
+                raise InvalidInput("Nobody is there to be asked. Pass --yes to erase the user.")
+            sessions = store.sessions.count(user_id=found.id)
+            typer.confirm(
+                f"Erase user {found.id} with {sessions:,} sessions and all else that is theirs?",
+                abort=True,
+                err=True,
+            )
+        receipt = store.users.delete(found.id)
+    if as_json:
+        print_json({"user": found.id, "rows": dict(receipt.rows), "total": receipt.total})
+        return
+    _print_rows(dict(receipt.rows))
+    say(f"User {found.id} is erased: {receipt.total:,} rows. Backups made before still have them.")

@@ -1,0 +1,216 @@
+"""``prune`` and ``erase-user``, and what a policy may say."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from agentstore import Store
+from agentstore.errors import InvalidInput
+from agentstore.retention import RetentionPolicy, duration, read_policy
+
+ROOT = Path(__file__).parents[2]
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run_command(*arguments, code=0):
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200", "PYTHONUTF8": "1"}
+        env.pop("AGENTSTORE_URL", None)
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-m", "agentstore.cli", *arguments],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    return run_command
+
+
+@pytest.fixture
+def filled(engine_url):
+    """A database with a user, an old session with a tool log, and a young one."""
+    long_ago = datetime.now(UTC) - 100 * DAY
+    with Store(engine_url, clock=lambda: long_ago) as store:
+        user = store.users.create("Alice", id="alice").id
+        old = store.sessions.create(user, id="old").id
+        store.messages.save(old, "user", "hello")
+        store.tool_logs.log(old, "search")
+    with Store(engine_url) as store:
+        store.tool_logs.log(store.sessions.create(user, id="young").id, "search")
+    return engine_url
+
+
+# --- prune -----------------------------------------------------------------------------------
+
+
+def test_prune_deletes_what_a_dry_run_said_it_would(run, filled):
+    arguments = ("prune", "--url", filled, "--sessions-idle", "90d", "--tool-logs", "30d")
+    foreseen = json.loads(run(*arguments, "--dry-run", "--json").stdout)
+    assert foreseen["dry_run"]
+    assert foreseen["rules"] == {"sessions": 1}
+    assert foreseen["rows"] == {
+        "branches": 1,
+        "messages": 1,
+        "session_data": 1,
+        "sessions": 1,
+        "tool_logs": 1,
+    }
+    assert foreseen["total"] == 5
+    with Store(filled) as store:
+        assert store.sessions.count() == 2
+    report = json.loads(run(*arguments, "--json").stdout)
+    assert (report["rows"], report["rules"]) == (foreseen["rows"], foreseen["rules"])
+    with Store(filled) as store:
+        assert [session.id for session in store.sessions.list()] == ["young"]
+    assert "Nothing" in run(*arguments).stdout
+
+
+def test_flags_override_the_rules_of_a_file(run, filled, tmp_path):
+    (tmp_path / "agentstore.toml").write_text(
+        '[retention]\nsessions_idle = "200d"\ntool_logs = "200d"\n'
+    )
+    arguments = ("prune", "--url", filled, "--policy", "agentstore.toml")
+    assert json.loads(run(*arguments, "--json").stdout)["rows"] == {}
+    shown = run(*arguments, "--tool-logs", "30d").stdout
+    assert "1 tool logs" in shown
+    with Store(filled) as store:
+        assert store.sessions.count() == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        ((), "No rule"),
+        (("--tool-logs", "soon"), "such as 30d"),
+        (("--no-expired-sessions",), "No rule"),
+        (("--session-status", "completed"), "give sessions_idle"),
+        (("--sessions-idle", "1d", "--session-status", "gone"), "use some of active"),
+        (("--finished-tasks", "1d", "--task-status", "running"), "use some of completed"),
+        (("--checkpoints-keep-tag", "x"), "give checkpoints_keep_last"),
+        (("--policy", "nothing.toml"), "No such file"),
+        (("--policy", "empty.toml"), "no table [retention]"),
+        (("--policy", "broken.toml"), "not TOML"),
+        (("--policy", "unknown.toml"), "Known: expired_sessions"),
+        (("--policy", "wrong.toml"), "use a timedelta, or text such as 30d"),
+    ],
+)
+def test_what_is_no_policy_is_refused_in_a_line_that_says_what_to_do(
+    run, tmp_path, arguments, advice
+):
+    (tmp_path / "empty.toml").write_text("[other]\n")
+    (tmp_path / "broken.toml").write_text("[retention\n")
+    (tmp_path / "unknown.toml").write_text('[retention]\ntool_log = "30d"\n')
+    (tmp_path / "wrong.toml").write_text("[retention]\ntool_logs = 30\n")
+    Store(f"sqlite:///{tmp_path / 'agentstore.db'}").close()
+    done = run("prune", *arguments, code=1)
+    assert advice in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+# --- erase-user ------------------------------------------------------------------------------
+
+
+def test_erase_user_prints_a_receipt(run, filled):
+    receipt = json.loads(run("erase-user", "alice", "--yes", "--json", "--url", filled).stdout)
+    assert receipt["user"] == "alice"
+    assert receipt["rows"]["sessions"] == 2
+    assert receipt["rows"]["users"] == 1
+    assert receipt["total"] == sum(receipt["rows"].values())
+    with Store(filled) as store:
+        assert store.sessions.count() == 0
+    assert "no user" in run("erase-user", "alice", "--yes", "--url", filled, code=1).stderr
+
+
+def test_erase_user_does_nothing_where_nobody_can_be_asked(run, filled):
+    assert "--yes" in run("erase-user", "alice", "--url", filled, code=1).stderr
+    with Store(filled) as store:
+        assert store.users.find("alice")
+
+
+# --- Policies --------------------------------------------------------------------------------
+
+
+def test_durations_are_read_in_weeks_days_hours_minutes_and_seconds():
+    assert duration("30d") == 30 * DAY
+    assert duration("1w2d3h4m5s") == timedelta(weeks=1, days=2, hours=3, minutes=4, seconds=5)
+    assert duration("0s") == timedelta(0)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "30", "d", "-1d", "1.5d", "1 d", "30 days", "1y", "999999999w", "٣d"]
+)
+def test_what_is_no_duration_is_refused(text):
+    with pytest.raises(InvalidInput):
+        duration(text)
+
+
+def test_a_file_can_say_whatever_a_policy_can(tmp_path):
+    path = tmp_path / "agentstore.toml"
+    path.write_text(
+        """
+[retention]
+expired_sessions = true
+sessions_idle = "90d"
+session_statuses = ["completed"]
+keep_marked = "keep"
+tool_logs = "1d12h"
+checkpoints_keep_last = 3
+checkpoints_max_age = "1w"
+checkpoints_keep_tags = ["milestone"]
+finished_tasks = "30d"
+task_statuses = ["completed"]
+reservations = "7d"
+streams = "1h"
+"""
+    )
+    policy = RetentionPolicy.of(read_policy(path))
+    assert policy == RetentionPolicy(
+        expired_sessions=True,
+        sessions_idle=90 * DAY,
+        session_statuses=("completed",),
+        keep_marked=("keep",),
+        tool_logs=1.5 * DAY,
+        checkpoints_keep_last=3,
+        checkpoints_max_age=7 * DAY,
+        checkpoints_keep_tags=("milestone",),
+        finished_tasks=30 * DAY,
+        task_statuses=("completed",),
+        reservations=7 * DAY,
+        streams=timedelta(hours=1),
+    )
+    assert read_policy(path).keys() == {field.name for field in fields(RetentionPolicy)}
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"sessions_idle": 5},
+        {"sessions_idle": -DAY},
+        {"sessions_idle": timedelta.max},
+        {"tool_logs": "30d"},
+        {"expired_sessions": "yes"},
+        {"checkpoints_keep_last": -1},
+        {"checkpoints_keep_last": True},
+        {"checkpoints_keep_last": 1, "checkpoints_keep_tags": [1]},
+        {"sessions_idle": DAY, "keep_marked": 5},
+        {"sessions_idle": DAY, "keep_marked": [""]},
+        {"finished_tasks": DAY, "task_statuses": ()},
+        {"finished_tasks": DAY, "task_statuses": ["running"]},
+        {"keep_marked": ["x"]},
+    ],
+)
+def test_what_is_no_policy_is_refused(rules):
+    with pytest.raises(InvalidInput):
+        RetentionPolicy(**rules)
