@@ -624,6 +624,91 @@ class CopyInterrupted(AgentStoreError):
         )
 
 
+# --- Backups -----------------------------------------------------------------------------------
+
+
+class BackupError(AgentStoreError):
+    """A backup was not made, or not restored; its message says what to do."""
+
+
+class TargetExists(BackupError):
+    """There is a file already where one was to be made; it is as it was.
+
+    Attributes:
+        path: Its path.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{path} exists, and nothing is ever overwritten. Choose another name, or move it away."
+        )
+
+
+class BackupUnderWay(BackupError):
+    """Another process is making the same file, or restoring into the same database."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__(
+            f"Another process is working on {target} just now. Wait until it has ended."
+        )
+
+
+class NotABackup(BackupError):
+    """A file that is neither a database file nor an archive of agentstore's tables.
+
+    Attributes:
+        path: Its path.
+    """
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{path} is no backup that can be restored here: {problem}. Name a file that "
+            "agentstore backup made."
+        )
+
+
+class BackupDiffers(BackupError):
+    """A copy does not hold what it should; it was taken away, or does not open.
+
+    Attributes:
+        tables: The names of the tables that differ.
+    """
+
+    def __init__(self, tables: tuple[str, ...], what: str) -> None:
+        self.tables = tables
+        super().__init__(
+            f"{what} does not hold what it should, in {', '.join(tables)}. Check the disk, and run "
+            "the command again."
+        )
+
+
+class ArchiverMissing(BackupError):
+    """A program that comes with the server is not there, or too old, or cannot be used here."""
+
+
+class RestoreInterrupted(BackupError):
+    """Restoring stopped in the middle; the backup is as it was, the target does not open yet."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"{reason} Restoring stopped there. When that is mended, run the same command again."
+        )
+
+
+class BackupOutdated(SchemaError):
+    """A backup was made at an older revision; nothing was restored."""
+
+    def __init__(self, current: str, head: str) -> None:
+        super().__init__(
+            current,
+            head,
+            f"The backup is at revision {current} and this agentstore needs {head}. Restore it "
+            "with --upgrade: the backup itself stays as it is.",
+        )
+
+
 # --- Files -----------------------------------------------------------------------------------
 
 

@@ -164,6 +164,20 @@ EXAMPLES = [
         ("0009", "pip install --upgrade"),
     ),
     Example(errors.ConnectionLost("It broke.", in_doubt=True), {"in_doubt": True}, ("It broke",)),
+    Example(errors.TargetExists("a.db"), {"path": "a.db"}, ("a.db exists", "another name")),
+    Example(errors.BackupUnderWay("a.db"), {}, ("working on a.db", "Wait")),
+    Example(errors.NotABackup("a.db", "empty"), {"path": "a.db"}, ("a.db", "empty", "Name a file")),
+    Example(
+        errors.BackupDiffers(("users",), "The copy"),
+        {"tables": ("users",)},
+        ("The copy", "users", "Check the disk"),
+    ),
+    Example(errors.RestoreInterrupted("It broke."), {}, ("It broke.", "the same command")),
+    Example(
+        errors.BackupOutdated("0001", "0002"),
+        {"current": "0001", "head": "0002"},
+        ("0001", "--upgrade"),
+    ),
     Example(
         errors.TranscriptError("talks.jsonl", 7, "no messages", 6),
         {"source": "talks.jsonl", "line": 7, "problem": "no messages", "imported": 6},
