@@ -37,7 +37,7 @@ def test_import_show_stats_and_export_work_on_the_default_file(run, tmp_path):
     assert "4 conversations, 21 messages" in run("import", str(SAMPLES)).stdout
     shown = run("show", "sample-weather").stdout
     assert "北京天气怎么样？" in shown
-    assert "-> get_weather(" in shown
+    assert "→ get_weather" in shown
     rows = json.loads(run("stats", "--json").stdout)["rows"]
     assert (rows["sessions"], rows["messages"]) == (4, 21)
     assert "sessions" in run("stats").stdout

@@ -1,0 +1,458 @@
+"""The commands that read: what they print for people in 80 columns, and for programs as JSON."""
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+from rich.cells import cell_len
+
+from agentstore import Store, cli, migrations
+from agentstore.cli import output
+from agentstore.cli import sessions as sessions_command
+
+TITLES = ["北京天气怎么样？🌦 今天适合出门吗", "👨‍👩‍👧 Family 🇨🇳 trip", "[bold]x[/bold]\n\t!"]
+TITLES += ["y" * 99, None]
+
+
+@pytest.fixture
+def url(tmp_path, sqlite_template, monkeypatch):
+    path = tmp_path / "agents.db"
+    path.write_bytes(sqlite_template.read_bytes())
+    monkeypatch.setenv("AGENTSTORE_URL", f"sqlite:///{path}")
+    monkeypatch.setattr(output.out, "_width", 80)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def store(url):
+    with Store(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def run(url, capsys):
+    def run_here(*arguments, code=0):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(arguments)
+        printed = capsys.readouterr()
+        assert ended.value.code == code, printed
+        return printed.out if code == 0 else printed.err
+
+    return run_here
+
+
+def fits(printed, columns=80):
+    return max(cell_len(line) for line in printed.splitlines()) <= columns
+
+
+# --- ls -------------------------------------------------------------------------------------------
+
+
+def test_sessions_are_listed_on_a_line_each_in_80_columns(run, store):
+    ids = [store.sessions.create(title=title).id for title in TITLES]
+    store.messages.save(ids[0], "user", "hello", token_count=12_345)
+    printed = run("ls")
+    assert fits(printed)
+    header, *lines = printed.splitlines()
+    assert header.split() == ["ID", "TITLE", "STATUS", "MSGS", "TOKENS", "ACTIVE"]
+    assert len(lines) == 5
+    assert "北京天气怎么样？🌦" in lines[0]
+    assert lines[0].split()[-5:-2] == ["active", "1", "12k"]
+    assert lines[1].split()[1:3] == ["-", "active"]
+    assert "[bold]x[/bold] !" in printed
+    places = {cell_len(line[: line.index("active")]) for line in lines}
+    assert len(places) == 1, "the columns after the title are not in line"
+
+
+def test_an_id_from_the_list_is_enough_for_every_command_that_takes_one(run, store):
+    made = [store.sessions.create(title=f"number {n}").id for n in range(60)]
+    chosen = store.sessions.create(id="an id that is chosen, and quite long as such ids go").id
+    listed = [line.split()[0] for line in run("ls", "-n", "61").splitlines()[1:]]
+    short = [id for id in listed if re.fullmatch(r"[0-9a-f-]{13,}", id)]
+    assert len(set(short)) == len(short) == 60
+    for id in (short[0], short[59]):
+        document = json.loads(run("show", id, "--json"))
+        assert document["id"] in made
+        assert document["id"].startswith(id)
+    whole = sessions_command.short_ids(store, [*made, chosen])
+    assert whole[chosen] == chosen
+    for command in (("tail", short[5]), ("usage", "--session", short[5])):
+        run(*command)
+    assert json.loads(run("export", "--session", short[5]))["id"].startswith(short[5])
+
+
+def test_ids_of_the_same_millisecond_are_shown_further(store):
+    alike = ["0198c3d2-5a7e-7c1f-9d4b-2f6a8e0b1c3d", "0198c3d2-5a7e-7c1f-9d4b-2f6a8e0b1c3e"]
+    near = "0198c3d2-5a7e-7d00-8000-000000000000"
+    for id in (*alike, near):
+        store.sessions.create(id=id)
+    assert sessions_command.short_ids(store, [near]) == {near: near[:16]}
+    assert sessions_command.short_ids(store, alike) == {id: id for id in alike}
+
+
+def test_what_several_ids_begin_with_is_refused_with_their_names(run, store):
+    for digit in "def":
+        store.sessions.create(id=f"0198c3d2-5a7e-7c1f-9d4b-2f6a8e0b1c3{digit}")
+    said = run("show", "0198C3D2", code=1)
+    assert "2f6a8e0b1c3d" in said
+    assert "Give more of the id" in said
+    assert said.count("\n") == 1
+
+
+def test_lists_can_be_narrowed_and_end_where_asked(run, store):
+    store.users.create("Alice", id="alice")
+    for n in range(30):
+        session = store.sessions.create("alice" if n % 2 else None, id=f"s{n}")
+        if n % 3 == 0:
+            store.sessions.pause(session.id)
+
+    def listed(*options):
+        return [found["id"] for found in json.loads(run("ls", "--json", *options))]
+
+    newest = [f"s{n}" for n in reversed(range(30))]
+    assert listed() == newest[:20]
+    assert listed("--all") == newest
+    assert listed("-n", "3") == newest[:3]
+    assert listed("--user", "alice", "--all") == [f"s{n}" for n in reversed(range(1, 30, 2))]
+    assert listed("--status", "paused", "-n", "2") == ["s27", "s24"]
+    assert listed("--user", "nobody") == []
+    assert "There are more" in run("ls")
+    assert "There are more" not in run("ls", "-n", "30")
+    assert run("ls", "--user", "nobody") == "No sessions.\n"
+    assert "use one of active, paused" in run("ls", "--status", "asleep", code=1)
+    assert "limit is 0" in run("ls", "-n", "0", code=1)
+
+
+def test_all_sessions_come_page_by_page_as_one_table(run, store, monkeypatch):
+    for n in range(450):
+        store.run(lambda tx, n=n: tx.sessions.create(title=f"title {n}"))
+    taken = []
+    real = sessions_command._table
+
+    def counted(sessions, *arguments, **options):
+        taken.append(len(sessions))
+        return real(sessions, *arguments, **options)
+
+    monkeypatch.setattr(sessions_command, "_table", counted)
+    printed = run("ls", "--all").splitlines()
+    assert taken == [200, 200, 50]
+    assert len(printed) == 451
+    assert len({cell_len(line[: line.index("active")]) for line in printed[1:]}) == 1
+
+
+def test_json_of_a_session_has_all_that_it_has(run, store):
+    session = store.sessions.create(
+        title="t", metadata={"a": 1}, state=[1], ttl=timedelta(hours=1), id="s"
+    )
+    store.messages.save("s", "user", "hello", cost="0.25")
+    (found,) = json.loads(run("ls", "--json"))
+    assert found.keys() == {*session.__slots__}
+    assert (found["ttl"], found["total_cost"], found["metadata"]) == (
+        3600.0,
+        "0.250000000",
+        {"a": 1},
+    )
+    assert datetime.fromisoformat(found["created_at"]) == session.created_at
+
+
+# --- show -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def talk(store):
+    save = store.messages.save
+    store.sessions.create(id="talk", title="天气 🌦", model="m")
+    save("talk", "system", "Be kind.")
+    save("talk", "user", "北京天气怎么样？" * 20, marks=["pinned"])
+    call = {"id": "c1", "type": "function"}
+    call["function"] = {"name": "get_weather", "arguments": '{"city": "北京"}'}
+    save("talk", "assistant", None, tool_calls=[call])
+    save("talk", "tool", "r" * 3_000, tool_call_id="c1", name="get_weather")
+    save("talk", "assistant", "20 °C ☀️\r\n\t- no umbrella　needed 👨‍👩‍👧")
+    picture = {"type": "image_url", "image_url": {"url": "data:" + "A" * 9_000}}
+    save("talk", "user", [{"type": "text", "text": "And this? \x1b[2J \u202e"}, picture])
+    return "talk"
+
+
+def test_a_conversation_is_shown_by_turns_with_its_tools_and_marks(run, talk):
+    printed = run("show", talk)
+    assert fits(printed)
+    assert not [line for line in printed.splitlines() if line != line.rstrip()]
+    assert printed.count("北") == 21
+    for expected in (
+        "天气 🌦",
+        "before the first turn",
+        "turn 1",
+        "turn 2",
+        "user  #2  [pinned]",
+        "→ get_weather  c1",
+        '    {"city": "北京"}',
+        "tool get_weather  #4  answers c1",
+        "… 2,000 more characters: --full shows them",
+        "20 °C ☀️\n",
+        "    - no umbrella　needed 👨‍👩‍👧",
+        r"And this? \x1b[2J \u202e",
+    ):
+        assert expected in printed
+    assert printed.count("A") < 400
+    assert "\x1b" not in printed
+    assert run("show", talk, "--full").count("A") > 9_000
+
+
+def test_the_last_messages_are_shown_and_how_many_came_before(run, store):
+    store.sessions.create(id="s")
+    store.messages.save_many("s", [{"role": "user", "content": f"n{n}."} for n in range(70)])
+    printed = run("show", "s")
+    assert "n19." not in printed
+    assert "n20." in printed
+    assert "20 earlier messages: --all" in printed
+    assert "n0." in run("show", "s", "--all")
+    assert "69 earlier" in run("show", "s", "-n", "1")
+    assert len(json.loads(run("show", "s", "--json"))["messages"]) == 70
+    assert len(json.loads(run("show", "s", "--json", "-n", "2"))["messages"]) == 2
+
+
+def test_a_branch_can_be_shown_that_is_not_the_active_one(run, store, talk):
+    store.branches.create(talk, after_turn=1, name="另一个")
+    store.messages.save(talk, "user", "on the branch")
+    assert "branch 另一个; others: main" in run("show", talk)
+    assert "on the branch" in run("show", talk)
+    assert "on the branch" not in run("show", talk, "--branch", "main")
+    assert json.loads(run("show", talk, "--branch", "main", "--json"))["branch"] == "main"
+    assert "no branch" in run("show", talk, "--branch", "nowhere", code=1)
+
+
+def test_a_summary_and_a_question_are_shown(run, store, talk):
+    store.summaries.put(talk, "They talk about the weather.", through_seq=2)
+    store.sessions.wait_for_user(talk, "Which\nday?")
+    printed = run("show", talk)
+    assert "  They talk about the weather." in printed
+    assert "waiting for an answer: Which day?" in printed
+    assert "waiting_user" in printed
+    document = json.loads(run("show", talk, "--json"))
+    assert document["summary"]["content"] == "They talk about the weather."
+    assert document["question"] == "Which\nday?"
+
+
+def test_json_of_a_conversation_has_all_that_is_known_of_its_messages(run, store, talk):
+    found = json.loads(run("show", talk, "--json"))
+    message = store.messages.history(talk, None)[1]
+    shown = found["messages"][1]
+    assert shown["id"] == message.id
+    assert shown["content"] == message.content
+    assert shown["marks"] == ["pinned"]
+    assert shown["turn"] == 1
+    assert [branch["name"] for branch in found["branches"]] == ["main"]
+
+
+# --- search ---------------------------------------------------------------------------------------
+
+
+def test_hits_are_shown_with_what_was_found_in_them(run, store, talk):
+    printed = run("search", "天气")
+    assert fits(printed)
+    assert "#2 user" in printed
+    assert "**" not in printed
+    hit = json.loads(run("search", "umbrella", "--json"))["items"][0]
+    assert "**umbrella**" in hit["snippet"]
+    assert hit["message"]["seq"] == 5
+    assert run("search", "nothing like it") == "Nothing was found.\n"
+
+
+def test_a_search_can_be_narrowed_and_paged(run, store, talk):
+    def found(*options):
+        page = json.loads(run("search", "天气", "--json", *options))
+        return [hit["message"]["seq"] for hit in page["items"]], page["next_cursor"]
+
+    store.sessions.create(id="other")
+    store.messages.save("other", "assistant", "天气")
+    assert found("--session", talk)[0] == [2]
+    assert found("--role", "assistant")[0] == [1]
+    assert found("--user", "nobody")[0] == []
+    assert found("--since", "2200-01-01")[0] == []
+    assert len(found("--until", "2200-01-01T00:00+01:00")[0]) == 2
+    first, cursor = found("--order", "recent", "-n", "1")
+    second, end = found("--order", "recent", "-n", "1", "--cursor", cursor)
+    assert (first, second, end) == ([1], [2], None)
+    assert "2026-03-01" in run("search", "x", "--since", "yesterday", code=2)
+    assert "use 'relevance' or 'recent'" in run("search", "x", "--order", "best", code=1)
+
+
+def test_a_search_reads_what_is_not_indexed_and_writes_nothing(run, store, talk):
+    before = store.search.status().pending
+    assert before
+    assert "#5" in run("search", "umbrella")
+    assert store.search.status().pending == before
+
+
+# --- usage ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spent(store):
+    store.users.create("Alice", id="alice")
+    today = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
+    for ago in range(40):
+        with Store(store._engine.url, clock=lambda n=ago: today - timedelta(days=n)) as then:
+            session = then.sessions.create("alice" if ago % 2 else None, id=f"s{ago}")
+            read = 100 * (ago + 1)
+            for model, cost in (("m1", "0.5"), ("模型", None)):
+                then.usage.record(
+                    session.id,
+                    input_tokens=read,
+                    output_tokens=10,
+                    model=model,
+                    cost=cost,
+                )
+    return today
+
+
+def test_usage_is_drawn_as_bars_day_by_day(run, spent):
+    printed = run("usage")
+    assert fits(printed)
+    days = [line for line in printed.splitlines() if line.startswith("20")]
+    assert len(days) == 30
+    assert days == sorted(days)
+    assert days[-1].startswith(f"{spent:%Y-%m-%d}")
+    lengths = [line.count("█") for line in days]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] > 10
+    assert "10 more: pass --limit" in printed
+    assert "0.50+" in printed
+    assert "80 requests, cost 20.00" in printed
+    assert "leaves out 40 requests" in printed
+
+
+def test_usage_is_added_up_by_whatever_is_asked_for(run, spent):
+    def sums(*options):
+        found = json.loads(run("usage", "--json", *options))
+        return {one["key"]: one["total_tokens"] for one in found["sums"]}, found["total"]
+
+    by_model, total = sums("--by", "model")
+    assert by_model == {"m1": 82_400, "模型": 82_400}
+    assert (total["total_tokens"], total["cost"], total["requests"]) == (
+        164_800,
+        "20.000000000",
+        80,
+    )
+    assert set(sums("--by", "user")[0]) == {None, "alice"}
+    assert len(sums("--by", "session", "--model", "m1")[0]) == 40
+    assert sums("--session", "s0")[1]["total_tokens"] == 220
+    assert sums("--days", "1")[1]["total_tokens"] == 220
+    assert list(sums("--since", f"{spent:%Y-%m-%d}")[0]) == [f"{spent:%Y-%m-%d}"]
+    assert sums("--until", f"{spent:%Y-%m-%d}", "--by", "total")[1]["requests"] == 78
+    assert sums("--user", "nobody")[0] == {}
+    for by in ("model", "user", "session", "total"):
+        assert fits(run("usage", "--by", by))
+        assert fits(run("usage", "--by", by, "--cost"))
+    assert run("usage", "--user", "nobody") == "No usage was recorded.\n"
+    assert "use one of turn" in run("usage", "--by", "hour", code=1)
+    assert "need a session" in run("usage", "--by", "turn", code=1)
+    assert "Pass one of them" in run("usage", "--days", "1", "--since", "2026-01-01", code=1)
+
+
+# --- tasks ----------------------------------------------------------------------------------------
+
+
+def test_tasks_are_counted_and_listed_and_dead_letters_found(run, store):
+    for n in range(30):
+        store.tasks.create(None, "mail", queue="邮件" if n % 2 else "default")
+    (task,) = store.tasks.claim("worker-1", queues="邮件")
+    store.tasks.fail(task.id, "SMTP said no 连接被拒绝" * 9, fence=task.fence)
+    printed = run("tasks", "-n", "3")
+    assert fits(printed)
+    lines = [line.split() for line in printed.splitlines()]
+    assert lines[0] == ["QUEUE", "PENDING", "DEAD"]
+    assert lines[1:3] == [["default", "15"], ["邮件", "14", "1"]]
+    assert "There are more" in printed
+    assert "SMTP said no" in run("tasks", "--dead")
+    found = json.loads(run("tasks", "--dead", "--json"))
+    assert [each["id"] for each in found["tasks"]] == [task.id]
+    assert found["counts"] == {"default": {"pending": 15}, "邮件": {"pending": 14, "dead": 1}}
+    page = json.loads(run("tasks", "--json", "--queue", "default", "-n", "10"))
+    rest = json.loads(run("tasks", "--json", "--queue", "default", "--cursor", page["next_cursor"]))
+    assert len(page["tasks"]) + len(rest["tasks"]) == 15
+    assert run("tasks", "--session", "nobody") == "No tasks.\n"
+    assert "None of them" in run("tasks", "--status", "running")
+    assert "Pass one of them" in run("tasks", "--dead", "--status", "failed", code=1)
+
+
+# --- What all have in common ----------------------------------------------------------------------
+
+READING = {
+    "ls": ("ls",),
+    "show": ("show", "talk"),
+    "tail": ("tail",),
+    "search": ("search", "weather"),
+    "usage": ("usage",),
+    "tasks": ("tasks",),
+    "export": ("export",),
+    "current": ("current",),
+}
+
+
+@pytest.mark.parametrize("command", READING.values(), ids=READING.keys())
+def test_reading_commands_write_nothing(run, store, talk, tmp_path, command):
+    store.usage.record(talk, input_tokens=1)
+    store.tasks.create(None, "mail")
+    store.search.refresh()
+    store.close()
+    path = tmp_path / "agents.db"
+    before = path.read_bytes()
+    run(*command)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("command", READING.values(), ids=READING.keys())
+def test_reading_commands_neither_make_nor_upgrade_a_database(run, tmp_path, command):
+    missing = f"sqlite:///{tmp_path / 'missing.db'}"
+    assert "no file" in run(*command, "--url", missing, code=1)
+    assert not (tmp_path / "missing.db").exists()
+    if command == ("current",):
+        return
+    old = f"sqlite:///{tmp_path / 'old.db'}"
+    migrations.upgrade(old, migrations.REVISIONS[-2])
+    said = run(*command, "--url", old, code=1)
+    assert "agentstore upgrade --url" in said
+    assert said.count("\n") == 1
+    assert migrations.revision_of(old) == migrations.REVISIONS[-2]
+
+
+def test_upgrade_and_export_say_what_they_did_as_json(run, url, talk, tmp_path):
+    assert json.loads(run("upgrade", "--json"))["current"] == migrations.HEAD
+    target = tmp_path / "out.jsonl"
+    said = json.loads(run("export", str(target), "--json"))
+    assert said == {"conversations": 1, "file": str(target)}
+    assert len(target.read_text().splitlines()) == 1
+    assert json.loads(run("export", "--json"))["id"] == talk
+    assert json.loads(run("reindex", "--json")) == {"messages": 6}
+
+
+@pytest.mark.parametrize(
+    ("number", "written"),
+    [(0, "0"), (999, "999"), (1_000, "1.0k"), (9_949, "9.9k"), (9_950, "10k"), (999_499, "999k"),
+     (999_500, "1.0M"), (12_345_678, "12M"), (10**15, "1.0P"), (10**18, "1000P")],
+)  # fmt: skip
+def test_large_numbers_are_written_briefly(number, written):
+    assert output.brief(number) == written
+
+
+def test_ages_money_and_bars_are_written_for_people():
+    now = datetime.now(UTC)
+    for seconds, written in (
+        (-5, "now"),
+        (30.5, "30 s"),
+        (90, "1 min"),
+        (7_300, "2 h"),
+        (86_400 * 3 + 9, "3 d"),
+        (86_400 * 90 + 9, "3 mo"),
+        (86_400 * 800, "2 y"),
+    ):
+        assert output.age(now - timedelta(seconds=seconds)) == written
+    for amount, written in (("0", "0.00"), ("1234.5", "1,234.50"), ("0.00123", "0.00123")):
+        assert output.money(Decimal(amount)) == written
+    assert [output.bar(share, 2) for share in (0, 0.001, 0.5, 0.75, 1)] == [
+        "", "▏", "█", "█▌", "██",
+    ]  # fmt: skip
