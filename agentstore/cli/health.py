@@ -1,11 +1,12 @@
-"""``stats``: how much there is, and how fast it grows.
+"""``stats`` and ``doctor``: how much there is, and what is wrong with it.
 
-Exits with 0; with 3 where a size is over a limit that warns; with 4 where it is over one that
-fails. 1 means that the command itself failed.
+Both exit with 0 where there is nothing to do; with 3 for warnings, such as a size over a limit that
+warns; with 4 for errors. 1 means that the command itself failed, 2 that it was called wrongly.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from datetime import date, datetime
 from decimal import Decimal
@@ -21,7 +22,9 @@ from rich.text import Text
 
 from agentstore.alerts import Thresholds, check_sizes, parse_bytes, read_thresholds
 from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app
-from agentstore.cli.output import out, print_json, printable, say
+from agentstore.cli.output import err, out, print_json, printable, say
+from agentstore.doctor import examine, mend
+from agentstore.errors import DatabaseError, SchemaError
 from agentstore.findings import Finding, Severity, exit_code
 from agentstore.health_records import Statistics
 
@@ -86,6 +89,70 @@ def stats(
         for alert in alerts:
             print_finding(alert)
     raise typer.Exit(exit_code(alerts))
+
+
+@app.command()
+def doctor(
+    deep: Annotated[bool, typer.Option("--deep", help="Read every page and whole tables.")] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Mend counters, missing indexes and the search index.")
+    ] = False,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="A check whose findings are known; repeatable.")
+    ] = None,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    as_json: AsJson = False,
+) -> None:
+    """Look for what is wrong with the database, and name the command that mends it.
+
+    Nothing is written unless --fix says so. Exits with 3 for warnings, and with 4 for errors.
+
+    Example: [bold]agentstore doctor --deep --ignore engine[/bold]
+    """
+    database = Database(url, schema, table_prefix)
+    mended: list[str] = []
+
+    def look() -> list[Finding]:
+        with err.status("examining") if err.is_terminal else nullcontext() as status:
+
+            def tell(what: str) -> None:
+                if status is not None:
+                    status.update(f"examining: {what}")
+
+            failed: list[Finding] = []
+            try:
+                if fix:
+                    mended.extend(mend(url, names=database.names, deep=deep, progress=tell))
+            except (DatabaseError, SchemaError) as error:
+                what = f"Mending failed: {error}"
+                failed.append(Finding(Severity.ERROR, "fix", what, str(database)))
+            return failed + examine(url, names=database.names, deep=deep, progress=tell)
+
+    known = set(ignore or ())
+    findings = [finding for finding in look() if finding.check not in known]
+    code = exit_code(findings)
+    if as_json:
+        print_json(
+            {
+                "database": str(database),
+                "deep": deep,
+                "findings": [plain_finding(finding) for finding in findings],
+                "mended": mended,
+                "exit_code": code,
+            }
+        )
+    else:
+        for line in mended:
+            say(f"mended: {line}")
+        for finding in findings:
+            print_finding(finding)
+        counts = dict.fromkeys(Severity, 0)
+        for finding in findings:
+            counts[finding.severity] += 1
+        say(f"{counts[Severity.ERROR]} errors, {counts[Severity.WARNING]} warnings.")
+    raise typer.Exit(code)
 
 
 def _limits(

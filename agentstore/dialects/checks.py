@@ -6,13 +6,15 @@ for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from sqlalchemy import URL, Connection
 
+    from agentstore.findings import Finding
     from agentstore.schema import Tables
 
 
@@ -61,6 +63,47 @@ class TableSize:
     measured: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """What is examined.
+
+    Attributes:
+        url: The database.
+        tables: Its tables.
+        deep: Whether whole tables, and every page, may be read.
+        shown: The URL without its password, as a command takes it.
+        day: Today, in UTC.
+    """
+
+    url: URL
+    tables: Tables
+    deep: bool
+    shown: str
+    day: date
+    _connection: Connection | None
+
+    @property
+    def connection(self) -> Connection:
+        """A connection that only reads. Only examinations that need one may ask."""
+        assert self._connection is not None, "this examination said that it needs no connection"
+        return self._connection
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """One thing to look at.
+
+    Attributes:
+        name: What findings name as their check.
+        look: Looks, and gives what it finds. It may raise what the database does.
+        unconnected: Whether it needs no connection, and so is done where there is none.
+    """
+
+    name: str
+    look: Callable[[Patient], Iterable[Finding]]
+    unconnected: bool = False
+
+
 class Checks(Protocol):
     """One engine's ways to say how it is."""
 
@@ -83,3 +126,7 @@ class Checks(Protocol):
             tables: The tables.
             exact: Measure, even where that reads every page of the database.
         """
+
+    @property
+    def examinations(self) -> Sequence[Examination]:
+        """What ``agentstore doctor`` looks at on this engine; loaded when it is asked for."""

@@ -142,12 +142,17 @@ def draft(message: Mapping[str, Any], prefix: str = "") -> Draft:
     if not isinstance(tool_calls, list) or not all(isinstance(c, dict) for c in tool_calls):
         raise InvalidInput(f"{prefix}tool_calls must be a list of dicts.")
     row["tool_calls"] = validation.document(f"{prefix}tool_calls", tool_calls)
+    calls = tool_call_rows(identity, tool_calls, f"{prefix}tool_calls")
+    return Draft(row, calls, None if get("marks") is None else marked)
+
+
+def tool_call_rows(message_id: str, tool_calls: list[Any], place: str) -> list[dict[str, Any]]:
+    """Give the rows of ``message_tool_calls`` for the calls of a message."""
     calls = [
-        _call(identity, position, call, f"{prefix}tool_calls[{position}]")
+        _call(message_id, position, call, f"{place}[{position}]")
         for position, call in enumerate(tool_calls)
     ]
-    calls = [call for call in calls if call["name"] or call["call_id"] is not None]
-    return Draft(row, calls, None if get("marks") is None else marked)
+    return [call for call in calls if call["name"] or call["call_id"] is not None]
 
 
 def _require_chat_keys(keys: Any, payload: Any, prefix: str) -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from agentstore import Store
 
@@ -89,3 +90,33 @@ def test_limits_in_the_file_count_and_an_option_comes_before_them(run, tmp_path)
     (tmp_path / "agentstore.toml").write_text("[alerts]\nwarn = 1\n")
     assert "warn_bytes" in run("stats", code=1).stderr
     assert "5GB" in run("stats", "--warn-bytes", "much", "--config", "other.toml", code=1).stderr
+
+
+def test_the_doctor_reports_mends_and_exits_by_the_worst_finding(run, engine_url):
+    fill(engine_url)
+    of_the_machine = ("engine", "permissions", "disk", "settings", "connections")
+    ignored = [word for check in of_the_machine for word in ("--ignore", check)]
+    ask = ("doctor", "--url", engine_url, *ignored)
+    run(*ask)
+    engine = create_engine(engine_url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        connection.execute(text("DROP INDEX ix_tasks_claim"))
+    assert "ix_tasks_claim" in run(*ask, code=3).stdout
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE sessions SET message_count = 7"))
+    engine.dispose()
+    found = json.loads(run(*ask, "--json", code=4).stdout)
+    assert found["exit_code"] == 4
+    assert {finding["check"] for finding in found["findings"]} >= {"counters", "indexes"}
+    done = run(*ask, "--fix")
+    assert "mended: made the index ix_tasks_claim" in done.stdout
+    assert "mended: counted 1 sessions again" in done.stdout
+    assert "0 errors, 0 warnings." in run(*ask, "--deep").stdout
+
+
+def test_the_doctor_says_what_it_cannot_mend(run, tmp_path):
+    (tmp_path / "agentstore.db").write_bytes(b"no database at all" * 500)
+    done = run("doctor", "--fix", code=4)
+    assert "Mending failed" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "no file" in run("doctor", "--url", "sqlite:///none.db", code=1).stderr

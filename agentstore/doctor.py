@@ -1,0 +1,316 @@
+"""What is wrong with a database, and what mends it.
+
+Each examination looks at one thing and gives findings; what the database does to it meanwhile is a
+finding too, so that a damaged file or a missing table gives a report and no traceback. They read
+only, each on a connection of its own. A quick look costs little whatever the size; a deep one reads
+every page and whole tables. Engines bring their own (``dialects.checks``), the others are here.
+
+``mend`` does what is safe: counts again, makes missing indexes, makes the search index anew.
+Everything else is for people, and each finding names the command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+
+from sqlalchemy import URL, Connection, Engine, Index, inspect
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from agentstore.dialects import checks_for, dialect_for
+from agentstore.dialects.base import EngineDialect, Mode
+from agentstore.dialects.checks import Examination, Patient
+from agentstore.engine import open_engine, parse_url, show_url
+from agentstore.errors import AgentStoreError
+from agentstore.findings import Finding, Severity, exit_code, listed
+from agentstore.migrations import HEAD, REVISIONS, current
+from agentstore.repositories import consistency
+from agentstore.repositories.search import trouble_with
+from agentstore.runners import UnitRunner, names_on
+from agentstore.schema import PLAIN, Names, tables
+from agentstore.settings import Settings
+from agentstore.store import Store
+from agentstore.unit import Unit
+
+Progress = Callable[[str], object]
+"""Told which examination begins."""
+
+_MANY_PENDING = 10_000
+_COUNT_TO = 100_000
+
+
+def examine(
+    url: str | URL | None = None,
+    *,
+    names: Names = PLAIN,
+    deep: bool = False,
+    progress: Progress | None = None,
+) -> list[Finding]:
+    """Look at a database, without changing it.
+
+    Args:
+        url: The database; None means ``AGENTSTORE_URL``, else ``sqlite:///agentstore.db``.
+        names: Schema and table prefix, where they are not the plain ones.
+        deep: Whether to read every page and whole tables; else only what costs little.
+        progress: Told the name of each examination when it begins.
+
+    Returns:
+        The findings, the worst first; at least one, as the engine's version is always told.
+
+    Raises:
+        UnsupportedUrl: The URL is not one of those that ``Store`` takes.
+        DatabaseUnreachable: There is no such file.
+    """
+    parsed = parse_url(url)
+    dialect = dialect_for(parsed)
+    dialect.require_existing(parsed)
+    settings = _settings(names, read_only=True)
+    engine = open_engine(parsed, settings)
+    try:
+        found = [*_examined(engine, dialect, settings, parsed, deep, progress or _silent)]
+    finally:
+        engine.dispose()
+    order = list(Severity)
+    return sorted(found, key=lambda finding: -order.index(finding.severity))
+
+
+def mend(
+    url: str | URL | None = None,
+    *,
+    names: Names = PLAIN,
+    deep: bool = False,
+    progress: Progress | None = None,
+) -> list[str]:
+    """Mend what can be mended safely while others work, and say what was done.
+
+    Counters and reservations are added up again with their rows locked; indexes that are missing
+    are made, for which writers of the table wait; the search index is made anew if it is damaged
+    or of another version. Calling it twice does nothing the second time.
+
+    Args:
+        url: As for ``examine``.
+        names: As for ``examine``.
+        deep: Whether to look at the counters of all sessions, or of the latest.
+        progress: Told what begins.
+
+    Raises:
+        SchemaError: The database is not at the revision that this version needs.
+        DatabaseError: The database failed; what was mended before stays so.
+    """
+    parsed = parse_url(url)
+    say = progress or _silent
+    settings = _settings(names, read_only=False)
+    done: list[str] = []
+    with Store(parsed, create=False, schema=names.schema, table_prefix=names.prefix) as store:
+        engine = open_engine(parsed, settings)
+        runner = UnitRunner(engine, dialect_for(parsed), settings, owns_engine=True)
+        try:
+            say("counters")
+            done += runner.run(Mode.WRITE, lambda unit: _mend_counters(unit, deep), repeatable=True)
+            for index in runner.run(Mode.READ, _missing_indexes, repeatable=True):
+                say(f"index {index.name}")
+                make = partial(consistency.make_index, index=index)
+                runner.run(Mode.WRITE, make, repeatable=True)
+                done.append(f"made the index {index.name}")
+        finally:
+            runner.close(wait=True)
+            engine.dispose()
+        if store.search.status().trouble is not None:
+            say("search index")
+            done.append(f"indexed {store.search.reindex():,} messages anew")
+    return done
+
+
+def _examined(
+    engine: Engine,
+    dialect: EngineDialect,
+    settings: Settings,
+    url: URL,
+    deep: bool,
+    progress: Progress,
+) -> Iterator[Finding]:
+    reading = dialect.modes(engine)[Mode.READ]
+    described = tables(names_on(dialect, settings))
+
+    def patient(connection: Connection | None) -> Patient:
+        day = datetime.now(UTC).date()
+        return Patient(url, described, deep, show_url(url), day, connection)
+
+    def looked(examination: Examination) -> Iterator[Finding]:
+        progress(examination.name)
+        try:
+            if examination.unconnected:
+                yield from examination.look(patient(None))
+            else:
+                with reading.connect() as connection:
+                    yield from examination.look(patient(connection))
+        except Exception as error:  # noqa: BLE001 - a doctor is told of every ailment
+            yield _ailment(dialect, examination.name, error, show_url(url))
+
+    for examination in checks_for(url).examinations:
+        if examination.unconnected:
+            yield from looked(examination)
+    opened = [*looked(Examination("open", _open))]
+    yield from opened
+    if opened:
+        return  # every other examination would say the same
+    for examination in checks_for(url).examinations:
+        if not examination.unconnected:
+            yield from looked(examination)
+    revision = [*looked(Examination("revision", _revision))]
+    yield from revision
+    if exit_code(revision) == 0:
+        for examination in _EXAMINATIONS:
+            if deep or examination.name not in _DEEP:
+                yield from looked(examination)
+
+
+def _open(patient: Patient) -> Iterable[Finding]:
+    inspect(patient.connection).get_table_names(schema=patient.tables.names.schema)
+    return ()
+
+
+def _revision(patient: Patient) -> Iterator[Finding]:
+    names = patient.tables.names
+    found = current(patient.connection, names)
+    if found == HEAD:
+        return
+    where = f"{names.prefix}alembic_version"
+    if found is None:
+        what = "There is no agentstore schema in this database."
+    elif found in REVISIONS:
+        what = f"The schema is at revision {found}, this version of agentstore needs {HEAD}."
+    else:
+        what = (
+            f"The schema is at revision {found}, which this version of agentstore is too old for."
+        )
+    mend = "agentstore upgrade --url " + patient.shown
+    if found is not None and found not in REVISIONS:
+        mend = "pip install --upgrade agentstore"
+    yield Finding(Severity.ERROR, "revision", what, where, mend)
+
+
+def _schema(patient: Patient) -> Iterator[Finding]:
+    """Compare names of tables, columns, constraints and indexes with the models."""
+    names = patient.tables.names
+    look = inspect(patient.connection)
+    there = set(look.get_table_names(schema=names.schema))
+    for table in patient.tables.metadata.sorted_tables:
+        if table.name not in there:
+            what = f"The table {table.name} is missing."
+            yield Finding(Severity.ERROR, "schema", what, table.name, _RESTORE)
+            continue
+        columns = {column["name"] for column in look.get_columns(table.name, schema=names.schema)}
+        if missing := [column.name for column in table.columns if column.name not in columns]:
+            what = f"Columns are missing: {listed(missing)}."
+            yield Finding(Severity.ERROR, "schema", what, table.name, _RESTORE)
+        known: set[object] = {
+            constraint["name"]
+            for constraints in (
+                look.get_unique_constraints(table.name, schema=names.schema),
+                look.get_foreign_keys(table.name, schema=names.schema),
+                look.get_check_constraints(table.name, schema=names.schema),
+            )
+            for constraint in constraints
+        }
+        key = look.get_pk_constraint(table.name, schema=names.schema)["constrained_columns"]
+        if key == [column.name for column in table.primary_key]:
+            known.add(table.primary_key.name)  # which is not always kept
+        wanted = sorted(str(c.name) for c in table.constraints if c.name is not None)
+        if lost := [name for name in wanted if name not in known]:
+            what = f"Constraints are missing: {listed(lost)}."
+            yield Finding(Severity.ERROR, "constraints", what, table.name, _RESTORE)
+    for index in _without(patient.connection, names):
+        assert index.table is not None, "an index of the models has a table"
+        severity = Severity.ERROR if index.unique else Severity.WARNING
+        what = f"The index {index.name} is missing."
+        if index.unique:
+            what += " Nothing keeps double rows out."
+        yield Finding(severity, "indexes", what, index.table.name, "agentstore doctor --fix")
+
+
+def _search(patient: Patient) -> Iterator[Finding]:
+    index = dialect_for(patient.url).search
+    state = index.state(patient.connection, patient.tables, _COUNT_TO, thorough=True)
+    problem = trouble_with(state)
+    if problem is not None:
+        what = f"The search index {problem}; searching fails."
+        mend = f"agentstore reindex --url {patient.shown}"
+        yield Finding(Severity.ERROR, "search", what, "search_index", mend)
+    elif state.pending > _MANY_PENDING:
+        more = " or more" if state.pending >= _COUNT_TO else ""
+        what = f"{state.pending:,}{more} changes wait; the next search brings them all in first."
+        mend = "store.search.refresh(), now and then"
+        yield Finding(Severity.WARNING, "search", what, "search_queue", mend)
+
+
+_EXAMINATIONS = (
+    Examination("schema", _schema),
+    Examination("search", _search),
+    Examination("counters", lambda p: consistency.counters(p.connection, p.tables, p.deep)),
+    Examination("orphans", lambda p: consistency.copies(p.connection, p.tables)),
+    Examination("tool_calls", lambda p: consistency.tool_calls(p.connection, p.tables)),
+)
+_DEEP = ("orphans", "tool_calls")
+"""Those that read whole tables."""
+
+_RESTORE = "Restore a backup: rows, or what guards them, may be lost"
+
+
+def _ailment(dialect: EngineDialect, check: str, error: Exception, shown: str) -> Finding:
+    """Say what happened to an examination."""
+    cause: BaseException | None = error
+    if isinstance(error, DBAPIError):
+        cause = dialect.diagnose(error).error
+    elif isinstance(error, SQLAlchemyError):
+        cause = None
+    ours = isinstance(cause, AgentStoreError)
+    # Only our own words are known to show no value.
+    said = " ".join(str(cause).split()) if ours else f"{type(error).__name__} in the database."
+    advice = "See what it says, mend that, and run agentstore doctor again"
+    return Finding(Severity.ERROR, check, f"This could not be looked at: {said}", shown, advice)
+
+
+def _without(connection: Connection, names: Names) -> Iterator[Index]:
+    look = inspect(connection)
+    there = set(look.get_table_names(schema=names.schema))
+    for table in tables(names).metadata.sorted_tables:
+        if table.name not in there:
+            continue
+        found = {index["name"] for index in look.get_indexes(table.name, schema=names.schema)}
+        for index in sorted(table.indexes, key=lambda each: str(each.name)):
+            if index.name not in found:
+                yield index
+
+
+def _missing_indexes(unit: Unit) -> list[Index]:
+    return [*_without(unit.connection, unit.tables.names)]
+
+
+def _mend_counters(unit: Unit, deep: bool) -> list[str]:
+    done: list[str] = []
+    sessions = consistency.wrong_sessions(unit.connection, unit.tables, deep=deep)
+    if sessions:
+        consistency.mend_sessions(unit, sessions)
+        done.append(f"counted {len(sessions):,} sessions again")
+    users = consistency.wrong_users(unit.connection, unit.tables)
+    if users:
+        consistency.mend_users(unit, users)
+        done.append(f"added up the reservations of {len(users):,} users again")
+    return done
+
+
+def _settings(names: Names, *, read_only: bool) -> Settings:
+    return Settings(
+        read_only=read_only,
+        create=False,
+        schema=names.schema,
+        table_prefix=names.prefix,
+        pool_size=1,
+        max_overflow=0,
+    )
+
+
+def _silent(_: str) -> None:
+    pass

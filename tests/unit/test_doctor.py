@@ -1,0 +1,391 @@
+"""What the doctor finds, what it leaves alone, and what it mends."""
+
+import os
+import sqlite3
+import stat
+from datetime import date
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from agentstore import Store, migrations
+from agentstore.dialects.postgresql_server_checks import findings_about
+from agentstore.dialects.sqlite_file_checks import has_wal_reset_bug
+from agentstore.doctor import examine, mend
+from agentstore.errors import DatabaseUnreachable, SchemaError
+from agentstore.findings import Severity, exit_code
+
+OF_THE_MACHINE = {"engine", "permissions", "disk", "settings", "connections"}
+"""Checks whose findings depend on where the tests run."""
+
+
+def run_sql(url, *statements):
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+    engine.dispose()
+
+
+def found_in(url, **options):
+    """Give what is wrong, without what belongs to the machine and not to the database."""
+    return [
+        finding
+        for finding in examine(url, **options)
+        if finding.check not in OF_THE_MACHINE and finding.severity is not Severity.INFO
+    ]
+
+
+def checks(findings):
+    return {(finding.severity, finding.check) for finding in findings}
+
+
+@pytest.fixture
+def lived_in(engine_url):
+    """A database in which nearly everything was done that agentstore can do."""
+    with Store(engine_url) as store:
+        user = store.users.create("Alice", quota_total=1000)
+        session = store.sessions.create(user.id)
+        for turn in range(4):
+            store.messages.save(session.id, "user", f"question {turn}", token_count=3, cost="0.1")
+            store.messages.save(
+                session.id,
+                "assistant",
+                "answer",
+                token_count=5,
+                marks=["m"],
+                tool_calls=[{"id": "c", "function": {"name": "t", "arguments": "{}"}}, {"x": 1}],
+            )
+        store.branches.create(session.id, from_turn=3, name="other")
+        store.messages.save(session.id, "user", "elsewhere", token_count=7)
+        store.messages.pop(session.id)
+        store.branches.switch(session.id, "main")
+        store.messages.pop(session.id)
+        draft = store.messages.begin(session.id, "assistant")
+        store.messages.append(draft.id, "half")
+        message = store.messages.save(session.id, "user", "with a file")
+        store.attachments.add(message.id, b"bytes", "text/plain")
+        store.users.reserve_quota(user.id, 50)
+        store.checkpoints.put("thread", {"a": [1, 2]}, "one")
+        store.checkpoints.put("thread", {"a": [1, 2, 3]}, "two", "one")
+        cleared = store.sessions.create(user.id)
+        store.messages.save(cleared.id, "user", "x", token_count=1)
+        store.messages.clear(cleared.id)
+        store.search.refresh()
+    return engine_url
+
+
+def test_nothing_is_wrong_with_a_database_that_was_only_used(lived_in):
+    assert found_in(lived_in) == []
+    assert found_in(lived_in, deep=True) == []
+
+
+def test_every_report_tells_the_engine_s_version(lived_in):
+    assert any(finding.check == "engine" for finding in examine(lived_in))
+
+
+WRONGS = {
+    "a counter of messages": (
+        "UPDATE sessions SET message_count = message_count + 1",
+        "counters",
+    ),
+    "tokens": ("UPDATE sessions SET total_tokens = total_tokens + 1", "counters"),
+    "cost": ("UPDATE sessions SET total_cost = total_cost + 1", "counters"),
+    "the last number": ("UPDATE sessions SET last_seq = 0", "counters"),
+    "a user's reservations": ("UPDATE users SET quota_reserved = 7", "counters"),
+    "an index": ("DROP INDEX ix_messages_session_id_created_at", "indexes"),
+    "a unique index": ("DROP INDEX uq_checkpoints_id", "indexes"),
+    "the state of the search index": ("DELETE FROM search_state", "search"),
+    "a version of the segmentation": ("UPDATE search_state SET segmentation = 'x'", "search"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "check"), WRONGS.values(), ids=WRONGS.keys())
+def test_what_is_safe_to_mend_is_found_and_mended(lived_in, wrong, check):
+    run_sql(lived_in, wrong)
+    found = found_in(lived_in)
+    assert {finding.check for finding in found} == {check}
+    assert all(finding.mend for finding in found)
+    assert mend(lived_in)
+    assert found_in(lived_in, deep=True) == []
+    assert mend(lived_in) == []
+
+
+def test_a_missing_trigger_of_the_search_index_is_found_and_mended(lived_in):
+    on = " ON messages" if lived_in.startswith("postgresql") else ""
+    run_sql(lived_in, f"DROP TRIGGER search_updated{on}")
+    (finding,) = found_in(lived_in)
+    assert (finding.check, finding.severity) == ("search", Severity.ERROR)
+    assert "search_updated" in finding.what
+    assert "agentstore reindex" in finding.mend
+    mend(lived_in)
+    assert found_in(lived_in) == []
+
+
+def test_a_missing_unique_index_is_worse_than_a_missing_one(lived_in):
+    run_sql(lived_in, "DROP INDEX uq_checkpoints_id", "DROP INDEX ix_tasks_claim")
+    found = found_in(lived_in)
+    assert [finding.severity for finding in found] == [Severity.ERROR, Severity.WARNING]
+    assert exit_code(found) == 4
+    assert exit_code(found[1:]) == 3
+
+
+DEEP = {
+    "a copy that says another session": (
+        "UPDATE message_marks SET session_id = 'other'",
+        "orphans",
+    ),
+    "a blob of nobody": (
+        "INSERT INTO blobs (digest, size, data, created_at) "
+        "VALUES ('ff', 1, 'x', '2026-01-01T00:00:00.000000+00:00')",
+        "orphans",
+    ),
+    "an index of tool calls": ("UPDATE message_tool_calls SET name = 'other'", "tool_calls"),
+    "a tool call that is not indexed": ("DELETE FROM message_tool_calls", "tool_calls"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "check"), DEEP.values(), ids=DEEP.keys())
+def test_what_takes_whole_tables_is_found_when_asked_for(lived_in, wrong, check):
+    run_sql(lived_in, wrong)
+    assert found_in(lived_in) == []
+    assert {finding.check for finding in found_in(lived_in, deep=True)} == {check}
+
+
+def test_only_a_deep_look_reads_the_counters_of_all_sessions(engine_url, monkeypatch):
+    monkeypatch.setattr("agentstore.repositories.consistency.RECENT", 2)
+    with Store(engine_url) as store:
+        old = store.sessions.create(id="old")
+        for _ in range(2):
+            store.sessions.create()
+    run_sql(engine_url, "UPDATE sessions SET message_count = 9 WHERE id = 'old'")
+    assert found_in(engine_url) == []
+    (finding,) = found_in(engine_url, deep=True)
+    assert old.id in finding.where
+
+
+def test_a_schema_that_is_not_of_this_version_is_one_finding_with_the_command(empty_url):
+    def revision(url):
+        return [finding for finding in found_in(url) if finding.check != "pragmas"]
+
+    if empty_url.startswith("sqlite"):
+        run_sql(empty_url, "CREATE TABLE invoices (id integer)")
+    (finding,) = revision(empty_url)
+    assert (finding.check, finding.severity) == ("revision", Severity.ERROR)
+    assert "agentstore upgrade" in finding.mend
+    migrations.upgrade(empty_url, "0001")
+    (finding,) = revision(empty_url)
+    assert "0001" in finding.what
+    with pytest.raises(SchemaError):
+        mend(empty_url)
+    migrations.upgrade(empty_url)
+    assert revision(empty_url) == []
+    run_sql(empty_url, "UPDATE alembic_version SET version_num = '9999'")
+    (finding,) = revision(empty_url)
+    assert "9999" in finding.what
+    assert "pip install" in finding.mend
+
+
+def test_a_missing_table_and_a_missing_column_are_findings_and_no_traceback(lived_in):
+    run_sql(lived_in, "DROP TABLE tool_logs", "ALTER TABLE messages DROP COLUMN name")
+    found = found_in(lived_in, deep=True)
+    said = {(finding.check, finding.where) for finding in found}
+    assert {("schema", "tool_logs"), ("schema", "messages")} <= said
+    assert all(finding.severity is Severity.ERROR for finding in found)
+
+
+def test_looking_writes_nothing(lived_in):
+    if lived_in.startswith("postgresql"):
+        return  # the server itself refuses: the connection is read-only
+    path = Path(lived_in.removeprefix("sqlite:///"))
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA journal_mode=DELETE")
+    connection.close()
+    before = (path.read_bytes(), path.stat().st_mtime_ns)
+    (finding,) = found_in(lived_in, deep=True)
+    assert (finding.check, finding.where) == ("pragmas", "journal_mode")
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+
+
+# --- Files --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "test.db"
+    with Store(f"sqlite:///{path}") as store:
+        session = store.sessions.create()
+        store.messages.save_many(session.id, [{"role": "user", "content": "x" * 900}] * 200)
+        store.search.refresh()
+    return path
+
+
+def everything(path):
+    return examine(f"sqlite:///{path}", deep=True)
+
+
+def test_a_file_that_is_cut_off_gives_findings(file):
+    whole = file.read_bytes()
+    for size in (len(whole) // 2, len(whole) - 4096, 4096, 1000, 100):
+        file.write_bytes(whole[:size])
+        found = everything(file)
+        assert exit_code(found) == 4, size
+        assert all(finding.what and finding.check for finding in found)
+
+
+def test_garbage_in_any_page_gives_findings_or_is_in_none_that_is_used(file):
+    whole = file.read_bytes()
+    for page in range(0, len(whole) // 4096, 7):
+        damaged = bytearray(whole)
+        damaged[page * 4096 : (page + 1) * 4096] = os.urandom(4096)
+        file.write_bytes(damaged)
+        assert exit_code(everything(file)) == 4, page
+
+
+def test_a_file_that_is_no_database_gives_findings(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_bytes(b"This is not a database. " * 400)
+    found = everything(path)
+    assert (Severity.ERROR, "open") in checks(found)
+    path.write_bytes(b"")
+    assert (Severity.ERROR, "revision") in checks(everything(path))
+
+
+def test_a_file_that_is_not_there_is_an_error_of_the_command(tmp_path):
+    with pytest.raises(DatabaseUnreachable):
+        examine(f"sqlite:///{tmp_path / 'none.db'}")
+
+
+def test_rows_that_refer_to_nothing_are_found(file):
+    connection = sqlite3.connect(file)
+    connection.execute("DELETE FROM sessions")  # without foreign keys
+    connection.commit()
+    connection.close()
+    found = everything(file)
+    assert (Severity.ERROR, "orphans") in checks(found)
+    assert any(finding.where == "branches" for finding in found)
+
+
+def test_much_free_space_in_the_file_is_told(file, monkeypatch):
+    monkeypatch.setattr("agentstore.dialects.sqlite_file_checks._MUCH_FREE", 1000)
+    assert not any(finding.check == "bloat" for finding in everything(file))
+    with Store(f"sqlite:///{file}") as store:
+        store.sessions.delete(store.sessions.list().items[0].id)
+    (finding,) = [finding for finding in everything(file) if finding.check == "bloat"]
+    assert "VACUUM" in finding.mend
+
+
+def test_a_large_log_is_told(file, monkeypatch):
+    monkeypatch.setattr("agentstore.dialects.sqlite_file_checks._LARGE_LOG", 1000)
+    with Store(f"sqlite:///{file}") as store:
+        store.sessions.create()
+        assert any(finding.check == "log" for finding in everything(file))
+
+
+@pytest.mark.parametrize(
+    ("mode", "severity"),
+    [(0o600, None), (0o640, None), (0o644, Severity.WARNING), (0o666, Severity.ERROR)],
+)
+def test_files_that_everybody_may_read_or_write_are_told(file, monkeypatch, mode, severity):
+    file.chmod(mode)
+    real = os.stat
+
+    def open_folders(self, **options):
+        found = real(self, **options)
+        if stat.S_ISDIR(found.st_mode):
+            return os.stat_result((found.st_mode | stat.S_IXOTH, *found[1:]))
+        return found
+
+    monkeypatch.setattr("pathlib.Path.stat", open_folders)
+    found = [f.severity for f in everything(file) if f.check == "permissions"]
+    assert found == ([] if severity is None else [severity])
+
+
+def test_a_file_in_a_folder_that_nobody_else_may_enter_is_private(file):
+    file.chmod(0o644)
+    file.parent.chmod(0o700)
+    assert not any(finding.check == "permissions" for finding in everything(file))
+
+
+@pytest.mark.parametrize(
+    ("free", "severity"),
+    [(10**12, None), (10**9, Severity.WARNING), (10**7, Severity.ERROR)],
+)
+def test_a_disk_that_is_nearly_full_is_told(file, monkeypatch, free, severity):
+    import shutil
+
+    usage = type(shutil.disk_usage("/"))(2 * 10**12, 0, free)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    found = [f.severity for f in everything(file) if f.check == "disk"]
+    assert found == ([] if severity is None else [severity])
+
+
+# --- Versions -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "has_it"),
+    [
+        ((3, 6, 23), False),
+        ((3, 7, 0), True),
+        ((3, 40, 1), True),
+        ((3, 44, 5), True),
+        ((3, 44, 6), False),
+        ((3, 45, 0), True),
+        ((3, 50, 6), True),
+        ((3, 50, 7), False),
+        ((3, 51, 2), True),
+        ((3, 51, 3), False),
+        ((3, 53, 0), False),
+    ],
+)
+def test_versions_with_the_bug_of_the_wal_are_known(version, has_it):
+    assert has_wal_reset_bug(version) is has_it
+
+
+@pytest.mark.parametrize(
+    ("version", "day", "worst", "word"),
+    [
+        ((18, 4), date(2026, 11, 22), Severity.INFO, "18.4"),
+        ((18, 3), date(2026, 11, 22), Severity.WARNING, "CVE-2026-6473"),
+        ((15, 17), date(2026, 11, 22), Severity.WARNING, "CVE-2026-6473"),
+        ((14, 3), date(2022, 6, 1), Severity.ERROR, "CONCURRENTLY"),
+        ((14, 23), date(2026, 11, 12), Severity.INFO, "14.23"),
+        ((14, 23), date(2026, 11, 13), Severity.WARNING, "no more corrections"),
+        ((12, 22), date(2026, 1, 1), Severity.WARNING, "no more corrections"),
+        ((19, 0), date(2026, 11, 22), Severity.INFO, "19.0"),
+    ],
+)
+def test_versions_of_the_server_are_judged_by_minor_release_and_by_the_day(
+    version, day, worst, word
+):
+    found = findings_about(*version, day)
+    assert worst in {finding.severity for finding in found}
+    assert any(word in finding.what for finding in found)
+    if worst is Severity.INFO:
+        assert len(found) == 1
+
+
+def test_settings_that_risk_the_data_are_told_by_the_server(servers):
+    from tests.conftest import VERSIONS
+
+    url = servers.new_database(VERSIONS[0])
+    found = {finding.where: finding for finding in examine(url) if finding.check == "settings"}
+    assert found["fsync"].severity is Severity.ERROR  # the tests' servers are run without it
+    assert "ALTER SYSTEM" in found["fsync"].mend
+    servers.drop(VERSIONS[0], url)
+
+
+def test_an_index_that_is_invalid_is_told(servers):
+    from tests.conftest import VERSIONS
+
+    url = servers.new_database(VERSIONS[0])
+    run_sql(
+        url,
+        "UPDATE pg_index SET indisvalid = false "
+        "WHERE indexrelid = 'ix_messages_session_id_created_at'::regclass",
+    )
+    (finding,) = [f for f in found_in(url) if "invalid" in f.what]
+    assert "REINDEX INDEX CONCURRENTLY ix_messages_session_id_created_at" in finding.mend
+    servers.drop(VERSIONS[0], url)
