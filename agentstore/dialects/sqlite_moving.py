@@ -68,7 +68,7 @@ class SQLiteMoving:
             )
             own = _list(left_out.get(shape.name, ()))
             with _bytes_for_text(connection) as driver:
-                numbers = driver.execute(query, (own, _list(missing))).fetchall()
+                numbers = driver.execute(query, (own, _list(missing))).fetchmany(MOST_FLAWS + 1)
             for (number,) in numbers:
                 columns = ", ".join(element.parent.name for element in constraint.elements)
                 reason = f"{columns}: no such row of {plain}"
