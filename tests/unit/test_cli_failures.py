@@ -1,0 +1,301 @@
+"""What becomes of failures on the command line, and what every command has."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from agentstore import Store, cli
+from agentstore.cli import sessions as sessions_command
+from agentstore.cli.application import app
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = sorted(command.name or command.callback.__name__ for command in app.registered_commands)
+
+
+@pytest.fixture
+def run(tmp_path, sqlite_template, monkeypatch, capsys):
+    path = tmp_path / "agents.db"
+    path.write_bytes(sqlite_template.read_bytes())
+    monkeypatch.setenv("AGENTSTORE_URL", f"sqlite:///{path}")
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def run_here(*arguments, code=0):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(arguments)
+        printed = capsys.readouterr()
+        assert ended.value.code == code, printed
+        return printed.out if code == 0 else printed.err
+
+    return run_here
+
+
+def shell(*arguments, **environment):
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", **environment}
+    return [sys.executable, "-W", "error", "-m", "agentstore.cli", *arguments], env
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_json_a_database_and_an_example(run, command):
+    text = " ".join(run(command, "--help").split())
+    assert "--json" in text
+    assert "--url" in text or command == "copy"  # which names two databases
+    assert f"Example: agentstore {command}" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("lss",), "Did you mean 'ls'?"),
+        (("ls", "--colour"), "No such option"),
+        (("ls", "--limit", "many"), "--limit"),
+        (("show",), "Missing argument"),
+        (("show", "a", "b"), "unexpected extra argument"),
+        (("search", "x", "--since", "soon"), "2026-03-01"),
+    ],
+)
+def test_a_command_line_that_cannot_be_understood_is_one_line_and_exits_with_2(
+    run, arguments, word
+):
+    said = run(*arguments, code=2)
+    assert word in said
+    assert said.count("\n") == 1
+    assert "Try: agentstore" in said
+
+
+def test_a_bug_is_one_line_too_which_quotes_nothing_and_exits_with_70(run, monkeypatch):
+    def broken(*_):
+        raise KeyError("hunter2")
+
+    monkeypatch.setattr(sessions_command, "_pages", broken)
+    said = run("ls", code=70)
+    assert said.count("\n") == 1
+    assert "This is a bug in agentstore (KeyError)" in said
+    assert "--debug" in said
+    assert "hunter2" not in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--debug", "show", "nobody"), ("show", "--debug", "nobody"), ("show", "nobody", "--debug")],
+)
+def test_debug_shows_where_it_came_from_wherever_it_stands(run, arguments):
+    said = run(*arguments, code=1)
+    assert "Traceback" in said
+    assert "NotFound" in said
+    assert said.splitlines()[-1].startswith("error: There is no session")
+    assert "Traceback" not in run("show", "nobody", code=1)
+
+
+def test_what_stands_behind_two_hyphens_is_no_option(run):
+    said = run("show", "--", "--debug", code=1)
+    assert "'--debug'" in said
+    assert "Traceback" not in said
+
+
+def test_an_interrupt_exits_with_130(run, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sessions_command, "_pages", interrupted)
+    assert run("ls", code=130) == ""
+
+
+def test_a_file_that_cannot_be_written_is_one_line(run, tmp_path):
+    said = run("export", str(tmp_path / "nowhere" / "out.jsonl"), code=1)
+    assert "No such file or directory" in said
+    assert said.count("\n") == 1
+
+
+def test_without_arguments_the_help_is_shown():
+    command, env = shell()
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "search" in done.stdout + done.stderr
+
+
+def test_a_terminal_that_knows_no_chinese_is_no_failure(tmp_path, sqlite_template):
+    path = tmp_path / "agents.db"
+    path.write_bytes(sqlite_template.read_bytes())
+    with Store(f"sqlite:///{path}") as store:
+        store.sessions.create(id="s", title="天气 🌦")
+        store.messages.save("s", "user", "北京 \ud800")
+    plain = {"PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "PYTHONCOERCECLOCALE": "0"}
+    for arguments in (("ls",), ("show", "s"), ("show", "s", "--json"), ("ls", "--json")):
+        command, env = shell(*arguments, "--url", f"sqlite:///{path}", LC_ALL="C", **plain)
+        done = subprocess.run(command, env=env, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+        if "--json" in arguments:
+            assert json.loads(done.stdout)
+
+
+def test_whoever_reads_may_stop_reading(tmp_path, sqlite_template):
+    path = tmp_path / "agents.db"
+    path.write_bytes(sqlite_template.read_bytes())
+    with Store(f"sqlite:///{path}") as store:
+        store.run(lambda tx: [tx.sessions.create(title="x" * 99) for _ in range(900)])
+    for option in ("--all", "--json"):
+        command, env = shell("ls", "--all", option, "--url", f"sqlite:///{path}")
+        with subprocess.Popen(
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            assert process.stdout.readline()
+            process.stdout.close()
+            said = process.stderr.read()
+        assert process.returncode in (0, 1)
+        assert said == b""
+
+
+# --- Completion -----------------------------------------------------------------------------------
+
+
+def completed(line, tmp_path):
+    command, env = shell(
+        _AGENTSTORE_COMPLETE="complete_bash",
+        COMP_WORDS=line,
+        COMP_CWORD=str(len(line.split(" ")) - 1),
+    )
+    done = subprocess.run(
+        command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_the_shell_completes_commands_options_and_their_values(tmp_path):
+    assert {"search", "show", "stats"} <= set(completed("agentstore s", tmp_path))
+    assert "--status" in completed("agentstore ls --st", tmp_path)
+    assert completed("agentstore ls --status wa", tmp_path) == ["waiting_user"]
+    assert completed("agentstore search x --role as", tmp_path) == ["assistant"]
+    assert completed("agentstore usage --by mo", tmp_path) == ["model"]
+
+
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_the_shells_get_a_script_for_that(name, tmp_path):
+    command, env = shell(_AGENTSTORE_COMPLETE=f"source_{name}")
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"_AGENTSTORE_COMPLETE=complete_{name}" in done.stdout
+
+
+def test_help_says_how_to_install_completion(run):
+    text = run("--help")
+    assert "--install-completion" in text
+    assert "--show-completion" in text
+
+
+# --- tail -----------------------------------------------------------------------------------------
+
+
+def test_the_last_messages_come_and_then_the_end(run, tmp_path):
+    with Store(f"sqlite:///{tmp_path / 'agents.db'}") as store:
+        for id in "ab":
+            store.sessions.create(id=id, title=f"session {id}")
+        for n in range(20):
+            store.messages.save("ab"[n % 2], "user", f"message {n:02}")
+    printed = run("tail")
+    assert re.findall(r"message (\d+)", printed) == [f"{n}" for n in range(10, 20)]
+    assert printed.count("session a") == 5
+    assert re.findall(r"message (\d+)", run("tail", "a", "-n", "3")) == ["14", "16", "18"]
+    assert "session a" not in run("tail", "a")
+    found = [json.loads(line) for line in run("tail", "--json", "-n", "2").splitlines()]
+    assert [each["content"] for each in found] == ["message 18", "message 19"]
+    assert run("tail", "-n", "0") == ""
+    assert "--interval" in run("tail", "--interval", "0", code=1)
+    assert "limit is 1001" in run("tail", "-n", "1001", code=1)
+    assert "no session" in run("tail", "nobody", code=1)
+
+
+@contextmanager
+def following(*arguments):
+    """Run a command that follows; give the process, and the texts that it has printed so far."""
+    command, env = shell(*arguments)
+    texts = []
+
+    def read():
+        texts.extend(json.loads(line)["content"] for line in process.stdout)
+
+    process = subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield process, texts
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def until(happened):
+    """Wait for what must come, and fail if it does not."""
+    deadline = time.monotonic() + 120
+    while not happened():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("of_one", [False, True])
+def test_messages_are_followed_as_others_write_them_until_an_interrupt(engine_url, of_one):
+    which = ["a"] if of_one else []
+    with Store(engine_url) as store:
+        for id in "ab":
+            store.sessions.create(id=id)
+        store.messages.save("a", "user", "before")
+        options = ("-f", "--json", "--interval", "0.02", "--url", engine_url)
+        with following("tail", *which, *options) as (process, texts):
+            until(lambda: texts == ["before"])
+            store.messages.save("a", "user", "first")
+            until(lambda: texts[1:] == ["first"])
+            stream = store.messages.begin("a")
+            store.messages.append(stream.id, "piece by ")
+            store.messages.save("b", "user", "of the other")
+            store.messages.save("a", "user", "second")
+            until(lambda: texts[2:] == (["second"] if of_one else ["of the other", "second"]))
+            store.messages.append(stream.id, "piece")
+            store.messages.finish(stream.id)
+            until(lambda: texts[-1] == "piece by piece")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=60) == 130
+            assert process.stderr.read() == ""
+
+
+WRITER = """
+import sys
+from agentstore import Store
+with Store(sys.argv[1]) as store:
+    for n in range(40):
+        store.messages.save(sys.argv[2], "user", f"{sys.argv[2]} {n}")
+"""
+
+
+def test_each_message_is_followed_once_while_several_processes_write(engine_url):
+    with Store(engine_url) as store:
+        for n in range(3):
+            store.sessions.create(id=f"s{n}")
+        store.messages.save("s0", "user", "before")
+    options = ("-n", "1", "--json", "--interval", "0.01", "--url", engine_url)
+    with following("tail", "-f", *options) as (_, texts):
+        until(lambda: texts == ["before"])
+        writers = [
+            subprocess.Popen([sys.executable, "-c", WRITER, engine_url, f"s{n}"], env=shell()[1])
+            for n in range(3)
+        ]
+        assert [each.wait(timeout=120) for each in writers] == [0, 0, 0]
+        until(lambda: len(texts) >= 121)
+    assert sorted(texts[1:]) == sorted(f"s{n} {m}" for n in range(3) for m in range(40))
+    for n in range(3):
+        assert [text for text in texts if text.startswith(f"s{n}")] == [
+            f"s{n} {m}" for m in range(40)
+        ]
