@@ -7,10 +7,10 @@ from functools import cache
 from sqlalchemy import URL
 
 from agentstore.dialects.base import EngineDialect
-from agentstore.dialects.checks import Checks
+from agentstore.dialects.checks import Checks, Examination
 from agentstore.errors import UnsupportedUrl
 
-__all__ = ["Checks", "EngineDialect", "checks_for", "dialect_for"]
+__all__ = ["Checks", "EngineDialect", "checks_for", "dialect_for", "examinations_for"]
 
 
 def dialect_for(url: URL) -> EngineDialect:
@@ -55,4 +55,26 @@ def _checks(name: str) -> Checks:
         from agentstore.dialects.postgresql_checks import PostgreSQLChecks
 
         return PostgreSQLChecks()
+    raise UnsupportedUrl(f"The engine {name!r} is not supported")
+
+
+def examinations_for(url: URL) -> tuple[Examination, ...]:
+    """Give what ``agentstore doctor`` looks at on a URL's engine, apart from what it always does.
+
+    Raises:
+        UnsupportedUrl: The URL is of another engine.
+    """
+    return _examinations(url.get_backend_name())
+
+
+@cache
+def _examinations(name: str) -> tuple[Examination, ...]:
+    if name == "sqlite":
+        from agentstore.dialects.sqlite_file_checks import EXAMINATIONS as OF_A_FILE
+
+        return OF_A_FILE
+    if name == "postgresql":
+        from agentstore.dialects.postgresql_server_checks import EXAMINATIONS as OF_A_SERVER
+
+        return OF_A_SERVER
     raise UnsupportedUrl(f"The engine {name!r} is not supported")

@@ -6,7 +6,7 @@ for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Protocol
@@ -126,7 +126,3 @@ class Checks(Protocol):
             tables: The tables.
             exact: Measure, even where that reads every page of the database.
         """
-
-    @property
-    def examinations(self) -> Sequence[Examination]:
-        """What ``agentstore doctor`` looks at on this engine; loaded when it is asked for."""

@@ -6,12 +6,12 @@ counted: both are cheap, and only the rows are estimates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import ARRAY, Connection, Text, bindparam, column, func, select, table, text
 
-from agentstore.dialects.checks import Examination, Footprint, Pulse, TableSize
+from agentstore.dialects.checks import Footprint, Pulse, TableSize
 from agentstore.dialects.search_objects import INDEX, QUEUE, STATE
 from agentstore.schema import Names, Tables
 
@@ -28,13 +28,6 @@ class PostgreSQLChecks:
     """The checks of PostgreSQL; see ``Checks`` for what each method promises."""
 
     system = "postgresql"
-
-    @property
-    def examinations(self) -> Sequence[Examination]:
-        """Load them."""
-        from agentstore.dialects.postgresql_server_checks import EXAMINATIONS
-
-        return EXAMINATIONS
 
     def pulse(self, connection: Connection, tables: Tables) -> Pulse:
         """Ask the server everything in one statement."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import OperationalError
 
-from agentstore.dialects.checks import Examination, Footprint, Pulse, TableSize
+from agentstore.dialects.checks import Footprint, Pulse, TableSize
 from agentstore.dialects.search_objects import INDEX
 from agentstore.schema import Names, Tables
 
@@ -43,13 +43,6 @@ class SQLiteChecks:
     """The checks of SQLite; see ``Checks`` for what each method promises."""
 
     system = "sqlite"
-
-    @property
-    def examinations(self) -> Sequence[Examination]:
-        """Load them."""
-        from agentstore.dialects.sqlite_file_checks import EXAMINATIONS
-
-        return EXAMINATIONS
 
     def pulse(self, connection: Connection, tables: Tables) -> Pulse:
         """Read the revision, and look at the file."""
