@@ -6,11 +6,12 @@ PEERS := .venv-peers
 URL ?=
 TRANSCRIPTS ?=
 
-.PHONY: help install test lint types check demo bench bench-peers clean coverage
+.PHONY: help install test lint types check demo docs bench bench-peers clean coverage
 
 help:
 	@echo "make demo    a whole conversation on a fresh SQLite file (URL=..., TRANSCRIPTS=...)"
 	@echo "make test    lint, types and every test, on both engines"
+	@echo "make docs    docs/schema.md, from the models"
 	@echo "make bench   the figures and pictures of docs/performance.md, and more; an hour (ROUNDS=...)"
 	@echo "make bench-peers   the same work by other libraries; some ten minutes (docs/peers.md)"
 
@@ -38,6 +39,9 @@ coverage: install
 
 demo: install
 	$(BIN)/python examples/demo.py $(if $(URL),--url "$(URL)") $(if $(TRANSCRIPTS),--transcripts "$(TRANSCRIPTS)")
+
+docs: install
+	$(BIN)/python -m docs.schema_page
 
 ROUNDS ?= 5
 MORE := branches checkpoints search

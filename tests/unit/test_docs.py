@@ -21,7 +21,8 @@ PAGES = sorted(
 )
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ENGINE_URLS = ("postgresql+psycopg://agent@localhost/agents", "postgresql://agent@localhost/agents")
-LANGUAGES = {"python", "sh", "text"}
+LANGUAGES = {"python", "sh", "text", "mermaid"}
+"""Diagrams are read in test_schema_page.py."""
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
