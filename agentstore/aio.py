@@ -40,6 +40,7 @@ from agentstore.dialects.base import Mode
 from agentstore.engine import adopt_engine, open_async_engine, open_engine, parse_url, show_url
 from agentstore.health import DEFAULT_TIMEOUT, AsyncProbe
 from agentstore.health_records import HealthRecord, Statistics
+from agentstore.observation import observer_for
 from agentstore.recovery import Trouble
 from agentstore.repositories import (
     Attachments,
@@ -61,7 +62,7 @@ from agentstore.repositories.statistics import Order, statistics
 from agentstore.repositories.steps import Step, Steps, driven
 from agentstore.runners import (
     UnitRunner,
-    announce_transaction,
+    announcing,
     refuse_inside_own_transaction,
     refuse_to_write,
 )
@@ -416,6 +417,7 @@ class AsyncStore(AsyncRepositories):
             UnsupportedUrl: The URL is not one of those that ``Store`` takes.
         """
         self._settings = settings = Settings(**options)
+        self._observer = observer_for(settings, parse_url(url) if engine is None else engine.url)
         self._unit_runner: AsyncUnitRunner
         if engine is not None:
             self._url, watched = engine.url, engine.sync_engine
@@ -438,6 +440,9 @@ class AsyncStore(AsyncRepositories):
         self._closed = False
         self._opening = asyncio.Lock()
         super().__init__(_StoreRunner(self))
+        self._announce = announcing(self._observer)
+        if self._observer is not None:
+            self._observer.watch(self)
         self._probe = AsyncProbe(
             watched, self._unit_runner.once, settings, self.open, lambda: self._closed
         )
@@ -493,10 +498,13 @@ class AsyncStore(AsyncRepositories):
         """Make several calls one; see ``Store.transaction``."""
         await self.open()
         refuse_to_write(self._settings)
-        with announce_transaction(self):
+        with self._announce(self):
             try:
                 async with self._unit_runner.transaction() as runner:
-                    yield AsyncTransaction(runner)
+                    transaction = AsyncTransaction(runner)
+                    if self._observer is not None:
+                        self._observer.watch(transaction)
+                    yield transaction
             except Trouble as problem:
                 raise problem.error from problem.__cause__
 
@@ -504,8 +512,8 @@ class AsyncStore(AsyncRepositories):
         """Run a synchronous function in a transaction, in one hop; see ``Store.run``."""
         await self.open()
         refuse_to_write(self._settings)
-        body = in_transaction(work)
-        with announce_transaction(self):
+        body = in_transaction(work, self._observer)
+        with self._announce(self):
             return await run_with_retries(self._unit_runner, Mode.WRITE, body, repeatable=False)
 
     async def prune(

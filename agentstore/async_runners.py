@@ -29,6 +29,7 @@ from agentstore.dialects import EngineDialect
 from agentstore.dialects.base import Mode
 from agentstore.errors import TransactionMisuse
 from agentstore.gathering import Call
+from agentstore.observation import retried
 from agentstore.recovery import HANDLED, Trouble, cause_of, trouble
 from agentstore.runners import READING, JoinRunner, UnitRunner, is_new, joined, migrate
 from agentstore.settings import Settings
@@ -67,6 +68,7 @@ async def run_with_retries(
             pause = runner.pause(problem, attempt, repeatable=repeatable or mode in READING)
             if pause is None:
                 raise problem.error from problem.__cause__
+        retried()
         await asyncio.sleep(pause)
 
 

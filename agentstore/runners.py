@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -22,6 +22,7 @@ from agentstore.dialects.base import Mode
 from agentstore.errors import AgentStoreError, DatabaseReadOnly, TransactionMisuse
 from agentstore.gatherers import Gatherer
 from agentstore.gathering import Call
+from agentstore.observation import TRANSACTION, Observer, retried
 from agentstore.recovery import HANDLED, Trouble, cause_of, pause_before_retry, trouble
 from agentstore.schema import Names, tables
 from agentstore.session_cache import SessionCache
@@ -93,6 +94,19 @@ def announce_transaction(store: object) -> Iterator[None]:
         opened.active = False
         with suppress(ValueError):  # ended in another context than it began, as fixtures may
             _open_here.reset(token)
+
+
+def announcing(observer: Observer | None) -> Callable[[object], AbstractContextManager[None]]:
+    """Give ``announce_transaction``, watched if there is somebody to watch."""
+    if observer is None:
+        return announce_transaction
+
+    @contextmanager
+    def announce(store: object) -> Iterator[None]:
+        with observer.call(TRANSACTION), announce_transaction(store):
+            yield
+
+    return announce
 
 
 class JoinRunner:
@@ -323,6 +337,7 @@ class UnitRunner:
                 pause = self.pause(problem, attempt, repeatable=repeatable or mode in READING)
                 if pause is None:
                     raise problem.error from problem.__cause__
+            retried()
             time.sleep(pause)
 
     def close(self, *, wait: bool) -> None:

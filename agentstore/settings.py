@@ -56,6 +56,8 @@ class StoreOptions(TypedDict, total=False):
     stream_timeout: float
     clock: Clock
     session_cache: int
+    slow_after: float | None
+    telemetry: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,11 @@ class Settings:
             memory, so that ``sessions.get`` and ``find`` read them again only when somebody,
             in whatever process, has changed them. 0, the default, keeps none. It is of use
             where documents are large and read more often than written.
+        slow_after: From how many seconds on a call is logged by the logger ``agentstore.slow``,
+            as one warning with its name, its duration and how often it was tried. None, the
+            default, logs none and costs nothing.
+        telemetry: Whether each call is a span, and counted, by OpenTelemetry's API, which has to
+            be installed (``agentstore[otel]``). Off by default, and then costs nothing.
     """
 
     create: bool = True
@@ -123,6 +130,8 @@ class Settings:
     stream_timeout: float = 120.0
     clock: Clock = utc_now
     session_cache: int = 0
+    slow_after: float | None = None
+    telemetry: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what could only fail later, and less clearly."""
@@ -141,6 +150,13 @@ class Settings:
             raise InvalidInput(
                 f"stream_timeout is {shown(idle)}; use seconds, zero or more, up to 10**9."
             )
+        slow = self.slow_after
+        if slow is not None and (
+            isinstance(slow, bool) or not isinstance(slow, int | float) or not slow >= 0
+        ):
+            raise InvalidInput(f"slow_after is {shown(slow)}; use seconds, zero or more, or None.")
+        if type(self.telemetry) is not bool:
+            raise InvalidInput(f"telemetry is {shown(self.telemetry)}; use True or False.")
         if self.pool_size < 1 or self.max_overflow < 0 or self.max_retries < 0:
             raise InvalidInput("pool_size starts at 1, max_overflow and max_retries at 0.")
         if type(self.session_cache) is not int or self.session_cache < 0:

@@ -23,6 +23,7 @@ from agentstore.engine import adopt_engine, open_engine, parse_url, show_url
 from agentstore.errors import TransactionMisuse
 from agentstore.health import DEFAULT_TIMEOUT, Probe
 from agentstore.health_records import HealthRecord, Statistics
+from agentstore.observation import Observer, observer_for
 from agentstore.recovery import Trouble
 from agentstore.repositories import (
     Attachments,
@@ -43,7 +44,7 @@ from agentstore.repositories.statistics import Order, statistics
 from agentstore.repositories.steps import Step, drive
 from agentstore.runners import (
     UnitRunner,
-    announce_transaction,
+    announcing,
     in_own_transaction,
     joined,
     refuse_inside_own_transaction,
@@ -83,12 +84,17 @@ class Transaction(Repositories):
     """The repositories inside one transaction."""
 
 
-def in_transaction(work: Callable[[Transaction], T]) -> Callable[[Unit], T]:
+def in_transaction(
+    work: Callable[[Transaction], T], observer: Observer | None = None
+) -> Callable[[Unit], T]:
     """Make a body of a function that wants a transaction's repositories."""
 
     def body(unit: Unit) -> T:
         with joined(unit) as runner:
-            return work(Transaction(runner))
+            transaction = Transaction(runner)
+            if observer is not None:
+                observer.watch(transaction)
+            return work(transaction)
 
     return body
 
@@ -140,6 +146,7 @@ class Store(Repositories):
         """
         settings = Settings(**options)
         self._owns_engine = engine is None
+        self._observer = observer_for(settings, parse_url(url) if engine is None else engine.url)
         if engine is None:
             parsed = parse_url(url)
             dialect = dialect_for(parsed)
@@ -150,6 +157,9 @@ class Store(Repositories):
         self._closed = False
         self._runner = UnitRunner(engine, dialect, settings, owns_engine=self._owns_engine)
         super().__init__(_StoreRunner(self, self._runner))
+        self._announce = announcing(self._observer)
+        if self._observer is not None:
+            self._observer.watch(self)
         self._probe = Probe(engine, self._runner.once, settings, lambda: self._closed)
         try:
             self._runner.open()
@@ -198,12 +208,15 @@ class Store(Repositories):
         """
         self._require_open()
         refuse_to_write(self._runner.settings)
-        with announce_transaction(self):
+        with self._announce(self):
             try:
                 with self._runner.transaction() as unit:
                     unit.connection.begin()
                     with joined(unit) as runner:
-                        yield Transaction(runner)
+                        transaction = Transaction(runner)
+                        if self._observer is not None:
+                            self._observer.watch(transaction)
+                        yield transaction
             except Trouble as problem:
                 raise problem.error from problem.__cause__
 
@@ -220,8 +233,8 @@ class Store(Repositories):
         """
         self._require_open()
         refuse_to_write(self._runner.settings)
-        body = in_transaction(work)
-        with announce_transaction(self):
+        body = in_transaction(work, self._observer)
+        with self._announce(self):
             # A function of the application's has locks and thread-locals of the thread it is in.
             return self._runner.run(Mode.WRITE, body, repeatable=False, here=True)
 

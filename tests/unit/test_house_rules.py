@@ -202,11 +202,18 @@ def test_what_the_package_imports_is_what_it_depends_on():
     wanted = {re.split(r"[\[<>=~! ]", line)[0] for line in project["dependencies"]}
     owners = metadata.packages_distributions()
     tops = {name.split(".")[0] for path in MODULES.values() for name in imported(path)}
-    foreign = tops - {"agentstore"} - set(sys.stdlib_module_names)
+    foreign = tops - {"agentstore", "opentelemetry"} - set(sys.stdlib_module_names)
     assert {owner.lower() for top in foreign for owner in owners[top]} <= wanted
 
 
-LAZY = ("alembic", "mako", "typer", "click", "rich", "psycopg", "aiosqlite")
+def test_only_one_module_imports_what_an_extra_brings():
+    def extra(module: str) -> bool:
+        return any(name.split(".")[0] == "opentelemetry" for name in imported(MODULES[module]))
+
+    assert offenders(extra).keys() == {"telemetry"}
+
+
+LAZY = ("alembic", "mako", "typer", "click", "rich", "psycopg", "aiosqlite", "opentelemetry")
 
 
 def test_importing_the_package_imports_nothing_that_only_some_need():

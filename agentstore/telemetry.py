@@ -1,0 +1,84 @@
+"""Spans and metrics by the API of OpenTelemetry, for stores that ask for them.
+
+Imported only by ``Settings.telemetry``; what is done with spans and metrics is the business of
+whatever SDK the application has set up, and without one they cost a few calls and go nowhere.
+Names follow the semantic conventions for database clients
+(https://opentelemetry.io/docs/specs/semconv/db/): ``db.system.name``, ``db.operation.name``,
+``error.type`` and the histogram ``db.client.operation.duration`` in seconds. No content, no id, no
+statement and no words of an error are handed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+
+from opentelemetry import metrics, trace
+from opentelemetry.trace import SpanKind, Status, StatusCode
+
+_SCOPE = "agentstore"
+_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
+"""As the conventions advise."""
+
+
+class Telemetry:
+    """What one store tells OpenTelemetry."""
+
+    def __init__(self, system: str) -> None:
+        """Make the instruments.
+
+        Args:
+            system: The engine, as the conventions call it.
+        """
+        version = metadata.version(_SCOPE)
+        self._system = system
+        self._tracer = trace.get_tracer(_SCOPE, version)
+        meter = metrics.get_meter(_SCOPE, version)
+        self._durations = meter.create_histogram(
+            "db.client.operation.duration",
+            unit="s",
+            description="Duration of calls on the store",
+            explicit_bucket_boundaries_advisory=_BUCKETS,
+        )
+        self._retries = meter.create_counter(
+            "agentstore.client.retries",
+            unit="{retry}",
+            description="Repeats after conflicts and broken connections",
+        )
+        self._errors = meter.create_counter(
+            "agentstore.client.errors", unit="{error}", description="Calls that raised"
+        )
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """Be the parent of what happens in the block."""
+        with self._tracer.start_as_current_span(
+            f"{_SCOPE}.{name}",
+            kind=SpanKind.CLIENT,
+            attributes=self._attributes(name, None),
+            # An exception's message may quote what the application stores.
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                yield
+            except BaseException as error:
+                span.set_attribute("error.type", type(error).__qualname__)
+                span.set_status(Status(StatusCode.ERROR))
+                raise
+
+    def record(self, name: str, seconds: float, attempts: int, error: BaseException | None) -> None:
+        """Count a call that has ended."""
+        attributes = self._attributes(name, error)
+        self._durations.record(seconds, attributes)
+        if attempts > 1:
+            self._retries.add(attempts - 1, self._attributes(name, None))
+        if error is not None:
+            self._errors.add(1, attributes)
+
+    def _attributes(self, name: str, error: BaseException | None) -> dict[str, str]:
+        attributes = {"db.system.name": self._system, "db.operation.name": name}
+        if error is not None:
+            attributes["error.type"] = type(error).__qualname__
+        return attributes
