@@ -299,3 +299,9 @@ def test_each_message_is_followed_once_while_several_processes_write(engine_url)
         assert [text for text in texts if text.startswith(f"s{n}")] == [
             f"s{n} {m}" for m in range(40)
         ]
+
+
+def test_the_page_about_the_command_line_shows_every_command():
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"^agentstore ([a-z-]+)", page, re.MULTILINE))
+    assert shown == set(COMMANDS)
