@@ -35,9 +35,11 @@ from agentstore.async_runners import (
     run_with_retries,
     store_is_closed,
 )
+from agentstore.bound import Transaction, in_transaction, scoped_transaction
 from agentstore.dialects import dialect_for
 from agentstore.dialects.base import Mode
 from agentstore.engine import adopt_engine, open_async_engine, open_engine, parse_url, show_url
+from agentstore.errors import UnscopedOnly
 from agentstore.health import DEFAULT_TIMEOUT, AsyncProbe
 from agentstore.health_records import HealthRecord, Statistics
 from agentstore.observation import observer_for
@@ -58,6 +60,7 @@ from agentstore.repositories import (
 )
 from agentstore.repositories.base import Operation, Repository
 from agentstore.repositories.pacing import Pause
+from agentstore.repositories.scopes import public_methods, scoped
 from agentstore.repositories.statistics import Order, statistics
 from agentstore.repositories.steps import Step, Steps, driven
 from agentstore.runners import (
@@ -66,8 +69,8 @@ from agentstore.runners import (
     refuse_inside_own_transaction,
     refuse_to_write,
 )
+from agentstore.scoped import AsyncScopedRunner, Scope
 from agentstore.settings import Settings, StoreOptions
-from agentstore.store import Transaction, in_transaction
 from agentstore.thread_runner import ThreadRunner
 from agentstore.unit import AsyncRunner, Unit
 
@@ -387,6 +390,52 @@ class AsyncTransaction(AsyncRepositories):
     """The repositories inside one transaction. Calls made at once run one after the other."""
 
 
+class AsyncScopedTransaction(AsyncTransaction):
+    """The repositories inside one transaction, for one user's data."""
+
+    def __init__(self, runner: AsyncRunner) -> None:
+        """Bind all repositories, guarded, to a runner of the scope."""
+        super().__init__(runner)
+        _guard(self, runner)
+
+
+def _guard(repositories: AsyncRepositories, runner: AsyncRunner) -> None:
+    """Put the repositories for scopes into the places of the others."""
+    for name, bound in vars(repositories).items():
+        if isinstance(bound, AsyncRepository):
+            setattr(repositories, name, _scoped(type(bound))(runner))
+
+
+_made: dict[type[AsyncRepository[Any]], type[AsyncRepository[Any]]] = {}
+
+
+def _scoped(lifted: type[AsyncRepository[Any]]) -> type[AsyncRepository[Any]]:
+    """Give the lifted repository for scopes; see ``scopes.scoped``."""
+    if lifted not in _made:
+        _made[lifted] = _make(lifted)
+    return _made[lifted]
+
+
+def _make(lifted: type[AsyncRepository[Any]]) -> type[AsyncRepository[Any]]:
+    repository = scoped(lifted.repository)
+    methods: dict[str, Any] = {}
+    for name, method in public_methods(repository).items():
+        if hasattr(method, "operation"):
+            methods[name] = lift(method)
+    for name in public_methods(lifted.repository).keys() - public_methods(repository).keys():
+        methods[name] = _refused(getattr(repository, name))
+    names = {"__slots__": (), "repository": repository}
+    return type(lifted.__name__, (lifted,), names | methods)
+
+
+def _refused(method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    @wraps(method)
+    async def refuse(*args: Any, **kwargs: Any) -> Any:
+        return method(*args, **kwargs)  # which raises
+
+    return refuse
+
+
 class AsyncStore(AsyncRepositories):
     """A database of agents' memory, for coroutines.
 
@@ -554,6 +603,53 @@ class AsyncStore(AsyncRepositories):
         refuse_inside_own_transaction(self)
         await self.open()
         return await run_with_retries(self._unit_runner, Mode.SNAPSHOT, body, repeatable=True)
+
+    def scoped(self, user_id: str) -> AsyncScopedStore:
+        """Give the same repositories for one user's data; see ``Store.scoped``."""
+        return AsyncScopedStore(self, Scope(user_id))
+
+
+class AsyncScopedStore(AsyncRepositories):
+    """A store as one user has it, for coroutines; see ``ScopedStore``."""
+
+    def __init__(self, store: AsyncStore, scope: Scope) -> None:
+        """Share the connections of a store."""
+        self._store = store
+        self._scope = scope
+        self.user_id = scope.user_id
+        runner = AsyncScopedRunner(store.users._runner, scope)
+        super().__init__(runner)
+        _guard(self, runner)
+        if store._observer is not None:
+            store._observer.watch(self)
+
+    def __repr__(self) -> str:
+        """Name the database, without its password, and not the user."""
+        return f"{self._store!r}.scoped(...)"
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncTransaction]:
+        """Make several calls one, in the scope; see ``Store.transaction``."""
+        async with self._store.transaction() as transaction:
+            runner = transaction.users._runner
+            await runner.run(Mode.READ, self._scope.enter, repeatable=True)
+            here = AsyncScopedTransaction(AsyncScopedRunner(runner, self._scope, entered=True))
+            if self._store._observer is not None:
+                self._store._observer.watch(here)
+            yield here
+
+    async def run(self, work: Callable[[Transaction], T]) -> T:
+        """Run a synchronous function in a transaction of the scope; see ``Store.run``."""
+        observer = self._store._observer
+        return await self._store.run(lambda tx: work(scoped_transaction(tx, self._scope, observer)))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Refuse what the store itself offers beyond this."""
+            if not name.startswith("_") and hasattr(AsyncStore, name):
+                raise UnscopedOnly(f"AsyncStore.{name}()")
+            raise AttributeError(name)
 
 
 class _StoreRunner:

@@ -234,6 +234,44 @@ class WrongOwner(AgentStoreError):
         )
 
 
+class OutsideScope(AgentStoreError):
+    """Something was to be made in a scope for somebody else, or for nobody; nothing was.
+
+    Attributes:
+        argument: The argument that says for whom.
+        value: What was passed.
+    """
+
+    def __init__(self, argument: str, value: object) -> None:
+        self.argument = argument
+        self.value = value
+        if value is None:
+            super().__init__(
+                f"What is made in a scope belongs to its user: pass {argument}, or call the store "
+                "itself."
+            )
+            return
+        super().__init__(
+            f"{argument} is {value!r}, who is not the user of this scope. Leave {argument} out, or "
+            "call the store itself."
+        )
+
+
+class UnscopedOnly(AgentStoreError):
+    """A method that is not for the data of one user was called in a scope; nothing was done.
+
+    Attributes:
+        method: Its name, with what it belongs to.
+    """
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+        super().__init__(
+            f"{method} is for all users' data, or for none of theirs, and so not to be had in a "
+            "scope. Call it on the store itself, not on store.scoped(...)."
+        )
+
+
 class BranchInUse(AgentStoreError):
     """The active branch was to be deleted without force; nothing was.
 

@@ -15,6 +15,7 @@ from alembic import op
 from alembic.operations import BatchOperations
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
+from agentstore.dialects import row_security as row_security
 from agentstore.dialects import search_objects as search_objects
 
 
@@ -43,6 +44,7 @@ class Place:
         """Read the settings from the migration context."""
         context = op.get_context()
         names = context.opts["agentstore_names"]
+        self.names = names
         self.schema: str | None = names.schema
         self.prefix: str = names.prefix
         self.on_postgresql: bool = context.dialect.name == "postgresql"

@@ -17,28 +17,17 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from sqlalchemy import URL, Engine
 
+from agentstore.bound import Repositories as Repositories
+from agentstore.bound import ScopedStore, in_transaction
+from agentstore.bound import Transaction as Transaction
 from agentstore.dialects import dialect_for
 from agentstore.dialects.base import Mode
 from agentstore.engine import adopt_engine, open_engine, parse_url, show_url
 from agentstore.errors import TransactionMisuse
 from agentstore.health import DEFAULT_TIMEOUT, Probe
 from agentstore.health_records import HealthRecord, Statistics
-from agentstore.observation import Observer, observer_for
+from agentstore.observation import observer_for
 from agentstore.recovery import Trouble
-from agentstore.repositories import (
-    Attachments,
-    Branches,
-    Checkpoints,
-    Marks,
-    Messages,
-    Search,
-    Sessions,
-    Summaries,
-    Tasks,
-    ToolLogs,
-    Usage,
-    Users,
-)
 from agentstore.repositories.pacing import Pause
 from agentstore.repositories.statistics import Order, statistics
 from agentstore.repositories.steps import Step, drive
@@ -50,8 +39,9 @@ from agentstore.runners import (
     refuse_inside_own_transaction,
     refuse_to_write,
 )
+from agentstore.scoped import Scope
 from agentstore.settings import Settings, StoreOptions
-from agentstore.unit import Runner, Unit
+from agentstore.unit import Unit
 
 if TYPE_CHECKING:
     from agentstore.records import PruneReport
@@ -59,44 +49,6 @@ if TYPE_CHECKING:
     from agentstore.retention import RetentionPolicy
 
 T = TypeVar("T")
-
-
-class Repositories:
-    """The repositories, bound to whatever runs them: a store, or a transaction."""
-
-    def __init__(self, runner: Runner) -> None:
-        """Bind all repositories to one runner."""
-        self.users = Users(runner)
-        self.sessions = Sessions(runner)
-        self.messages = Messages(runner)
-        self.tool_logs = ToolLogs(runner)
-        self.tasks = Tasks(runner)
-        self.usage = Usage(runner)
-        self.search = Search(runner)
-        self.checkpoints = Checkpoints(runner)
-        self.attachments = Attachments(runner)
-        self.branches = Branches(runner)
-        self.marks = Marks(runner)
-        self.summaries = Summaries(runner)
-
-
-class Transaction(Repositories):
-    """The repositories inside one transaction."""
-
-
-def in_transaction(
-    work: Callable[[Transaction], T], observer: Observer | None = None
-) -> Callable[[Unit], T]:
-    """Make a body of a function that wants a transaction's repositories."""
-
-    def body(unit: Unit) -> T:
-        with joined(unit) as runner:
-            transaction = Transaction(runner)
-            if observer is not None:
-                observer.watch(transaction)
-            return work(transaction)
-
-    return body
 
 
 class Store(Repositories):
@@ -325,6 +277,19 @@ class Store(Repositories):
         self._require_open()
         refuse_inside_own_transaction(self)
         return self._runner.run(Mode.SNAPSHOT, body, repeatable=True)
+
+    def scoped(self, user_id: str) -> ScopedStore:
+        """Give the same repositories for one user's data: what is not theirs is not there.
+
+        It shares this store's connections and costs nothing to make, so make one for each request.
+
+        Args:
+            user_id: The user. Nobody looks whether there is one; a scope of nobody's is empty.
+
+        Raises:
+            InvalidInput: This is no user's id.
+        """
+        return ScopedStore(self, Scope(user_id))
 
     def _require_open(self) -> None:
         if self._closed:

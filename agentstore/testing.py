@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
 
-from agentstore.aio import AsyncRepositories, AsyncStore
+from agentstore.aio import AsyncRepositories, AsyncScopedStore, AsyncStore
 from agentstore.health import DEFAULT_TIMEOUT
 from agentstore.health_records import HealthRecord, Statistics
 from agentstore.records import PruneReport
@@ -92,45 +92,18 @@ class _Interrupted(Exception):
     """Stands for an interrupt of the thread that holds a transaction."""
 
 
-class BlockingStore(BlockingRepositories):
-    """An ``AsyncStore`` whose methods wait; usable from any number of threads."""
+class _BlockingRoot(BlockingRepositories):
+    """What has transactions: a store, or a scope of one."""
 
-    def __init__(self, make: Callable[[], AsyncStore]) -> None:
-        """Make the store in a loop of its own, and open it."""
-        self._loop = LoopThread()
-
-        async def open_store() -> AsyncStore:
-            store = make()
-            try:
-                await store.open()
-            except BaseException:
-                await store.close()
-                raise
-            return store
-
-        try:
-            self.store = self._loop.run(open_store())
-        except BaseException:
-            self._loop.close()
-            raise
-        super().__init__(self.store, self._loop)
-
-    def __enter__(self) -> Self:
-        """Give the store, which is open already."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the store."""
-        self.close()
+    def __init__(self, store: AsyncStore | AsyncScopedStore, loop: LoopThread) -> None:
+        """Wrap its repositories."""
+        self.store = store
+        self._loop = loop
+        super().__init__(store, loop)
 
     def __repr__(self) -> str:
         """Show the store's own."""
         return repr(self.store)
-
-    def close(self) -> None:
-        """Close the store and end the loop."""
-        self._loop.run(self.store.close())
-        self._loop.close()
 
     @contextmanager
     def transaction(self) -> Iterator[BlockingRepositories]:
@@ -176,17 +149,62 @@ class BlockingStore(BlockingRepositories):
         """Run a function in a transaction."""
         return self._loop.run(self.store.run(work))
 
+    async def _future(self) -> asyncio.Future[Any]:
+        return self._loop.loop.create_future()
+
+
+class BlockingScope(_BlockingRoot):
+    """An ``AsyncScopedStore`` whose methods wait."""
+
+
+class BlockingStore(_BlockingRoot):
+    """An ``AsyncStore`` whose methods wait; usable from any number of threads."""
+
+    def __init__(self, make: Callable[[], AsyncStore]) -> None:
+        """Make the store in a loop of its own, and open it."""
+        loop = LoopThread()
+
+        async def open_store() -> AsyncStore:
+            store = make()
+            try:
+                await store.open()
+            except BaseException:
+                await store.close()
+                raise
+            return store
+
+        try:
+            self.opened = loop.run(open_store())
+        except BaseException:
+            loop.close()
+            raise
+        super().__init__(self.opened, loop)
+
+    def __enter__(self) -> Self:
+        """Give the store, which is open already."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the store."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the store and end the loop."""
+        self._loop.run(self.opened.close())
+        self._loop.close()
+
     def prune(self, policy: RetentionPolicy, **options: Any) -> PruneReport:
         """Delete what a retention policy says has had its time."""
-        return self._loop.run(self.store.prune(policy, **options))
+        return self._loop.run(self.opened.prune(policy, **options))
 
     def health(self, timeout: float = DEFAULT_TIMEOUT) -> HealthRecord:
         """Say whether the store can do its work now."""
-        return self._loop.run(self.store.health(timeout))
+        return self._loop.run(self.opened.health(timeout))
 
     def statistics(self, *arguments: Any, **options: Any) -> Statistics:
         """Say how much the database holds."""
-        return self._loop.run(self.store.statistics(*arguments, **options))
+        return self._loop.run(self.opened.statistics(*arguments, **options))
 
-    async def _future(self) -> asyncio.Future[Any]:
-        return self._loop.loop.create_future()
+    def scoped(self, user_id: str) -> BlockingScope:
+        """Give the same repositories for one user's data."""
+        return BlockingScope(self.opened.scoped(user_id), self._loop)

@@ -71,9 +71,43 @@ class Unit:
     deleted_sessions: list[str] = field(default_factory=list)
     segmented: RecentIds = field(default_factory=RecentIds)
 
+    @property
+    def scope(self) -> str | None:
+        """The user whose rows alone the engine shows this unit, where it can; None for all."""
+        return None
+
+    @property
+    def only(self) -> str | None:
+        """The user to whose rows the queries are to keep; None for all."""
+        return None
+
     def now(self) -> datetime:
         """Read the store's clock, in UTC."""
         return require_utc("the clock's time", self.settings.clock())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopedUnit(Unit):
+    """A unit for which only one user's data are there.
+
+    Attributes:
+        user_id: The user.
+        filters: Whether the queries keep to that user's rows by themselves. Not, only where a test
+            is to see that the engine does.
+    """
+
+    user_id: str
+    filters: bool = True
+
+    @property
+    def scope(self) -> str | None:
+        """The user."""
+        return self.user_id
+
+    @property
+    def only(self) -> str | None:
+        """The user."""
+        return self.user_id if self.filters else None
 
 
 class Runner(Protocol):

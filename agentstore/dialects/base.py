@@ -97,6 +97,9 @@ class EngineDialect(Protocol):
     threads_async_work: bool
     """Whether an AsyncStore runs units in threads, because the engine is in the process."""
 
+    hides_rows: bool
+    """Whether the engine itself hides, in a scope, what belongs to other users."""
+
     most_bytes: int
     """The most bytes in one column that can be stored and read again."""
 
@@ -208,6 +211,26 @@ class EngineDialect(Protocol):
 
         Returns:
             How many did; 0 also where the user has none.
+        """
+
+    def enter_scope(self, connection: Connection, user_id: str) -> None:
+        """Have the engine hide what belongs to others than this user, until the transaction ends.
+
+        Does nothing where the engine has no such thing.
+        """
+
+    def drop_blobs(self, connection: Connection, tables: Tables, digests: Sequence[str]) -> int:
+        """Delete those blobs that nobody attaches, in a scope that cannot see who does.
+
+        Only where ``hides_rows``.
+
+        Returns:
+            How many were deleted.
+        """
+
+    def grants(self, names: Names, role: str) -> list[str]:
+        """Give the statements that let a role work in scopes, and nowhere else; none where there
+        are no roles.
         """
 
     def append_messages(

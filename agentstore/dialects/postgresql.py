@@ -40,6 +40,7 @@ from sqlalchemy.types import TypeEngine
 from agentstore import errors
 from agentstore.dialects.base import MODE, READ_ONLY, Diagnosis, Failure, Mode
 from agentstore.dialects.postgresql_append import append, arrays, next_activity
+from agentstore.dialects.postgresql_scopes import SecuredRows
 from agentstore.dialects.postgresql_search import PostgreSQLSearch
 from agentstore.dialects.postgresql_space import ServerSpace
 from agentstore.dialects.postgresql_tasks import NotifyingTasks
@@ -113,7 +114,7 @@ _RACES = ("23503", "23505")
 """A foreign key, or a unique one, is violated."""
 
 
-class PostgreSQL(NotifyingTasks):
+class PostgreSQL(NotifyingTasks, SecuredRows):
     """The dialect of PostgreSQL; see ``EngineDialect`` for what each method promises."""
 
     schemas = True

@@ -42,6 +42,7 @@ from sqlalchemy import (
 from sqlalchemy import Column as TableColumn
 from sqlalchemy.types import UserDefinedType
 
+from agentstore.dialects.row_security import policy
 from agentstore.dialects.search import Change, Entry, IndexState, Phrase, Question, Source
 from agentstore.dialects.search_objects import INDEX, QUEUE, postgresql_objects, state_table
 from agentstore.schema import Names, Tables
@@ -205,6 +206,8 @@ class PostgreSQLSearch:
         for name, statement in postgresql_objects(names.schema, names.prefix).items():
             if name in missing:
                 connection.exec_driver_sql(statement)
+                for secured in policy(names, name.removeprefix(names.prefix)):
+                    connection.exec_driver_sql(secured)
         state, queue, index = _state(names), _queue(names), _index(names)
         turn = connection.execute(select(state.c.number).with_for_update()).first()
         connection.execute(delete(index))

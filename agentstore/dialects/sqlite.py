@@ -115,6 +115,7 @@ class SQLite(FileTasks):
     schemas = False
     single_writer = True
     threads_async_work = True
+    hides_rows = False
     most_bytes = 999_999_000  # a row may have 1,000,000,000, with all of its columns
     search: SearchIndex = SQLiteSearch()
     space: Space = FileSpace()
@@ -315,6 +316,17 @@ class SQLite(FileTasks):
 
     def arriving(self, tables: Tables, kinds: Mapping[str, TypeEngine[Any]]) -> None:
         """Rows arrive one by one."""
+
+    def enter_scope(self, connection: Connection, user_id: str) -> None:
+        """Do nothing: whoever can open the file can read all of it."""
+
+    def drop_blobs(self, connection: Connection, tables: Tables, digests: Sequence[str]) -> int:
+        """Nobody asks: nothing is hidden."""
+        raise NotImplementedError
+
+    def grants(self, names: Names, role: str) -> list[str]:
+        """None: there are no roles."""
+        return []
 
     def append_messages(
         self,

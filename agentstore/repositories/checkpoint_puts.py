@@ -157,7 +157,9 @@ def enter_thread(
         # Another caller may be making it; then this one waits, and goes on in that one's.
         making = unit.dialect.insert_missing(unit.tables.checkpoint_threads)
         unit.connection.execute(making.values(thread))
-        entered = unit.connection.execute(enter, counted).one()
+        entered = unit.connection.execute(enter, counted).first()
+        if entered is None:  # it is there, and hidden
+            raise WrongOwner(thread_id, "user_id")
     wanted = {column: owner for column, owner in owners.items() if owner is not None}
     missing = {}
     for column, owner in wanted.items():

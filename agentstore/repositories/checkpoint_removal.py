@@ -16,6 +16,7 @@ from sqlalchemy import Row, bindparam, delete, select, update
 from agentstore import validation
 from agentstore.errors import InvalidInput, NotFound
 from agentstore.records import DeletionReceipt
+from agentstore.repositories import scoping
 from agentstore.repositories.base import chunks
 from agentstore.repositories.checkpoint_puts import lock_thread, tags_of
 from agentstore.repositories.checkpoint_rows import checkpoints_of, latest_checkpoint, path_rows
@@ -56,7 +57,10 @@ def delete_run(unit: Unit, run_id: str, thread_id: str | None) -> DeletionReceip
     """Delete the checkpoints of a run; see ``Checkpoints.delete_run``."""
     checkpoints = unit.tables.checkpoints
     query = select(checkpoints.c.thread_id, checkpoints.c.namespace)
-    query = query.where(checkpoints.c.run_id == validation.key("run_id", run_id))
+    query = query.where(
+        checkpoints.c.run_id == validation.key("run_id", run_id),
+        *scoping.threads(unit, checkpoints.c.thread_id),
+    )
     if thread_id is not None:
         query = query.where(checkpoints.c.thread_id == validation.text("thread_id", thread_id))
     places = sorted({(row.thread_id, row.namespace) for row in unit.connection.execute(query)})

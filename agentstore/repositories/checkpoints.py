@@ -18,7 +18,12 @@ from agentstore.checkpoint_records import (
 )
 from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.records import DeletionReceipt, Page
-from agentstore.repositories import checkpoint_copies, checkpoint_puts, checkpoint_removal
+from agentstore.repositories import (
+    checkpoint_copies,
+    checkpoint_puts,
+    checkpoint_removal,
+    scoping,
+)
 from agentstore.repositories.base import Repository, one_page, reads, reads_snapshot, writes
 from agentstore.repositories.checkpoint_rows import (
     ROOT,
@@ -194,7 +199,7 @@ class Checkpoints(Repository):
             cursor: The ``next_cursor`` of the page before.
         """
         threads = self.tables.checkpoint_threads
-        query = threads_with_latest(self.tables)
+        query = threads_with_latest(self.tables).where(*scoping.threads(self.unit, threads.c.id))
         for column, owner in (("user_id", user_id), ("session_id", session_id)):
             if owner is not None:
                 query = query.where(threads.c[column] == validation.text(column, owner))

@@ -140,6 +140,8 @@ def in_order(
             search = _Search(unit, asked, state.newest, columns(unit), record, waiting)
             return search.page()
         if state.pending and (before is None or state.walked < min(before.newest, state.newest)):
+            if before is not None and unit.scope is not None and unit.dialect.hides_rows:
+                raise SearchIndexStale("is being made anew", state.pending)
             return Behind(state.pending, state.newest if before is None else before.newest)
         return _Search(unit, asked, state.newest, columns(unit), record).page()
 
@@ -205,10 +207,13 @@ class _Search:
         wanted = None if asked.session_id is None else (asked.session_id,)
         if asked.session_id is not None:
             conditions.append(messages.session_id == asked.session_id)
-        if asked.user_id is not None:
-            conditions.append(sessions.user_id == asked.user_id)
+        only = self._unit.only
+        if only is not None and asked.user_id not in (None, only):
+            return None
+        if (owner := asked.user_id if only is None else only) is not None:
+            conditions.append(sessions.user_id == owner)
             if wanted is None:
-                query = select(sessions.id).where(sessions.user_id == asked.user_id)
+                query = select(sessions.id).where(sessions.user_id == owner)
                 theirs = self._unit.connection.execute(query.limit(_MOST_SESSIONS + 1))
                 ids = tuple(theirs.scalars())
                 if not ids:

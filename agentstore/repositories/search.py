@@ -110,7 +110,8 @@ def drain(unit: Unit) -> int:
     Raises:
         SearchIndexStale: The index is damaged, or of another version; nothing was taken.
     """
-    taken, _ = _drain(unit)
+    # Where only some messages are seen, the rest of a walk would be lost to everybody.
+    taken, _ = _drain(unit, new=unit.scope is None or not unit.dialect.hides_rows)
     return taken
 
 

@@ -9,6 +9,7 @@ from sqlalchemy import or_, select
 
 from agentstore.errors import InvalidInput
 from agentstore.paging import check_limit
+from agentstore.repositories import scoping
 from agentstore.repositories.base import chunks, ids_of
 from agentstore.unit import Unit
 
@@ -44,7 +45,8 @@ def ids_beginning(unit: Unit, beginnings: Sequence[str], limit: int) -> list[str
             sessions.id.between(text + _LOWEST[len(text) :], text + _HIGHEST[len(text) :])
             for text in chunk
         )
-        query = select(sessions.id).where(or_(*ranges)).limit(limit)
+        query = select(sessions.id).where(or_(*ranges), *scoping.sessions(unit, sessions.id))
+        query = query.limit(limit)
         found.update(unit.connection.execute(query).scalars())
     whole = (id for id in found if len(id) == len(_LOWEST) and is_beginning(id))
     return sorted(id for id in whole if id.startswith(tuple(wanted)))[:limit]

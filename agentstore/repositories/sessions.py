@@ -28,7 +28,7 @@ from agentstore.records import (
     SessionCounters,
     SessionRecord,
 )
-from agentstore.repositories import expiry
+from agentstore.repositories import expiry, scoping
 from agentstore.repositories.base import (
     UNSET,
     Repository,
@@ -239,7 +239,7 @@ class Sessions(Repository):
         Unlike ``list``, nothing moves while one pages: each session is seen exactly once.
         """
         sessions = self.tables.sessions
-        query = select_sessions(self.tables)
+        query = select_sessions(self.tables).where(*scoping.sessions(self.unit, sessions.c.id))
         cursors = Cursors("sessions by creation")
         return one_page(
             self.connection,

@@ -27,6 +27,7 @@ from agentstore.errors import InvalidInput, NotFound, shown
 from agentstore.ids import new_id
 from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.records import Page, TaskRecord
+from agentstore.repositories import scoping
 from agentstore.repositories.base import appends, one_page, reads, writes
 from agentstore.repositories.task_queue import TaskQueue
 from agentstore.repositories.task_rows import RUNNING, task_record
@@ -129,7 +130,7 @@ class Tasks(TaskQueue):
     ) -> Page[TaskRecord]:
         """List tasks, the newest first, of a session, in a status, in a queue if given."""
         tasks = self.tables.tasks
-        query = select(tasks)
+        query = select(tasks).where(*scoping.sessions(self.unit, tasks.c.session_id))
         if session_id is not None:
             query = query.where(tasks.c.session_id == validation.text("session_id", session_id))
         if status is not None:
@@ -157,6 +158,7 @@ class Tasks(TaskQueue):
         """
         tasks = self.tables.tasks.c
         query = select(tasks.queue, tasks.status, func.count()).group_by(tasks.queue, tasks.status)
+        query = query.where(*scoping.sessions(self.unit, tasks.session_id))
         if session_id is not None:
             query = query.where(tasks.session_id == validation.text("session_id", session_id))
         if queue is not None:

@@ -24,6 +24,7 @@ from agentstore.gathering import Body
 from agentstore.ids import new_id
 from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.records import Page, ToolLogRecord, ToolStats
+from agentstore.repositories import scoping
 from agentstore.repositories.base import (
     Repository,
     gathers,
@@ -166,7 +167,7 @@ class ToolLogs(Repository):
         """
         logs = self.tables.tool_logs
         in_window = window(logs.c.created_at, since, until)
-        query = select(logs).where(*_of(self.tables, session_id, tool), *in_window)
+        query = select(logs).where(*_of(self.unit, session_id, tool), *in_window)
         cursors = Cursors("tool logs", session_id, tool, _text(since), _text(until))
         key = [logs.c.created_at, logs.c.pk] if in_window else [logs.c.pk]
         return one_page(self.connection, query, key, cursors, limit, cursor, tool_log_record)
@@ -186,7 +187,7 @@ class ToolLogs(Repository):
         """
         logs = self.tables.tool_logs
         in_window = window(logs.c.created_at, since, until)
-        return tool_stats(self, [*_of(self.tables, session_id, tool), *in_window])
+        return tool_stats(self, [*_of(self.unit, session_id, tool), *in_window])
 
 
 def tool_stats(
@@ -238,9 +239,9 @@ def _stats(tables: Tables, conditions: Sequence[ColumnElement[bool]]) -> Select[
     ).group_by(ranked.c.tool)
 
 
-def _of(tables: Tables, session_id: str | None, tool: str | None) -> list[ColumnElement[bool]]:
-    logs = tables.tool_logs.c
-    conditions: list[ColumnElement[bool]] = []
+def _of(unit: Unit, session_id: str | None, tool: str | None) -> list[ColumnElement[bool]]:
+    logs = unit.tables.tool_logs.c
+    conditions = scoping.sessions(unit, logs.session_id)
     if session_id is not None:
         conditions.append(logs.session_id == validation.text("session_id", session_id))
     if tool is not None:

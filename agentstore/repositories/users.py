@@ -14,6 +14,7 @@ from agentstore.ids import new_id
 from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.preferences import digest, digests, path_of
 from agentstore.records import DeletionReceipt, Page, UserRecord
+from agentstore.repositories import scoping
 from agentstore.repositories.api_keys import ApiKeys
 from agentstore.repositories.base import (
     UNSET,
@@ -93,7 +94,7 @@ class Users(Quotas, ApiKeys):
     ) -> Page[UserRecord]:
         """List users, the newest first, of one email address if given."""
         users = self.tables.users
-        query = select(users)
+        query = select(users).where(*scoping.users(self.unit))
         if email is not None:
             query = query.where(users.c.email == validation.key("email", email))
         return one_page(
@@ -129,7 +130,7 @@ class Users(Quotas, ApiKeys):
         query = (
             select(users)
             .join(preferences, preferences.c.user_id == users.c.id)
-            .where(preferences.c.digest == wanted)
+            .where(preferences.c.digest == wanted, *scoping.users(self.unit))
         )
         cursors = Cursors("users by preference", wanted)
         return one_page(self.connection, query, [users.c.pk], cursors, limit, cursor, user_record)

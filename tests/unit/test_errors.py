@@ -139,6 +139,21 @@ EXAMPLES = [
         ("'t1' (cancelled)", "let this error out"),
     ),
     Example(
+        errors.OutsideScope("user_id", "bob"),
+        {"argument": "user_id", "value": "bob"},
+        ("user_id is 'bob'", "Leave user_id out"),
+    ),
+    Example(
+        errors.OutsideScope("session_id", None),
+        {"argument": "session_id", "value": None},
+        ("belongs to its user", "pass session_id"),
+    ),
+    Example(
+        errors.UnscopedOnly("Tasks.claim()"),
+        {"method": "Tasks.claim()"},
+        ("Tasks.claim() is for all users' data", "Call it on the store itself"),
+    ),
+    Example(
         errors.StaleSession("s1", 3, 5),
         {"session_id": "s1", "expected": 3, "actual": 5},
         ("version 5, not 3", "Read it again"),

@@ -1,0 +1,351 @@
+"""Every public method, called with the ids of somebody else: the arguments, and what they name.
+
+``Their("session")`` stands for an id of the other user's, ``My("session")`` for one of one's own.
+A test holds that there is a call for every method that is not refused in a scope, and that each
+argument which names something is somebody else's in one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Ids:
+    """What a user has, one of each, by their ids."""
+
+    user: str
+    session: str
+    message: str
+    stream: str
+    task: str
+    running: str
+    log: str
+    attachment: str
+    reservation: str
+    api_key: str
+    thread: str
+    checkpoint: str
+    run: str
+    task_key: str
+
+    def written(self, text: str) -> str:
+        """Put the names of what is meant into the place of ids."""
+        for each in sorted(fields(self), key=lambda field: -len(getattr(self, field.name))):
+            text = text.replace(getattr(self, each.name), f"<{each.name}>")
+        return text
+
+
+NOBODYS = Ids(*(f"no such {field.name} as this" for field in fields(Ids)))
+"""What nobody has."""
+
+
+@dataclass(frozen=True)
+class Their:
+    """An id of the other user's."""
+
+    what: str
+
+
+@dataclass(frozen=True)
+class My:
+    """An id of one's own."""
+
+    what: str
+
+
+@dataclass(frozen=True)
+class State:
+    """A state of a session, as ``state_dict`` gives it."""
+
+    session: Their
+    user: Their | My
+
+
+def filled(value: Any, mine: Ids, theirs: Ids) -> Any:
+    """Put ids into the place of what stands for them."""
+    match value:
+        case My(what):
+            return getattr(mine, what)
+        case Their(what):
+            return getattr(theirs, what)
+        case State(session, user):
+            return {
+                "version": 1,
+                "session_id": filled(session, mine, theirs),
+                "user_id": filled(user, mine, theirs),
+                "branch": "main",
+            }
+        case list():
+            return [filled(each, mine, theirs) for each in value]
+        case Mapping():
+            return {name: filled(each, mine, theirs) for name, each in value.items()}
+    return value
+
+
+def names_something_of_theirs(value: Any) -> bool:
+    """Say whether an argument is, or holds, an id of the other user's."""
+    if isinstance(value, list):
+        return any(map(names_something_of_theirs, value))
+    return isinstance(value, Their | State)
+
+
+SESSION = {"session_id": Their("session")}
+MESSAGE = {"message_id": Their("message")}
+STREAM = {"message_id": Their("stream")}
+TASK = {"task_id": Their("task")}
+USER = {"user_id": Their("user")}
+THREAD = {"thread_id": Their("thread")}
+LOG = {"log_id": Their("log")}
+ATTACHMENT = {"attachment_id": Their("attachment")}
+CHECKPOINTS = (
+    {"checkpoint_id": Their("checkpoint")},
+    {"checkpoint_id": Their("checkpoint"), "thread_id": Their("thread")},
+    {"checkpoint_id": My("checkpoint"), "thread_id": Their("thread")},
+    {"checkpoint_id": Their("checkpoint"), "thread_id": My("thread")},
+)
+
+CALLS: dict[str, tuple[dict[str, Any], ...]] = {
+    "users.get": (USER,),
+    "users.find": (USER,),
+    "users.update": (USER | {"name": "X", "preferences": {"a": 2}},),
+    "users.delete": (USER,),
+    "users.check_quota": (USER | {"tokens": 1},),
+    "users.consume_quota": (USER | {"tokens": 1},),
+    "users.reserve_quota": (USER | {"tokens": 1},),
+    "users.settle_quota": ({"reservation_id": Their("reservation"), "tokens": 1},),
+    "users.release_quota": ({"reservation_id": Their("reservation")},),
+    "users.issue_api_key": (USER,),
+    "users.touch_api_key": ({"key_id": Their("api_key")},),
+    "users.api_keys": (USER,),
+    "users.revoke_api_key": ({"key_id": Their("api_key")},),
+    "sessions.get": (SESSION,),
+    "sessions.find": (SESSION,),
+    "sessions.restore": (SESSION,),
+    "sessions.state_dict": (SESSION,),
+    "sessions.load_state_dict": (
+        {"state": State(Their("session"), Their("user"))},
+        {"state": State(Their("session"), My("user"))},
+    ),
+    "sessions.list": (USER,),
+    "sessions.count": (USER,),
+    "sessions.rename": (SESSION | {"title": "X"},),
+    "sessions.update": (
+        SESSION | {"state": 1},
+        SESSION | {"title": "X"},
+        SESSION | {"state": 1, "expected_version": 99},
+    ),
+    "sessions.pause": (SESSION,),
+    "sessions.resume": (SESSION,),
+    "sessions.complete": (SESSION,),
+    "sessions.cancel": (SESSION,),
+    "sessions.fail": (SESSION,),
+    "sessions.wait_for_user": (SESSION | {"question": "X"},),
+    "sessions.answer": (SESSION | {"text": "X"},),
+    "sessions.delete": (SESSION,),
+    "sessions.verify": (SESSION,),
+    "messages.save": (
+        SESSION | {"role": "user", "content": "X"},
+        SESSION | {"role": "user", "content": "X", "idempotency_key": "k"},
+        SESSION | {"role": "user", "content": "X", "external_id": "e", "on_duplicate": "replace"},
+    ),
+    "messages.save_many": (
+        SESSION | {"messages": [{"role": "user", "content": "X"}]},
+        SESSION | {"messages": []},
+    ),
+    "messages.begin": (SESSION,),
+    "messages.append": (STREAM | {"text": "X"}, STREAM | {"text": "X", "position": 0}),
+    "messages.finish": (STREAM,),
+    "messages.give_up": (STREAM,),
+    "messages.get": (MESSAGE,),
+    "messages.find": (MESSAGE,),
+    "messages.find_by_external_id": (SESSION | {"external_id": "e"},),
+    "messages.find_by_tool": (SESSION | {"tool": "search"},),
+    "messages.history": (
+        SESSION,
+        SESSION | {"limit": None},
+        SESSION | {"mark": "same"},
+        SESSION | {"prepend_summary": True},
+    ),
+    "messages.page": (SESSION,),
+    "messages.search": (
+        {"text": "same"} | SESSION,
+        {"text": "same"} | USER,
+        {"text": "same"} | SESSION | USER,
+        {"text": "same"} | SESSION | {"user_id": My("user")},
+        {"text": "same"} | SESSION | {"order": "recent"},
+    ),
+    "messages.pop": (SESSION,),
+    "messages.delete": (
+        {"ids": [Their("message")]},
+        {"ids": [Their("message")]} | SESSION,
+        {"ids": [My("message")]} | SESSION,
+        {"ids": [Their("message")], "session_id": My("session")},
+    ),
+    "messages.delete_by_mark": (SESSION | {"mark": "same"},),
+    "messages.size": (SESSION, SESSION | {"mark": "same"}),
+    "messages.clear": (SESSION,),
+    "tool_logs.log": (
+        SESSION | {"tool": "search"},
+        {"session_id": My("session"), "tool": "search"} | MESSAGE,
+        SESSION | {"tool": "search"} | MESSAGE,
+    ),
+    "tool_logs.get": (LOG,),
+    "tool_logs.find": (LOG,),
+    "tool_logs.list": (SESSION, SESSION | {"tool": "search"}),
+    "tool_logs.stats": (SESSION,),
+    "tasks.create": (SESSION | {"kind": "mail"},),
+    "tasks.get": (TASK,),
+    "tasks.find": (TASK,),
+    "tasks.list": (SESSION,),
+    "tasks.count": (SESSION,),
+    "tasks.start": (TASK,),
+    "tasks.complete": ({"task_id": Their("running")},),
+    "tasks.fail": ({"task_id": Their("running")}, {"task_id": Their("running"), "fence": 1}),
+    "tasks.pause": (TASK,),
+    "tasks.resume": (TASK,),
+    "tasks.retry": (TASK,),
+    "tasks.cancel": (TASK, TASK | {"fence": 1}),
+    "tasks.heartbeat": ({"task_id": Their("running"), "fence": 1},),
+    "tasks.release": ({"task_id": Their("running"), "fence": 1},),
+    "usage.stats": (USER,),
+    "usage.record": (
+        SESSION | {"input_tokens": 1},
+        SESSION | {"input_tokens": 1, "model": "none", "cost": 1},
+    ),
+    "usage.replace": (SESSION | {"turn": 1, "branch": 0},),
+    "usage.sum_by": (
+        {"dimension": "total"} | SESSION,
+        {"dimension": "session"} | USER,
+        {"dimension": "turn"} | SESSION,
+    ),
+    "checkpoints.put": (
+        {"thread_id": My("thread"), "values": {}, "parent_id": Their("checkpoint")},
+        {"thread_id": My("thread"), "values": {}} | SESSION,
+    ),
+    "checkpoints.put_writes": (
+        {"thread_id": My("thread"), "checkpoint_id": "c", "task_id": "t", "writes": []} | SESSION,
+    ),
+    "checkpoints.get": CHECKPOINTS,
+    "checkpoints.find": CHECKPOINTS,
+    "checkpoints.latest": (THREAD,),
+    "checkpoints.list": (THREAD,),
+    "checkpoints.threads": (USER, SESSION),
+    "checkpoints.path": CHECKPOINTS,
+    "checkpoints.tree": (THREAD,),
+    "checkpoints.fork": (*CHECKPOINTS, {"checkpoint_id": Their("checkpoint"), "to_thread": "new"}),
+    "checkpoints.rewind": (THREAD | {"step": 0},),
+    "checkpoints.copy_thread": (THREAD | {"to_thread": "new"},),
+    "checkpoints.delete_thread": (THREAD,),
+    "checkpoints.delete_before": (THREAD | {"step": 99},),
+    "checkpoints.delete_run": (
+        {"run_id": Their("run")},
+        {"run_id": My("run")} | THREAD,
+        {"run_id": Their("run")} | THREAD,
+    ),
+    "checkpoints.prune": (THREAD | {"keep_last": 1}, THREAD | {"keep_last": 1, "dry_run": True}),
+    "checkpoints.writes": (
+        THREAD | {"checkpoint_id": Their("checkpoint")},
+        {"thread_id": My("thread"), "checkpoint_id": Their("checkpoint")},
+    ),
+    "branches.create": (SESSION, SESSION | {"from_turn": 1}),
+    "branches.get": (SESSION | {"name": "side"},),
+    "branches.active": (SESSION,),
+    "branches.list": (SESSION,),
+    "branches.switch": (SESSION | {"name": "side"},),
+    "branches.rename": (SESSION | {"name": "side", "new_name": "X"},),
+    "branches.delete": (SESSION | {"name": "side"},),
+    "branches.compact": (SESSION | {"summary": "X", "to_turn": 1},),
+    "branches.turns": (SESSION,),
+    "branches.by_turn": (SESSION,),
+    "branches.tool_usage": (SESSION,),
+    "branches.find_turns": (SESSION | {"text": "same"},),
+    "marks.of": ({"ids": [Their("message")]},),
+    "marks.count": (SESSION,),
+    "marks.update": (
+        SESSION | {"new": "X"},
+        {"session_id": My("session"), "new": "X", "ids": [Their("message")]},
+    ),
+    "summaries.put": (SESSION | {"content": "X"},),
+    "summaries.find": (SESSION,),
+    "summaries.delete": (SESSION,),
+    "attachments.add": (MESSAGE | {"data": b"X", "media_type": "x/y"},),
+    "attachments.get": (ATTACHMENT,),
+    "attachments.find": (ATTACHMENT,),
+    "attachments.read": (ATTACHMENT,),
+    "attachments.list": (MESSAGE,),
+    "attachments.list_of_session": (SESSION,),
+    "attachments.delete": (ATTACHMENT,),
+}
+"""By method: the arguments of each call."""
+
+TAKEN: dict[str, tuple[dict[str, Any], ...]] = {
+    "sessions.create": ({"id": Their("session")},),
+    "tasks.create": (
+        {"session_id": My("session"), "kind": "mail", "idempotency_key": Their("task_key")},
+    ),
+    "checkpoints.put": (
+        THREAD | {"values": {}},
+        {"thread_id": My("thread"), "values": {}, "checkpoint_id": Their("checkpoint")},
+    ),
+    "checkpoints.put_writes": (
+        THREAD | {"checkpoint_id": "c", "task_id": "t", "writes": [("channel", 1)]},
+    ),
+    "checkpoints.fork": (
+        {"checkpoint_id": My("checkpoint"), "new_checkpoint_id": Their("checkpoint")},
+        {"checkpoint_id": My("checkpoint"), "to_thread": Their("thread")},
+    ),
+    "checkpoints.copy_thread": ({"thread_id": My("thread"), "to_thread": Their("thread")},),
+}
+"""Ids that a caller chooses, and somebody else has: that they are taken is all that one learns."""
+
+FOR_SOMEBODY_ELSE: dict[str, tuple[dict[str, Any], ...]] = {
+    "sessions.create": (USER,),
+    "checkpoints.put": ({"thread_id": "new", "values": {}} | USER,),
+    "checkpoints.put_writes": (
+        {"thread_id": "new", "checkpoint_id": "c", "task_id": "t", "writes": []} | USER,
+    ),
+}
+"""Making something for somebody else."""
+
+WHOLE: dict[str, tuple[dict[str, Any], ...]] = {
+    "users.list": ({}, {"email": "same@example.org"}),
+    "users.find_by_preference": ({"path": "a", "value": 1},),
+    "sessions.list": ({}, {"status": "active"}),
+    "sessions.walk": ({},),
+    "sessions.count": ({},),
+    "messages.search": ({"text": "same"}, {"text": "same", "order": "recent"}),
+    "tool_logs.list": ({}, {"tool": "search"}),
+    "tool_logs.stats": ({},),
+    "sessions.find_ids": ({"beginnings": [f"01{n:02x}" for n in range(256)]},),
+    "tasks.count": ({}, {"queue": "default"}),
+    "tasks.list": ({}, {"status": "pending"}, {"queue": "default"}),
+    "usage.sum_by": tuple(
+        {"dimension": each} for each in ("session", "user", "model", "day", "total")
+    ),
+    "checkpoints.threads": ({},),
+}
+"""Calls that name nothing, and see all that there is."""
+
+NO_IDS = {
+    "external_id": "unique in its session, which is named with it",
+    "tool_call_id": "the model's own word",
+    "checkpoints.put_writes(checkpoint_id)": "need not be there, and is looked for in its thread",
+    "checkpoints.put_writes(task_id)": "the graph's own word",
+    "checkpoints.put(run_id)": "a label",
+}
+"""Arguments that look like ids of something in the database, and are not."""
+
+__all__ = [
+    "CALLS",
+    "FOR_SOMEBODY_ELSE",
+    "NOBODYS",
+    "NO_IDS",
+    "TAKEN",
+    "WHOLE",
+    "Ids",
+    "filled",
+    "names_something_of_theirs",
+]

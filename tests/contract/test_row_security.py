@@ -1,0 +1,304 @@
+"""Row-level security by itself: the filters of the queries are taken out, and nothing leaks.
+
+As a role that owns nothing, made as docs/isolation.md says, and as the owner of the tables, for
+whom FORCE is. Superusers, as which the other tests connect, pass every policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from sqlalchemy import make_url
+
+from agentstore import Store
+from agentstore.aio import AsyncScopedStore
+from agentstore.bound import ScopedStore
+from agentstore.errors import AgentStoreError, DatabaseReadOnly, SearchIndexStale
+from agentstore.isolation import grant_statements
+from agentstore.models import Base
+from agentstore.scoped import Scope
+from agentstore.testing import BlockingScope, BlockingStore
+from tests.conftest import DRIVERS, VERSIONS
+from tests.contract.scoped_calls import CALLS, FOR_SOMEBODY_ELSE, NOBODYS, TAKEN, WHOLE, filled
+from tests.contract.test_scoped import Watch, called, furnish, nobodys, outcome
+
+ON_A_SERVER = [driver for driver in DRIVERS if driver.engine == "postgresql"]
+
+OWN = """
+DO $$
+DECLARE
+    what text;
+BEGIN
+    FOR what IN SELECT format('TABLE %%s', oid::regclass) FROM pg_class
+        WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
+        UNION SELECT 'SEQUENCE activity'
+        UNION SELECT format('FUNCTION %%s', oid::regprocedure) FROM pg_proc
+        WHERE pronamespace = 'public'::regnamespace
+    LOOP
+        EXECUTE format('ALTER %%s OWNER TO %%I', what, {role});
+    END LOOP;
+END $$""".replace("%%", "%")
+
+
+@dataclass
+class Server:
+    """A database with a role for scopes and a role that owns the tables; neither is mighty."""
+
+    url: str
+    guest: str
+    owner: str
+
+    def run(self, statement: str, user: str | None = None) -> list[Any]:
+        url = make_url(self.url).set(drivername="postgresql")
+        url = url if user is None else url.set(username=user)
+        conninfo = url.render_as_string(hide_password=False)
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            found = connection.execute(statement)  # type: ignore[arg-type]
+            return found.fetchall() if found.description else []
+
+    def url_of(self, role: str) -> str:
+        return make_url(self.url).set(username=role).render_as_string(hide_password=False)
+
+
+@pytest.fixture(params=VERSIONS)
+def server(request: pytest.FixtureRequest, servers: Any) -> Iterator[Server]:
+    url = servers.new_database(request.param)
+    name = make_url(url).database
+    made = Server(url, f"guest-of-{name}", f"owner-of-{name}")
+    for role in (made.guest, made.owner):
+        made.run(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role)).as_string())
+    made.run(OWN.format(role=sql.Literal(made.owner).as_string()))
+    made.run(
+        sql.SQL("GRANT CREATE ON SCHEMA public TO {}")
+        .format(sql.Identifier(made.owner))
+        .as_string()
+    )
+    for statement in grant_statements(url, made.guest):
+        made.run(statement, made.owner)
+    yield made
+    for role in (made.guest, made.owner):
+        made.run(
+            sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(sql.Identifier(role)).as_string()
+        )
+    servers.drop(request.param, url)
+
+
+@pytest.fixture(params=["guest", "owner"])
+def role(request: pytest.FixtureRequest, server: Server) -> str:
+    """The URL as whom the scope connects."""
+    return server.url_of(getattr(server, request.param))
+
+
+@pytest.fixture(params=ON_A_SERVER, ids=lambda driver: driver.name)
+def driver(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def filled_server(server: Server) -> Any:
+    """The ids of Alice and of Bob, who has the same; made by the owner, without a scope."""
+    with Store(server.url_of(server.owner)) as store:
+        ids = furnish(store, "alice"), furnish(store, "bob")
+        nobodys(store)
+        store.search.refresh()
+    return ids
+
+
+def scope_of(store: Any, user_id: str, *, filters: bool) -> Any:
+    scope = Scope(user_id, filters=filters)
+    if isinstance(store, BlockingStore):
+        return BlockingScope(AsyncScopedStore(store.opened, scope), store._loop)
+    return ScopedStore(store, scope)
+
+
+@pytest.fixture
+def watch(server: Server, filled_server: Any) -> Iterator[Watch]:
+    """What is not Alice's."""
+    watching = Watch(server.url, "alice")
+    yield watching
+    watching._engine.dispose()
+
+
+def failed(call: Any) -> str:
+    with pytest.raises(AgentStoreError) as error:
+        call()
+    return str(error.value)
+
+
+@pytest.mark.parametrize("filters", [True, False], ids=["filtered", "unfiltered"])
+def test_what_is_somebody_elses_is_answered_as_what_nobody_has(
+    driver, role, filled_server, watch, filters
+):
+    alice, bob = filled_server
+    with driver.open(role) as store:
+        scope = scope_of(store, "alice", filters=filters)
+        for method, calls in CALLS.items():
+            for arguments in calls:
+                answers = []
+                for theirs in (NOBODYS, bob):
+                    given = filled(arguments, alice, theirs)
+                    answers.append(outcome(lambda: called(scope, method, given), theirs))  # noqa: B023
+                assert answers[0] == answers[1], (method, arguments)
+            assert watch.sees_no_change(), method
+
+
+@pytest.mark.parametrize("filters", [True, False], ids=["filtered", "unfiltered"])
+def test_nothing_is_taken_or_made_for_anybody_else(driver, role, filled_server, watch, filters):
+    alice, bob = filled_server
+    with driver.open(role) as store:
+        scope = scope_of(store, "alice", filters=filters)
+        for calls in (TAKEN, FOR_SOMEBODY_ELSE):
+            for method, each in calls.items():
+                for arguments in each:
+                    given = filled(arguments, alice, bob)
+                    words = failed(lambda: called(scope, method, given))  # noqa: B023
+                    assert "same" not in words, (method, arguments)
+        assert watch.sees_no_change()
+
+
+def test_unfiltered_lists_hold_what_filtered_ones_do(driver, role, filled_server):
+    with driver.open(role) as store:
+        filtered, unfiltered = (scope_of(store, "alice", filters=f) for f in (True, False))
+        for method, calls in WHOLE.items():
+            for arguments in calls:
+                answers = [
+                    outcome(lambda: called(scope, method, arguments))  # noqa: B023
+                    for scope in (filtered, unfiltered)
+                ]
+                assert answers[0] == answers[1], (method, arguments)
+                assert "bob" not in answers[0][1]
+
+
+def test_without_a_scope_the_role_sees_nothing_and_can_write_nothing(server, filled_server):
+    there = server.run(COUNT_ALL)
+    assert dict(there)["messages"] == 9
+    assert all(count for _, count in there)
+    assert not any(count for _, count in server.run(COUNT_ALL, server.guest))
+    with Store(server.url_of(server.guest)) as store:
+        assert store.sessions.list().items == ()
+        assert store.messages.search("same").items == ()
+        for call in (
+            lambda: store.users.create("Carol"),
+            lambda: store.sessions.create(),
+            lambda: store.checkpoints.put("t", {}),
+        ):
+            with pytest.raises(DatabaseReadOnly):
+                call()
+        assert store.tasks.claim("worker") == ()
+        assert store.sessions.delete_expired().sessions == ()
+    assert server.run(COUNT_ALL) == there
+
+
+def test_sql_of_ones_own_is_held_to_the_scope_as_well(server, filled_server):
+    seen = server.run(
+        f"SELECT set_config('agentstore.user_id', 'alice', false) FROM users; {COUNT_ALL}",  # noqa: S608
+        server.guest,
+    )
+    assert seen == []  # a scope that nobody has set sees no row to set it for
+    url = make_url(server.url_of(server.guest)).set(drivername="postgresql")
+    with psycopg.connect(url.render_as_string(), autocommit=True) as connection:
+        connection.execute("SET agentstore.user_id = 'alice'")
+        seen = dict(connection.execute(COUNT_ALL).fetchall())
+        assert seen["users"] == 1
+        assert seen["messages"] == 4
+        assert seen["blobs"] == 1
+        assert all(seen.values())
+        for table in reversed(Base.metadata.sorted_tables):
+            connection.execute(f"DELETE FROM {table.name}")  # noqa: S608
+    left = dict(server.run(COUNT_ALL))
+    assert left["messages"] == 5
+    assert left["blobs"] == 1
+
+
+def test_the_owner_without_a_scope_sees_and_writes_everything(server, filled_server):
+    with Store(server.url_of(server.owner)) as store:
+        assert store.sessions.count() == 5
+        assert len(store.messages.search("same")) == 5
+        assert store.tasks.create(None, "mail").session_id is None
+        assert store.users.delete("alice").rows["sessions"] == 2
+        assert len(store.messages.search("same")) == 3
+
+
+def test_who_may_truncate_needs_no_scope_and_who_may_not_any_more_does(server, filled_server):
+    grant = "GRANT TRUNCATE ON ALL TABLES IN SCHEMA public TO " + _quoted(server.guest)
+    server.run(grant, server.owner)
+    with Store(server.url_of(server.guest)) as store:
+        assert store.sessions.count() == 5
+        assert store.scoped("alice").sessions.count() == 2
+    server.run(grant.replace("GRANT", "REVOKE").replace(" TO ", " FROM "), server.owner)
+    with Store(server.url_of(server.guest)) as store:
+        assert store.sessions.count() == 0
+
+
+def test_a_scope_finds_what_it_saved_and_leaves_the_index_of_others_whole(server, filled_server):
+    alice, bob = filled_server
+    with Store(server.url_of(server.owner)) as store:
+        store.messages.save(bob.session, "user", "pear of bob")
+        store.messages.save("session of nobody", "user", "pear of nobody")
+        for url in (server.url_of(server.guest), server.url_of(server.owner)):
+            with Store(url) as other:
+                scope = other.scoped("alice")
+                saved = scope.messages.save(alice.session, "user", "pear of alice")
+                found = scope.messages.search("pear", order="recent").items
+                assert found[0].message.id == saved.id
+                assert {hit.message.session_id for hit in found} == {alice.session}
+        assert len(store.messages.search("pear")) == 4
+
+
+def test_a_scope_does_not_search_while_the_index_is_made_anew(server, filled_server):
+    with Store(server.url_of(server.owner)) as store:
+        server.run("UPDATE search_state SET indexed_through = 0, walk_through = 9")
+        with (
+            Store(server.url_of(server.guest)) as other,
+            pytest.raises(SearchIndexStale, match="made anew"),
+        ):
+            other.scoped("alice").messages.search("same")
+        assert len(store.messages.search("same")) == 5
+        assert len(store.scoped("alice").messages.search("same")) == 2
+
+
+def test_every_table_of_anybodys_has_a_policy_that_is_forced(server):
+    states = {
+        name: (enabled, forced, policies)
+        for name, enabled, forced, policies in server.run(
+            "SELECT relname, relrowsecurity, relforcerowsecurity,"
+            " (SELECT count(*) FROM pg_policy WHERE polrelid = pg_class.oid) FROM pg_class"
+            " WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+        )
+    }
+    assert {*Base.metadata.tables} <= states.keys()
+    assert {name for name, state in states.items() if state[:2] != (True, True)} == {
+        "alembic_version",
+        "search_state",
+        "search_index",
+    }
+    assert states["search_index"] == (True, False, 1)
+    assert all(state[2] for state in states.values() if state[0])
+
+
+def test_the_index_that_was_lost_comes_back_with_its_policies(server, filled_server):
+    server.run("DROP TABLE search_queue, search_index")
+    with Store(server.url_of(server.owner)) as store:
+        store.search.reindex()
+        assert len(store.messages.search("same")) == 5
+    for table in ("search_queue", "search_index"):
+        assert server.run(f"SELECT relrowsecurity FROM pg_class WHERE relname = '{table}'") == [  # noqa: S608
+            (True,)
+        ]
+
+
+def _quoted(role: str) -> str:
+    return sql.Identifier(role).as_string()
+
+
+COUNT_ALL = " UNION ALL ".join(
+    f"SELECT '{name}', count(*) FROM {name}"  # noqa: S608
+    for name in sorted({*Base.metadata.tables} | {"search_index"})
+    if name not in ("branch_segments", "message_chunks")
+)
+"""Counts the rows of each table that the fixture puts some into."""
