@@ -96,3 +96,29 @@ def _check(command: list[str], folder: Path) -> None:
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_figures_of_the_readme_beside_others_are_those_of_the_last_run():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = readme.partition("| engine | beside |")[2].partition("\n\n")[0].splitlines()[2:]
+    operations = (
+        "append a turn of 2 items, one caller",
+        "append a turn of 2 items, 16 callers at once",
+        "last 50 items of 1,000",
+    )
+    page = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
+    assert len(table) > 5
+    for line in table:
+        engine, peer, *figures = (cell.strip() for cell in line.strip("|").split("|"))
+        part = page.partition(f"\n### {engine.lower()}\n")[2].partition("\n### ")[0]
+        for operation, figure in zip(operations, figures, strict=True):
+            assert figure == _measured(part, operation, peer), (engine, peer, operation)
+
+
+def _measured(part: str, operation: str, peer: str) -> str:
+    """Give the ratio to a peer in its default settings."""
+    for line in part.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[:2] == [operation, peer] and cells[2].startswith("default"):
+            return cells[6].split()[0]
+    raise AssertionError(f"{peer} has no line for {operation}")
