@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 
 from sqlalchemy import Connection
 
 from agentstore.dialects.moving import Key, Row, Shape
 from agentstore.dialects.sqlite_moving import driver_of, quoted
-from agentstore.encoding import dump_json, load_json
 from agentstore.schema import Names
 
 _CHUNK = 500
@@ -70,7 +70,7 @@ class SQLiteChanges:
         )
         cursor = driver_of(connection).execute(query, (after, upto, shape.name))
         while found := cursor.fetchmany(_CHUNK):
-            yield [tuple(load_json(key)) for (key,) in found]
+            yield [tuple(json.loads(key)) for (key,) in found]
 
     def rows(self, connection: Connection, shape: Shape, keys: Sequence[Key]) -> list[Row]:
         """Find them by their primary key."""
@@ -83,7 +83,8 @@ class SQLiteChanges:
             f"SELECT {columns} FROM json_each(?) AS wanted"
             f" JOIN {quoted(shape.table.name)} AS row ON {same}"
         )
-        wanted = dump_json([list(key) for key in keys])
+        # As it is stored: a key may hold what ``encoding`` writes in the place of a NUL.
+        wanted = json.dumps(keys, ensure_ascii=False)
         found: list[Row] = driver_of(connection).execute(query, (wanted,)).fetchall()
         return found
 

@@ -7,13 +7,14 @@ column of numbers, or bytes that are no UTF-8. Such rows are found before anythi
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Table
+from sqlalchemy import URL, CheckConstraint, Connection, Table
 
 from agentstore.dialects.digests import Summing
 from agentstore.dialects.moving import Digest, Flaw, Key, Kind, LeftOut, Row, Shape, Stripped
@@ -222,10 +223,20 @@ def _list(numbers: Collection[int]) -> str:
 
 
 def _sound(shape: Shape) -> str:
-    return " AND ".join(
+    checks = [
         f"({quoted(name)} IS NULL OR {_SOUND[kind].format(quoted(name))})"
         for name, kind in shape.columns
-    )
+    ]
+    return " AND ".join([*checks, *(f"({rule}) IS NOT 0" for rule in _rules(shape).values())])
+
+
+def _rules(shape: Shape) -> dict[str, str]:
+    """Give the table's CHECKs, which a connection can turn off, by their names."""
+    return {
+        str(constraint.name): str(constraint.sqltext)
+        for constraint in shape.table.constraints
+        if isinstance(constraint, CheckConstraint)
+    }
 
 
 def _batches(driver: Any, shape: Shape, missing: Collection[int]) -> Iterator[list[Row]]:
@@ -271,16 +282,22 @@ def _undecodable(shape: Shape, rows: list[Row]) -> dict[int, str | None]:
 
 def _reason(connection: Connection, shape: Shape, number: int) -> str:
     """Say which column SQLite does not find sound."""
-    checks = ", ".join(
+    columns = ", ".join(
         f"{quoted(name)} IS NULL OR {_SOUND[kind].format(quoted(name))}, typeof({quoted(name)})"
         for name, kind in shape.columns
     )
+    rules = _rules(shape)
+    checks = ", ".join([columns, *(f"({rule}) IS NOT 0" for rule in rules.values())])
     query = f"SELECT {checks} FROM {quoted(shape.table.name)} WHERE rowid = ?"
     found = driver_of(connection).execute(query, (number,)).fetchone()
     wrong = []
-    for (name, kind), sound, stored in zip(shape.columns, found[::2], found[1::2], strict=True):
+    for (name, kind), sound, stored in zip(shape.columns, found[::2], found[1::2], strict=False):
         if not sound:
-            wrong.append(f"{name}: {_ARTICLES.get(stored, stored)} that is not {kind.value}")
+            what = _ARTICLES.get(stored, stored)
+            same = what == kind.value
+            wrong.append(f"{name}: {what} {'with a NUL' if same else f'that is not {kind.value}'}")
+    kept = found[2 * len(shape.columns) :]
+    wrong += [f"against {name}" for name, sound in zip(rules, kept, strict=True) if not sound]
     return "; ".join(wrong)
 
 
@@ -288,20 +305,29 @@ _ARTICLES = {"text": "text", "blob": "bytes", "integer": "a whole number", "real
 
 
 def _flaw(connection: Connection, shape: Shape, number: int, reason: str) -> Flaw:
-    query = f"SELECT {_columns(shape)} FROM {quoted(shape.table.name)} WHERE rowid = ?"
+    types = ", ".join(f"typeof({quoted(name)})" for name, _ in shape.columns)
+    query = f"SELECT {_columns(shape)}, {types} FROM {quoted(shape.table.name)} WHERE rowid = ?"
     with _bytes_for_text(connection) as driver:
         row = driver.execute(query, (number,)).fetchone()
-    values = {name: _shown(value) for (name, _), value in zip(shape.columns, row, strict=True)}
+    names = [name for name, _ in shape.columns]
+    values = {
+        name: _shown(value, kind)
+        for name, value, kind in zip(names, row, row[len(names) :], strict=False)
+    }
     key = ", ".join(f"{name}={values[name]}" for name in shape.key)
     return Flaw(shape.name, key, reason, number, values)
 
 
-def _shown(value: Any) -> Any:
-    if isinstance(value, bytes):
+def _shown(value: Any, kind: bytes) -> Any:
+    if kind == b"blob":
+        return {"hex": value.hex()}
+    if kind == b"text":
         try:
             return value.decode("utf-8")
         except UnicodeDecodeError:
-            return {"hex": value.hex()}
+            return {"text": value.hex()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"number": str(value)}
     return value
 
 
