@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def _start(url: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return subprocess.Popen(  # noqa: S603 - our own interpreter
         [sys.executable, "-c", WRITER, url, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -7,11 +7,11 @@ the system only where they are at the table's end. Nobody waits for it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import Connection, Table, func, select
-from sqlalchemy.sql.ddl import ExecutableDDLElement
 from sqlalchemy.ext.compiler import compiles
-from typing import Any
+from sqlalchemy.sql.ddl import ExecutableDDLElement
 
 
 class Vacuum(ExecutableDDLElement):

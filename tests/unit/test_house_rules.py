@@ -340,12 +340,14 @@ PRAGMAS = {
         "cursor.execute(f'PRAGMA busy_timeout={int(settings.busy_timeout * 1000)}')",
         "cursor.execute(f'PRAGMA synchronous={settings.synchronous}')",
     ],
+    "dialects.sqlite_space": ["cursor.execute(f'PRAGMA busy_timeout={int(patience)}')"],
 }
 """A pragma takes no parameters. These get a number, and names that were checked or are our own."""
 
 
 ABOUT_ANY_TABLE = {
     "dialects.postgresql_moving",
+    "dialects.postgresql_space",
     "dialects.sqlite_changes",
     "dialects.sqlite_moving",
 }
