@@ -107,7 +107,9 @@ def mend(
         runner = UnitRunner(engine, dialect_for(parsed), settings, owns_engine=True)
         try:
             say("counters")
-            done += runner.run(Mode.WRITE, lambda unit: _mend_counters(unit, deep), repeatable=True)
+            counted = partial(_mend_counters, deep=deep)
+            while mended := runner.run(Mode.WRITE, counted, repeatable=True):
+                done += mended  # up to a thousand rows at a time
             for index in runner.run(Mode.READ, _missing_indexes, repeatable=True):
                 say(f"index {index.name}")
                 make = partial(consistency.make_index, index=index)

@@ -69,7 +69,7 @@ def stats(
     """
     limits = _limits(config, warn_bytes, fail_bytes, warn_rows, fail_rows)
     database = Database(url, schema, table_prefix)
-    with database.open() as store:
+    with database.read() as store:
         found = store.statistics(days, top=top, order=by.value, exact=exact)
     alerts = check_sizes(found, limits)
     if as_json:

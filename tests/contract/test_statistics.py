@@ -202,7 +202,9 @@ def test_a_size_over_a_limit_is_one_finding_the_worse_one(filled):
     (alert,) = check_sizes(found, Thresholds(warn_rows=60, fail_rows=61))
     assert (alert.severity, alert.where) == (Severity.WARNING, "messages")
     assert exit_code([alert]) == 3
-    assert check_sizes(found, Thresholds(warn_rows=61)) == []
+    assert check_sizes(found, Thresholds(warn_rows=61, fail_rows=61)) == []
+    (alert,) = check_sizes(found, Thresholds(fail_rows=60))
+    assert alert.severity is Severity.ERROR
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,11 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from agentstore import AgentStoreError, AsyncStore, Settings, Store, migrations
+from agentstore.alerts import Thresholds, check_sizes
+from agentstore.doctor import examine
 from agentstore.errors import IllegalTransition, InvalidInput, NotFound, QuotaExceeded, SchemaError
+from agentstore.findings import Finding
+from agentstore.health_records import HealthRecord, Statistics
 from agentstore.records import (
     ApiKeyRecord,
     AttachmentRecord,
@@ -171,6 +175,20 @@ def work(store: Store) -> None:
     assert_type(store.usage.record("s", input_tokens=3), UsageRecord)
     assert_type(store.usage.sum_by("model"), tuple[UsageSum, ...])
     assert_type(store.usage.totals(), DatabaseTotals)
+
+
+def operations(store: Store) -> None:
+    assert_type(store.health(), HealthRecord)
+    assert_type(store.health(2).reason, str | None)
+    found = assert_type(store.statistics(7, order="tokens"), Statistics)
+    assert_type(check_sizes(found, Thresholds(warn_bytes=1)), list[Finding])
+    assert_type(examine(deep=True), list[Finding])
+    store.statistics(order="rows")  # type: ignore[arg-type]
+
+
+async def operations_again(store: AsyncStore) -> None:
+    assert_type(await store.health(), HealthRecord)
+    assert_type(await store.statistics(), Statistics)
 
 
 def transactions(store: Store) -> None:

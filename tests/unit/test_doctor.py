@@ -3,7 +3,7 @@
 import os
 import sqlite3
 import stat
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -110,6 +110,28 @@ def test_what_is_safe_to_mend_is_found_and_mended(lived_in, wrong, check):
     assert mend(lived_in)
     assert found_in(lived_in, deep=True) == []
     assert mend(lived_in) == []
+
+
+def test_many_wrong_counters_are_mended_some_at_a_time(engine_url, monkeypatch):
+    monkeypatch.setattr("agentstore.repositories.consistency._MOST", 2)
+    with Store(engine_url) as store:
+        for _ in range(5):
+            store.sessions.create()
+    run_sql(engine_url, "UPDATE sessions SET message_count = 9")
+    (finding,) = found_in(engine_url, deep=True)
+    assert "2 or more sessions" in finding.what
+    assert len(mend(engine_url, deep=True)) == 3
+    assert found_in(engine_url, deep=True) == []
+
+
+def test_reservations_that_lapsed_do_not_count(engine_url):
+    now = [datetime(2026, 3, 29, 12, tzinfo=UTC)]
+    with Store(engine_url, clock=lambda: now[0]) as store:
+        user = store.users.create("Alice", quota_total=1000)
+        store.users.reserve_quota(user.id, 40)
+        now[0] += timedelta(hours=1)
+        store.users.reserve_quota(user.id, 2)
+    assert found_in(engine_url) == []
 
 
 def test_a_missing_trigger_of_the_search_index_is_found_and_mended(lived_in):
