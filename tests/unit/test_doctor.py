@@ -127,7 +127,7 @@ def test_many_wrong_counters_are_mended_some_at_a_time(engine_url, monkeypatch):
 def test_reservations_that_lapsed_do_not_count(engine_url):
     now = [datetime(2026, 3, 29, 12, tzinfo=UTC)]
     with Store(engine_url, clock=lambda: now[0]) as store:
-        user = store.users.create("Alice", quota_total=1000)
+        user = store.users.create("Alice", quota_total=41)
         store.users.reserve_quota(user.id, 40)
         now[0] += timedelta(hours=1)
         store.users.reserve_quota(user.id, 2)
