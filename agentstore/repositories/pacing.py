@@ -19,13 +19,19 @@ from agentstore.unit import Unit
 
 T = TypeVar("T")
 
-LONG = 0.025
+LONG = 0.03
 """Seconds. A body that took longer makes the next one smaller."""
 
 FIRST = 64
 """Rows, to begin with."""
 
+LEAST = 32
+"""Rows, however long they take: the statements alone take some time, which fewer rows would not
+save."""
+
 SHORTEST_PAUSE = 0.005
+_LONGEST_PAUSE = 0.1
+"""Seconds, the longest that SQLite itself sleeps between two tries to get the lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +74,14 @@ class Pace:
     def pause(self) -> Iterator[Pause]:
         """Give a pause about as long as the last transaction kept others waiting."""
         if self._pauses:
-            yield Pause(max(SHORTEST_PAUSE, 2 * self._took))
+            yield Pause(min(max(SHORTEST_PAUSE, 2 * self._took), _LONGEST_PAUSE))
 
     def _timed(self, body: Callable[[Unit], T], unit: Unit) -> T:
         self._began = time.monotonic()
         result = body(unit)
         self._took = time.monotonic() - self._began
         if self._took > LONG:
-            self.rows = max(1, int(self.rows * LONG / self._took / 1.5))
+            self.rows = max(min(LEAST, self._most), int(self.rows * LONG / self._took / 1.5))
         elif self._took < LONG / 2:
             self.rows = min(self._most, 2 * self.rows)
         return result

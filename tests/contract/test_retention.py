@@ -578,6 +578,7 @@ def test_no_transaction_deletes_more_rows_than_it_may(timed, clock, monkeypatch)
 
 def test_transactions_become_smaller_when_they_take_long(timed, clock, monkeypatch):
     monkeypatch.setattr(pacing, "LONG", 0.0)
+    monkeypatch.setattr(pacing, "LEAST", 1)
     much(timed, clock)
     with transactions(timed) as deleted:
         report = timed.prune(RetentionPolicy(finished_tasks=DAY))
@@ -692,7 +693,7 @@ def test_a_process_that_is_killed_while_pruning_leaves_what_the_next_one_finishe
 def test_pauses_give_others_their_turn_where_writers_wait_for_each_other(
     place, timed, clock, monkeypatch
 ):
-    monkeypatch.setattr(pacing, "SHORTEST_PAUSE", 0.25)
+    monkeypatch.setattr(pacing, "SHORTEST_PAUSE", 0.05)
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
