@@ -16,6 +16,7 @@ from sqlalchemy import (
     Float,
     LargeBinary,
     inspect,
+    literal,
     select,
 )
 from sqlalchemy.exc import DBAPIError
@@ -150,10 +151,11 @@ class End:
             TargetNotEmpty: It does.
         """
         there = set(inspect(connection).get_table_names(schema=self.names.schema))
-        for shape in self.shapes:  # one that is behind head has not all of them
+        for shape in self.shapes:  # one that is behind head has not all of them, nor columns
             if shape.table.name not in there:
                 continue
-            if connection.execute(select(shape.table).limit(1)).first() is not None:
+            any_row = select(literal(1)).select_from(shape.table).limit(1)
+            if connection.execute(any_row).first() is not None:
                 raise TargetNotEmpty(shape.name, str(self))
 
     def close(self) -> None:
