@@ -722,6 +722,16 @@ class BackupDiffers(BackupError):
         )
 
 
+class BackupIncomplete(BackupError):
+    """Whoever is to save the database does not see all of it; nothing was saved."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"Row-level security would hide rows from the backup: {reason}. Make it as the owner "
+            "of the tables, without a scope."
+        )
+
+
 class ArchiverMissing(BackupError):
     """A program that comes with the server is not there, or too old, or cannot be used here."""
 

@@ -187,6 +187,7 @@ EXAMPLES = [
         {"tables": ("users",)},
         ("The copy", "users", "Check the disk"),
     ),
+    Example(errors.BackupIncomplete("no owner"), {}, ("no owner", "as the owner")),
     Example(errors.RestoreInterrupted("It broke."), {}, ("It broke.", "the same command")),
     Example(
         errors.BackupOutdated("0001", "0002"),
