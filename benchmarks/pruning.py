@@ -110,8 +110,7 @@ def prune(url: str) -> tuple[list[float], Any, float]:
     with Store(url) as store:
         begun: list[float] = []
 
-        writer = store._runner.writer
-        assert writer is not None
+        writer: Any = store._runner.writer
         begin_to_write = writer._dialect.begin_to_write
         run_alone = writer._run_alone
 
@@ -125,7 +124,7 @@ def prune(url: str) -> tuple[list[float], Any, float]:
                 held.append(time.perf_counter() - begun.pop())
 
         writer._dialect = _Instead(writer._dialect, begin_to_write=timed_begin)
-        writer._run_alone = timed_run  # type: ignore[method-assign]
+        writer._run_alone = timed_run
         started = time.perf_counter()
         report = store.prune(policy)
         return held, report, time.perf_counter() - started
