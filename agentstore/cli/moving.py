@@ -92,7 +92,7 @@ def copy(
         else:
             say("The log of changes is gone." if there else "There was no log of changes.")
         return
-    with _shown_progress() as progress:
+    with shown_progress() as progress:
         try:
             if verify_only:
                 report = transfer.verify(source, target, **names, progress=progress)
@@ -182,7 +182,7 @@ class _Rate(ProgressColumn):
 
 
 @contextmanager
-def _shown_progress() -> Iterator[transfer.OnProgress]:
+def shown_progress() -> Iterator[transfer.OnProgress]:
     """Draw a bar for each table on a terminal; elsewhere print a line when one is done."""
     if not err.is_terminal:
         yield _Lines().show

@@ -8,9 +8,18 @@ from sqlalchemy import URL
 
 from agentstore.dialects.base import EngineDialect
 from agentstore.dialects.checks import Checks, Examination
+from agentstore.dialects.saving import Archives, Files
 from agentstore.errors import UnsupportedUrl
 
-__all__ = ["Checks", "EngineDialect", "checks_for", "dialect_for", "examinations_for"]
+__all__ = [
+    "Checks",
+    "EngineDialect",
+    "archives_for",
+    "checks_for",
+    "database_files",
+    "dialect_for",
+    "examinations_for",
+]
 
 
 def dialect_for(url: URL) -> EngineDialect:
@@ -78,3 +87,19 @@ def _examinations(name: str) -> tuple[Examination, ...]:
 
         return OF_A_SERVER
     raise UnsupportedUrl(f"The engine {name!r} is not supported")
+
+
+def database_files() -> Files:
+    """Give those who make database files, whatever engine the rows come from."""
+    from agentstore.dialects.sqlite_saving import SQLiteFiles
+
+    return SQLiteFiles()
+
+
+def archives_for(url: URL) -> Archives | None:
+    """Give those who make archives of such databases; None where a database is a file itself."""
+    if url.get_backend_name() == "sqlite":
+        return None
+    from agentstore.dialects.postgresql_saving import PostgreSQLArchives
+
+    return PostgreSQLArchives()

@@ -1,0 +1,153 @@
+"""``backup`` and ``restore``: a database in a file, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+from sqlalchemy import URL
+
+from agentstore import backup as saving
+from agentstore import transfer
+from agentstore.backup import SavedTable
+from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app
+from agentstore.cli.moving import shown_progress
+from agentstore.cli.output import err, out, plain, print_json, say, table
+from agentstore.dialects import database_files
+from agentstore.errors import InvalidInput
+from agentstore.schema import Names
+
+
+class _Format(StrEnum):
+    AUTO, NATIVE, PORTABLE = "auto", "native", "portable"
+
+
+@app.command()
+def backup(
+    target: Annotated[Path, typer.Argument(metavar="DST", help="The file to make.")],
+    format_: Annotated[
+        _Format,
+        typer.Option(
+            "--format",
+            help="portable: a SQLite file. native: on PostgreSQL an archive of pg_dump. auto: "
+            "native where it can be had.",
+        ),
+    ] = _Format.AUTO,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    as_json: AsJson = False,
+) -> None:
+    """Save the database in a new file, while it is in use, and compare the two.
+
+    Nothing is overwritten, and there is no file before it is whole. Each backup is a whole one.
+
+    Example: [bold]agentstore backup monday.db --json > monday.json[/bold]
+    """
+    with shown_progress() as progress:
+        report = saving.backup(
+            url,
+            target,
+            names=Names(schema, table_prefix),
+            format=format_.value,
+            progress=progress,
+        )
+    if as_json:
+        print_json({**plain(report), "rows": report.rows})
+    else:
+        _show(report.tables)
+        say(
+            f"{report.file} has {report.rows:,} rows of {report.database} at revision "
+            f"{report.revision}, {report.bytes:,} bytes, checked."
+        )
+    if report.unsound or report.dangling:
+        words = (
+            f"warning: saved as they are: {report.unsound:,} rows that no other database would "
+            f"take, {report.dangling:,} that refer to nothing. Find them with: agentstore doctor"
+        )
+        err.print(Text(words), soft_wrap=True)
+
+
+@app.command()
+def restore(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="The backup.")],
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="DST", help="A URL, or a file to make; --url if none."),
+    ] = None,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="Bring what an older backup holds to head.")
+    ] = False,
+    expect: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What backup --json printed; refuse anything else."),
+    ] = None,
+    no_reindex: Annotated[
+        bool, typer.Option("--no-reindex", help="Leave the search index to agentstore reindex.")
+    ] = False,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+    as_json: AsJson = False,
+) -> None:
+    """Make a database of a backup, and compare the two.
+
+    DST is a file that is not there yet, or an empty database on a server.
+
+    Example: [bold]agentstore restore monday.db postgresql://me@localhost/agents[/bold]
+    """
+    place: str | URL | None = url if target is None else _place(target)
+    expected = None if expect is None else _read_tables(expect)
+    with shown_progress() as progress:
+        report = saving.restore(
+            source,
+            place,
+            names=Names(schema, table_prefix),
+            upgrade=upgrade,
+            expected=expected,
+            progress=progress,
+        )
+        if not report.indexed and not no_reindex:
+            shown = place if isinstance(place, str) or place is None else str(place)
+            with Database(shown, schema, table_prefix).open() as store:
+                store.search.reindex(
+                    lambda done, total: progress(transfer.Progress("search", "index", done, total))
+                )
+    if as_json:
+        print_json({**plain(report), "rows": report.rows})
+        return
+    _show(report.tables)
+    say(
+        f"{report.database} has the {report.rows:,} rows of {report.file} and is at revision "
+        f"{report.revision}, checked."
+    )
+
+
+def _place(target: str) -> str | URL:
+    return target if "://" in target else database_files().url(Path(target))
+
+
+def _show(tables: Sequence[SavedTable]) -> None:
+    rows = table()
+    rows.add_column("table")
+    rows.add_column("rows", justify="right")
+    rows.add_column("digest")
+    for each in tables:
+        if each.rows:
+            rows.add_row(each.name, f"{each.rows:,}", Text(each.digest or "", style="dim"))
+    out.print(rows)
+
+
+def _read_tables(file: Path) -> list[SavedTable]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return [SavedTable(each["name"], each["rows"], each["digest"]) for each in found["tables"]]
+    except (ValueError, KeyError, TypeError):
+        raise InvalidInput(
+            f"{file} is not what agentstore backup --json printed. Name that file."
+        ) from None
