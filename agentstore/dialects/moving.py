@@ -148,6 +148,13 @@ class Moving(Protocol):
         The last of these is not brought back by the statements: it is ``SearchIndex.reset``'s.
         """
 
+    def loosen(self, connection: Connection, tables: Tables) -> dict[str, str]:
+        """Drop of that only what holds between rows, or is done when they change.
+
+        Returns:
+            ``Stripped.last``.
+        """
+
     def counters(self, connection: Connection, tables: Tables) -> dict[str, int]:
         """Read the counters that number rows: the last number given, by tables' plain names."""
 
@@ -191,4 +198,4 @@ class ChangeLog(Protocol):
         """Give the keys of a table's rows that changed after one number, up to another."""
 
     def rows(self, connection: Connection, shape: Shape, keys: Sequence[Key]) -> list[Row]:
-        """Give those rows with these keys that are there."""
+        """Give those rows with these keys that are there, and sound."""

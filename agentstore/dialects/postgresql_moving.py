@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -13,7 +12,7 @@ from sqlalchemy import URL, Connection, Table
 
 from agentstore.dialects.moving import Digest, Flaw, Key, Kind, LeftOut, Row, Shape, Stripped
 from agentstore.dialects.search_objects import postgresql_drops
-from agentstore.errors import InvalidInput
+from agentstore.errors import DatabaseError, InvalidInput
 from agentstore.schema import Tables
 
 _ISO: LiteralString = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')"""
@@ -45,9 +44,9 @@ _WRITTEN: dict[Kind, LiteralString] = {
 """How a column is written in the line that is hashed; concat() leaves NULL out."""
 
 _KEYS = """
-SELECT conrelid::regclass::text, quote_ident(conname), pg_get_constraintdef(oid), contype::text
-FROM pg_constraint WHERE contype IN ('p', 'u', 'f') AND conrelid = ANY(%s::regclass[])
-ORDER BY array_position('{p,u,f}', contype::text), conrelid::regclass::text, conname"""
+SELECT conrelid::regclass::text, quote_ident(conname), pg_get_constraintdef(oid)
+FROM pg_constraint WHERE contype = ANY(%s::"char"[]) AND conrelid = ANY(%s::regclass[])
+ORDER BY contype, conrelid::regclass::text, conname"""
 _INDEXES = """
 SELECT indexrelid::regclass::text, pg_get_indexdef(indexrelid) FROM pg_index
 WHERE indrelid = ANY(%s::regclass[])
@@ -57,7 +56,12 @@ _FORCED = """
 SELECT oid::regclass::text FROM pg_class
 WHERE relforcerowsecurity AND oid = ANY(%s::regclass[]) ORDER BY 1"""
 
-_FOREIGN = "f"
+_HIDDEN = """
+SELECT row_security_active(%(table)s::regclass) AND (
+    NOT has_table_privilege(%(table)s::regclass, 'TRUNCATE')
+    OR coalesce(current_setting('agentstore.user_id', true), '') <> ''
+)"""
+
 _ACTIVITY = "activity"
 
 
@@ -72,6 +76,7 @@ class PostgreSQLMoving:
         self, connection: Connection, shape: Shape, left_out: LeftOut
     ) -> tuple[Digest, list[Flaw]]:
         """Let the server compute the digest; what a column cannot hold is in none."""
+        _require_all_rows(connection, shape.table)
         written = sql.SQL(", ").join(
             sql.SQL(_WRITTEN[kind]).format(sql.Identifier(name)) for name, kind in shape.columns
         )
@@ -116,33 +121,27 @@ FROM (
                 write(row)
 
     def strip(self, connection: Connection, tables: Tables) -> Stripped:
-        """Drop the keys too, and keep row-level security off: no COPY goes where it is forced."""
+        """Drop the keys too."""
+        last = self.loosen(connection, tables)
+        driver = _driver(connection)
+        ours = _list(connection, tables)
+        indexes = driver.execute(_INDEXES, [ours]).fetchall()
+        again = _drop_keys(connection, ours, "p", "u")
+        for name, _ in indexes:
+            connection.exec_driver_sql(f"DROP INDEX {name}")
+        return Stripped(again | dict(indexes), last)
+
+    def loosen(self, connection: Connection, tables: Tables) -> dict[str, str]:
+        """Drop references, and bind no owner by policies: no COPY goes where they are forced."""
         names = tables.names
         for statement in postgresql_drops(names.schema, names.prefix):
             connection.exec_driver_sql(statement)
-        driver = _driver(connection)
-        ours = [_named(table).as_string(driver) for table in tables.metadata.sorted_tables]
-        keys = driver.execute(_KEYS, [ours]).fetchall()
-        indexes = driver.execute(_INDEXES, [ours]).fetchall()
-        forced = driver.execute(_FORCED, [ours]).fetchall()
-        indexes_again: dict[str, str] = {}
-        last: dict[str, str] = {}
-        for table, name, definition, kind in keys:
-            again = last if kind == _FOREIGN else indexes_again
-            label = f"{table}.{name}"
-            again[label] = f"ALTER TABLE {table} ADD CONSTRAINT {name} {definition}"
-        indexes_again |= dict(indexes)
-        for (table,) in forced:
+        ours = _list(connection, tables)
+        last = _drop_keys(connection, ours, "f")
+        for (table,) in _driver(connection).execute(_FORCED, [ours]).fetchall():
+            connection.exec_driver_sql(f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY")
             last[f"{table} row security"] = f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY"
-        drops = chain(
-            # Those that refer to keys come last in the list, and have to go first.
-            (f"ALTER TABLE {table} DROP CONSTRAINT {name}" for table, name, _, _ in reversed(keys)),
-            (f"DROP INDEX {name}" for name, _ in indexes),
-            (f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY" for (table,) in forced),
-        )
-        for statement in drops:
-            connection.exec_driver_sql(statement)
-        return Stripped(indexes_again, last)
+        return last
 
     def counters(self, connection: Connection, tables: Tables) -> dict[str, int]:
         """Read the sequences: of the row numbers, and of the activity."""
@@ -211,6 +210,37 @@ FROM (
                 assert row is not None
                 yield table.name[prefix:], row[0]
         yield _ACTIVITY, _qualified(names.schema, f"{names.prefix}activity").as_string(driver)
+
+
+def _require_all_rows(connection: Connection, table: Table) -> None:
+    """Refuse to read for a role from which a policy hides rows: they would be missing silently.
+
+    Raises:
+        DatabaseError: It is one.
+    """
+    name = _named(table).as_string(_driver(connection))
+    row = _driver(connection).execute(_HIDDEN, {"table": name}).fetchone()
+    if row != (False,):
+        raise DatabaseError(
+            f"This role does not see all rows of {table.name}: row-level security is in force for "
+            "it. Connect as the owner of the tables, without agentstore.user_id."
+        )
+
+
+def _list(connection: Connection, tables: Tables) -> list[str]:
+    driver = _driver(connection)
+    return [_named(table).as_string(driver) for table in tables.metadata.sorted_tables]
+
+
+def _drop_keys(connection: Connection, ours: list[str], *kinds: str) -> dict[str, str]:
+    """Drop the constraints of these kinds; give what creates them again, by names."""
+    found = _driver(connection).execute(_KEYS, [list(kinds), ours]).fetchall()
+    for table, name, _ in found:
+        connection.exec_driver_sql(f"ALTER TABLE {table} DROP CONSTRAINT {name}")
+    return {
+        f"{table}.{name}": f"ALTER TABLE {table} ADD CONSTRAINT {name} {definition}"
+        for table, name, definition in found
+    }
 
 
 def _driver(connection: Connection) -> psycopg.Connection[Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from sqlalchemy import Connection
 
 from agentstore.dialects.moving import Key, Row, Shape
-from agentstore.dialects.sqlite_moving import driver_of, quoted
+from agentstore.dialects.sqlite_moving import driver_of, quoted, sound, sound_rows
 from agentstore.schema import Names
 
 _CHUNK = 500
@@ -78,15 +78,16 @@ class SQLiteChanges:
             f"row.{quoted(name)} = json_extract(wanted.value, '$[{place}]')"
             for place, name in enumerate(shape.key)
         )
+        table = quoted(shape.table.name)
         columns = ", ".join(f"row.{quoted(name)}" for name, _ in shape.columns)
         query = (
             f"SELECT {columns} FROM json_each(?) AS wanted"
-            f" JOIN {quoted(shape.table.name)} AS row ON {same}"
+            f" JOIN {table} AS row ON {same}"
+            f" WHERE EXISTS (SELECT 1 FROM {table} WHERE rowid = row.rowid AND {sound(shape)})"
         )
         # As it is stored: a key may hold what ``encoding`` writes in the place of a NUL.
         wanted = json.dumps(keys, ensure_ascii=False)
-        found: list[Row] = driver_of(connection).execute(query, (wanted,)).fetchall()
-        return found
+        return sound_rows(connection, shape, query, (wanted,))
 
 
 def _log(names: Names) -> str:

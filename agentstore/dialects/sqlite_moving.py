@@ -10,7 +10,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -128,19 +128,14 @@ class SQLiteMoving:
 
     def strip(self, connection: Connection, tables: Tables) -> Stripped:
         """Drop indexes and triggers; keys cannot be dropped here."""
+        last = self.loosen(connection, tables)
+        return Stripped(_dropped(connection, tables, "index"), last)
+
+    def loosen(self, connection: Connection, tables: Tables) -> dict[str, str]:
+        """Drop triggers; references are not checked on such a connection."""
         for statement in sqlite_drops(tables.names.prefix):
             connection.exec_driver_sql(statement)
-        ours = [table.name for table in tables.metadata.sorted_tables]
-        query = (
-            "SELECT type, name, sql FROM sqlite_master WHERE type IN ('index', 'trigger')"
-            " AND sql IS NOT NULL AND tbl_name IN (SELECT value FROM json_each(?)) ORDER BY 1, 2"
-        )
-        found = driver_of(connection).execute(query, (json.dumps(ours),)).fetchall()
-        for kind, name, _ in found:
-            connection.exec_driver_sql(f"DROP {kind} {quoted(name)}")
-        indexes = {name: statement for kind, name, statement in found if kind == "index"}
-        triggers = {name: statement for kind, name, statement in found if kind == "trigger"}
-        return Stripped(indexes, triggers)
+        return _dropped(connection, tables, "trigger")
 
     def counters(self, connection: Connection, tables: Tables) -> dict[str, int]:
         """Read what SQLite remembers of tables whose row numbers never come again."""
@@ -209,6 +204,19 @@ def _bytes_for_text(connection: Connection) -> Iterator[Any]:
         driver.text_factory = before
 
 
+def _dropped(connection: Connection, tables: Tables, kind: str) -> dict[str, str]:
+    """Drop all indexes or triggers of the tables; give what creates them again, by names."""
+    query = (
+        "SELECT name, sql FROM sqlite_master WHERE type = ? AND sql IS NOT NULL"
+        " AND tbl_name IN (SELECT value FROM json_each(?)) ORDER BY 1"
+    )
+    ours = json.dumps([table.name for table in tables.metadata.sorted_tables])
+    found = dict(driver_of(connection).execute(query, (kind, ours)).fetchall())
+    for name in found:
+        connection.exec_driver_sql(f"DROP {kind} {quoted(name)}")
+    return found
+
+
 def quoted(name: str) -> str:
     """Quote a name."""
     return '"' + name.replace('"', '""') + '"'
@@ -222,7 +230,8 @@ def _list(numbers: Collection[int]) -> str:
     return json.dumps(list(numbers))
 
 
-def _sound(shape: Shape) -> str:
+def sound(shape: Shape) -> str:
+    """Write the condition that holds of a row that is sound."""
     checks = [
         f"({quoted(name)} IS NULL OR {_SOUND[kind].format(quoted(name))})"
         for name, kind in shape.columns
@@ -239,6 +248,22 @@ def _rules(shape: Shape) -> dict[str, str]:
     }
 
 
+def sound_rows(connection: Connection, shape: Shape, query: str, parameters: Any) -> list[Row]:
+    """Select whole rows that SQLite finds sound; leave those out whose text is no UTF-8."""
+    kinds = [kind for _, kind in shape.columns]
+    found = []
+    with _bytes_for_text(connection) as driver:
+        for row in driver.execute(query, parameters):
+            with suppress(UnicodeDecodeError):
+                pairs = zip(kinds, row, strict=True)
+                found.append(tuple(_decoded(kind, value) for kind, value in pairs))
+    return found
+
+
+def _decoded(kind: Kind, value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) and kind is not Kind.BYTES else value
+
+
 def _batches(driver: Any, shape: Shape, missing: Collection[int]) -> Iterator[list[Row]]:
     """Give rows: number, whether SQLite finds it sound, the columns, and its length or so."""
     length = " + ".join(
@@ -247,7 +272,7 @@ def _batches(driver: Any, shape: Shape, missing: Collection[int]) -> Iterator[li
         if kind in (Kind.TEXT, Kind.JSON, Kind.BYTES)
     )
     query = (
-        f"SELECT rowid, {_sound(shape)}, {_columns(shape)}, {length or 0}"
+        f"SELECT rowid, {sound(shape)}, {_columns(shape)}, {length or 0}"
         f" FROM {quoted(shape.table.name)} WHERE rowid {_NOT_IN}"
     )
     batch: list[Row] = []

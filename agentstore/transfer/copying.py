@@ -91,6 +91,10 @@ def copy(
         except SchemaOutdated:
             if not upgrade:
                 raise
+            if follow is not None:
+                raise InvalidInput(
+                    "A source behind head cannot be followed. Upgrade the source itself."
+                ) from None
             from_ = stack.enter_context(_upgraded(from_))
         report = progress or (lambda _: None)
         following = None
@@ -179,10 +183,10 @@ class _Copy:
                 stack.enter_context(_stopping())
                 writing = stack.enter_context(self._target.working())
                 self._target.dialect.moving.hasten(writing)
+                if resumed:
+                    self._loosen(writing)
                 with self._timed("loading"):
-                    loading = Loading(
-                        self._source, self._target, self._journal, reading, writing, self._progress
-                    )
+                    loading = self._loading(reading, writing)
                     loading.all(contents)
                     if resumed and not logged:
                         loading.changed(contents)
@@ -198,6 +202,8 @@ class _Copy:
                 stack.enter_context(following.stopped(writing))
                 with self._source.reading() as reading:
                     contents = self._inspect(reading, quarantine)
+                    if contents.flaws:  # some of these may have been brought while they were sound
+                        self._loading(reading, writing).changed(contents)
                     counters = self._source.dialect.moving.counters(reading, self._source.tables)
             with self._timed("indexing"):
                 self._run_statements(writing, last=True)
@@ -247,6 +253,15 @@ class _Copy:
                 stripped = self._target.dialect.moving.strip(connection, self._target.tables)
                 self._journal.begin(connection, self._origin, stripped)
                 migrations.close_for_copy(connection, self._target.names)
+
+    def _loading(self, reading: Connection, writing: Connection) -> Loading:
+        return Loading(self._source, self._target, self._journal, reading, writing, self._progress)
+
+    def _loosen(self, writing: Connection) -> None:
+        """Drop what an earlier run brought back last, for rows may come and go again."""
+        with writing.begin():
+            loosened = self._target.dialect.moving.loosen(writing, self._target.tables)
+            self._journal.add_last(writing, loosened)
 
     def _run_statements(self, writing: Connection, *, last: bool) -> None:
         """Bring back what was dropped, each in a transaction of its own."""

@@ -27,7 +27,7 @@ from agentstore.dialects import EngineDialect, dialect_for
 from agentstore.dialects.base import Mode
 from agentstore.dialects.moving import Kind, Shape
 from agentstore.engine import open_engine, parse_url, show_url
-from agentstore.errors import DatabaseUnreachable, TargetNotEmpty
+from agentstore.errors import DatabaseUnreachable, InvalidInput, TargetNotEmpty
 from agentstore.schema import Names, Tables, tables
 from agentstore.settings import Settings
 from agentstore.types import Json, Nanos, SafeText, UtcDateTime
@@ -54,11 +54,17 @@ class End:
     """
 
     def __init__(self, url: str | URL, names: Names, *, read_only: bool) -> None:
-        """Keep what is needed to open it."""
+        """Keep what is needed to open it.
+
+        Raises:
+            InvalidInput: It lives in memory.
+        """
         self.url = parse_url(url)
         self.dialect: EngineDialect = dialect_for(self.url)
         self.names = names if self.dialect.schemas else Names(None, names.prefix)
         self._read_only = read_only
+        if not self.dialect.many_connections(self.url):
+            raise InvalidInput("A database in memory lives in one connection. Name a file.")
 
     def __str__(self) -> str:
         """Name it, without its password."""

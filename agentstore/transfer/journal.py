@@ -61,6 +61,11 @@ class Journal:
         del left[name]
         self._write(connection, _statements(last=last), left)
 
+    def add_last(self, connection: Connection, statements: dict[str, str]) -> None:
+        """Note what has to be run once more when all rows are there."""
+        left = self.statements(connection, last=True)
+        self._write(connection, _statements(last=True), left | statements)
+
     def followed(self, connection: Connection) -> int:
         """Give the number of the last change of the source that was brought."""
         return int(self._read(connection, _FOLLOWED) or 0)

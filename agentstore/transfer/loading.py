@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from sqlalchemy import Connection, delete
 
 from agentstore.dialects.moving import Key, LeftOut, Row, Shape
+from agentstore.errors import ConstraintViolation
 from agentstore.transfer.ends import End
 from agentstore.transfer.inspection import Contents
 from agentstore.transfer.journal import Journal
@@ -51,12 +52,32 @@ class Loading:
             with self._writing.begin():
                 found, _ = self._target.dialect.moving.examine(self._writing, theirs, {})
             if found != contents.digests[own.name]:
-                with self._writing.begin():
-                    self._writing.execute(delete(theirs.table))
-                    self._journal.forget(self._writing, own.name)
+                self._empty(own, theirs)
                 self._table(own, theirs, contents)
 
     def _table(self, own: Shape, theirs: Shape, contents: Contents) -> None:
+        """Bring a table; anew, where what has arrived of it is in the way.
+
+        Where the source went on between two runs, a row may have now what is unique and was that
+        of another one, which has arrived.
+        """
+        try:
+            with self._target.translating():
+                self._rest(own, theirs, contents)
+        except ConstraintViolation:
+            with self._writing.begin():
+                after, _ = self._journal.arrived(self._writing, own.name)
+            if after is None:
+                raise
+            self._empty(own, theirs)
+            self._rest(own, theirs, contents)
+
+    def _empty(self, own: Shape, theirs: Shape) -> None:
+        with self._writing.begin():
+            self._writing.execute(delete(theirs.table))
+            self._journal.forget(self._writing, own.name)
+
+    def _rest(self, own: Shape, theirs: Shape, contents: Contents) -> None:
         total = contents.digests[own.name].rows
         with self._writing.begin():
             after, count = self._journal.arrived(self._writing, own.name)

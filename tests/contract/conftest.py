@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import itertools
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import make_url
+
+from tests.conftest import VERSIONS
+from tests.programs.copies import driver_url
+
+
+@pytest.fixture
+def new(servers: Any, tmp_path: Path, sqlite_template: Path) -> Iterator[Callable[..., str]]:
+    """Give what makes databases: without anything, at head, or like another one."""
+    made: list[str] = []
+    numbers = itertools.count()
+
+    def make(
+        engine: str, *, head: bool = False, like: str | None = None, kept: bool = False
+    ) -> str:
+        if engine == "postgresql":
+            url = servers.new_database(VERSIONS[0], empty=not head or like is not None)
+            if like is not None:
+                first, own = make_url(like).database, make_url(url).database
+                with psycopg.connect(driver_url(servers.server(VERSIONS[0])[1])) as server:
+                    server.autocommit = True
+                    server.execute(f'DROP DATABASE "{own}"')
+                    server.execute(f'CREATE DATABASE "{own}" TEMPLATE "{first}"')
+            if not kept:
+                made.append(url)
+            return url
+        path = (servers.home if kept else tmp_path) / f"{next(numbers)}{uuid.uuid4().hex}.db"
+        if head or like is not None:
+            shutil.copy(sqlite_template if like is None else str(make_url(like).database), path)
+        return f"sqlite:///{path}"
+
+    yield make
+    for url in made:
+        servers.drop(VERSIONS[0], url)
