@@ -224,6 +224,16 @@ def test_the_owner_without_a_scope_sees_and_writes_everything(server, filled_ser
         assert len(store.messages.search("same")) == 3
 
 
+def test_a_connection_is_out_of_the_scope_when_the_transaction_ends(server, filled_server):
+    with Store(server.url_of(server.owner), pool_size=1, max_overflow=0) as store:
+        for _ in range(3):
+            assert store.scoped("alice").sessions.count() == 2
+            assert store.sessions.count() == 5
+            with pytest.raises(AgentStoreError):
+                store.scoped("alice").sessions.get("session of bob")
+            assert store.sessions.get("session of bob").user_id == "bob"
+
+
 def test_who_may_truncate_needs_no_scope_and_who_may_not_any_more_does(server, filled_server):
     grant = "GRANT TRUNCATE ON ALL TABLES IN SCHEMA public TO " + _quoted(server.guest)
     server.run(grant, server.owner)
