@@ -155,6 +155,8 @@ _BESIDES = f"""\
   made of `messages`, and `agentstore reindex` makes it again. On SQLite it is an FTS5 table without
   content, which brings tables of its own. On PostgreSQL it is a table of `tsvector`s under a GIN
   index. Triggers on `messages` tell it of changes.
+- On PostgreSQL every table that holds anything of anybody's has a policy of row-level security, and
+  there are a few functions that the policies call; see [one user's data](isolation.md).
 - `activity`, a sequence of PostgreSQL, numbers what was written last. SQLite counts on from the
   largest number that there is.
 """
