@@ -529,7 +529,8 @@ class SchemaFromFuture(SchemaError):
             current,
             head,
             f"The database is at revision {current}, which this agentstore (at {head}) does not "
-            "know: a newer version made it. Run: pip install --upgrade agentstore",
+            "know: a newer version made it. Run: pip install --upgrade agentstore. If it is a "
+            "revision of your application's own, give agentstore a table_prefix or a schema.",
         )
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import make_url, text
 
 from agentstore import AsyncStore, Store, errors, migrations
 from agentstore.engine import open_engine, parse_url
-from agentstore.schema import PLAIN
+from agentstore.schema import PLAIN, Names
 from agentstore.settings import Settings
 from agentstore.testing import BlockingStore
 from tests.migrations.support import agentstore, alembic, as_stored, names_on, run_sql
@@ -60,6 +60,20 @@ def test_a_database_from_the_future_is_refused_with_both_revisions(databases):
     assert "9999" in str(error)
     assert migrations.HEAD in str(error)
     assert "pip install --upgrade agentstore" in str(error)
+
+
+def test_a_revision_of_an_application_s_own_is_refused_with_the_way_out(plain_databases):
+    url = plain_databases.make("shared")
+    run_sql(
+        url,
+        "CREATE TABLE alembic_version (version_num varchar(32));"
+        "INSERT INTO alembic_version VALUES ('ab12cd34ef56')",
+    )
+    error = refusal(errors.SchemaFromFuture, url, plain_databases.names)
+    assert error.current == "ab12cd34ef56"
+    assert "table_prefix" in str(error)
+    assert migrations.upgrade(url, names=Names(prefix="agents_")) == migrations.HEAD
+    Store(url, table_prefix="agents_").close()
 
 
 def test_nobody_upgrades_a_database_from_the_future(plain_databases):
