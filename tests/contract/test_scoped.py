@@ -522,3 +522,16 @@ def test_what_comes_after_a_scope_on_the_same_connection_is_in_none(place):
 
 
 ONE_CONNECTION = {"pool_size": 1, "max_overflow": 0}
+
+
+def test_calls_in_a_scope_are_watched_like_any_other(place, caplog):
+    with place.open(slow_after=0.0) as store:
+        store.users.create("Alice", id="alice")
+        scope = store.scoped("alice")
+        caplog.clear()
+        scope.sessions.create()
+        with scope.transaction() as transaction:
+            transaction.sessions.count()
+        said = [(found.repository, found.method) for found in caplog.records]
+        assert said.count(("sessions", "create")) == 1
+        assert said.count(("sessions", "count")) == 1
