@@ -47,6 +47,9 @@ Prefix = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
+LOOK, MOVE, KEEP = "Look", "Move and save", "Keep in order"
+"""The panels of the help."""
+
 _BUG, _INTERRUPTED = 70, 130
 _MOST_NAMED = 5
 

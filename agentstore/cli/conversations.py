@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.rule import Rule
 from rich.text import Text
 
-from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app, whole_id
+from agentstore.cli.application import LOOK, AsJson, Database, Prefix, Schema, Url, app, whole_id
 from agentstore.cli.messages import print_message, print_text
 from agentstore.cli.output import (
     age,
@@ -32,7 +32,7 @@ _DEFAULT = 50
 _BATCH = 500
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def show(
     session: Annotated[str, typer.Argument(help="The session's id, or how it begins.")],
     limit: Annotated[
@@ -128,7 +128,7 @@ def _as_json(message: MessageRecord, marks: dict[str, tuple[str, ...]]) -> dict[
     return {**plain(message), "marks": list(marks.get(message.id, ()))}
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def tail(
     session: Annotated[
         str | None, typer.Argument(help="The session's id, or how it begins; all if none.")

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentstore.alerts import Thresholds, check_sizes, parse_bytes, read_thresholds
-from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app
+from agentstore.cli.application import KEEP, LOOK, AsJson, Database, Prefix, Schema, Url, app
 from agentstore.cli.output import err, out, print_json, printable, say
 from agentstore.doctor import examine, mend
 from agentstore.errors import DatabaseError, SchemaError
@@ -40,7 +40,7 @@ class Order(StrEnum):
     TOKENS = "tokens"
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def stats(
     days: Annotated[int, typer.Option(help="The days of the window.")] = 14,
     top: Annotated[int, typer.Option(help="How many users, tools and models to name.")] = 5,
@@ -91,7 +91,7 @@ def stats(
     raise typer.Exit(exit_code(alerts))
 
 
-@app.command()
+@app.command(rich_help_panel=KEEP)
 def doctor(
     deep: Annotated[bool, typer.Option("--deep", help="Read every page and whole tables.")] = False,
     fix: Annotated[

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app
+from agentstore.cli.application import KEEP, AsJson, Database, Prefix, Schema, Url, app
 from agentstore.cli.output import err, out, plain, print_json, say, table
 from agentstore.errors import InvalidInput
 from agentstore.records import PruneReport
@@ -25,7 +25,7 @@ def _age(words: str) -> Any:
     return typer.Option(metavar=_AGE, help=words)
 
 
-@app.command()
+@app.command(rich_help_panel=KEEP)
 def prune(
     policy: Annotated[
         Path | None, typer.Option(help="A TOML file with a table \\[retention]; flags override it.")
@@ -161,7 +161,7 @@ def _working(console: Console) -> Progress:
     )
 
 
-@app.command("erase-user")
+@app.command("erase-user", rich_help_panel=KEEP)
 def erase_user(
     user: Annotated[str, typer.Argument(help="The user's id.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,

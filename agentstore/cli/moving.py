@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.text import Text
 
 from agentstore import transfer
-from agentstore.cli.application import AsJson, Database, Prefix, Schema, app
+from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, app
 from agentstore.cli.output import brief, err, out, plain, print_json, printable, say, table
 from agentstore.errors import CopyDiffers, InvalidInput, UnsoundRows
 from agentstore.schema import Names
@@ -35,7 +35,7 @@ _SHOWN = 20
 _ENTER = "Less than a second behind. Stop what writes to the source, then press Enter: "
 
 
-@app.command()
+@app.command(rich_help_panel=MOVE)
 def copy(
     source: Annotated[str, typer.Argument(metavar="SRC", help="The database's URL.")],
     target: Annotated[str, typer.Argument(metavar="DST", help="The URL of an empty one.")],

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from agentstore import migrations
-from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app
+from agentstore.cli.application import KEEP, AsJson, Database, Prefix, Schema, Url, app
 from agentstore.cli.output import print_json, say
 
 
-@app.command()
+@app.command(rich_help_panel=KEEP)
 def upgrade(
     revision: Annotated[str, typer.Argument(help="head, or a revision.")] = "head",
     url: Url = None,
@@ -31,7 +31,7 @@ def upgrade(
         say(f"{database} is at revision {at}.")
 
 
-@app.command()
+@app.command(rich_help_panel=KEEP)
 def current(
     url: Url = None, schema: Schema = None, table_prefix: Prefix = "", as_json: AsJson = False
 ) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy import URL
 from agentstore import backup as saving
 from agentstore import transfer
 from agentstore.backup import SavedTable
-from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app
+from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, Url, app
 from agentstore.cli.moving import shown_progress
 from agentstore.cli.output import err, out, plain, print_json, say, table
 from agentstore.dialects import database_files
@@ -27,7 +27,7 @@ class _Format(StrEnum):
     AUTO, NATIVE, PORTABLE = "auto", "native", "portable"
 
 
-@app.command()
+@app.command(rich_help_panel=MOVE)
 def backup(
     target: Annotated[Path, typer.Argument(metavar="DST", help="The file to make.")],
     format_: Annotated[
@@ -73,7 +73,7 @@ def backup(
         err.print(Text(words), soft_wrap=True)
 
 
-@app.command()
+@app.command(rich_help_panel=MOVE)
 def restore(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="The backup.")],
     target: Annotated[

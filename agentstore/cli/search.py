@@ -8,7 +8,17 @@ from typing import Annotated, Literal, cast
 import typer
 from rich.text import Text
 
-from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app, whole_id
+from agentstore.cli.application import (
+    KEEP,
+    LOOK,
+    AsJson,
+    Database,
+    Prefix,
+    Schema,
+    Url,
+    app,
+    whole_id,
+)
 from agentstore.cli.output import age, hint, on_one_line, out, plain, print_json, progress, say
 from agentstore.cli.times import instant
 from agentstore.records import SearchHit
@@ -16,7 +26,7 @@ from agentstore.snippets import MARK
 from agentstore.states import ROLES
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def search(
     text: Annotated[str, typer.Argument(help='Words, "words in a row", or begin*.')],
     user: Annotated[str | None, typer.Option(help="Only in this user's sessions.")] = None,
@@ -93,7 +103,7 @@ def _print_hit(hit: SearchHit, title: str | None) -> None:
         out.print(wrapped, soft_wrap=True)
 
 
-@app.command()
+@app.command(rich_help_panel=KEEP)
 def reindex(
     url: Url = None, schema: Schema = None, table_prefix: Prefix = "", as_json: AsJson = False
 ) -> None:

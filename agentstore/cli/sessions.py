@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app
+from agentstore.cli.application import LOOK, AsJson, Database, Prefix, Schema, Url, app
 from agentstore.cli.output import (
     age,
     brief,
@@ -45,7 +45,7 @@ _STYLES = {
 _FACTS = (("STATUS", 12), ("MSGS", 5), ("TOKENS", 6), ("ACTIVE", 6))
 
 
-@app.command("ls")
+@app.command("ls", rich_help_panel=LOOK)
 def list_sessions(
     user: Annotated[str | None, typer.Option(help="Only this user's sessions.")] = None,
     status: Annotated[

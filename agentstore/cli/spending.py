@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.text import Text
 
-from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app, whole_id
+from agentstore.cli.application import LOOK, AsJson, Database, Prefix, Schema, Url, app, whole_id
 from agentstore.cli.output import (
     bar,
     brief,
@@ -30,7 +30,7 @@ _FACTS = (("REQUESTS", 8), ("IN", 5), ("OUT", 5), ("TOKENS", 6), ("COST", 9))
 _LONGEST_KEY = 24
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def usage(
     by: Annotated[
         str,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app, whole_id
+from agentstore.cli.application import LOOK, AsJson, Database, Prefix, Schema, Url, app, whole_id
 from agentstore.cli.output import age, hint, on_one_line, out, plain, print_json, table
 from agentstore.errors import InvalidInput
 from agentstore.records import TaskRecord
@@ -25,7 +25,7 @@ _STYLES = {
 }
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def tasks(
     status: Annotated[
         str | None,

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from agentstore import transcripts
-from agentstore.cli.application import AsJson, Database, Prefix, Schema, Url, app, whole_id
+from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, Url, app, whole_id
 from agentstore.cli.output import print_json, progress, say
 
 
-@app.command("import")
+@app.command("import", rich_help_panel=MOVE)
 def import_(
     file: Annotated[Path, typer.Argument(help="JSONL, one conversation a line.")],
     atomic: Annotated[bool, typer.Option("--atomic", help="All or nothing.")] = False,
@@ -47,7 +47,7 @@ def import_(
         say(f"{done.conversations} conversations, {done.messages} messages{skipped}.")
 
 
-@app.command()
+@app.command(rich_help_panel=MOVE)
 def export(
     file: Annotated[Path | None, typer.Argument(help="Where to; standard output if none.")] = None,
     session: Annotated[str | None, typer.Option(help="Only this session.")] = None,
