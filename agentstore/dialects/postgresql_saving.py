@@ -143,7 +143,12 @@ class PostgreSQLArchives:
                 if revision != head:
                     rows[shape.name] = lines.count()
                     continue
-                digest = lines.digest(shape, columns)
+                try:
+                    digest = lines.digest(shape, columns)
+                except (ValueError, IndexError):
+                    # From None: the error quotes what it could not read.
+                    problem = f"its rows of {shape.name} are damaged"
+                    raise NotABackup(str(file), problem) from None
                 rows[shape.name], digests[shape.name] = digest.rows, str(digest)
         ordered = [shape.name for shape in shapes if shape.name in rows]
         return Holdings(

@@ -1,0 +1,961 @@
+"""Backups: whole, of one state, never in another file's place, and what is made of them again."""
+
+import errno
+import itertools
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+
+from agentstore import Store, migrations, transfer
+from agentstore.backup import SavedTable, backup, placing, restore
+from agentstore.engine import parse_url
+from agentstore.errors import (
+    ArchiverMissing,
+    BackupDiffers,
+    BackupIncomplete,
+    BackupOutdated,
+    BackupUnderWay,
+    CopyUnfinished,
+    DatabaseCorrupt,
+    DatabaseError,
+    DatabaseFull,
+    DatabaseReadOnly,
+    DatabaseUnreachable,
+    InvalidInput,
+    NotABackup,
+    SchemaFromFuture,
+    SchemaMissing,
+    TargetExists,
+    TargetNotEmpty,
+)
+from agentstore.schema import PLAIN, Names
+from tests.conftest import INSTALLATIONS
+
+ROOT = Path(__file__).parents[2]
+ODD = "tab\tline\nback\\slash \\N \x01 北京 😀 ' \" é"
+
+
+@pytest.fixture(autouse=True)
+def programs(monkeypatch):
+    """The programs of the servers of this suite, before those of the system."""
+    places = [str(found.bin) for found in INSTALLATIONS]
+    monkeypatch.setenv("PATH", os.pathsep.join([*places, os.environ["PATH"]]))
+
+
+@pytest.fixture
+def fresh(servers, engine_url, tmp_path):
+    """Give the URLs of databases that are empty, of the same engine and version."""
+    made = []
+    numbers = itertools.count()
+    version = _version(engine_url, servers)
+
+    def make():
+        if version is None:
+            return f"sqlite:///{tmp_path / f'fresh{next(numbers)}.db'}"
+        made.append(servers.new_database(version, empty=True))
+        return made[-1]
+
+    yield make
+    for url in made:
+        servers.drop(version, url)
+
+
+def _version(url, servers):
+    if make_url(url).get_backend_name() == "sqlite":
+        return None
+    for version, (_, base) in list(servers._started.items()):
+        if ":" not in version and make_url(base).query == make_url(url).query:
+            return version
+    raise AssertionError("no server has this database")
+
+
+def on_server(url):
+    return make_url(url).get_backend_name() == "postgresql"
+
+
+def fill(url, **options):
+    """Write something into every kind of column."""
+    with Store(url, **options) as store:
+        user = store.users.create(ODD[:3], id="alice")
+        store.users.issue_api_key(user.id, "laptop")
+        session = store.sessions.create(user.id, title=ODD, metadata={"b": 1, "a": [ODD, None]})
+        for number in range(30):
+            message = store.messages.save(
+                session.id,
+                "user" if number % 2 == 0 else "assistant",
+                f"{ODD} hello {number}",
+                cost="0.250000001",
+                marks=("kept",),
+            )
+        store.attachments.add(message.id, bytes(range(256)), media_type="image/png")
+        store.tool_logs.log(session.id, "search", elapsed_ms=1.1, success=False)
+        store.tasks.create(session.id, "mail", {"to": ODD})
+        store.usage.record(session.id, input_tokens=5, model="m1", cost="0.25")
+        store.checkpoints.put("thread", {"messages": [ODD], "n": 1e22})
+        store.search.refresh()
+    return session.id
+
+
+def contents(url, names=PLAIN):
+    """What a database holds: rows and digests, by table."""
+    report = transfer.verify(url, url, source_names=names, target_names=names)
+    return tuple(SavedTable(t.name, t.source_rows, t.source_digest) for t in report.tables)
+
+
+FORMATS = ("native", "portable")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_was_saved_comes_back_as_it_was(engine_url, fresh, tmp_path, format):
+    session = fill(engine_url)
+    file = tmp_path / "backup"
+    saved = backup(engine_url, file, format=format)
+    assert saved.tables == contents(engine_url)
+    assert saved.revision == migrations.HEAD
+    assert saved.bytes == file.stat().st_size
+    assert (saved.dangling, saved.unsound) == (0, 0)
+    target = fresh()
+    restored = restore(file, target, expected=saved.tables)
+    assert restored.tables == saved.tables == contents(target)
+    assert restored.revision == migrations.HEAD
+    with Store(target, create=False) as store:
+        assert store.sessions.get(session).title == ODD
+        assert len(store.messages.search("hello").items) > 0
+        newest = store.messages.save(session, "user", "after")
+        assert newest.seq == 31
+        assert store.health().ok
+
+
+def test_a_portable_backup_is_a_file_that_a_store_opens(engine_url, tmp_path):
+    session = fill(engine_url)
+    file = tmp_path / "backup.db"
+    backup(engine_url, file, format="portable")
+    assert list(tmp_path.glob("*backup*")) == [file]  # nothing lies beside it
+    with Store(f"sqlite:///{file}", read_only=True) as store:
+        assert store.messages.size(session) == 30
+        assert store.messages.search("hello").items
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_backup_is_for_its_maker_s_eyes_alone(engine_url, tmp_path, format):
+    before = os.umask(0)
+    try:
+        backup(engine_url, tmp_path / "backup", format=format)
+    finally:
+        os.umask(before)
+    found = (tmp_path / "backup").stat()
+    assert stat.S_IMODE(found.st_mode) == 0o600
+    assert found.st_nlink == 1
+
+
+def test_names_of_one_s_own_are_saved_and_restored(engine_url, fresh, tmp_path):
+    names = Names("ag" if on_server(engine_url) else None, "x_")
+    migrations.upgrade(engine_url, names=names)
+    fill(engine_url, schema=names.schema, table_prefix="x_")
+    for format in FORMATS:
+        file, target = tmp_path / f"backup-{format}", fresh()
+        saved = backup(engine_url, file, names=names, format=format)
+        assert restore(file, target, names=names).tables == saved.tables == contents(target, names)
+    with pytest.raises(NotABackup) as refused:
+        restore(tmp_path / "backup-native", fresh(), names=Names(names.schema, "y_"))
+    assert "prefix" in str(refused.value)
+
+
+def test_a_backup_of_a_server_has_no_others_tables(engine_url, fresh, tmp_path):
+    if not on_server(engine_url):
+        return  # a file is saved whole
+    engine = create_engine(engine_url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE theirs AS SELECT 1 AS number"))
+    backup(engine_url, tmp_path / "backup", format="native")
+    target = fresh()
+    restore(tmp_path / "backup", target)
+    other = create_engine(target)
+    with other.connect() as connection:
+        assert connection.execute(text("SELECT to_regclass('theirs')")).scalar() is None
+    engine.dispose()
+    other.dispose()
+
+
+def test_a_file_is_saved_whole_whatever_else_is_in_it(tmp_path, sqlite_template):
+    source = tmp_path / "source.db"
+    shutil.copy(sqlite_template, source)
+    migrations.upgrade(f"sqlite:///{source}", names=Names(None, "x_"))
+    with sqlite3.connect(source) as connection:
+        connection.execute("CREATE TABLE theirs AS SELECT 7 AS number")
+    connection.close()
+    backup(f"sqlite:///{source}", tmp_path / "backup.db")
+    with sqlite3.connect(tmp_path / "backup.db") as connection:
+        assert connection.execute("SELECT number FROM theirs").fetchone() == (7,)
+        assert connection.execute("SELECT count(*) FROM x_sessions").fetchone() == (0,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    connection.close()
+
+
+def test_the_owner_saves_all_though_the_policies_hold_for_them_too(engine_url, fresh, tmp_path):
+    if not on_server(engine_url):
+        return  # files have no roles
+    target = fresh()
+    owner = _owned_by_a_plain_role(engine_url)
+    fill(owner)
+    new_owner = _owned_by_a_plain_role(target, empty=True)
+    for format in FORMATS:
+        file = tmp_path / format
+        saved = backup(owner, file, format=format)
+        assert {t.name: t.rows for t in saved.tables}["messages"] == 30
+    restore(tmp_path / "native", new_owner)
+    assert contents(new_owner) == saved.tables
+    _execute(target, 'DROP OWNED BY "{role}"; GRANT ALL ON SCHEMA public TO "{role}"')
+    restore(tmp_path / "portable", new_owner)
+    assert contents(new_owner) == saved.tables
+    _execute(target, 'DROP OWNED BY "{role}"')
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_who_does_not_see_all_rows_cannot_save_them(engine_url, tmp_path, format):
+    if not on_server(engine_url):
+        return  # files have no roles
+    fill(engine_url)
+    reader = make_url(engine_url).set(username="reader")
+    scope = make_url(engine_url).update_query_dict({"options": "-cagentstore.user_id=bob"})
+    owner = _owned_by_a_plain_role(engine_url)
+    scope = scope.set(username=owner.username)
+    _execute(engine_url, "DROP ROLE IF EXISTS reader; CREATE ROLE reader LOGIN")
+    _execute(engine_url, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
+    _execute(engine_url, "GRANT SELECT ON ALL SEQUENCES IN SCHEMA public TO reader")
+    for url in (reader, scope):
+        with pytest.raises(BackupIncomplete, match="as the owner"):
+            backup(url, tmp_path / "backup", format=format)
+        assert not (tmp_path / "backup").exists()
+    _execute(engine_url, "DROP OWNED BY reader")
+
+
+def _owned_by_a_plain_role(url, *, empty=False):
+    """Give the tables, or the schema, to a role that is subject to policies."""
+    _execute(url, 'CREATE ROLE "{role}" LOGIN; GRANT ALL ON SCHEMA public TO "{role}"')
+    if not empty:
+        _execute(
+            url,
+            "DO $$ DECLARE name text; BEGIN"
+            " FOR name IN SELECT oid::regclass FROM pg_class WHERE relkind = 'r'"
+            " AND relnamespace = 'public'::regnamespace LOOP"
+            " EXECUTE 'ALTER TABLE ' || name || ' OWNER TO \"{role}\"'; END LOOP;"
+            ' ALTER SEQUENCE activity OWNER TO "{role}"; END $$',
+        )
+    return make_url(url).set(username=f"role_{make_url(url).database}")
+
+
+def _execute(url, statement):
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        role = f"role_{make_url(url).database}"
+        for each in [statement] if "DO $$" in statement else statement.split(";"):
+            connection.exec_driver_sql(each.format(role=role))
+    engine.dispose()
+
+
+# --- Between the engines -----------------------------------------------------------------------
+
+
+def test_a_file_goes_into_a_server_and_back(servers, sqlite_template, tmp_path):
+    source = f"sqlite:///{tmp_path / 'source.db'}"
+    shutil.copy(sqlite_template, tmp_path / "source.db")
+    fill(source)
+    saved = backup(source, tmp_path / "one.db")
+    version = INSTALLATIONS[0].version if INSTALLATIONS else "given"
+    server = servers.new_database(version, empty=True)
+    assert restore(tmp_path / "one.db", server).tables == saved.tables
+    again = backup(server, tmp_path / "two.db", format="portable")
+    assert again.tables == saved.tables
+    back = f"sqlite:///{tmp_path / 'back.db'}"
+    assert restore(tmp_path / "two.db", back).tables == contents(source)
+    backup(server, tmp_path / "archive", format="native")
+    with pytest.raises(NotABackup, match="PostgreSQL"):
+        restore(tmp_path / "archive", f"sqlite:///{tmp_path / 'never.db'}")
+    assert not (tmp_path / "never.db").exists()
+    servers.drop(version, server)
+
+
+# --- While others write ------------------------------------------------------------------------
+
+WRITER = """
+import sys
+from sqlalchemy import create_engine
+from agentstore import Store
+
+with Store(sys.argv[1]) as store:
+    one = store.sessions.create(id="one").id
+    two = store.sessions.create(id="two").id
+    print("ready", flush=True)
+    number = 0
+    while True:
+        with store.transaction() as t:
+            t.messages.save(one, "user", f"left {number}" + "x" * 500)
+            t.messages.save(two, "user", f"right {number}")
+        number += 1
+        print(number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_backup_is_one_state_though_another_process_writes_all_the_while(
+    engine_url, fresh, tmp_path, format
+):
+    with _python(WRITER, engine_url) as writer:
+        assert writer.stdout.readline() == "ready\n"
+        sizes = []
+        for number in range(4):
+            _wait_for_lines(writer, 100)
+            file = tmp_path / f"backup{number}"
+            saved = {t.name: t.rows for t in backup(engine_url, file, format=format).tables}
+            target = fresh()
+            restore(file, target)
+            with Store(target, create=False) as store:
+                pairs = store.messages.size("one"), store.messages.size("two")
+                for session, words in (("one", "left"), ("two", "right")):
+                    last = store.messages.history(session, 1)[0]
+                    assert last.content.startswith(f"{words} {pairs[0] - 1}")
+            assert pairs[0] == pairs[1] == saved["messages"] / 2
+            sizes.append(pairs[0])
+        assert sizes == sorted(set(sizes))
+        assert sizes[-1] >= 300
+        assert writer.poll() is None
+
+
+def _wait_for_lines(process, count):
+    for _ in range(count):
+        assert process.stdout.readline()
+
+
+class _python:
+    """A Python process that ends with the test."""
+
+    def __init__(self, code, *arguments, **more):
+        self._command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+        self._more = {"stdout": subprocess.PIPE, "text": True, **more}
+
+    def __enter__(self):
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self.process = subprocess.Popen(self._command, env=env, **self._more)
+        return self.process
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+# --- Killed ------------------------------------------------------------------------------------
+
+SAVER = """
+import sys
+from agentstore.backup import backup
+print("go", flush=True)
+backup(sys.argv[1], sys.argv[2], format=sys.argv[3])
+"""
+RESTORER = """
+import sys
+from agentstore.backup import restore
+print("go", flush=True)
+restore(sys.argv[1], sys.argv[2])
+"""
+
+
+def big(url, count=4000):
+    with Store(url) as store:
+        session = store.sessions.create(id="big").id
+        for start in range(0, count, 500):
+            rows = [
+                {"role": "user", "content": f"{n} " + "y" * 900} for n in range(start, start + 500)
+            ]
+            store.messages.save_many(session, rows)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_backup_that_is_killed_leaves_no_file_and_is_cleared_away(engine_url, tmp_path, format):
+    big(engine_url)
+    target = tmp_path / "backup"
+    started = time.monotonic()
+    backup(engine_url, tmp_path / "whole", format=format)
+    length = time.monotonic() - started
+    chance = random.Random(7)  # noqa: S311
+    left = 0
+    for _ in range(6):
+        with _python(SAVER, engine_url, target, format) as saver:
+            assert saver.stdout.readline() == "go\n"
+            time.sleep(chance.uniform(0, length))
+            saver.send_signal(signal.SIGKILL)
+            saver.wait()
+        if target.exists():  # it was done before
+            assert contents_of(target, engine_url, tmp_path)
+            target.unlink()
+        left += bool(list(tmp_path.glob(".*partial")))
+    assert left
+    saved = backup(engine_url, target, format=format)
+    assert saved.tables == contents(engine_url)
+    assert list(tmp_path.glob(".*")) == []
+
+
+def contents_of(file, url, folder):
+    return file.stat().st_size == (folder / "whole").stat().st_size or on_server(url)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_restore_that_is_killed_leaves_nothing_that_opens_and_is_done_again(
+    engine_url, fresh, tmp_path, format
+):
+    big(engine_url)
+    file = tmp_path / "backup"
+    saved = backup(engine_url, file, format=format)
+    started = time.monotonic()
+    restore(file, fresh())
+    length = time.monotonic() - started
+    chance = random.Random(8)  # noqa: S311
+    target = fresh()
+    for _ in range(6):
+        with _python(RESTORER, file, target) as restorer:
+            assert restorer.stdout.readline() == "go\n"
+            time.sleep(chance.uniform(0, length))
+            restorer.send_signal(signal.SIGKILL)
+            restorer.wait()
+        if _opens(target) and _holds_rows(target):
+            assert contents(target) == saved.tables
+            target = fresh()
+    if not (_opens(target) and _holds_rows(target)):
+        restore(file, target)
+    assert contents(target) == saved.tables
+
+
+def _opens(url):
+    try:
+        Store(url, create=False).close()
+    except (CopyUnfinished, SchemaMissing, DatabaseUnreachable):
+        return False
+    return True
+
+
+def _holds_rows(url):
+    with Store(url, create=False) as store:
+        return store.sessions.count() > 0
+
+
+def test_two_backups_into_one_file_do_not_meet(engine_url, tmp_path):
+    target = tmp_path / "backup"
+    with placing.NewFile(target).in_the_making(), pytest.raises(BackupUnderWay, match="Wait"):
+        backup(engine_url, target)
+    backup(engine_url, target)
+
+
+def test_of_many_backups_at_once_into_one_file_one_is_made(engine_url, tmp_path):
+    target = tmp_path / "backup"
+
+    def run(_):
+        try:
+            return backup(engine_url, target, format="portable").bytes
+        except (BackupUnderWay, TargetExists):
+            return None
+
+    with ThreadPoolExecutor(6) as pool:
+        done = [size for size in pool.map(run, range(6)) if size]
+    assert len(done) == 1
+    assert target.stat().st_size == done[0]
+    assert list(tmp_path.glob(".*")) == []
+
+
+# --- What is there already ---------------------------------------------------------------------
+
+
+def _file(path):
+    path.write_text("precious")
+
+
+def _folder(path):
+    path.mkdir()
+
+
+def _link(path):
+    path.with_name("elsewhere").write_text("precious")
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+def _link_to_nothing(path):
+    path.symlink_to(path.with_name("nothing"))
+
+
+def _old_wal(path):
+    path.with_name(path.name + "-wal").write_text("precious")
+
+
+@pytest.mark.parametrize("make", [_file, _folder, _link, _link_to_nothing, _old_wal])
+def test_nothing_that_is_there_is_overwritten(engine_url, tmp_path, make):
+    target = tmp_path / "backup"
+    make(target)
+    before = _tree(tmp_path)
+    with pytest.raises(TargetExists, match="another name"):
+        backup(engine_url, target)
+    assert _tree(tmp_path) == before
+    backup(engine_url, tmp_path / "other")
+    if not on_server(engine_url):
+        before = _tree(tmp_path)
+        with pytest.raises(TargetExists, match="another name"):
+            restore(tmp_path / "other", f"sqlite:///{target}")
+        assert _tree(tmp_path) == before
+
+
+def _tree(folder):
+    return {
+        str(path): path.read_bytes() if path.is_file() else path.is_symlink()
+        for path in folder.rglob("*")
+        if not path.name.startswith("test.db")
+    }
+
+
+def test_what_comes_while_the_backup_is_made_is_not_overwritten(engine_url, tmp_path):
+    target = tmp_path / "backup"
+
+    def write(_):
+        target.write_text("precious")
+
+    with pytest.raises(TargetExists):
+        backup(engine_url, target, progress=write)
+    assert target.read_text() == "precious"
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_without_links_nothing_is_overwritten_either(engine_url, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.EOPNOTSUPP, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    backup(engine_url, tmp_path / "backup")
+    target = tmp_path / "other"
+    with pytest.raises(TargetExists):
+        backup(engine_url, target, progress=lambda _: target.write_text("precious"))
+    assert target.read_text() == "precious"
+
+
+def test_a_database_is_not_saved_over_itself(tmp_path, sqlite_template):
+    source = tmp_path / "source.db"
+    shutil.copy(sqlite_template, source)
+    before = source.read_bytes()
+    with pytest.raises(TargetExists):
+        backup(f"sqlite:///{source}", source)
+    with pytest.raises(TargetExists):
+        restore(source, f"sqlite:///{source}")
+    assert source.read_bytes() == before
+
+
+def test_a_folder_of_somebody_else_is_not_worked_in(engine_url, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / ".backup.agentstore-partial").symlink_to(elsewhere)
+    with pytest.raises(TargetExists, match="partial"):
+        backup(engine_url, tmp_path / "backup")
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_database_with_rows_is_not_restored_into(engine_url, tmp_path, format):
+    fill(engine_url)
+    file = tmp_path / "backup"
+    backup(engine_url, file, format=format)
+    before = contents(engine_url)
+    with pytest.raises((TargetNotEmpty, TargetExists)):
+        restore(file, engine_url)
+    assert contents(engine_url) == before
+
+
+def test_an_empty_database_with_a_schema_on_a_server_may_be_restored_into(
+    engine_url, fresh, tmp_path
+):
+    if not on_server(engine_url):
+        return  # a file that is there is never replaced
+    fill(engine_url)
+    for number, revision in enumerate(("base", *migrations.REVISIONS)):
+        target = fresh()
+        if revision != "base":
+            migrations.upgrade(target, revision)
+        file = tmp_path / f"backup{number}"
+        saved = backup(engine_url, file, format="native")
+        restore(file, target)
+        assert contents(target) == saved.tables
+
+
+# --- What is no backup, or none for us ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [b"", b"SQLite", b"%PDF-1.7", b"PGDMP and no more"])
+def test_anything_else_than_a_backup_is_refused(empty_url, tmp_path, content):
+    file = tmp_path / "no-backup"
+    file.write_bytes(content)
+    target = empty_url.replace("test.db", "new.db")
+    with pytest.raises(NotABackup):
+        restore(file, target)
+    assert not (tmp_path / "new.db").exists()
+    if on_server(empty_url):
+        assert migrations.revision_of(empty_url) is None
+
+
+def test_another_program_s_database_is_refused(empty_url, tmp_path):
+    file = tmp_path / "theirs.db"
+    with sqlite3.connect(file) as connection:
+        connection.execute("CREATE TABLE theirs (number)")
+    connection.close()
+    target = empty_url.replace("test.db", "new.db")
+    with pytest.raises(NotABackup, match="prefix"):
+        restore(file, target)
+    with pytest.raises(SchemaMissing):
+        backup(f"sqlite:///{file}", tmp_path / "backup")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["theirs.db"]
+
+
+def test_an_archive_of_more_than_agentstore_is_refused(servers, tmp_path):
+    if not INSTALLATIONS:
+        return  # pg_dump of whoever's server that is
+    found = INSTALLATIONS[0]
+    url = servers.new_database(found.version)
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE theirs AS SELECT 1 AS number"))
+    engine.dispose()
+    parsed = make_url(url)
+    conninfo = f"host={parsed.query['host']} user={parsed.username} dbname={parsed.database}"
+    file = tmp_path / "archive"
+    command = [found.bin / "pg_dump", "-Fc", "-d", conninfo, "-f", file]
+    subprocess.run(command, check=True)
+    target = servers.new_database(found.version, empty=True)
+    with pytest.raises(NotABackup, match="other things"):
+        restore(file, target)
+    assert migrations.revision_of(target) is None
+    servers.drop(found.version, url)
+    servers.drop(found.version, target)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_backup_that_is_damaged_is_not_restored(engine_url, fresh, tmp_path, format):
+    big(engine_url, 1000)
+    file = tmp_path / "backup"
+    backup(engine_url, file, format=format)
+    content = bytearray(file.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 3000] = bytes(3000)
+    file.write_bytes(content)
+    target = fresh()
+    with pytest.raises((NotABackup, DatabaseError, BackupDiffers)):
+        restore(file, target)
+    if on_server(engine_url):
+        assert migrations.revision_of(target) in (None, migrations.UNFINISHED)
+    else:
+        assert not Path(make_url(target).database).exists()
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_backup_that_is_not_the_expected_one_is_not_restored(engine_url, fresh, tmp_path, format):
+    first = backup(engine_url, tmp_path / "one", format=format)
+    fill(engine_url)
+    backup(engine_url, tmp_path / "two", format=format)
+    target = fresh()
+    with pytest.raises(BackupDiffers) as refused:
+        restore(tmp_path / "two", target, expected=first.tables)
+    assert "users" in refused.value.tables
+    if on_server(engine_url):
+        assert migrations.revision_of(target) is None
+    restore(tmp_path / "one", target, expected=first.tables)
+
+
+# --- Revisions ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("revision", migrations.REVISIONS[:-1])
+def test_an_older_database_is_saved_and_upgraded_when_it_is_restored(
+    empty_url, servers, tmp_path, revision
+):
+    migrations.upgrade(empty_url, revision)
+    engine = create_engine(empty_url)
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO users (id, name, created_at, updated_at, quota_used, quota_reserved,"
+                " is_active) VALUES ('u', 'U', '2026-01-01T00:00:00.000000+00:00',"
+                " '2026-01-01T00:00:00.000000+00:00', 0, 0, true)"
+            )
+        )
+    engine.dispose()
+    file = tmp_path / "backup"
+    saved = backup(empty_url, file)
+    assert saved.revision == revision
+    assert {table.digest for table in saved.tables} == {None}
+    version = _version(empty_url, servers)
+    target = (
+        f"sqlite:///{tmp_path / 'new.db'}"
+        if version is None
+        else servers.new_database(version, empty=True)
+    )
+    with pytest.raises(BackupOutdated, match="--upgrade"):
+        restore(file, target)
+    restored = restore(file, target, upgrade=True)
+    assert (restored.backup_revision, restored.revision) == (revision, migrations.HEAD)
+    with Store(target, create=False) as store:
+        assert store.users.get("u").name == "U"
+        assert store.health().ok
+    if version is not None:
+        with pytest.raises(ArchiverMissing):
+            _without_programs(lambda: backup(empty_url, tmp_path / "other"))
+        servers.drop(version, target)
+
+
+def test_an_archive_has_all_that_each_revision_makes(empty_url, tmp_path):
+    if not on_server(empty_url):
+        return  # a file is saved whole
+    for revision in migrations.REVISIONS:
+        migrations.upgrade(empty_url, revision)
+        file = tmp_path / revision
+        backup(empty_url, file, format="native")
+        engine = create_engine(empty_url)
+        with engine.connect() as connection:
+            query = "SELECT relname FROM pg_class WHERE relkind IN ('r', 'S', 'i')"
+            query += " AND relnamespace = current_schema()::regnamespace ORDER BY 1"
+            there = connection.execute(text(query)).scalars().all()
+        engine.dispose()
+        listed = subprocess.run(
+            [INSTALLATIONS[0].bin / "pg_restore" if INSTALLATIONS else "pg_restore", "-l", file],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert [name for name in there if f" {name} " not in listed] == []
+
+
+def test_a_newer_version_s_database_is_neither_saved_nor_restored(engine_url, fresh, tmp_path):
+    backup(engine_url, tmp_path / "now", format="portable")
+    with sqlite3.connect(tmp_path / "now") as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.close()
+    with pytest.raises(SchemaFromFuture):
+        restore(tmp_path / "now", fresh())
+    engine = create_engine(engine_url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    engine.dispose()
+    with pytest.raises(SchemaFromFuture):
+        backup(engine_url, tmp_path / "then")
+    assert not (tmp_path / "then").exists()
+
+
+# --- Programs and passwords --------------------------------------------------------------------
+
+
+def _without_programs(work):
+    from agentstore.dialects import postgresql_programs
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(postgresql_programs, "_PLACES", ())
+        patch.setenv("PATH", "/nowhere")
+        return work()
+
+
+def test_without_pg_dump_a_backup_is_portable_and_native_says_what_is_missing(engine_url, tmp_path):
+    if not on_server(engine_url):
+        assert _without_programs(lambda: backup(engine_url, tmp_path / "file")).format == "native"
+        return
+    fill(engine_url)
+    with pytest.raises(ArchiverMissing, match="Install the client programs"):
+        _without_programs(lambda: backup(engine_url, tmp_path / "archive", format="native"))
+    saved = _without_programs(lambda: backup(engine_url, tmp_path / "file"))
+    assert saved.format == "portable"
+    assert saved.tables == contents(engine_url)
+    assert backup(engine_url, tmp_path / "archive").format == "native"
+    with pytest.raises(ArchiverMissing, match="no pg_restore"):
+        _without_programs(lambda: restore(tmp_path / "archive", engine_url))
+
+
+def test_a_pg_dump_that_is_older_than_the_server_is_not_used(engine_url, tmp_path):
+    if not on_server(engine_url):
+        return  # a file needs no program
+    old = tmp_path / "bin" / "pg_dump"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\necho 'pg_dump (PostgreSQL) 9.6.1'\n")
+    old.chmod(0o755)
+
+    def work():
+        os.environ["PATH"] = str(old.parent)
+        with pytest.raises(ArchiverMissing, match=r"only pg_dump 9 is here"):
+            backup(engine_url, tmp_path / "archive", format="native")
+
+    _without_programs(work)
+
+
+SPY = """#!/bin/sh
+case "$1" in --version) echo 'pg_dump (PostgreSQL) 99.1'; exit;; esac
+{ echo "$@"; } > "%(log)s"
+echo "password was $PGPASSWORD" > "%(log)s.environment"
+echo "pg_dump: error: it is hunter2 that fails" >&2
+echo "pg_dump: detail: a row of somebody's" >&2
+exit 1
+"""
+
+
+def test_a_password_is_on_no_command_line_and_in_no_error(engine_url, tmp_path):
+    if not on_server(engine_url):
+        return  # a file has none
+    spy, log = tmp_path / "bin" / "pg_dump", tmp_path / "log"
+    spy.parent.mkdir()
+    spy.write_text(SPY % {"log": log})
+    spy.chmod(0o755)
+    url = make_url(engine_url).set(password="hunter2")  # noqa: S106 - the suite's servers trust
+
+    def work():
+        os.environ["PATH"] = f"{spy.parent}:/usr/bin:/bin"
+        with pytest.raises(DatabaseError) as failed:
+            backup(url, tmp_path / "archive", format="native")
+        return failed.value
+
+    error = _without_programs(work)
+    assert "it is *** that fails" in str(error)
+    assert "somebody" not in str(error)
+    assert "hunter2" not in repr(error) + log.read_text()
+    assert "password was hunter2" in Path(f"{log}.environment").read_text()
+    assert not (tmp_path / "archive").exists()
+
+
+def test_the_report_has_no_password(engine_url, tmp_path):
+    url = parse_url(engine_url)
+    if on_server(engine_url):
+        url = url.set(password="hunter2")  # noqa: S106
+    saved = backup(url, tmp_path / "backup")
+    assert "hunter2" not in repr(saved)
+    assert saved.database == str(make_url(saved.database))
+
+
+# --- The disk ----------------------------------------------------------------------------------
+
+SMALL = """
+import resource, sys
+from agentstore.backup import backup
+from agentstore.errors import AgentStoreError
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]), int(sys.argv[4])))
+try:
+    backup(sys.argv[1], sys.argv[2], format=sys.argv[3])
+except AgentStoreError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_where_a_file_cannot_grow_there_is_none(engine_url, tmp_path, format):
+    big(engine_url, 1000)
+    with _python(SMALL, engine_url, tmp_path / "backup", format, 8_000) as saver:
+        said, _ = saver.communicate()
+    assert said.startswith("Database"), said
+    assert [path.name for path in tmp_path.iterdir() if "backup" in path.name] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting is the administrator's")
+@pytest.mark.parametrize("format", FORMATS)
+def test_on_a_full_disk_there_is_no_file(engine_url, tmp_path, format):
+    big(engine_url, 4000)
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("nothing may be mounted here; RLIMIT_FSIZE stands in for it above")
+    try:
+        with pytest.raises(DatabaseFull, match=r"[Ff]ree"):
+            backup(engine_url, small / "backup", format=format)
+        assert list(small.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_a_folder_that_is_not_there_is_named(engine_url, tmp_path):
+    with pytest.raises(DatabaseUnreachable, match="folder exists"):
+        backup(engine_url, tmp_path / "nowhere" / "backup")
+    with pytest.raises(DatabaseUnreachable, match="Check the path"):
+        restore(tmp_path / "nothing", f"sqlite:///{tmp_path / 'new.db'}")
+
+
+def test_a_folder_that_may_not_be_written_to_is_named(engine_url, tmp_path, monkeypatch):
+    def refuse(self, mode=0o777):
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(DatabaseReadOnly, match="rights"):
+        backup(engine_url, tmp_path / "backup")
+
+
+def test_a_database_in_memory_is_neither_saved_nor_restored(tmp_path, sqlite_template):
+    with pytest.raises(InvalidInput, match="memory"):
+        backup("sqlite://", tmp_path / "backup")
+    with pytest.raises(InvalidInput, match="memory"):
+        restore(sqlite_template, "sqlite://")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_database_is_not_taken_for_a_good_backup(tmp_path, sqlite_template):
+    source = tmp_path / "source.db"
+    shutil.copy(sqlite_template, source)
+    big(f"sqlite:///{source}", 1000)
+    connection = sqlite3.connect(source, isolation_level=None)
+    query = "SELECT rootpage FROM sqlite_master WHERE type = 'index' AND tbl_name = 'messages'"
+    (page,) = connection.execute(query).fetchone()
+    (size,) = connection.execute("PRAGMA page_size").fetchone()
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    content = bytearray(source.read_bytes())
+    content[(page - 1) * size + 8 : (page - 1) * size + 40] = b"\x00" * 32
+    source.write_bytes(content)
+    with pytest.raises(DatabaseCorrupt):
+        backup(f"sqlite:///{source}", tmp_path / "backup")
+    assert not (tmp_path / "backup").exists()
+
+
+def test_rows_that_are_not_sound_are_saved_and_reported(tmp_path, sqlite_template):
+    source = tmp_path / "source.db"
+    shutil.copy(sqlite_template, source)
+    fill(f"sqlite:///{source}")
+    with sqlite3.connect(source) as connection:
+        connection.execute("UPDATE messages SET token_count = 'many' WHERE seq = 1")
+        connection.execute("UPDATE messages SET session_id = 'nowhere' WHERE seq = 2")
+    connection.close()
+    saved = backup(f"sqlite:///{source}", tmp_path / "backup")
+    assert saved.unsound > 1
+    assert saved.dangling >= 1
+    assert {t.name: t.rows for t in saved.tables}["messages"] == 30
+    restore(tmp_path / "backup", f"sqlite:///{tmp_path / 'new.db'}", expected=saved.tables)
+
+
+# --- That a copy which is not the same would be noticed ----------------------------------------
+
+
+def test_a_copy_that_lacks_a_row_is_noticed(engine_url, tmp_path, monkeypatch):
+    fill(engine_url)
+    from agentstore.dialects.sqlite_saving import SQLiteFiles
+
+    whole = SQLiteFiles.finish
+
+    def lossy(self, file):
+        whole(self, file)
+        with sqlite3.connect(file) as connection:
+            connection.execute("UPDATE users SET name = 'Bob'")
+        connection.close()
+
+    if on_server(engine_url):
+        return  # an archive cannot be changed; a damaged one is tried above
+    monkeypatch.setattr(SQLiteFiles, "finish", lossy)
+    with pytest.raises(BackupDiffers, match="users"):
+        backup(engine_url, tmp_path / "backup")
+    assert not (tmp_path / "backup").exists()

@@ -1,0 +1,175 @@
+"""``backup`` and ``restore``: what they print, and what they refuse."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentstore import Store, doctor, migrations
+from agentstore.findings import Severity
+from tests.conftest import INSTALLATIONS
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def run(tmp_path):
+    places = [str(found.bin) for found in INSTALLATIONS]
+
+    def run_command(*arguments, code=0, **environment):
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", "PYTHONUTF8": "1"}
+        env["PATH"] = os.pathsep.join([*places, env["PATH"]])
+        env.pop("AGENTSTORE_URL", None)
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-m", "agentstore.cli", *map(str, arguments)],
+            cwd=tmp_path,
+            env=env | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    return run_command
+
+
+def fill(url, text="hello"):
+    with Store(url) as store:
+        session = store.sessions.create(title="[bold]Weather")
+        store.messages.save(session.id, "user", text)
+    return session.id
+
+
+def test_a_backup_and_what_is_restored_of_it_are_told_with_the_same_digests(run, engine_url):
+    session = fill(engine_url)
+    said = run("backup", "monday", "--url", engine_url, "--json")
+    saved = json.loads(said.stdout)
+    assert saved["revision"] == migrations.HEAD
+    assert saved["format"] == "native"
+    assert saved["rows"] == sum(table["rows"] for table in saved["tables"])
+    target = "new.db" if engine_url.startswith("sqlite") else None
+    if target is None:
+        run("backup", "monday.db", "--url", engine_url, "--format", "portable")
+    source = "monday" if target else "monday.db"
+    restored = json.loads(run("restore", source, "new.db", "--json").stdout)
+    assert restored["tables"] == saved["tables"]
+    assert restored["revision"] == migrations.HEAD
+    shown = run("show", session, "--url", "sqlite:///new.db").stdout
+    assert "hello" in shown
+
+
+def test_what_is_restored_passes_the_doctor(run, engine_url, servers, tmp_path):
+    fill(engine_url)
+    with Store(engine_url) as store:
+        store.search.refresh()
+    native, portable = tmp_path / "native", tmp_path / "portable"
+    run("backup", native, "--url", engine_url, "--format", "native")
+    run("backup", portable, "--url", engine_url, "--format", "portable")
+    run("restore", portable, tmp_path / "one.db")
+    targets = [f"sqlite:///{tmp_path / 'one.db'}"]
+    made = []
+    version = next(
+        (i.version for i in INSTALLATIONS if str(i.version) == _version(engine_url)), None
+    )
+    if engine_url.startswith("sqlite"):
+        run("restore", native, f"sqlite:///{tmp_path / 'two.db'}")
+        targets.append(f"sqlite:///{tmp_path / 'two.db'}")
+    else:
+        for file in (native, portable):
+            made.append(servers.new_database(version or "given", empty=True))
+            run("restore", file, AGENTSTORE_URL=made[-1])
+        targets += made
+    for target in targets:
+        found = doctor.examine(target, deep=True)
+        # The servers of this suite are told not to wait for the disk, which is not our business.
+        ours = [each for each in found if each.check != "settings"]
+        assert [each for each in ours if each.severity is Severity.ERROR] == []
+    for url in made:
+        servers.drop(version or "given", url)
+
+
+def _version(url):
+    if url.startswith("sqlite"):
+        return None
+    import psycopg
+    from sqlalchemy import make_url
+
+    parsed = make_url(url)
+    with psycopg.connect(
+        host=str(parsed.query["host"]), user=parsed.username, dbname=parsed.database
+    ) as connection:
+        number = connection.info.server_version
+    return f"{number // 10_000}.{number % 10_000}"
+
+
+def test_people_read_what_was_saved_and_where(run, tmp_path):
+    fill("sqlite:///" + str(tmp_path / "agentstore.db"))
+    said = run("backup", "monday.db").stdout
+    assert "messages" in said
+    assert "monday.db has" in said
+    assert f"revision {migrations.HEAD}" in said
+    assert stat.S_IMODE((tmp_path / "monday.db").stat().st_mode) == 0o600
+    said = run("restore", "monday.db", "tuesday.db").stdout
+    assert "tuesday.db has the" in said
+
+
+def test_progress_and_warnings_are_not_among_the_json(run, tmp_path):
+    fill("sqlite:///" + str(tmp_path / "agentstore.db"))
+    import sqlite3
+
+    with sqlite3.connect(tmp_path / "agentstore.db") as connection:
+        connection.execute("UPDATE messages SET token_count = 'many'")
+    connection.close()
+    done = run("backup", "monday.db", "--json")
+    assert json.loads(done.stdout)["unsound"] == 1
+    assert "agentstore doctor" in done.stderr
+
+
+@pytest.mark.parametrize("command", [("backup", "there"), ("restore", "monday.db", "there")])
+def test_nothing_is_overwritten(run, tmp_path, command):
+    fill("sqlite:///" + str(tmp_path / "agentstore.db"))
+    run("backup", "monday.db")
+    (tmp_path / "there").write_text("precious")
+    done = run(*command, code=1)
+    assert done.stderr.count("error: ") == 1
+    assert "there exists" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "there").read_text() == "precious"
+
+
+def test_a_report_of_another_backup_is_noticed(run, tmp_path):
+    url = "sqlite:///" + str(tmp_path / "agentstore.db")
+    fill(url)
+    (tmp_path / "one.json").write_text(run("backup", "one.db", "--json").stdout)
+    fill(url, "more")
+    run("backup", "two.db")
+    done = run("restore", "two.db", "new.db", "--expect", "one.json", code=1)
+    assert "messages" in done.stderr
+    assert not (tmp_path / "new.db").exists()
+    run("restore", "one.db", "new.db", "--expect", "one.json")
+    (tmp_path / "one.json").write_text("[]")
+    assert (
+        "Name that file" in run("restore", "one.db", "x.db", "--expect", "one.json", code=1).stderr
+    )
+
+
+def test_an_older_backup_is_upgraded_when_that_is_asked_for(run, tmp_path):
+    migrations.upgrade("sqlite:///" + str(tmp_path / "agentstore.db"), "0001")
+    run("backup", "old.db")
+    assert "--upgrade" in run("restore", "old.db", "new.db", code=1).stderr
+    restored = json.loads(run("restore", "old.db", "new.db", "--upgrade", "--json").stdout)
+    assert (restored["backup_revision"], restored["revision"]) == ("0001", migrations.HEAD)
+    assert migrations.revision_of("sqlite:///" + str(tmp_path / "old.db")) == "0001"
+
+
+def test_what_is_no_backup_is_refused_in_one_line(run, tmp_path):
+    (tmp_path / "notes.txt").write_text("shopping")
+    done = run("restore", "notes.txt", "new.db", code=1)
+    assert "no backup" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "new.db").exists()
