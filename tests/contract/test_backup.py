@@ -689,9 +689,9 @@ def test_an_older_database_is_saved_and_upgraded_when_it_is_restored(
     with engine.begin() as connection:
         connection.execute(
             text(
-                "INSERT INTO users (id, name, created_at, updated_at, quota_used, quota_reserved,"
-                " is_active) VALUES ('u', 'U', '2026-01-01T00:00:00.000000+00:00',"
-                " '2026-01-01T00:00:00.000000+00:00', 0, 0, true)"
+                "INSERT INTO users (id, name, preferences, created_at, updated_at) VALUES"
+                " ('u', 'U', '{}', '2026-01-01T00:00:00.000000+00:00',"
+                " '2026-01-01T00:00:00.000000+00:00')"
             )
         )
     engine.dispose()
