@@ -179,6 +179,23 @@ EXAMPLES = [
         ("0009", "pip install --upgrade"),
     ),
     Example(errors.ConnectionLost("It broke.", in_doubt=True), {"in_doubt": True}, ("It broke",)),
+    Example(
+        errors.CopyUnfinished("copying", "0002"),
+        {"current": "copying", "head": "0002"},
+        ("not finished", "--resume"),
+    ),
+    Example(
+        errors.TargetNotEmpty("users", "sqlite:///a.db"),
+        {"table": "users"},
+        ("sqlite:///a.db", "users", "empty database"),
+    ),
+    Example(
+        errors.UnsoundRows((("users", "pk=1", "odd"),), 2),
+        {"rows": (("users", "pk=1", "odd"),), "total": 2},
+        ("users", "pk=1", "odd", "1 more", "--quarantine"),
+    ),
+    Example(errors.CopyDiffers(("users",)), {"tables": ("users",)}, ("users", "again")),
+    Example(errors.CopyInterrupted("It broke."), {}, ("It broke.", "--resume")),
     Example(errors.TargetExists("a.db"), {"path": "a.db"}, ("a.db exists", "another name")),
     Example(errors.BackupUnderWay("a.db"), {}, ("working on a.db", "Wait")),
     Example(errors.NotABackup("a.db", "empty"), {"path": "a.db"}, ("a.db", "empty", "Name a file")),
