@@ -13,7 +13,7 @@ summed over all rows. So a row that is missing, doubled or different changes the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Table
 
     from agentstore.schema import Names, Tables
+
+MOST_FLAWS = 100_000
+"""Rows that are not sound, before it is given up: they are kept in memory."""
 
 _MODULUS = 2**64
 
@@ -136,7 +139,7 @@ class Moving(Protocol):
 
     def read(
         self, connection: Connection, shape: Shape, after: Key | None, left_out: LeftOut
-    ) -> Iterator[Row]:
+    ) -> Generator[Row]:
         """Give a table's sound rows one by one, in the order of the key, from behind a key on."""
 
     def load(self, connection: Connection, shape: Shape, rows: Iterable[Row]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -10,9 +10,19 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import URL, Connection, Table
 
-from agentstore.dialects.moving import Digest, Flaw, Key, Kind, LeftOut, Row, Shape, Stripped
+from agentstore.dialects.moving import (
+    MOST_FLAWS,
+    Digest,
+    Flaw,
+    Key,
+    Kind,
+    LeftOut,
+    Row,
+    Shape,
+    Stripped,
+)
 from agentstore.dialects.search_objects import postgresql_drops
-from agentstore.errors import DatabaseError, InvalidInput
+from agentstore.errors import DatabaseCorrupt, DatabaseError, InvalidInput
 from agentstore.schema import Tables
 
 _ISO: LiteralString = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')"""
@@ -43,6 +53,19 @@ _WRITTEN: dict[Kind, LiteralString] = {
 }
 """How a column is written in the line that is hashed; concat() leaves NULL out."""
 
+_SOUND: dict[Kind, LiteralString] = {
+    Kind.INSTANT: "({0} IS NULL OR {0} >= '0001-01-01 00:00+00' AND {0} < '10000-01-01 00:00+00')",
+    Kind.REAL: "({0} IS NULL OR {0} NOT IN ('NaN', 'Infinity', '-Infinity'))",
+}
+_MORE = {
+    Kind.INSTANT: "an instant outside of the years 1 to 9999",
+    Kind.REAL: "a number that is not finite",
+}
+_NUMBER: LiteralString = (
+    "((({0}.ctid::text::point)[0])::bigint << 16 | (({0}.ctid::text::point)[1])::bigint)"
+)
+"""A number for a row, by its place, which stays the same as long as the row does."""
+
 _KEYS = """
 SELECT conrelid::regclass::text, quote_ident(conname), pg_get_constraintdef(oid)
 FROM pg_constraint WHERE contype = ANY(%s::"char"[]) AND conrelid = ANY(%s::regclass[])
@@ -69,13 +92,37 @@ class PostgreSQLMoving:
     """See ``Moving`` for what each method promises."""
 
     def dangling(self, connection: Connection, shape: Shape, left_out: LeftOut) -> list[Flaw]:
-        """Find none: the server has let none in."""
-        return []
+        """Find those alone whose parent is left out: the server has let no others in."""
+        found: dict[int, Flaw] = {}
+        for constraint in shape.table.foreign_key_constraints:
+            parent = constraint.referred_table
+            plain = parent.name[len(shape.table.name) - len(shape.name) :]
+            if not left_out.get(plain):
+                continue
+            same = sql.SQL(" AND ").join(
+                sql.SQL("parent.{} = child.{}").format(
+                    sql.Identifier(element.column.name), sql.Identifier(element.parent.name)
+                )
+                for element in constraint.elements
+            )
+            condition = sql.SQL(
+                "EXISTS (SELECT FROM {parent} AS parent WHERE {same} AND {number} = ANY({missing}))"
+            ).format(
+                parent=_named(parent),
+                same=same,
+                number=sql.SQL(_NUMBER).format(sql.SQL("parent")),
+                missing=sql.Literal(list(left_out[plain])),
+            )
+            columns = ", ".join(element.parent.name for element in constraint.elements)
+            reason = sql.Literal(f"{columns}: no such row of {plain}")
+            for flaw in _flaws(connection, shape, left_out, condition, reason):
+                found[flaw.number] = flaw
+        return list(found.values())
 
     def examine(
         self, connection: Connection, shape: Shape, left_out: LeftOut
     ) -> tuple[Digest, list[Flaw]]:
-        """Let the server compute the digest; what a column cannot hold is in none."""
+        """Let the server compute the digest; what no other engine can hold is in none."""
         _require_all_rows(connection, shape.table)
         written = sql.SQL(", ").join(
             sql.SQL(_WRITTEN[kind]).format(sql.Identifier(name)) for name, kind in shape.columns
@@ -86,25 +133,43 @@ SELECT count(*),
     coalesce(sum(('x' || encode(substr(hash, 1, 8), 'hex'))::bit(64)::bigint), 0),
     coalesce(sum(('x' || encode(substr(hash, 9, 8), 'hex'))::bit(64)::bigint), 0)
 FROM (
-    SELECT sha256(convert_to(concat({written}), 'UTF8')) AS hash FROM {table} OFFSET 0
-) AS hashed""").format(written=written, table=_named(shape.table))
+    SELECT sha256(convert_to(concat({written}), 'UTF8')) AS hash FROM {table} AS child
+    WHERE {wanted} AND {sound} OFFSET 0
+) AS hashed""").format(
+            written=written,
+            table=_named(shape.table),
+            wanted=_wanted(shape, left_out),
+            sound=sql.SQL(" AND ").join(
+                [sql.SQL("true"), *(condition for _, condition in _sound(shape))]
+            ),
+        )
         found = _driver(connection).execute(query).fetchone()
         assert found is not None
         rows, first, second = found
-        return Digest(rows, (int(first), int(second))), []
+        flaws = []
+        for reason, condition in _sound(shape):
+            wrong = sql.SQL("NOT {}").format(condition)
+            flaws += _flaws(connection, shape, left_out, wrong, sql.Literal(reason))
+        once = {flaw.number: flaw for flaw in flaws}
+        return Digest(rows, (int(first), int(second))), list(once.values())
 
     def read(
         self, connection: Connection, shape: Shape, after: Key | None, left_out: LeftOut
-    ) -> Iterator[Row]:
+    ) -> Generator[Row]:
         """Copy out, in the order of the primary key."""
         key = sql.SQL(", ").join(map(sql.Identifier, shape.key))
-        behind = sql.Composed([])
+        conditions: list[sql.Composable] = [_wanted(shape, left_out)]
         if after is not None:
             values = sql.SQL(", ").join(map(sql.Literal, after))
-            behind = sql.SQL(" WHERE ({}) > ({})").format(key, values)
+            conditions.append(sql.SQL("({}) > ({})").format(key, values))
         query = sql.SQL(
-            "COPY (SELECT {columns} FROM {table}{behind} ORDER BY {key}) TO STDOUT"
-        ).format(columns=_columns(shape), table=_named(shape.table), behind=behind, key=key)
+            "COPY (SELECT {columns} FROM {table} AS child WHERE {wanted} ORDER BY {key}) TO STDOUT"
+        ).format(
+            columns=_columns(shape),
+            table=_named(shape.table),
+            wanted=sql.SQL(" AND ").join(conditions),
+            key=key,
+        )
         with _driver(connection).cursor() as cursor, cursor.copy(query) as copy:
             copy.set_types([_TYPES[kind] for _, kind in shape.columns])
             yield from copy.rows()
@@ -147,8 +212,8 @@ FROM (
         """Read the sequences: of the row numbers, and of the activity."""
         found = {}
         for name, sequence in self._sequences(connection, tables):
-            query = sql.SQL("SELECT last_value, is_called FROM {}").format(sql.SQL(sequence))
-            row = _driver(connection).execute(query).fetchone()
+            query = f"SELECT last_value, is_called FROM {sequence}"  # noqa: S608
+            row = connection.exec_driver_sql(query).fetchone()
             assert row is not None
             found[name] = row[0] if row[1] else 0
         return found
@@ -210,6 +275,61 @@ FROM (
                 assert row is not None
                 yield table.name[prefix:], row[0]
         yield _ACTIVITY, _qualified(names.schema, f"{names.prefix}activity").as_string(driver)
+
+
+def _sound(shape: Shape) -> list[tuple[str, sql.Composed]]:
+    """Give what holds of each column whose type can hold more than other engines can."""
+    return [
+        (f"{name}: {_MORE[kind]}", sql.SQL(_SOUND[kind]).format(sql.Identifier(name)))
+        for name, kind in shape.columns
+        if kind in _SOUND
+    ]
+
+
+def _wanted(shape: Shape, left_out: LeftOut) -> sql.Composable:
+    """Write the condition that a row is not left out."""
+    missing = left_out.get(shape.name)
+    if not missing:
+        return sql.SQL("true")
+    number = sql.SQL(_NUMBER).format(sql.SQL("child"))
+    return sql.SQL("{} <> ALL ({})").format(number, sql.Literal(list(missing)))
+
+
+def _flaws(
+    connection: Connection,
+    shape: Shape,
+    left_out: LeftOut,
+    condition: sql.Composable,
+    reason: sql.Literal,
+) -> list[Flaw]:
+    """Find the rows of which a condition holds; raises DatabaseCorrupt where there are too many."""
+    query = sql.SQL(
+        "SELECT {number}, {reason}, to_json(child) FROM {table} AS child"
+        " WHERE {wanted} AND {condition} LIMIT {limit}"
+    ).format(
+        number=sql.SQL(_NUMBER).format(sql.SQL("child")),
+        reason=reason,
+        table=_named(shape.table),
+        wanted=_wanted(shape, left_out),
+        condition=condition,
+        limit=sql.Literal(MOST_FLAWS + 1),
+    )
+    found = _driver(connection).execute(query).fetchall()
+    if len(found) > MOST_FLAWS:
+        raise DatabaseCorrupt(
+            f"More than {MOST_FLAWS:,} rows of {shape.table.name} hold what agentstore never "
+            "writes there. Look at the database: it may be of another program."
+        )
+    return [
+        Flaw(
+            shape.name,
+            ", ".join(f"{name}={values[name]}" for name in shape.key),
+            reason,
+            number,
+            values,
+        )
+        for number, reason, values in found
+    ]
 
 
 def _require_all_rows(connection: Connection, table: Table) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,20 @@ from typing import Any
 from sqlalchemy import URL, CheckConstraint, Connection, Table
 
 from agentstore.dialects.digests import Summing
-from agentstore.dialects.moving import Digest, Flaw, Key, Kind, LeftOut, Row, Shape, Stripped
+from agentstore.dialects.moving import (
+    MOST_FLAWS,
+    Digest,
+    Flaw,
+    Key,
+    Kind,
+    LeftOut,
+    Row,
+    Shape,
+    Stripped,
+)
 from agentstore.dialects.search_objects import sqlite_drops
 from agentstore.errors import DatabaseCorrupt
 from agentstore.schema import Tables
-
-MOST_FLAWS = 100_000
-"""Rows that are not sound, before it is given up: they are kept in memory."""
 
 _BATCH_ROWS, _BATCH_LENGTH = 500, 4_000_000
 """A batch that is digested together ends at so many rows, or characters."""
@@ -32,10 +39,11 @@ _DAY = "[0-9][0-9][0-9][0-9]-[0-1][0-9]-[0-3][0-9]"
 _TIME = "[0-2][0-9]:[0-5][0-9]:[0-5][0-9]." + "[0-9]" * 6
 _SOUND = {
     Kind.TEXT: "typeof({0}) = 'text' AND instr({0}, char(0)) = 0",
-    Kind.JSON: "typeof({0}) = 'text' AND json_valid({0})",
+    Kind.JSON: "typeof({0}) = 'text' AND json_valid({0}) AND instr({0}, char(0)) = 0",
     Kind.INSTANT: (
         f"typeof({{0}}) = 'text' AND {{0}} GLOB '{_DAY}T{_TIME}+00:00'"
         " AND date(julianday(substr({0}, 1, 19))) = substr({0}, 1, 10) AND {0} >= '0001'"
+        " AND instr({0}, char(0)) = 0"  # what follows one is seen by neither of these
     ),
     Kind.WHOLE: "typeof({0}) = 'integer'",
     Kind.REAL: "typeof({0}) IN ('real', 'integer') AND abs({0}) < 9e999",
@@ -101,7 +109,7 @@ class SQLiteMoving:
 
     def read(
         self, connection: Connection, shape: Shape, after: Key | None, left_out: LeftOut
-    ) -> Iterator[Row]:
+    ) -> Generator[Row]:
         """Walk the primary key."""
         key = ", ".join(map(quoted, shape.key))
         conditions, parameters = [], list[Any]()
@@ -168,7 +176,7 @@ class SQLiteMoving:
         If the machine falls, the last commits are gone together with what they say of the copy's
         progress, so it is gone on with from there.
         """
-        for pragma in ("foreign_keys=OFF", "synchronous=NORMAL", "cache_size=-32768"):
+        for pragma in ("foreign_keys=OFF", "synchronous=NORMAL", "cache_size=-8192"):
             driver_of(connection).execute(f"PRAGMA {pragma}")
 
     def duplicate(self, connection: Connection, folder: Path) -> URL:

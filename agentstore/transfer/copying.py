@@ -187,12 +187,13 @@ class _Copy:
                     self._loosen(writing)
                 with self._timed("loading"):
                     loading = self._loading(reading, writing)
-                    loading.all(contents)
-                    if resumed and not logged:
-                        loading.changed(contents)
-                if following is not None and not logged:
-                    with writing.begin():
-                        self._journal.has_followed(writing, 0)
+                    if not (logged and self._is_following(writing)):
+                        loading.all(contents)
+                        if resumed:
+                            loading.changed(contents)
+                        if following is not None:
+                            with writing.begin():
+                                self._journal.has_followed(writing, 0)
                 counters = self._source.dialect.moving.counters(reading, self._source.tables)
             with self._timed("indexing"):
                 self._run_statements(writing, last=False)
@@ -253,6 +254,10 @@ class _Copy:
                 stripped = self._target.dialect.moving.strip(connection, self._target.tables)
                 self._journal.begin(connection, self._origin, stripped)
                 migrations.close_for_copy(connection, self._target.names)
+
+    def _is_following(self, writing: Connection) -> bool:
+        with writing.begin():
+            return self._journal.is_following(writing)
 
     def _loading(self, reading: Connection, writing: Connection) -> Loading:
         return Loading(self._source, self._target, self._journal, reading, writing, self._progress)

@@ -70,6 +70,10 @@ class Journal:
         """Give the number of the last change of the source that was brought."""
         return int(self._read(connection, _FOLLOWED) or 0)
 
+    def is_following(self, connection: Connection) -> bool:
+        """Say whether all that the source held at first has come, so that changes may."""
+        return self._read(connection, _FOLLOWED) is not None
+
     def has_followed(self, connection: Connection, number: int) -> None:
         """Note it."""
         self._write(connection, _FOLLOWED, number)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 from sqlalchemy import Connection, delete
 
-from agentstore.dialects.moving import Key, LeftOut, Row, Shape
-from agentstore.errors import ConstraintViolation
+from agentstore.dialects.moving import Key, Row, Shape
+from agentstore.errors import ConstraintViolation, TransactionConflict
 from agentstore.transfer.ends import End
 from agentstore.transfer.inspection import Contents
 from agentstore.transfer.journal import Journal
@@ -64,7 +65,7 @@ class Loading:
         try:
             with self._target.translating():
                 self._rest(own, theirs, contents)
-        except ConstraintViolation:
+        except (ConstraintViolation, TransactionConflict):
             with self._writing.begin():
                 after, _ = self._journal.arrived(self._writing, own.name)
             if after is None:
@@ -81,15 +82,17 @@ class Loading:
         total = contents.digests[own.name].rows
         with self._writing.begin():
             after, count = self._journal.arrived(self._writing, own.name)
-        portions = _Portions(self._source, self._reading, own, after, contents.left_out)
-        while True:
-            self._progress(Progress("loading", own.name, count, total))
-            with self._writing.begin():
-                self._target.dialect.moving.load(self._writing, theirs, portions.next())
-                if portions.last_key is None:
-                    break
-                count += portions.count
-                self._journal.has_arrived(self._writing, own.name, portions.last_key, count)
+        moving = self._source.dialect.moving
+        with closing(moving.read(self._reading, own, after, contents.left_out)) as rows:
+            portions = _Portions(self._source, rows, own)
+            while True:
+                self._progress(Progress("loading", own.name, count, total))
+                with self._writing.begin():
+                    self._target.dialect.moving.load(self._writing, theirs, portions.next())
+                    if portions.last_key is None:
+                        break
+                    count += portions.count
+                    self._journal.has_arrived(self._writing, own.name, portions.last_key, count)
         self._progress(Progress("loading", own.name, count, count))
 
 
@@ -101,16 +104,9 @@ class _Portions:
         last_key: The key of its last row; None if it had no row.
     """
 
-    def __init__(
-        self,
-        source: End,
-        reading: Connection,
-        shape: Shape,
-        after: Key | None,
-        left_out: LeftOut,
-    ) -> None:
+    def __init__(self, source: End, rows: Iterator[Row], shape: Shape) -> None:
         self._source = source
-        self._rows = source.dialect.moving.read(reading, shape, after, left_out)
+        self._rows = rows
         self._key = shape.key_positions
         self.count = 0
         self.last_key: Key | None = None
