@@ -30,8 +30,8 @@ def new(servers: Any, tmp_path: Path, sqlite_template: Path) -> Iterator[Callabl
                 first, own = make_url(like).database, make_url(url).database
                 with psycopg.connect(driver_url(servers.server(VERSIONS[0])[1])) as server:
                     server.autocommit = True
-                    server.execute(f'DROP DATABASE "{own}"')
-                    server.execute(f'CREATE DATABASE "{own}" TEMPLATE "{first}"')
+                    server.execute(f'DROP DATABASE "{own}"'.encode())
+                    server.execute(f'CREATE DATABASE "{own}" TEMPLATE "{first}"'.encode())
             if not kept:
                 made.append(url)
             return url

@@ -80,7 +80,8 @@ def populate(store: Any) -> str:
             details={"a": 1},
         )
     store.messages.save_many(session, [{"role": "user", "content": "many"}], idempotency_key="k")
-    store.marks.update(session, "hint", ids=[asked.id])
+    marked = store.messages.save(session, "user", "remember this")
+    store.marks.update(session, "hint", ids=[marked.id])
     streaming = store.messages.begin(session)
     store.messages.append(streaming.id, "piece")
     store.summaries.put(session, "They talk about the weather.", metadata={"m": 1})

@@ -1,0 +1,305 @@
+"""A copy that follows: the application goes on writing to a SQLite file until it is switched."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import make_url
+
+from agentstore import Store, migrations, transfer
+from agentstore.errors import CopyInterrupted, CopyUnfinished, DatabaseBusy, InvalidInput
+from agentstore.schema import PLAIN, tables
+from tests.migrations.support import CHECKOUT, environment, names_on, revision_of
+from tests.programs.copies import NAMED, Stop, copy, dump, each_engine, filled, schema_of
+
+
+def program(**order: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.programs.copying", json.dumps(order)],
+        cwd=CHECKOUT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@contextmanager
+def writer(url: str, until: Path, *, seed: int = 1, prefix: str = "") -> Iterator[Any]:
+    """Let a process write to a database; it is stopped by the file, at the latest at the end."""
+    process = program(do="write", url=url, until=str(until), seed=seed, pause=0.005, prefix=prefix)
+    assert process.stdout is not None
+    try:
+        assert json.loads(process.stdout.readline()) == {"begun": True}
+        assert "written" in json.loads(process.stdout.readline())
+        yield process
+    finally:
+        until.touch()
+        said = [json.loads(line) for line in process.communicate(timeout=60)[0].splitlines()]
+    assert said, "it wrote less than fifty times"
+    assert "error" not in said[-1], said[-1]
+
+
+def log_of(url: str) -> list[str]:
+    """Give what a log keeps in the file: its table and triggers."""
+    with sqlite3.connect(str(make_url(url).database)) as connection:
+        query = "SELECT name FROM sqlite_master WHERE name LIKE '%agentstore_changes%'"
+        return [name for (name,) in connection.execute(query)]
+
+
+def stopping(until: Path, process: Any, rounds: int = 4) -> Callable[[], bool]:
+    """Give an operator: looks some times, then stops the application, and says so when it has."""
+    asked: list[float] = []
+
+    def ready() -> bool:
+        asked.append(time.monotonic())
+        if len(asked) < rounds:
+            return False
+        until.touch()
+        return process.poll() is not None
+
+    return ready
+
+
+@pytest.mark.parametrize("names", [PLAIN, NAMED], ids=["plain", "named"])
+@each_engine
+def test_what_is_written_meanwhile_is_in_the_copy(new, engine, names, tmp_path):
+    source, target, fresh = filled(new, "sqlite", names), new(engine), new(engine)
+    own = names_on(source, names)
+    schema, until = schema_of(source, own), tmp_path / "until"
+    first = dump(source, names)
+    with writer(source, until, prefix=own.prefix) as process:
+        report = copy(source, target, names, follow=stopping(until, process))
+    assert report.equal
+    assert dump(target, names) == dump(source, names) != first
+    assert transfer.verify(
+        source, target, source_names=own, target_names=names_on(target, names)
+    ).equal
+    assert log_of(source) == []
+    assert schema_of(source, own) == schema
+    migrations.upgrade(fresh, names=names_on(fresh, names))
+    theirs = names_on(target, names)
+    assert schema_of(target, theirs) == schema_of(fresh, theirs)
+    with Store(target, schema=theirs.schema, table_prefix=theirs.prefix) as store:
+        for session in store.sessions.list(limit=100).items:
+            assert store.sessions.verify(session.id).agree
+
+
+def following(source: str, target: str, *changes: Callable[[Any], None], **options: Any) -> Any:
+    """Copy, with one change before each question."""
+    left = list(changes)
+
+    def ready() -> bool:
+        if not left:
+            return True
+        with Store(source) as store:
+            left.pop(0)(store)
+        return False
+
+    return copy(source, target, follow=ready, **options)
+
+
+def again(store: Any) -> None:
+    """Give unique values to other rows: of a session, of preferences, and of a key with a NUL."""
+    store.sessions.delete("the \x00 session")
+    store.sessions.create(id="the \x00 session", title="reborn", state={"\x00": 1})
+
+
+def cascade(store: Any) -> None:
+    for user in store.users.list().items:
+        store.users.delete(user.id)
+
+
+@pytest.mark.parametrize("change", [again, cascade], ids=["again", "cascade"])
+@each_engine
+def test_changes_that_touch_many_rows_are_followed(new, engine, change):
+    source, target = filled(new, "sqlite"), new(engine)
+    before = dump(source)
+    assert following(source, target, change, change if change is again else populate_again).equal
+    assert dump(target) == dump(source) != before
+
+
+def populate_again(store: Any) -> None:
+    store.messages.save(store.sessions.create(id="new \x00 one").id, "user", "after all that")
+    store.sessions.update("new \x00 one", state=2)
+
+
+@each_engine
+def test_unique_values_that_two_rows_exchange_are_followed(new, engine):
+    source, target = filled(new, "sqlite"), new(engine)
+    path = str(make_url(source).database)
+
+    def exchange(store: Any) -> None:
+        keys = ("ids", "more")
+        for name in keys:
+            store.users.create(name, id=name)
+        with sqlite3.connect(path) as connection:
+            connection.execute("PRAGMA foreign_keys = OFF")
+            for old, new_ in (("ids", "spare"), ("more", "ids"), ("spare", "more")):
+                connection.execute("UPDATE users SET id = ? WHERE id = ?", (new_, old))
+            connection.execute("UPDATE users SET pk = pk + 1000 WHERE id = 'ids'")
+
+    def exchange_again(store: Any) -> None:
+        with sqlite3.connect(path) as connection:
+            for old, new_ in (("ids", "spare"), ("more", "ids"), ("spare", "more")):
+                connection.execute("UPDATE users SET id = ? WHERE id = ?", (new_, old))
+
+    assert following(source, target, exchange, exchange_again).equal
+    assert dump(target) == dump(source)
+
+
+@each_engine
+def test_one_that_is_killed_goes_on_with_all_that_was_written_since(new, engine, tmp_path):
+    source, target, until = filled(new, "sqlite"), new(engine), tmp_path / "until"
+    order = {"do": "copy", "source_names": [None, ""], "target_names": [None, ""]}
+    with writer(source, until) as process:
+        for resume in (False, True):
+            copying = program(
+                source=source, target=target, follow=str(tmp_path / "never"), resume=resume, **order
+            )
+            assert copying.stdout is not None
+            for line in copying.stdout:
+                if "ready" in json.loads(line):
+                    break
+            copying.send_signal(signal.SIGKILL)
+            copying.communicate()
+            with pytest.raises(CopyUnfinished):
+                Store(target, create=False)
+            assert log_of(source)
+        report = copy(source, target, resume=True, follow=stopping(until, process))
+    assert report.equal
+    assert report.resumed
+    assert dump(target) == dump(source)
+    assert log_of(source) == []
+
+
+@pytest.mark.parametrize(
+    "step", [("loading", "messages"), ("verifying", "blobs"), ("verifying", "tool_logs")], ids=str
+)
+@each_engine
+def test_wherever_it_stops_it_goes_on_though_the_source_did_too(new, engine, step):
+    """After the last step references were back, and would have taken children with them."""
+    source, target = filled(new, "sqlite"), new(engine)
+
+    def stop(progress: transfer.Progress) -> None:
+        if (progress.step, progress.subject) == step:
+            raise Stop
+
+    with pytest.raises(Stop):
+        copy(source, target, follow=lambda: True, progress=stop)
+    with Store(source) as store:
+        store.messages.save("the \x00 session", "user", "meanwhile")
+        again(store)
+        store.users.update(store.users.list().items[0].id, name="another")
+    assert following(source, target, populate_again, resume=True).equal
+    assert dump(target) == dump(source)
+
+
+@each_engine
+def test_a_copy_that_followed_may_be_ended_without(new, engine):
+    source, target = filled(new, "sqlite"), new(engine)
+
+    def give_up() -> bool:
+        raise Stop
+
+    with pytest.raises(Stop):
+        copy(source, target, follow=give_up)
+    with Store(source) as store:
+        again(store)
+    assert transfer.forget(source)
+    assert not transfer.forget(source)
+    assert log_of(source) == []
+    assert copy(source, target, resume=True).equal
+    assert dump(target) == dump(source)
+
+
+def test_a_log_that_is_forgotten_leaves_a_source_as_it_was(new):
+    source, target = filled(new, "sqlite"), new("sqlite")
+    before = schema_of(source, PLAIN), dump(source)
+
+    def give_up() -> bool:
+        raise Stop
+
+    with pytest.raises(Stop):
+        copy(source, target, follow=give_up)
+    assert schema_of(source, PLAIN) != before[0]
+    assert transfer.forget(source)
+    assert (schema_of(source, PLAIN), dump(source)) == before
+
+
+@each_engine
+def test_who_writes_after_the_yes_waits_and_writes_to_the_source(new, engine):
+    """It is not lost, but in the source alone: the target is what the source was at the yes."""
+    source, target = filled(new, "sqlite"), new(engine)
+    at_the_yes = dump(source)
+    began, ended = threading.Event(), threading.Event()
+    states: list[str | None] = []
+
+    def write_late() -> None:
+        began.set()
+        with Store(source, busy_timeout=100) as store:
+            store.sessions.create(id="late")
+        states.append(revision_of(target))
+        ended.set()
+
+    late = threading.Thread(target=write_late)
+
+    def watch(progress: transfer.Progress) -> None:
+        if (progress.step, progress.subject) == ("verifying", "blobs") and not began.is_set():
+            late.start()
+            began.wait(60)
+            assert not ended.wait(0.5)
+            with pytest.raises(DatabaseBusy), Store(source, busy_timeout=0.05) as store:
+                store.sessions.create(id="impatient")
+
+    assert copy(source, target, follow=lambda: True, progress=watch).equal
+    late.join(100)
+    assert states == [migrations.HEAD]  # it had to wait until the target was open
+    assert dump(target) == at_the_yes
+    with Store(source) as store:
+        assert store.sessions.get("late")
+    report = transfer.verify(source, target)
+    assert "sessions" in {table.name for table in report.tables if not table.equal}
+    assert log_of(source) == []
+
+
+@each_engine
+def test_a_row_that_turns_unsound_meanwhile_is_not_brought(new, engine, tmp_path):
+    source, target = filled(new, "sqlite"), new(engine)
+    path = str(make_url(source).database)
+
+    def spoil(store: Any) -> None:
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE messages SET content = CAST(x'ff' AS TEXT) WHERE pk = 2")
+            connection.execute("UPDATE tool_logs SET elapsed_ms = '' WHERE pk = 1")
+
+    with pytest.raises(CopyInterrupted, match="not sound"):
+        following(source, target, spoil)
+    file = tmp_path / "aside.jsonl"
+    report = following(source, target, resume=True, quarantine=file)
+    assert report.equal
+    assert report.set_aside == len(file.read_text().splitlines()) >= 2
+    assert report.rows + report.set_aside == count_rows(source)
+    assert log_of(source) == []
+
+
+def count_rows(source: str) -> int:
+    with sqlite3.connect(str(make_url(source).database)) as connection:
+        names = [table.name for table in tables(PLAIN).metadata.sorted_tables]
+        return sum(connection.execute(f"SELECT count(*) FROM {n}").fetchone()[0] for n in names)  # noqa: S608
+
+
+def test_only_a_file_can_be_followed(new):
+    source = filled(new, "postgresql")
+    with pytest.raises(InvalidInput, match="Only a SQLite file"):
+        copy(source, new("sqlite"), follow=lambda: True)

@@ -1,0 +1,236 @@
+"""Rows that no other database would take: refused by default, or set aside and counted."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import make_url
+
+from agentstore import transfer
+from agentstore.errors import InvalidInput, UnsoundRows
+from tests.migrations.support import revision_of, run_sql
+from tests.programs.copies import copy, dump, each_engine, filled
+
+SET = "UPDATE {} SET {} = {} WHERE rowid = (SELECT max(rowid) FROM {})"
+
+FAULTS = {
+    "text for a whole number": ("tool_logs", "pk", None, None),
+    "text in a column of whole numbers": ("messages", "token_count", "'many'", "token_count: text"),
+    "bytes in a column of whole numbers": ("turn_usage", "requests", "x'01'", "requests: bytes"),
+    "a fraction in a column of whole numbers": ("messages", "seq", "1.5", "seq: a number"),
+    "empty text in a column of floats": ("tool_logs", "elapsed_ms", "''", "elapsed_ms: text"),
+    "infinity": ("tool_logs", "elapsed_ms", "9e999", "elapsed_ms: a number"),
+    "bytes in a column of text": ("messages", "content", "x'6162'", "content: bytes"),
+    "text that is no UTF-8": ("messages", "name", "CAST(x'61ff62' AS TEXT)", "name: no UTF-8"),
+    "a surrogate as UTF-8": ("users", "name", "CAST(x'eda080' AS TEXT)", "name: no UTF-8"),
+    "an instant that goes on behind a NUL": (
+        "tasks",
+        "paused_at",
+        "'2026-01-01T00:00:00.000000+00:00' || char(0) || 'x'",
+        "paused_at: text",
+    ),
+    "a NUL in text": ("tasks", "error", "'a' || char(0) || 'b'", "error: text with a NUL"),
+    "no JSON": ("tool_logs", "input", "'{\"a\":'", "input: text that is not JSON"),
+    "empty JSON": ("tasks", "payload", "''", "payload: text that is not JSON"),
+    "JSON that goes on behind a NUL": ("tasks", "payload", "'1' || char(0)", "payload: text"),
+    "JSON that is no UTF-8": ("tasks", "payload", "CAST(x'22ff22' AS TEXT)", "payload: no UTF-8"),
+    "JSON as bytes": ("tasks", "payload", "CAST('1' AS BLOB)", "payload: bytes"),
+    "text in a column of bytes": ("checkpoint_writes", "data", "'text'", "data: text"),
+    "a number in a column of bytes": ("checkpoint_writes", "data", "7", "data: a whole number"),
+    "a flag of two": ("tool_logs", "success", "2", "success: a whole number that is not a flag"),
+    "a flag of text": ("tasks", "cancel_requested", "'no'", "cancel_requested: text"),
+    "a number for an instant": ("tool_logs", "created_at", "1767225600", "created_at: "),
+    "against a CHECK": ("tasks", "status", "'lost'", "against ck_tasks_status"),
+    "a negative cost": ("messages", "cost", "-1", "against ck_messages_amounts"),
+    "a reference to nobody": ("sessions", "user_id", "'nobody'", "user_id: no such row of users"),
+    "a reference to no message": ("tool_logs", "message_id", "'none'", "message_id: no such row"),
+} | {
+    f"the instant {text!r}": ("tool_logs", "created_at", f"'{text}'", "created_at: text")
+    for text in (
+        "",
+        "2026-13-01T00:00:00.000000+00:00",
+        "2026-02-30T00:00:00.000000+00:00",
+        "2026-04-31T00:00:00.000000+00:00",
+        "2026-00-10T00:00:00.000000+00:00",
+        "2026-01-00T00:00:00.000000+00:00",
+        "0000-01-01T00:00:00.000000+00:00",
+        "2026-01-01T24:00:00.000000+00:00",
+        "2026-01-01T00:60:00.000000+00:00",
+        "2026-01-01T00:00:60.000000+00:00",
+        "2026-01-01T00:00:00.000000",
+        "2026-01-01T00:00:00.000000+02:00",
+        "2026-01-01T00:00:00+00:00",
+        "2026-01-01 00:00:00.000000+00:00",
+        "2026-01-01T00:00:00.000000+00:00 ",
+        "10000-01-01T00:00:00.000000+00:00",
+        "2026-01-01T00:00:00.٠٠٠٠٠٠+00:00",
+    )
+}
+del FAULTS["text for a whole number"]
+
+
+def spoil(url: str, *statements: str) -> None:
+    """Do to a file what no store does."""
+    connection = sqlite3.connect(str(make_url(url).database), isolation_level=None)
+    connection.execute("PRAGMA foreign_keys = OFF")
+    connection.execute("PRAGMA ignore_check_constraints = ON")
+    for statement in statements:
+        assert connection.execute(statement).rowcount > 0, statement
+    connection.close()
+
+
+def rows(url: str) -> int:
+    return sum(map(len, dump(url).values()))
+
+
+def set_aside(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found_and_stops_the_copy_before_anything_changes(new, fault):
+    table, column, value, reason = FAULTS[fault]
+    source, target = filled(new, "sqlite"), new("sqlite")
+    spoil(source, SET.format(table, column, value, table))
+    with pytest.raises(UnsoundRows, match="--quarantine") as caught:
+        copy(source, target)
+    first = caught.value.rows[0]
+    assert first[0] == table
+    assert first[2].startswith(reason), first
+    assert not Path(str(make_url(target).database)).exists()
+    with pytest.raises(UnsoundRows):
+        transfer.verify(source, source)
+
+
+@each_engine
+def test_all_faults_at_once_are_set_aside_and_the_rest_arrives(new, engine, tmp_path):
+    source, target = filled(new, "sqlite"), new(engine)
+    before = rows(source)
+    whole = dump(source)
+    for table, column, value, _ in FAULTS.values():
+        if column == "created_at" or table in ("sessions", "users"):
+            continue
+        clone = SET.format(table, column, value, table)
+        spoil(source, clone)
+    file = tmp_path / "aside.jsonl"
+    with pytest.raises(UnsoundRows) as caught:
+        copy(source, target)
+    report = copy(source, target, quarantine=file)
+    assert report.equal
+    assert report.set_aside == len(set_aside(file)) == caught.value.total
+    assert report.rows == rows(target) == before - report.set_aside
+    for table, found in dump(target).items():
+        assert set(found) <= set(whole[table])
+    assert transfer.verify(target, target).equal
+
+
+def test_each_fault_arrives_nowhere_but_in_the_file(new, tmp_path):
+    """On a server each of these would have ended the copy in its middle."""
+    source = filled(new, "sqlite")
+    instants = [value for _, column, value, _ in FAULTS.values() if column == "created_at"]
+    columns = "session_id, message_id, tool, success, created_at"
+    for number, value in enumerate(instants):
+        spoil(
+            source,
+            f"INSERT INTO tool_logs (id, {columns}) SELECT 'x{number}', session_id, message_id,"  # noqa: S608
+            f" tool, success, {value} FROM tool_logs WHERE pk = 1",
+        )
+    target, file = new("postgresql"), tmp_path / "aside.jsonl"
+    report = copy(source, target, quarantine=file)
+    assert report.set_aside == len(instants)
+    assert {each["row"]["id"] for each in set_aside(file)} == {
+        f"x{number}" for number in range(len(instants))
+    }
+
+
+@each_engine
+def test_what_refers_to_a_row_that_is_set_aside_is_set_aside_too(new, engine, tmp_path):
+    """Whole families: a session with all that is in it, whose owner has a bad name."""
+    source, target = filled(new, "sqlite"), new(engine)
+    before = rows(source)
+    spoil(source, "UPDATE users SET name = x'ff' WHERE pk = 1")
+    file = tmp_path / "aside.jsonl"
+    report = copy(source, target, quarantine=file)
+    tables = {each["table"] for each in set_aside(file)}
+    assert {"users", "sessions", "messages", "branches", "checkpoints", "tool_logs"} <= tables
+    assert report.rows + report.set_aside == before
+    assert len(dump(target)["sessions"]) == 1  # that of the other user
+    run_sql(target, "UPDATE users SET name = name")  # nothing hangs in the air
+    first = set_aside(file)[0]
+    assert first["row"]["name"] == {"hex": "ff"}
+
+
+@each_engine
+def test_a_chain_within_a_table_is_set_aside_to_its_end(new, engine, tmp_path):
+    source, target = filled(new, "sqlite"), new(engine)
+    columns = "session_id, number, name, parent, created_at"
+    spoil(
+        source,
+        *(
+            f"INSERT INTO branches ({columns})"  # noqa: S608
+            f" SELECT id, {number}, 'b{number}', {number - 1}, created_at"
+            " FROM sessions WHERE pk = 1"
+            for number in range(11, 20)
+        ),
+        "UPDATE branches SET gone = 2 WHERE name = 'b12'",
+    )
+    with pytest.raises(UnsoundRows) as caught:
+        copy(source, target)
+    assert caught.value.total == 9  # b11 refers to a branch 10 that is not there
+    file = tmp_path / "aside.jsonl"
+    assert copy(source, target, quarantine=file).set_aside == 9
+
+
+def test_what_is_set_aside_is_written_so_that_nothing_is_lost(new, tmp_path):
+    source, file = filled(new, "sqlite"), tmp_path / "aside.jsonl"
+    spoil(
+        source,
+        "UPDATE messages SET content = CAST(x'61ff' AS TEXT), name = x'6162' WHERE pk = 1",
+        "UPDATE tool_logs SET elapsed_ms = 9e999, error = char(0) || 'é' WHERE pk = 2",
+    )
+    copy(source, new("sqlite"), quarantine=file)
+    found = {(each["table"], each["row"].get("pk")): each for each in set_aside(file)}
+    message = found["messages", 1]["row"]
+    assert (message["content"], message["name"]) == ({"text": "61ff"}, {"hex": "6162"})
+    log = found["tool_logs", 2]
+    assert (log["row"]["elapsed_ms"], log["row"]["error"]) == ({"number": "inf"}, "\x00é")
+    assert "elapsed_ms" in log["reason"]
+    assert "error" in log["reason"]
+
+
+def test_a_file_for_them_that_cannot_be_written_stops_it_before_anything_changes(new, tmp_path):
+    source, target = filled(new, "sqlite"), new("postgresql")
+    with pytest.raises(InvalidInput, match="Name another file"):
+        copy(source, target, quarantine=tmp_path / "no folder" / "aside.jsonl")
+    assert revision_of(target) is None
+
+
+@each_engine
+def test_the_rows_of_a_server_that_no_file_holds_are_found(new, engine, tmp_path):
+    source, target = filled(new, "postgresql"), new(engine)
+    before = rows(source)
+    run_sql(source, "UPDATE tool_logs SET created_at = 'infinity' WHERE pk = 1")
+    run_sql(source, "UPDATE tool_logs SET created_at = '0044-03-15 BC' WHERE pk = 2")
+    run_sql(source, "UPDATE tool_logs SET created_at = '10000-01-01' WHERE pk = 3")
+    run_sql(source, "UPDATE api_keys SET expires_at = '-infinity' WHERE pk = 1")
+    with pytest.raises(UnsoundRows) as caught:
+        copy(source, target)
+    assert caught.value.total == 4
+    assert caught.value.rows[0] == (
+        "api_keys",
+        "pk=1",
+        "expires_at: an instant outside of the years 1 to 9999",
+    )
+    assert revision_of(target) is None
+    run_sql(source, "UPDATE sessions SET created_at = '-infinity' WHERE user_id IS NOT NULL")
+    file = tmp_path / "aside.jsonl"
+    report = copy(source, target, quarantine=file)
+    assert report.equal
+    assert report.set_aside == len(set_aside(file)) > 20
+    assert report.rows == before - report.set_aside
+    assert dump(target)["messages"] == []
+    assert len(dump(target)["users"]) == 2
