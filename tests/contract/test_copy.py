@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import make_url
 
 from agentstore import Store, migrations, transfer
+from agentstore.dialects import row_security
 from agentstore.errors import (
     AgentStoreError,
     CopyDiffers,
@@ -403,6 +404,31 @@ def test_a_role_that_may_not_create_is_told_so(new, request):
         with psycopg.connect(driver_url(target), autocommit=True) as server:
             server.execute(f"DROP OWNED BY {role}".encode())
             server.execute(f"DROP ROLE {role}".encode())
+<<<<<<< HEAD
+
+
+def test_a_role_that_sees_a_part_is_no_reader_of_a_copy(new):
+    """It would have copied nothing, found both sides equal, and said that all is well."""
+    source = filled(new, "postgresql")
+    role = f"scoped_{uuid.uuid4().hex}"
+    with psycopg.connect(driver_url(source), autocommit=True) as server:
+        server.execute(f"CREATE ROLE {role} LOGIN".encode())
+        for statement in row_security.grants(PLAIN, role):
+            server.execute(statement.encode())
+    try:
+        scoped = make_url(source).set(username=role)
+        target = new("sqlite")
+        with pytest.raises(DatabaseError, match="does not see all rows"):
+            transfer.copy(scoped, target)
+        with pytest.raises(DatabaseError, match="does not see all rows"):
+            transfer.verify(scoped, source)
+        assert not path_of(target).exists()
+    finally:
+        with psycopg.connect(driver_url(source), autocommit=True) as server:
+            server.execute(f"DROP OWNED BY {role}".encode())
+            server.execute(f"DROP ROLE {role}".encode())
+=======
+>>>>>>> be2e425d41befc188380a6152b253e0a9b915f7f
 
 
 def test_an_owner_whose_policies_bind_himself_can_copy_and_go_on(new):
