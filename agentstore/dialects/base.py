@@ -297,7 +297,7 @@ class EngineDialect(Protocol):
         """Tell the workers of these queues, at the commit, that tasks may be claimable."""
 
     def for_each(
-        self, outer: FromClause, table: Table, found: Select[Any]
+        self, outer: FromClause, table: Table, found: Select[Any], *, all_outer: bool = False
     ) -> tuple[FromClause, ReadOnlyColumnCollection[str, Any]]:
         """Join to each row of ``outer`` the few rows of a table that a query finds for it.
 
@@ -306,6 +306,7 @@ class EngineDialect(Protocol):
             table: Whose rows are wanted; it has ``pk``.
             found: Selects whole rows of an alias of the table. It refers to columns of ``outer``,
                 and has an order and a limit, so that an index answers it.
+            all_outer: Keep rows of ``outer`` for which it finds none, as an outer join does.
 
         Returns:
             What to select from, and the table's columns in it.

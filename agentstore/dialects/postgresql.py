@@ -52,8 +52,9 @@ from agentstore.schema import Names, Tables
 from agentstore.settings import Settings
 
 if TYPE_CHECKING:
-    from agentstore.dialects.moving import ChangeLog, Moving
     from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from agentstore.dialects.moving import ChangeLog, Moving
 
 _LAST_USED = "agentstore_last_used"
 _MIGRATION_LOCK = 0x61676E7473746F72 >> 1
@@ -276,11 +277,11 @@ class PostgreSQL(NotifyingTasks, SecuredRows):
         return postgresql_insert(table).on_conflict_do_nothing()
 
     def for_each(
-        self, outer: FromClause, table: Table, found: Select[Any]
+        self, outer: FromClause, table: Table, found: Select[Any], *, all_outer: bool = False
     ) -> tuple[FromClause, ReadOnlyColumnCollection[str, Any]]:
         """Say LATERAL; the planner then knows that only a few rows come."""
         rows = found.correlate(outer).lateral()
-        return outer.join(rows, true()), rows.c
+        return outer.join(rows, true(), isouter=all_outer), rows.c
 
     def lapse_reservations(
         self, connection: Connection, tables: Tables, user_id: str, now: datetime

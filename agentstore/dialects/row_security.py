@@ -68,12 +68,20 @@ _ENABLE = "ALTER TABLE {t} ENABLE ROW LEVEL SECURITY"
 _FORCE = "ALTER TABLE {t} FORCE ROW LEVEL SECURITY"
 _POLICY = """
 CREATE POLICY {p}scope ON {t} USING (
-    (
-        SELECT coalesce(current_setting('agentstore.user_id', true), '') = ''
-            AND has_table_privilege('{t}'::regclass, 'TRUNCATE')
-    )
-    OR {own}
+    nullif(
+        (
+            SELECT coalesce(current_setting('agentstore.user_id', true), '') = ''
+                AND has_table_privilege('{t}'::regclass, 'TRUNCATE')
+        )
+        OR {own},
+        false
+    ) IS NOT NULL
 )"""
+"""What is true is let through. It is said as a test for NULL because the planner takes that to hold
+for 995 rows in a thousand, and an OR for every other row: without a scope, which sees all, it would
+choose plans for half of the rows that there are.
+"""
+
 _UNDO = (
     "DROP POLICY IF EXISTS {p}scope ON {t}",
     "ALTER TABLE {t} NO FORCE ROW LEVEL SECURITY",
@@ -106,7 +114,7 @@ _PARENTS = {
 }
 _ASK_PARENT = """
 CREATE FUNCTION @home.{p}{name}(wanted {type}) RETURNS boolean
-LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE AS $body$
+LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE COST 1 AS $body$
 BEGIN
     RETURN EXISTS (
         SELECT FROM @home.{p}{parent} AS parent WHERE parent.{key} OPERATOR(pg_catalog.=) wanted

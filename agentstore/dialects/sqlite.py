@@ -54,8 +54,9 @@ from agentstore.schema import Names, Tables
 from agentstore.settings import Settings
 
 if TYPE_CHECKING:
-    from agentstore.dialects.moving import ChangeLog, Moving
     from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from agentstore.dialects.moving import ChangeLog, Moving
 
 _IMMEDIATE = "BEGIN IMMEDIATE"
 _CONFIGURED = "agentstore_configured"
@@ -284,12 +285,12 @@ class SQLite(FileTasks):
         return sqlite_insert(table).on_conflict_do_nothing()
 
     def for_each(
-        self, outer: FromClause, table: Table, found: Select[Any]
+        self, outer: FromClause, table: Table, found: Select[Any], *, all_outer: bool = False
     ) -> tuple[FromClause, ReadOnlyColumnCollection[str, Any]]:
         """Find the row numbers, for what is joined cannot refer to its neighbour here."""
         (alias,) = (each for each in found.get_final_froms() if each is not outer)
         numbers = found.with_only_columns(alias.c.pk).correlate(outer).scalar_subquery()
-        return outer.join(table, table.c.pk.in_(numbers)), table.c
+        return outer.join(table, table.c.pk.in_(numbers), isouter=all_outer), table.c
 
     def lapse_reservations(
         self, connection: Connection, tables: Tables, user_id: str, now: datetime

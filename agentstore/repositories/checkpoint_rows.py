@@ -20,6 +20,7 @@ from sqlalchemy import (
 
 from agentstore import validation
 from agentstore.checkpoint_records import CheckpointInfo, CheckpointRecord, ThreadRecord
+from agentstore.dialects import EngineDialect
 from agentstore.encoding import encode_text
 from agentstore.errors import InvalidInput, NotFound
 from agentstore.repositories.value_lines import NODE_COLUMNS, last_length, load_values
@@ -151,25 +152,24 @@ def checkpoints_of(tables: Tables) -> Select[Any]:
 
 
 @lru_cache(maxsize=64)
-def threads_with_latest(tables: Tables) -> Select[Any]:
+def threads_with_latest(tables: Tables, dialect: EngineDialect) -> Select[Any]:
     """Read threads, each with the latest checkpoint of its root namespace."""
-    threads, checkpoints = tables.checkpoint_threads, tables.checkpoints
-    other = checkpoints.alias("other")
+    threads = tables.checkpoint_threads
+    other = tables.checkpoints.alias("other")
     latest = (
-        select(other.c.pk)
+        select(other)
         .where(other.c.thread_id == threads.c.id, in_root(other))
         .order_by(other.c.step.desc(), other.c.pk.desc())
         .limit(1)
-        .correlate(threads)
-        .scalar_subquery()
     )
+    source, found = dialect.for_each(threads, tables.checkpoints, latest, all_outer=True)
     return select(
         threads.c.id,
         threads.c.user_id,
         threads.c.session_id,
         threads.c.created_at,
-        *(checkpoints.c[column].label(f"latest_{column}") for column in _COLUMNS),
-    ).select_from(threads.outerjoin(checkpoints, checkpoints.c.pk == latest))
+        *(found[column].label(f"latest_{column}") for column in _COLUMNS),
+    ).select_from(source)
 
 
 @lru_cache(maxsize=64)

@@ -199,7 +199,9 @@ class Checkpoints(Repository):
             cursor: The ``next_cursor`` of the page before.
         """
         threads = self.tables.checkpoint_threads
-        query = threads_with_latest(self.tables).where(*scoping.threads(self.unit, threads.c.id))
+        query = threads_with_latest(self.tables, self.unit.dialect).where(
+            *scoping.threads(self.unit, threads.c.id)
+        )
         for column, owner in (("user_id", user_id), ("session_id", session_id)):
             if owner is not None:
                 query = query.where(threads.c[column] == validation.text(column, owner))

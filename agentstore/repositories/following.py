@@ -63,11 +63,7 @@ def follow(unit: Unit, cursor: str | None, limit: int) -> Page[MessageRecord]:
 
 def _between(numbers: Sequence[int]) -> Gaps:
     """Give the ranges that are missing among ascending numbers."""
-    return [
-        (before + 1, after - 1)
-        for before, after in pairwise(numbers)
-        if after > before + 1
-    ]
+    return [(before + 1, after - 1) for before, after in pairwise(numbers) if after > before + 1]
 
 
 def _without(gaps: Gaps, found: Iterable[int]) -> Gaps:

@@ -17,7 +17,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, create_engine, event, make_url
 
 from agentstore import Store, migrations
 from agentstore.dialects.base import Mode
@@ -213,6 +213,9 @@ def walked_past(sent: Sent, detail: str) -> set[str]:
     return {f"walks past {table}.{column}: {detail}" for column in asked - used}
 
 
+POLICY = re.compile(r"\(NULLIF\(.*, false\) IS NOT NULL\)")
+"""The condition of row-level security, which lets every row through where there is no scope."""
+
 BLOCKING = ("Sort", "Aggregate", "Hash", "WindowAgg", "Materialize", "SetOp", "Unique", "Group")
 SCANS = ("Index Scan", "Index Only Scan", "Bitmap Index Scan")
 
@@ -234,7 +237,8 @@ def wrong_in(node: dict[str, Any], *, limited: bool = False) -> Iterator[str]:
     kind, table = node["Node Type"], node.get("Relation Name", "")
     if kind == "Seq Scan" and table not in OF_ONE_SIZE:
         yield f"reads all: {table}"
-    if kind in SCANS and "Index Cond" not in node and not (limited and "Filter" not in node):
+    filtered = POLICY.sub("", node.get("Filter", ""))
+    if kind in SCANS and "Index Cond" not in node and not (limited and not filtered):
         yield f"reads all of an index: {node['Index Name']}"
     if kind in ("Sort", "Incremental Sort"):
         yield f"sorts: {', '.join(node['Sort Key'])}"
@@ -256,13 +260,22 @@ def forgiven(found: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def reasons(label: str, wrong: str) -> set[tuple[str, str]]:
-    return {(a, b) for a, b in EXCEPTIONS if fnmatch(label, a) and fnmatch(wrong, b)}
+    return {
+        (a, b)
+        for a, b in EXCEPTIONS
+        if fnmatch(label, a) and (fnmatch(wrong, b) or fnmatch(unqualified(wrong), unqualified(b)))
+    }
+
+
+def unqualified(words: str) -> str:
+    """Leave the tables out: a plan of one table names none, and a policy makes it name it."""
+    return re.sub(r"[\w*]+\.(?=[a-z])", "", words)
 
 
 # --- Tests -----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=["sqlite", "postgresql", "postgresql, not a superuser"])
 def filled(
     request: pytest.FixtureRequest, servers: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Filled]:
@@ -271,12 +284,30 @@ def filled(
     else:
         given = os.environ.get("AGENTSTORE_TEST_PG_URL")
         url = servers.new_database("given" if given else installations()[0].version, empty=True)
+        if request.param != "postgresql":
+            url = owned_by_somebody(url)
     migrations.upgrade(url)
     with Store(url, synchronous="OFF") as store:
         fill(store)
-        found = Filled(store, request.param)
+        found = Filled(store, request.param.partition(",")[0])
         found.record()
         yield found
+
+
+def owned_by_somebody(url: str) -> str:
+    """Let a role work in a database for whom row-level security holds, as for most applications."""
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    database = make_url(url).database
+    with engine.connect() as connection:
+        for statement in (
+            "DROP ROLE IF EXISTS plain_owner",
+            "CREATE ROLE plain_owner LOGIN",
+            "GRANT SET ON PARAMETER session_replication_role TO plain_owner",
+            f'ALTER DATABASE "{database}" OWNER TO plain_owner',
+        ):
+            connection.exec_driver_sql(statement)
+    engine.dispose()
+    return make_url(url).set(username="plain_owner").render_as_string(hide_password=False)
 
 
 def test_every_public_method_has_a_case():
