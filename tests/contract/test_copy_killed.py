@@ -74,15 +74,9 @@ def opens(url: str) -> int:
 def change(url: str, number: int) -> None:
     """Go on writing to a source, and give unique values to other rows."""
     with Store(url) as store:
-<<<<<<< HEAD
         newest = store.sessions.list(limit=4).items
         store.sessions.delete(newest[3].id)
         store.sessions.create(id=newest[3].id, title=f"again {number}")
-=======
-        newest = store.sessions.list(limit=3).items
-        store.sessions.delete(newest[0].id)
-        store.sessions.create(id=newest[0].id, title=f"again {number}")
->>>>>>> be2e425d41befc188380a6152b253e0a9b915f7f
         store.messages.save(newest[1].id, "user", f"more {number}")
         store.messages.pop(newest[2].id)
         message = store.messages.save(newest[1].id, "user", "with bytes")
