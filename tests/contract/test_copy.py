@@ -404,7 +404,6 @@ def test_a_role_that_may_not_create_is_told_so(new, request):
         with psycopg.connect(driver_url(target), autocommit=True) as server:
             server.execute(f"DROP OWNED BY {role}".encode())
             server.execute(f"DROP ROLE {role}".encode())
-<<<<<<< HEAD
 
 
 def test_a_role_that_sees_a_part_is_no_reader_of_a_copy(new):
@@ -427,8 +426,6 @@ def test_a_role_that_sees_a_part_is_no_reader_of_a_copy(new):
         with psycopg.connect(driver_url(source), autocommit=True) as server:
             server.execute(f"DROP OWNED BY {role}".encode())
             server.execute(f"DROP ROLE {role}".encode())
-=======
->>>>>>> be2e425d41befc188380a6152b253e0a9b915f7f
 
 
 def test_an_owner_whose_policies_bind_himself_can_copy_and_go_on(new):

@@ -153,10 +153,7 @@ def test_unique_values_that_two_rows_exchange_are_followed(new, engine):
         with sqlite3.connect(path) as connection:
             for old, new_ in (("ids", "spare"), ("more", "ids"), ("spare", "more")):
                 connection.execute("UPDATE users SET id = ? WHERE id = ?", (new_, old))
-<<<<<<< HEAD
             connection.execute("UPDATE users SET pk = pk + 5000 WHERE pk IN (1, 2)")
-=======
->>>>>>> be2e425d41befc188380a6152b253e0a9b915f7f
 
     assert following(source, target, exchange, exchange_again).equal
     assert dump(target) == dump(source)
