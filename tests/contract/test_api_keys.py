@@ -42,7 +42,8 @@ def test_keys_are_random_enough_to_need_no_salt(store, user):
 def test_a_revoked_key_stops_to_work_and_stays_listed(store, user):
     issued = store.users.issue_api_key(user.id)
     revoked = store.users.revoke_api_key(issued.record.id)
-    assert revoked.revoked_at is not None and revoked.revoked_at.tzinfo is UTC
+    assert revoked.revoked_at is not None
+    assert revoked.revoked_at.tzinfo is UTC
     assert store.users.revoke_api_key(issued.record.id) == revoked
     with pytest.raises(AuthenticationFailed) as caught:
         store.users.authenticate(issued.key)
