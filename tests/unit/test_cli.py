@@ -14,25 +14,6 @@ ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "examples" / "conversations.jsonl"
 
 
-@pytest.fixture
-def run(tmp_path):
-    def run_command(*arguments, code=0, **environment):
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", "PYTHONUTF8": "1"}
-        env.pop("AGENTSTORE_URL", None)
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-m", "agentstore.cli", *arguments],
-            cwd=tmp_path,
-            env=env | environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
-
-    return run_command
-
-
 def test_import_show_stats_and_export_work_on_the_default_file(run, tmp_path):
     assert "4 conversations, 21 messages" in run("import", str(SAMPLES)).stdout
     shown = run("show", "sample-weather").stdout

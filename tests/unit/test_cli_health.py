@@ -1,36 +1,11 @@
 """``stats`` and ``doctor``: what they print, and what they exit with."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
 
 from agentstore import Store
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def run(tmp_path):
-    def run_command(*arguments, code=0, **environment):
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", "PYTHONUTF8": "1"}
-        env.pop("AGENTSTORE_URL", None)
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-m", "agentstore.cli", *arguments],
-            cwd=tmp_path,
-            env=env | environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
-
-    return run_command
 
 
 def fill(url):

@@ -1,12 +1,8 @@
 """``prune`` and ``erase-user``, and what a policy may say."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -14,28 +10,7 @@ from agentstore import Store
 from agentstore.errors import InvalidInput
 from agentstore.retention import RetentionPolicy, duration, read_policy
 
-ROOT = Path(__file__).parents[2]
 DAY = timedelta(days=1)
-
-
-@pytest.fixture
-def run(tmp_path):
-    def run_command(*arguments, code=0):
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200", "PYTHONUTF8": "1"}
-        env.pop("AGENTSTORE_URL", None)
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-m", "agentstore.cli", *arguments],
-            cwd=tmp_path,
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
-
-    return run_command
 
 
 @pytest.fixture

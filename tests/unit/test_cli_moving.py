@@ -18,26 +18,6 @@ SOURCE, TARGET = "sqlite:///source.db", "sqlite:///target.db"
 
 
 @pytest.fixture
-def run(tmp_path):
-    def run_command(*arguments, code=0, given=""):
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", "PYTHONUTF8": "1"}
-        env.pop("AGENTSTORE_URL", None)
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-m", "agentstore.cli", "copy", *arguments],
-            cwd=tmp_path,
-            env=env,
-            input=given,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
-
-    return run_command
-
-
-@pytest.fixture
 def source(tmp_path):
     """A file with a conversation of three messages."""
     path = tmp_path / "source.db"
@@ -54,7 +34,7 @@ def spoil(path: Path) -> None:
 
 
 def test_a_copy_shows_what_both_sides_hold_and_can_be_searched(run, source, tmp_path):
-    printed = run(SOURCE, TARGET).stdout
+    printed = run("copy", SOURCE, TARGET).stdout
     assert "messages" in printed
     assert "Both hold the same: 6 rows" in printed
     with Store(f"sqlite:///{tmp_path / 'target.db'}") as store:
@@ -63,8 +43,8 @@ def test_a_copy_shows_what_both_sides_hold_and_can_be_searched(run, source, tmp_
 
 
 def test_a_copy_goes_to_each_engine_and_back(run, source, empty_url, tmp_path):
-    there = json.loads(run(SOURCE, empty_url, "--json").stdout)
-    back = json.loads(run(empty_url, "sqlite:///back.db", "--json").stdout)
+    there = json.loads(run("copy", SOURCE, empty_url, "--json").stdout)
+    back = json.loads(run("copy", empty_url, "sqlite:///back.db", "--json").stdout)
     assert there["equal"]
     assert there["rows"] == 6
     assert [table["source_digest"] for table in there["tables"]] == [
@@ -73,39 +53,41 @@ def test_a_copy_goes_to_each_engine_and_back(run, source, empty_url, tmp_path):
 
 
 def test_comparing_alone_says_whether_they_are_equal(run, source, tmp_path):
-    run(SOURCE, TARGET)
-    assert "Both hold the same" in run(SOURCE, TARGET, "--verify-only").stdout
+    run("copy", SOURCE, TARGET)
+    assert "Both hold the same" in run("copy", SOURCE, TARGET, "--verify-only").stdout
     with closing(sqlite3.connect(tmp_path / "target.db")) as connection, connection:
         connection.execute("UPDATE messages SET content = 'delta' WHERE content = 'beta'")
-    done = run(SOURCE, TARGET, "--verify-only", code=1)
+    done = run("copy", SOURCE, TARGET, "--verify-only", code=1)
     assert "They differ" in done.stdout
     assert "differ in messages" in done.stderr
-    assert not json.loads(run(SOURCE, TARGET, "--verify-only", "--json", code=1).stdout)["equal"]
+    assert not json.loads(run("copy", SOURCE, TARGET, "--verify-only", "--json", code=1).stdout)[
+        "equal"
+    ]
 
 
 def test_rows_that_are_not_sound_are_shown_and_nothing_is_made(run, source, tmp_path):
     spoil(source)
-    done = run(SOURCE, TARGET, code=1)
+    done = run("copy", SOURCE, TARGET, code=1)
     assert "token_count: text that is not a whole number" in " ".join(done.stderr.split())
     assert "--quarantine" in done.stderr
     assert not (tmp_path / "target.db").exists()
-    listed = json.loads(run(SOURCE, TARGET, "--json", code=1).stdout)
+    listed = json.loads(run("copy", SOURCE, TARGET, "--json", code=1).stdout)
     assert listed["unsound"] == 1
     assert listed["rows"][0]["table"] == "messages"
 
 
 def test_rows_that_are_set_aside_end_the_command_with_a_code_of_its_own(run, source, tmp_path):
     spoil(source)
-    done = run(SOURCE, TARGET, "--quarantine", "aside.jsonl", code=3)
+    done = run("copy", SOURCE, TARGET, "--quarantine", "aside.jsonl", code=3)
     assert "1 rows were not copied; they are in aside.jsonl" in done.stderr
     (row,) = (tmp_path / "aside.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(row)["row"]["content"] == "beta"
 
 
 def test_a_target_that_holds_rows_is_left_alone(run, source, tmp_path):
-    run(SOURCE, TARGET)
+    run("copy", SOURCE, TARGET)
     before = (tmp_path / "target.db").read_bytes()
-    assert "holds rows already" in run(SOURCE, TARGET, code=1).stderr
+    assert "holds rows already" in run("copy", SOURCE, TARGET, code=1).stderr
     assert (tmp_path / "target.db").read_bytes() == before
 
 
@@ -113,8 +95,8 @@ def test_an_unfinished_copy_is_gone_on_with_when_asked(run, source, tmp_path, un
     target = f"sqlite:///{tmp_path / 'target.db'}"
     with pytest.raises(CopyUnfinished):
         Store(target).close()
-    assert "--resume" in run(SOURCE, TARGET, code=1).stderr
-    assert "Both hold the same" in run(SOURCE, TARGET, "--resume").stdout
+    assert "--resume" in run("copy", SOURCE, TARGET, code=1).stderr
+    assert "Both hold the same" in run("copy", SOURCE, TARGET, "--resume").stdout
     Store(target).close()
 
 
@@ -137,7 +119,7 @@ transfer.copy(sys.argv[1], sys.argv[2])
 
 
 def test_following_waits_for_enter_and_takes_its_log_away(run, source):
-    done = run(SOURCE, TARGET, "--follow", given="\n")
+    done = run("copy", SOURCE, TARGET, "--follow", given="\n")
     assert "press Enter" in done.stderr
     assert "Both hold the same" in done.stdout
     with closing(sqlite3.connect(source)) as connection:
@@ -148,13 +130,13 @@ def test_following_waits_for_enter_and_takes_its_log_away(run, source):
 
 
 def test_following_without_anybody_to_press_enter_stops_and_can_be_given_up(run, source):
-    assert "Enter" in run(SOURCE, TARGET, "--follow", code=1).stderr
-    assert "The log of changes is gone" in run(SOURCE, TARGET, "--forget").stdout
-    assert "There was no log" in run(SOURCE, TARGET, "--forget").stdout
+    assert "Enter" in run("copy", SOURCE, TARGET, "--follow", code=1).stderr
+    assert "The log of changes is gone" in run("copy", SOURCE, TARGET, "--forget").stdout
+    assert "There was no log" in run("copy", SOURCE, TARGET, "--forget").stdout
 
 
 def test_a_password_is_not_shown(run, source):
     target = "postgresql://me:secret-word@127.0.0.1:1/none"
-    done = run(SOURCE, target, code=1)
+    done = run("copy", SOURCE, target, code=1)
     assert "secret-word" not in done.stdout + done.stderr
     assert "Check the host" in done.stderr

@@ -1,41 +1,13 @@
 """``backup`` and ``restore``: what they print, and what they refuse."""
 
 import json
-import os
 import stat
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from agentstore import Store, doctor, migrations
 from agentstore.findings import Severity
 from tests.conftest import INSTALLATIONS
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def run(tmp_path):
-    places = [str(found.bin) for found in INSTALLATIONS]
-
-    def run_command(*arguments, code=0, **environment):
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", "PYTHONUTF8": "1"}
-        env["PATH"] = os.pathsep.join([*places, env["PATH"]])
-        env.pop("AGENTSTORE_URL", None)
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-m", "agentstore.cli", *map(str, arguments)],
-            cwd=tmp_path,
-            env=env | environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
-
-    return run_command
 
 
 def fill(url, text="hello"):

@@ -1,0 +1,42 @@
+"""The command line, run in this process: a new one for each command would take a second."""
+
+import io
+import os
+from dataclasses import dataclass
+
+import pytest
+
+from agentstore import cli
+from tests.conftest import INSTALLATIONS
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What a command printed."""
+
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Run a command in a folder of its own, 80 columns wide, and look at its exit code."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("AGENTSTORE_URL", raising=False)
+    programs = os.pathsep.join(str(found.bin) for found in INSTALLATIONS)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+
+    def run_command(*arguments, code=0, given="", **environment):
+        capsys.readouterr()
+        with monkeypatch.context() as during:
+            during.setattr("sys.stdin", io.StringIO(given))
+            for name, value in environment.items():
+                during.setenv(name, value)
+            with pytest.raises(SystemExit) as ended:
+                cli.main([str(argument) for argument in arguments])
+        printed = Printed(*capsys.readouterr())
+        assert ended.value.code == code, printed
+        return printed
+
+    return run_command
