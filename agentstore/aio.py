@@ -469,8 +469,8 @@ class AsyncStore(AsyncRepositories):
         self._observer = observer_for(settings, parse_url(url) if engine is None else engine.url)
         self._unit_runner: AsyncUnitRunner
         if engine is not None:
-            self._url, watched = engine.url, engine.sync_engine
             dialect = adopt_engine(engine, settings, asynchronous=True)
+            self._url, watched = engine.url, engine.sync_engine
             self._unit_runner = GreenletRunner(engine, dialect, settings, owns_engine=False)
         else:
             self._url = parse_url(url)

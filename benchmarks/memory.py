@@ -45,16 +45,16 @@ def is_flat(walked: dict[str, Any]) -> bool:
 def _walk(url: str, session_id: str, size: int) -> dict[str, Any]:
     from agentstore import Store
 
-    imported = _peak()
+    imported = peak()
     with Store(url) as store:
-        opened = half = _peak()
+        opened = half = peak()
         seen, cursor = 0, None
         while True:
             page = store.messages.page(session_id, before=cursor, limit=PAGE)
             seen += len(page.items)
             cursor = page.next_cursor
             if seen <= size // 2:
-                half = _peak()
+                half = peak()
             if cursor is None:
                 break
     assert seen == size, f"the walk met {seen} messages of {size}"
@@ -63,11 +63,11 @@ def _walk(url: str, session_id: str, size: int) -> dict[str, Any]:
         "imported": round(imported, 1),
         "opened": round(opened - imported, 1),
         "first_half": round(half - imported, 1),
-        "whole": round(_peak() - imported, 1),
+        "whole": round(peak() - imported, 1),
     }
 
 
-def _peak() -> float:
+def peak() -> float:
     """Give the megabytes that this process has held at most.
 
     Where there is no /proc, rusage tells; on Linux it would count the parent's, until exec.

@@ -34,6 +34,7 @@ from agentstore.ids import new_id
 from agentstore.schema import tables
 from benchmarks.data import Contents, Row
 from benchmarks.databases import Databases, SQLiteDatabases
+from benchmarks.memory import peak
 from benchmarks.places import RESULTS, opened
 
 MESSAGES, QUICK, EACH = 500_000, 4_000, 1_000
@@ -143,8 +144,7 @@ def _by_copy(source: URL, servers: Databases, name: str) -> Run:
 def _copy_here(source: str, target: str) -> None:
     """Be the process of its own."""
     report = transfer.copy(source, target)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    said = {"rows": report.rows, "seconds": dict(report.seconds), "memory": peak}
+    said = {"rows": report.rows, "seconds": dict(report.seconds), "memory": peak()}
     sys.stdout.write(json.dumps(said))
 
 
@@ -193,11 +193,11 @@ def _by_pgloader(source: URL, servers: Databases, name: str) -> Run:
         command = ["pgloader", "--root-dir", folder, str(program)]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         seconds = perf_counter() - started
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+        most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     rows = _rows(target)
     if not rows:
         raise SystemExit(f"pgloader: {done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return Run("pgloader", rows, seconds, seconds, peak)
+    return Run("pgloader", rows, seconds, seconds, most)
 
 
 def _rows(url: URL) -> int:

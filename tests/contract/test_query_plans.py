@@ -17,7 +17,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, create_engine, event, make_url
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
 
 from agentstore import Store, migrations
 from agentstore.dialects.base import Mode
@@ -129,10 +129,15 @@ class Sent:
 
 @dataclass
 class Filled:
-    """A database with rows, and all that the calls sent to it."""
+    """A database with rows, and all that the calls sent to it.
+
+    Attributes:
+        others: Engines for whom the plans are asked for too.
+    """
 
     store: Store
     engine: str
+    others: list[Engine] = field(default_factory=list)
     sent: list[Sent] = field(default_factory=list)
 
     def record(self) -> None:
@@ -163,7 +168,12 @@ class Filled:
             before: SQL to run first; it is rolled back at the end.
         """
         found: dict[str, set[str]] = {}
-        with self.store._engine.connect() as connection:
+        for engine in (self.store._engine, *self.others):
+            self._ask(engine, found, seqscan, before)
+        return found
+
+    def _ask(self, engine: Engine, found: dict[str, set[str]], seqscan: str, before: str) -> None:
+        with engine.connect() as connection:
             if self.engine == "postgresql":
                 connection.exec_driver_sql(f"SET LOCAL enable_seqscan = {seqscan}")
                 connection.exec_driver_sql("SET LOCAL random_page_cost = 1.1")  # no disk turns
@@ -173,7 +183,6 @@ class Filled:
                 if wrong := ASK[self.engine](connection, sent):
                     found.setdefault(sent.label, set()).update(wrong)
             connection.rollback()
-        return found
 
 
 def ask_sqlite(connection: Connection, sent: Sent) -> set[str]:
@@ -275,7 +284,7 @@ def unqualified(words: str) -> str:
 # --- Tests -----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql", "postgresql, not a superuser"])
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def filled(
     request: pytest.FixtureRequest, servers: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Filled]:
@@ -284,14 +293,17 @@ def filled(
     else:
         given = os.environ.get("AGENTSTORE_TEST_PG_URL")
         url = servers.new_database("given" if given else installations()[0].version, empty=True)
-        if request.param != "postgresql":
-            url = owned_by_somebody(url)
+        superuser, url = create_engine(url), owned_by_somebody(url)
     migrations.upgrade(url)
     with Store(url, synchronous="OFF") as store:
         fill(store)
-        found = Filled(store, request.param.partition(",")[0])
+        found = Filled(store, request.param)
+        if request.param == "postgresql":
+            found.others.append(superuser)
         found.record()
         yield found
+    for engine in found.others:
+        engine.dispose()
 
 
 def owned_by_somebody(url: str) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 from agentstore import Store, transfer
 from agentstore.errors import AgentStoreError
 from agentstore.schema import PLAIN, Names
+from benchmarks.memory import peak
 
 
 def say(**answer: Any) -> None:
@@ -186,8 +187,7 @@ def _copy(order: dict[str, Any]) -> None:
         follow=None if wanted is None else ready,
         progress=lambda progress: say(step=progress.step, subject=progress.subject),
     )
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    say(equal=report.equal, rows=report.rows, peak=peak)
+    say(equal=report.equal, rows=report.rows, peak=int(peak() * 1024))
 
 
 def _write(order: dict[str, Any]) -> None:
