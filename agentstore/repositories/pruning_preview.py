@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import and_, func, or_, select, tuple_
+from sqlalchemy import and_, func, literal, or_, select, tuple_
 
 from agentstore.dialects.base import Mode
 from agentstore.records import PruneReport
@@ -205,7 +205,9 @@ def _old_logs(
     query = select(logs.session_id, logs.created_at, logs.pk)
     query = query.where(*window(logs.created_at, since, terms.before(terms.policy.tool_logs)))
     if place is not None:
-        query = query.where(tuple_(logs.created_at, logs.pk) > tuple_(*place))
+        # With its type: SQLAlchemy's own for a datetime writes another text, which is never larger.
+        behind = tuple_(literal(place[0], logs.created_at.type), place[1])
+        query = query.where(tuple_(logs.created_at, logs.pk) > behind)
     rows = unit.connection.execute(query.order_by(logs.created_at, logs.pk).limit(PAGE)).all()
     gone = _staying(unit, terms, [row.session_id for row in rows])
     return gone, (rows[-1].created_at, rows[-1].pk) if len(rows) == PAGE else None

@@ -20,7 +20,14 @@ from sqlalchemy import create_engine, event, text
 
 from agentstore import Store, migrations
 from agentstore.errors import InvalidInput, NotFound, TransactionMisuse
-from agentstore.repositories import checkpoint_pruning, expiry, pacing, pruning, pruning_terms
+from agentstore.repositories import (
+    checkpoint_pruning,
+    expiry,
+    pacing,
+    pruning,
+    pruning_preview,
+    pruning_terms,
+)
 from agentstore.retention import RetentionPolicy
 from agentstore.schema import Names
 from tests.contract.test_expiry import (
@@ -219,6 +226,17 @@ def test_old_tool_logs_go_and_their_sessions_stay(timed, clock):
     kept = timed.tool_logs.log(session, "search").id
     assert prune(timed, tool_logs=DAY).rules == {"tool_logs": 5}
     assert [log.id for log in timed.tool_logs.list()] == [kept]
+
+
+def test_a_dry_run_comes_to_the_end_of_logs_that_were_written_at_one_moment(
+    timed, clock, monkeypatch
+):
+    monkeypatch.setattr(pruning_preview, "PAGE", 2)
+    session = timed.sessions.create().id
+    for _ in range(5):
+        timed.tool_logs.log(session, "search")
+    clock.now += 2 * DAY
+    assert prune(timed, tool_logs=DAY).rules == {"tool_logs": 5}
 
 
 def test_only_tasks_that_came_to_their_end_go(timed, clock):
