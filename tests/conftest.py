@@ -7,6 +7,7 @@ Nothing is skipped silently: without a server the suite fails.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import shutil
@@ -23,16 +24,17 @@ from agentstore import AsyncStore, Store, migrations
 from agentstore.testing import BlockingStore
 from tests.servers import Installation, Server, installations
 
+FULL = bool(os.environ.get("AGENTSTORE_TEST_FULL"))
+
 settings.register_profile(
     "suite",
     deadline=None,
-    max_examples=int(os.environ.get("AGENTSTORE_TEST_EXAMPLES", "60")),
+    max_examples=int(os.environ.get("AGENTSTORE_TEST_EXAMPLES", "60" if FULL else "30")),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("suite")
 
 PG_URL = os.environ.get("AGENTSTORE_TEST_PG_URL")
-FULL = bool(os.environ.get("AGENTSTORE_TEST_FULL"))
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,50 @@ INSTALLATIONS: list[Installation] = [] if PG_URL else installations()
 VERSIONS = ["given"] if PG_URL else [found.version for found in INSTALLATIONS]
 
 
+EVERYWHERE = {
+    "test_connections",
+    "test_engines",
+    "test_fidelity",
+    "test_messages",
+    "test_sessions",
+    "test_transactions",
+}
+"""The modules whose tests always run on every driver and every server."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave to the full suite what repeats, on aiosqlite or on an older server, what runs anyway.
+
+    Both come to the same code as their neighbours: an asynchronous engine, and the same dialect.
+    """
+    if FULL:
+        return
+    left = [item for item in items if _repeats(item)]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if not _repeats(item)]
+
+
+def _repeats(item: pytest.Item) -> bool:
+    if item.path.stem in EVERYWHERE or not hasattr(item, "callspec"):
+        return False
+    older = set(VERSIONS[1:])
+    for value in item.callspec.params.values():
+        parts = value if isinstance(value, tuple) else (value,)
+        if any(isinstance(part, str) and part in older for part in parts):
+            return True
+        if any(isinstance(part, Driver) and part.name == "aiosqlite" for part in parts):
+            return True
+    return False
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Collect garbage seldom: what was collected here stays, and is not to be looked at again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     if not VERSIONS:
@@ -166,10 +212,10 @@ def _drivers() -> list[Any]:
         pytest.param((driver, newest if driver.engine == "postgresql" else ""), id=driver.name)
         for driver in DRIVERS
     ]
-    # Older servers speak the same protocol: what runs on each engine runs on each of them, and
-    # what runs on each driver does so in the full suite.
-    older = VERSIONS[1:] if FULL else []
-    params += [pytest.param((DRIVERS[3], version), id=f"psycopg-{version}") for version in older]
+    # Older servers speak the same protocol: one driver on each is enough.
+    params += [
+        pytest.param((DRIVERS[3], version), id=f"psycopg-{version}") for version in VERSIONS[1:]
+    ]
     return params
 
 
