@@ -31,6 +31,7 @@ from agentstore.repositories.scopes import DECISIONS, Refused, decision_on, publ
 from agentstore.schema import PLAIN, tables
 from agentstore.settings import Settings
 from agentstore.testing import REPOSITORIES
+from tests.conftest import on
 from tests.contract.scoped_calls import (
     CALLS,
     FOR_SOMEBODY_ELSE,
@@ -499,6 +500,7 @@ def test_a_function_runs_in_a_transaction_of_the_scope(furnished):
     assert len(scope.messages.history(alice.session)) == 5
 
 
+@on(lambda driver: not driver.asynchronous)  # those are driven from another task than their block
 def test_a_scope_is_called_by_itself_in_a_transaction_of_nobodys_else(store):
     store.users.create("Alice", id="alice")
     scope = store.scoped("alice")
