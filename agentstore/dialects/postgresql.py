@@ -39,6 +39,7 @@ from sqlalchemy.types import TypeEngine
 
 from agentstore import errors
 from agentstore.dialects.base import MODE, READ_ONLY, Diagnosis, Failure, Mode
+from agentstore.dialects.listening import is_heard_by, listen_once
 from agentstore.dialects.postgresql_append import append, arrays, next_activity
 from agentstore.dialects.postgresql_scopes import SecuredRows
 from agentstore.dialects.postgresql_search import PostgreSQLSearch
@@ -176,7 +177,7 @@ class PostgreSQL(NotifyingTasks, SecuredRows):
             # others, and many a pooler refuses options of the connection.
             engine.update_execution_options(**{READ_ONLY: True})
 
-        event.listen(engine, "begin", _begin)
+        listen_once(engine, "begin", _begin)
 
         @event.listens_for(engine, "checkin")
         def remember(dbapi_connection: Any, record: Any) -> None:
@@ -347,8 +348,8 @@ class PostgreSQL(NotifyingTasks, SecuredRows):
 
 def _beginning(engine: Engine) -> Engine:
     """Say BEGIN on an engine with options, unless that which it was made of does."""
-    if not event.contains(engine._proxied, "begin", _begin):  # type: ignore[attr-defined]
-        event.listen(engine, "begin", _begin)
+    if not is_heard_by(engine._proxied, "begin", _begin):  # type: ignore[attr-defined]
+        listen_once(engine, "begin", _begin)
     return engine
 
 

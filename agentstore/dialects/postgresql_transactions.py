@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine
 
 from agentstore.dialects.base import Mode
+from agentstore.dialects.listening import listen_once
 
 _TAKEN_OVER = "agentstore_taken_over"
 _SNAPSHOTS = ("REPEATABLE READ", "SERIALIZABLE")
@@ -43,8 +44,7 @@ def take_over(connection: Connection) -> None:
 
 def give_back_to(engine: Engine) -> None:
     """Have the engine's pool take such connections back as they were."""
-    if not event.contains(engine.pool, "checkin", _give_back):
-        event.listen(engine.pool, "checkin", _give_back)
+    listen_once(engine, "checkin", _give_back)
 
 
 def _give_back(driver_s: Any, record: Any) -> None:

@@ -41,6 +41,7 @@ from sqlalchemy.types import TypeEngine
 
 from agentstore import errors
 from agentstore.dialects.base import MODE, Diagnosis, Failure, Mode
+from agentstore.dialects.listening import listen_once
 from agentstore.dialects.search import SearchIndex
 from agentstore.dialects.space import Space
 from agentstore.dialects.sqlite_append import append, next_activity
@@ -167,7 +168,7 @@ class SQLite(FileTasks):
 
     def install(self, engine: Engine, settings: Settings, *, adopted: bool) -> None:
         """Set the pragmas on each connection, and begin each transaction as its mode needs."""
-        if adopted and event.contains(engine, "begin", _begin_on_adopted):
+        if adopted and not listen_once(engine, "begin", _begin_on_adopted):
             return  # another store of the application's has it already
 
         @event.listens_for(engine, "connect")
@@ -182,7 +183,6 @@ class SQLite(FileTasks):
                 if _CONFIGURED not in record.info:
                     configure(dbapi_connection, record)
 
-            event.listen(engine, "begin", _begin_on_adopted)
             return
         event.listen(engine, "begin", _begin)
         if settings.read_only and not in_memory(engine.url):

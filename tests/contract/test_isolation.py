@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -225,3 +226,13 @@ def test_many_who_write_to_one_session_lose_nothing_at_a_strict_level(url, level
         )
         assert len(texts) == 40
         assert store.sessions.verify(session).agree
+
+
+def test_each_of_many_engines_that_follow_each_other_keeps_its_level(url, asynchronous):
+    kept = []  # an engine that was disposed of has another pool; the old one's place is free
+    for _ in range(30):
+        with on_its_engine(by_create_engine("SERIALIZABLE"), url, asynchronous=asynchronous) as it:
+            asked(it, Mode.READ)
+            assert own_level(it) == "serializable"
+            kept.append(engine_of(it))
+        gc.collect()
