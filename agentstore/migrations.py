@@ -43,6 +43,7 @@ from agentstore.errors import (
     SchemaMissing,
     SchemaOutdated,
 )
+from agentstore.recovery import cause_of
 from agentstore.schema import PLAIN, Names, tables
 from agentstore.settings import Settings
 
@@ -109,7 +110,7 @@ def revision_of(url: str | URL | None = None, names: Names = PLAIN) -> str | Non
         with engine.connect() as connection:
             return current(connection, names)
     except DBAPIError as error:
-        raise dialect.diagnose(error).error from error.orig
+        raise dialect.diagnose(error).error from cause_of(error)
 
 
 def current(connection: Connection, names: Names = PLAIN) -> str | None:
@@ -239,7 +240,7 @@ def _migrate(url: str | URL | None, command: str, revision: str, names: Names) -
             connection.rollback()
             return after or "base"
     except DBAPIError as error:
-        raise dialect.diagnose(error).error from error.orig
+        raise dialect.diagnose(error).error from cause_of(error)
 
 
 def _run_alembic(command: str, revision: str, names: Names, connection: Connection) -> None:

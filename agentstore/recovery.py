@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 
 from sqlalchemy.exc import (
+    DataError,
     DBAPIError,
     InvalidRequestError,
     PendingRollbackError,
@@ -110,7 +111,13 @@ def pause_before_retry(
     return random.uniform(0, longest)  # noqa: S311 - jitter, not a secret
 
 
-def cause_of(error: Exception) -> BaseException | None:
-    """Give the driver's own error; SQLAlchemy's around it would quote the statement."""
-    cause = getattr(error, "orig", None)
-    return None if isinstance(cause, AgentStoreError) else cause
+def cause_of(error: BaseException) -> BaseException | None:
+    """Give the driver's own error; SQLAlchemy's around it would quote the statement.
+
+    None where that may quote what somebody wrote: an error about a value, and whatever has more
+    than one line, of which the further ones show the row that failed, or the line of a COPY.
+    """
+    cause: BaseException | None = getattr(error, "orig", None)
+    if cause is None or isinstance(cause, AgentStoreError) or isinstance(error, DataError):
+        return None
+    return None if len(str(cause).splitlines()) > 1 else cause

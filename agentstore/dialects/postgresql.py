@@ -32,7 +32,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
-from sqlalchemy.exc import DBAPIError, DisconnectionError
+from sqlalchemy.exc import DataError, DBAPIError, DisconnectionError
 from sqlalchemy.schema import CreateSchema
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from sqlalchemy.types import TypeEngine
@@ -372,10 +372,11 @@ def _constraint(error: DBAPIError) -> str | None:
 
 
 def _words(error: DBAPIError) -> str:
-    """Give the server's first line: the others may quote values."""
+    """Give the server's first line, without a value; the others may quote whole rows."""
     diagnostics = getattr(error.orig, "diag", None)
     primary = getattr(diagnostics, "message_primary", None)
-    return str(primary or type(error.orig).__name__)
+    words = str(primary or type(error.orig).__name__)
+    return words.partition(': "')[0] if isinstance(error, DataError) else words
 
 
 def _make(kind: type[errors.DatabaseError], message: str) -> errors.DatabaseError:

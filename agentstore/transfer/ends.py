@@ -28,6 +28,7 @@ from agentstore.dialects.base import Mode
 from agentstore.dialects.moving import Kind, Shape
 from agentstore.engine import open_engine, parse_url, show_url
 from agentstore.errors import DatabaseUnreachable, InvalidInput, TargetNotEmpty
+from agentstore.recovery import cause_of
 from agentstore.schema import Names, Tables, tables
 from agentstore.settings import Settings
 from agentstore.types import Json, Nanos, SafeText, UtcDateTime
@@ -127,13 +128,13 @@ class End:
         try:
             yield
         except DBAPIError as error:
-            raise self.dialect.diagnose(error).error from error.orig
+            raise self.dialect.diagnose(error).error from cause_of(error)
         except driver.Error as error:
             wrapped = DBAPIError.instance(
                 None, None, error, driver.Error, hide_parameters=True, dialect=self.engine.dialect
             )
             assert isinstance(wrapped, DBAPIError)
-            raise self.dialect.diagnose(wrapped).error from error
+            raise self.dialect.diagnose(wrapped).error from cause_of(wrapped)
 
     def revision(self) -> str | None:
         """Read its revision; None where there is no schema, or no file yet."""
