@@ -64,9 +64,12 @@ def test_a_value_that_the_server_cannot_read_is_not_quoted(place, statement, sai
 
 def test_a_line_that_cannot_be_loaded_is_not_quoted(place):
     end = End(place.url, Names(), read_only=False)
-    with pytest.raises(DatabaseError) as caught, end.working() as connection:
+    with (
+        pytest.raises(DatabaseError, match="bigint$|bigint ") as caught,
+        end.working() as connection,
+    ):
         cursor = connection.connection.cursor()
-        with cursor.copy("COPY users (id, name, quota_tokens) FROM STDIN") as copy:
+        with cursor.copy("COPY users (id, name, quota_used) FROM STDIN") as copy:
             copy.write_row(("u", "Alice", SECRET))
     assert SECRET not in shown(caught.value)
 
@@ -75,7 +78,8 @@ def test_rows_in_the_way_of_a_migration_are_not_quoted(place):
     migrations.downgrade(url=place.url, revision="0001")
     with connect(place.url) as admin:
         admin.execute("CREATE TABLE unique_words (word text)")
-        admin.execute(f"INSERT INTO unique_words VALUES ('{SECRET}'), ('{SECRET}')")
+        for _ in range(2):
+            admin.execute("INSERT INTO unique_words VALUES (%s)", (SECRET,))
         admin.execute(
             "CREATE FUNCTION spoil() RETURNS event_trigger LANGUAGE plpgsql AS "
             "$$ BEGIN ALTER TABLE public.unique_words ADD UNIQUE (word); END $$"
