@@ -18,7 +18,7 @@ from functools import partial
 from sqlalchemy import URL, Connection, Engine, Index, inspect
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from agentstore.dialects import dialect_for, examinations_for
+from agentstore.dialects import dialect_for
 from agentstore.dialects.base import EngineDialect, Mode
 from agentstore.dialects.checks import Examination, Patient
 from agentstore.engine import open_engine, parse_url, show_url
@@ -150,14 +150,14 @@ def _examined(
         except Exception as error:  # noqa: BLE001 - a doctor is told of every ailment
             yield _ailment(dialect, examination.name, error, show_url(url))
 
-    for examination in examinations_for(url):
+    for examination in dialect.examinations:
         if examination.unconnected:
             yield from looked(examination)
     opened = [*looked(Examination("open", _open))]
     yield from opened
     if opened:
         return  # every other examination would say the same
-    for examination in examinations_for(url):
+    for examination in dialect.examinations:
         if not examination.unconnected:
             yield from looked(examination)
     revision = [*looked(Examination("revision", _revision))]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Engine, QueuePool
 
-from agentstore.dialects import checks_for
+from agentstore.dialects import dialect_for
 from agentstore.dialects.base import Mode
 from agentstore.dialects.checks import Pulse
 from agentstore.errors import AgentStoreError, InvalidInput, shown
@@ -47,7 +47,7 @@ class Look:
 
 def look(unit: Unit) -> Look:
     """Look at the database: a body for ``Mode.READ``."""
-    pulse = checks_for(unit.connection.engine.url).pulse(unit.connection, unit.tables)
+    pulse = unit.dialect.checks.pulse(unit.connection, unit.tables)
     if pulse.revision != HEAD:
         return Look(pulse, 0, None)
     state = unit.dialect.search.state(unit.connection, unit.tables, _COUNT_TO)
@@ -181,7 +181,7 @@ def judged(
     return HealthRecord(
         ok=reason is None,
         reason=reason,
-        engine=checks_for(engine.url).system,
+        engine=dialect_for(engine.url).checks.system,
         engine_version=pulse.version,
         revision=pulse.revision,
         head=HEAD,
@@ -223,7 +223,7 @@ def _without_answer(
     return HealthRecord(
         ok=False,
         reason=reason,
-        engine=checks_for(engine.url).system,
+        engine=dialect_for(engine.url).checks.system,
         engine_version=None,
         revision=None,
         head=HEAD,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL
 
-from agentstore.dialects import checks_for
+from agentstore.dialects import dialect_for
 from agentstore.errors import InvalidInput
 from agentstore.settings import Settings
 
@@ -166,7 +166,7 @@ def observer_for(settings: Settings, url: URL) -> Observer | None:
                 "telemetry=True needs the package opentelemetry-api. Run: "
                 "pip install 'agentstore[otel]'"
             ) from error
-        telemetry = Telemetry(checks_for(url).system)
+        telemetry = Telemetry(dialect_for(url).checks.system)
     return Observer(settings.slow_after, telemetry)
 
 

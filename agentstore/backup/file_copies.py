@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from agentstore.backup.comparing import OnProgress, Timing, look_into, require_equal, steps
-from agentstore.dialects import checks_for, database_files
+from agentstore.dialects import database_files
 from agentstore.dialects.saving import Holdings
 from agentstore.errors import BackupDiffers
 from agentstore.settings import utc_now
@@ -50,7 +50,7 @@ def copy_file(source: End, file: Path, progress: OnProgress, timing: Timing) -> 
             made.copy(connection, file, steps(progress, "copying", "pages"))
         with timing.of("reading"):
             holdings = look_into(source, connection, progress)
-        version = checks_for(source.url).pulse(connection, source.tables).version
+        version = source.dialect.checks.pulse(connection, source.tables).version
     with timing.of("verifying"):
         made.finish(file)
         dangling = made.check(file)

@@ -13,7 +13,7 @@ from agentstore.backup.comparing import OnProgress, Timing, look_into, require_e
 from agentstore.backup.file_copies import copy_file
 from agentstore.backup.placing import NewFile, translating
 from agentstore.backup.records import RestoreReport, SavedTable
-from agentstore.dialects import archives_for, database_files
+from agentstore.dialects import database_files
 from agentstore.dialects.moving import Stripped
 from agentstore.dialects.saving import (
     BEGINNING,
@@ -93,7 +93,7 @@ def restore(
         raise NotABackup(str(file), problem)
     wanted = None if expected is None else tuple(expected)
     with closing(End(default_url() if url is None else url, names, read_only=False)) as target:
-        archives = archives_for(target.url)
+        archives = target.dialect.archives
         work = _Restore(file, target, upgrade, wanted, report)
         if is_archive(beginning):
             if archives is None:

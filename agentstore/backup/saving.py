@@ -19,7 +19,7 @@ from agentstore.backup.comparing import (
 from agentstore.backup.file_copies import copy_file
 from agentstore.backup.placing import NewFile
 from agentstore.backup.records import BackupReport, Format
-from agentstore.dialects import archives_for, checks_for, database_files
+from agentstore.dialects import database_files
 from agentstore.dialects.saving import Archives, Holdings
 from agentstore.errors import ArchiverMissing, CopyInterrupted, InvalidInput
 from agentstore.schema import PLAIN, Names
@@ -77,7 +77,7 @@ def backup(
         closing(End(_required(url), names, read_only=True)) as end,
         NewFile(path, beside=database_files().beside(path)).in_the_making() as new,
     ):
-        archives = archives_for(end.url)
+        archives = end.dialect.archives
         dangling = 0
         if archives is None:
             database_files().path(end.url)  # which refuses one in memory
@@ -97,7 +97,7 @@ def backup(
         database=str(end),
         file=str(path),
         format=used,
-        engine=checks_for(end.url).system,
+        engine=end.dialect.checks.system,
         version=version,
         revision=holdings.revision,
         taken_at=taken_at,
@@ -122,7 +122,7 @@ def _choose(end: End, archives: Archives, format: Format) -> tuple[str, str]:
         if revision is None:
             migrations.check(connection, end.names)  # its error says what to do
         archives.require_all_visible(connection, end.names)
-        version = checks_for(end.url).pulse(connection, end.tables).version
+        version = end.dialect.checks.pulse(connection, end.tables).version
         obstacle = None if format == "portable" else archives.obstacle(connection, end.url)
     if format == "portable" or (obstacle and format == "auto" and revision == migrations.HEAD):
         return "portable", version

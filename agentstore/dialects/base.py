@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
     from sqlalchemy.types import TypeEngine
 
+    from agentstore.dialects.checks import Checks, Examination
     from agentstore.dialects.moving import ChangeLog, Moving
+    from agentstore.dialects.saving import Archives
     from agentstore.dialects.search import SearchIndex
     from agentstore.dialects.signals import TaskSignal
     from agentstore.dialects.space import Space
@@ -116,6 +118,18 @@ class EngineDialect(Protocol):
     @property
     def moving(self) -> Moving:
         """How the engine is read whole, and loaded whole."""
+
+    @property
+    def checks(self) -> Checks:
+        """How the engine is, and how large."""
+
+    @property
+    def examinations(self) -> tuple[Examination, ...]:
+        """What ``agentstore doctor`` looks at, apart from what it always does."""
+
+    @property
+    def archives(self) -> Archives | None:
+        """Those who make archives of a database; None where it is a file itself."""
 
     def __hash__(self) -> int:
         """There is one of each, and statements that are built once are kept by it."""

@@ -41,6 +41,7 @@ from agentstore import errors
 from agentstore.dialects.base import MODE, READ_ONLY, Diagnosis, Failure, Mode
 from agentstore.dialects.listening import is_heard_by, listen_once
 from agentstore.dialects.postgresql_append import append, arrays, next_activity
+from agentstore.dialects.postgresql_parts import ServerParts
 from agentstore.dialects.postgresql_scopes import SecuredRows
 from agentstore.dialects.postgresql_search import PostgreSQLSearch
 from agentstore.dialects.postgresql_space import ServerSpace
@@ -55,7 +56,6 @@ from agentstore.settings import Settings
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from agentstore.dialects.moving import ChangeLog, Moving
 
 _LAST_USED = "agentstore_last_used"
 _MIGRATION_LOCK = 0x61676E7473746F72 >> 1
@@ -116,7 +116,7 @@ _RACES = ("23503", "23505")
 """A foreign key, or a unique one, is violated."""
 
 
-class PostgreSQL(NotifyingTasks, SecuredRows):
+class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts):
     """The dialect of PostgreSQL; see ``EngineDialect`` for what each method promises."""
 
     schemas = True
@@ -125,18 +125,6 @@ class PostgreSQL(NotifyingTasks, SecuredRows):
     most_bytes = 536_870_000  # they come back in hexadecimal, in a message of up to 1 GiB
     search: SearchIndex = PostgreSQLSearch()
     space: Space = ServerSpace()
-
-    @property
-    def change_log(self) -> ChangeLog | None:
-        """Have none: a server has replication of its own."""
-        return None
-
-    @property
-    def moving(self) -> Moving:
-        """Load it when something is moved."""
-        from agentstore.dialects.postgresql_moving import PostgreSQLMoving
-
-        return PostgreSQLMoving()
 
     def url(self, url: URL, *, asynchronous: bool) -> URL:
         """Name psycopg, which is both sync and async."""

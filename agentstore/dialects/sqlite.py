@@ -47,6 +47,7 @@ from agentstore.dialects.space import Space
 from agentstore.dialects.sqlite_append import append, next_activity
 from agentstore.dialects.sqlite_files import configure as configure_new
 from agentstore.dialects.sqlite_files import in_memory, only_read
+from agentstore.dialects.sqlite_parts import FileParts
 from agentstore.dialects.sqlite_search import SQLiteSearch
 from agentstore.dialects.sqlite_space import FileSpace
 from agentstore.dialects.sqlite_tasks import FileTasks
@@ -57,7 +58,6 @@ from agentstore.settings import Settings
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from agentstore.dialects.moving import ChangeLog, Moving
 
 _IMMEDIATE = "BEGIN IMMEDIATE"
 _CONFIGURED = "agentstore_configured"
@@ -111,7 +111,7 @@ _DAMAGED_INDEX = (
 )
 
 
-class SQLite(FileTasks):
+class SQLite(FileTasks, FileParts):
     """The dialect of SQLite; see ``EngineDialect`` for what each method promises."""
 
     schemas = False
@@ -121,20 +121,6 @@ class SQLite(FileTasks):
     most_bytes = 999_999_000  # a row may have 1,000,000,000, with all of its columns
     search: SearchIndex = SQLiteSearch()
     space: Space = FileSpace()
-
-    @property
-    def change_log(self) -> ChangeLog:
-        """Load it when a file is followed."""
-        from agentstore.dialects.sqlite_changes import SQLiteChanges
-
-        return SQLiteChanges()
-
-    @property
-    def moving(self) -> Moving:
-        """Load it when something is moved."""
-        from agentstore.dialects.sqlite_moving import SQLiteMoving
-
-        return SQLiteMoving()
 
     def url(self, url: URL, *, asynchronous: bool) -> URL:
         """Name pysqlite or aiosqlite."""

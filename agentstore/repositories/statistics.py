@@ -30,7 +30,6 @@ from sqlalchemy import (
     union_all,
 )
 
-from agentstore.dialects import checks_for
 from agentstore.dialects.checks import Footprint, TableSize
 from agentstore.errors import InvalidInput, shown
 from agentstore.health_records import (
@@ -74,7 +73,7 @@ def statistics(unit: Unit, days: int, top: int, order: Order, exact: bool | None
         raise InvalidInput(f"order is {shown(order)}; use cost or tokens.")
     if exact is not None and type(exact) is not bool:
         raise InvalidInput(f"exact is {shown(exact)}; use True, False or None.")
-    checks = checks_for(unit.connection.engine.url)
+    checks = unit.dialect.checks
     footprint = checks.footprint(unit.connection, unit.tables)
     counted = footprint.bytes <= EXACT_UP_TO if exact is None else exact
     sizes = checks.table_sizes(unit.connection, unit.tables, exact=counted)

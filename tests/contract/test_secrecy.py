@@ -65,7 +65,7 @@ def test_a_value_that_the_server_cannot_read_is_not_quoted(place, statement, sai
 def test_a_line_that_cannot_be_loaded_is_not_quoted(place):
     end = End(place.url, Names(), read_only=False)
     with (
-        pytest.raises(DatabaseError, match="bigint$|bigint ") as caught,
+        pytest.raises(DatabaseError, match="bigint") as caught,
         end.working() as connection,
     ):
         cursor = connection.connection.cursor()

@@ -1,0 +1,46 @@
+"""What a file is asked now and then, each part loaded when it is: a store at work needs none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agentstore.dialects.checks import Checks, Examination
+    from agentstore.dialects.moving import ChangeLog, Moving
+
+
+class FileParts:
+    """The parts; see ``EngineDialect``."""
+
+    @property
+    def change_log(self) -> ChangeLog:
+        """How a file is followed while others write to it."""
+        from agentstore.dialects.sqlite_changes import SQLiteChanges
+
+        return SQLiteChanges()
+
+    @property
+    def moving(self) -> Moving:
+        """How a file is read whole, and loaded whole."""
+        from agentstore.dialects.sqlite_moving import SQLiteMoving
+
+        return SQLiteMoving()
+
+    @property
+    def checks(self) -> Checks:
+        """What a file says of itself."""
+        from agentstore.dialects.sqlite_checks import SQLiteChecks
+
+        return SQLiteChecks()
+
+    @property
+    def examinations(self) -> tuple[Examination, ...]:
+        """What ``agentstore doctor`` looks at in a file."""
+        from agentstore.dialects.sqlite_file_checks import EXAMINATIONS
+
+        return EXAMINATIONS
+
+    @property
+    def archives(self) -> None:
+        """None: a database is a file itself."""
+        return None
