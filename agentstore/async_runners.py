@@ -27,10 +27,11 @@ from agentstore.async_gatherer import AsyncGatherer
 from agentstore.cancellation import finished
 from agentstore.dialects import EngineDialect
 from agentstore.dialects.base import Mode
+from agentstore.dialects.causes import cause_of
 from agentstore.errors import TransactionMisuse
 from agentstore.gathering import Call
 from agentstore.observation import retried
-from agentstore.recovery import HANDLED, Trouble, cause_of, trouble
+from agentstore.recovery import HANDLED, Trouble, trouble
 from agentstore.runners import READING, JoinRunner, UnitRunner, is_new, joined, migrate
 from agentstore.settings import Settings
 from agentstore.unit import AsyncRunner, Unit

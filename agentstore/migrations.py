@@ -35,6 +35,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateSchema
 
 from agentstore.dialects import dialect_for
+from agentstore.dialects.causes import cause_of
 from agentstore.engine import parse_url, show_url
 from agentstore.errors import (
     CopyUnfinished,
@@ -43,7 +44,6 @@ from agentstore.errors import (
     SchemaMissing,
     SchemaOutdated,
 )
-from agentstore.recovery import cause_of
 from agentstore.schema import PLAIN, Names, tables
 from agentstore.settings import Settings
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 
 from sqlalchemy.exc import (
-    DataError,
     DBAPIError,
     InvalidRequestError,
     PendingRollbackError,
@@ -109,15 +108,3 @@ def pause_before_retry(
     doublings = min(attempt, 10)  # more would change nothing, and overflow at last
     longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**doublings)
     return random.uniform(0, longest)  # noqa: S311 - jitter, not a secret
-
-
-def cause_of(error: BaseException) -> BaseException | None:
-    """Give the driver's own error; SQLAlchemy's around it would quote the statement.
-
-    None where that may quote what somebody wrote: an error about a value, and whatever has more
-    than one line, of which the further ones show the row that failed, or the line of a COPY.
-    """
-    cause: BaseException | None = getattr(error, "orig", None)
-    if cause is None or isinstance(cause, AgentStoreError) or isinstance(error, DataError):
-        return None
-    return None if len(str(cause).splitlines()) > 1 else cause

@@ -19,11 +19,12 @@ from sqlalchemy import Connection, Engine
 from agentstore import migrations
 from agentstore.dialects import EngineDialect
 from agentstore.dialects.base import Mode
+from agentstore.dialects.causes import cause_of
 from agentstore.errors import AgentStoreError, DatabaseReadOnly, TransactionMisuse
 from agentstore.gatherers import Gatherer
 from agentstore.gathering import Call
 from agentstore.observation import TRANSACTION, Observer, retried
-from agentstore.recovery import HANDLED, Trouble, cause_of, pause_before_retry, trouble
+from agentstore.recovery import HANDLED, Trouble, pause_before_retry, trouble
 from agentstore.schema import Names, tables
 from agentstore.session_cache import SessionCache
 from agentstore.settings import Settings

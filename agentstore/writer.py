@@ -28,10 +28,11 @@ from sqlalchemy import Connection, Engine
 
 from agentstore.dialects import EngineDialect
 from agentstore.dialects.base import Mode
+from agentstore.dialects.causes import cause_of
 from agentstore.errors import DatabaseBusy
 from agentstore.gathering import ALONE, MOST_TOGETHER, Write, run_together
 from agentstore.prepared import run_sql
-from agentstore.recovery import HANDLED, Trouble, cause_of, trouble
+from agentstore.recovery import HANDLED, Trouble, trouble
 from agentstore.unit import Unit
 from agentstore.write_jobs import Job, State, interrupted, turn_never_came
 

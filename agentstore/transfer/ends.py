@@ -25,10 +25,10 @@ from sqlalchemy.types import TypeEngine
 from agentstore import migrations
 from agentstore.dialects import EngineDialect, dialect_for
 from agentstore.dialects.base import Mode
+from agentstore.dialects.causes import cause_of
 from agentstore.dialects.moving import Kind, Shape
 from agentstore.engine import open_engine, parse_url, show_url
 from agentstore.errors import DatabaseUnreachable, InvalidInput, TargetNotEmpty
-from agentstore.recovery import cause_of
 from agentstore.schema import Names, Tables, tables
 from agentstore.settings import Settings
 from agentstore.types import Json, Nanos, SafeText, UtcDateTime
