@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from agentstore.cli.application import KEEP, AsJson, Database, Prefix, Schema, Url, app
-from agentstore.cli.output import err, out, plain, print_json, say, table
+from agentstore.cli.output import err, hint, out, plain, print_json, say, table
 from agentstore.errors import InvalidInput
 from agentstore.records import PruneReport
 from agentstore.retention import FINISHED_TASKS, RetentionPolicy, read_policy
@@ -165,6 +165,9 @@ def _working(console: Console) -> Progress:
 def erase_user(
     user: Annotated[str, typer.Argument(help="The user's id.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    reindex: Annotated[
+        bool, typer.Option("--reindex", help="Make the search index anew, without their words.")
+    ] = False,
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
@@ -172,7 +175,8 @@ def erase_user(
 ) -> None:
     """Delete a user and all that is theirs, in one transaction, and print a receipt.
 
-    On SQLite others cannot write until it is done.
+    On SQLite others cannot write until it is done, and the search index drops the words of what
+    was deleted only little by little; with --reindex it is made anew.
 
     Example: [bold]agentstore erase-user 0198c3d2-5a7e-7c1f-9d4b-2f6a8e0b1c3d --yes[/bold]
     """
@@ -189,8 +193,14 @@ def erase_user(
                 err=True,
             )
         receipt = store.users.delete(found.id)
+        indexed = store.search.reindex() if reindex else None
     if as_json:
-        print_json({"user": found.id, "rows": dict(receipt.rows), "total": receipt.total})
+        rows = dict(receipt.rows)
+        print_json({"user": found.id, "rows": rows, "total": receipt.total, "reindexed": indexed})
         return
     _print_rows(dict(receipt.rows))
     say(f"User {found.id} is erased: {receipt.total:,} rows. Backups made before still have them.")
+    if indexed is None:
+        hint("No search finds them. For what is left of them on the disk: docs/threat-model.md.")
+    else:
+        say(f"The search index was made anew: {indexed:,} messages.")

@@ -40,3 +40,22 @@ def run(tmp_path, monkeypatch, capsys):
         return printed
 
     return run_command
+
+
+@pytest.fixture
+def url(tmp_path, sqlite_template):
+    """A file at head, for the commands of ``told``."""
+    path = tmp_path / "agents.db"
+    path.write_bytes(sqlite_template.read_bytes())
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def told(run, url):
+    """Run a command on the file; give what it printed, on standard error if it failed."""
+
+    def run_command(*arguments, code=0):
+        printed = run(*arguments, code=code, AGENTSTORE_URL=url)
+        return printed.stdout if code == 0 else printed.stderr
+
+    return run_command

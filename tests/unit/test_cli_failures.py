@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agentstore import Store, cli
+from agentstore import Store
 from agentstore.cli import sessions as sessions_command
 from agentstore.cli.application import app
 
@@ -22,20 +22,8 @@ COMMANDS = sorted(command.name or command.callback.__name__ for command in app.r
 
 
 @pytest.fixture
-def run(tmp_path, sqlite_template, monkeypatch, capsys):
-    path = tmp_path / "agents.db"
-    path.write_bytes(sqlite_template.read_bytes())
-    monkeypatch.setenv("AGENTSTORE_URL", f"sqlite:///{path}")
-    monkeypatch.setenv("COLUMNS", "100")
-
-    def run_here(*arguments, code=0):
-        with pytest.raises(SystemExit) as ended:
-            cli.main(arguments)
-        printed = capsys.readouterr()
-        assert ended.value.code == code, printed
-        return printed.out if code == 0 else printed.err
-
-    return run_here
+def run(told):
+    return told
 
 
 def shell(*arguments, **environment):

@@ -108,6 +108,18 @@ def test_erase_user_prints_a_receipt(run, filled):
     assert "no user" in run("erase-user", "alice", "--yes", "--url", filled, code=1).stderr
 
 
+def test_erase_user_says_what_may_be_left_and_makes_the_index_anew_if_asked(run, filled):
+    with Store(filled) as store:
+        for name in ("Bob", "Carol"):
+            user = store.users.create(name, id=name.lower())
+            store.messages.save(store.sessions.create(user.id).id, "user", f"I am {name}")
+    assert "threat-model" in run("erase-user", "alice", "--yes", "--url", filled).stdout
+    told = run("erase-user", "bob", "--yes", "--reindex", "--json", "--url", filled)
+    assert json.loads(told.stdout)["reindexed"] == 1
+    told = run("erase-user", "carol", "--yes", "--reindex", "--url", filled)
+    assert "made anew: 0 messages" in told.stdout
+
+
 def test_erase_user_does_nothing_where_nobody_can_be_asked(run, filled):
     assert "--yes" in run("erase-user", "alice", "--url", filled, code=1).stderr
     with Store(filled) as store:

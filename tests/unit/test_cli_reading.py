@@ -8,21 +8,12 @@ from decimal import Decimal
 import pytest
 from rich.cells import cell_len
 
-from agentstore import Store, cli, migrations
+from agentstore import Store, migrations
 from agentstore.cli import output
 from agentstore.cli import sessions as sessions_command
 
 TITLES = ["北京天气怎么样？🌦 今天适合出门吗", "👨‍👩‍👧 Family 🇨🇳 trip", "[bold]x[/bold]\n\t!"]
 TITLES += ["y" * 99, None]
-
-
-@pytest.fixture
-def url(tmp_path, sqlite_template, monkeypatch):
-    path = tmp_path / "agents.db"
-    path.write_bytes(sqlite_template.read_bytes())
-    monkeypatch.setenv("AGENTSTORE_URL", f"sqlite:///{path}")
-    monkeypatch.setattr(output.out, "_width", 80)
-    return f"sqlite:///{path}"
 
 
 @pytest.fixture
@@ -32,15 +23,9 @@ def store(url):
 
 
 @pytest.fixture
-def run(url, capsys):
-    def run_here(*arguments, code=0):
-        with pytest.raises(SystemExit) as ended:
-            cli.main(arguments)
-        printed = capsys.readouterr()
-        assert ended.value.code == code, printed
-        return printed.out if code == 0 else printed.err
-
-    return run_here
+def run(told, monkeypatch):
+    monkeypatch.setattr(output.out, "_width", 80)
+    return told
 
 
 def fits(printed, columns=80):
