@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -228,11 +227,11 @@ def test_many_who_write_to_one_session_lose_nothing_at_a_strict_level(url, level
         assert store.sessions.verify(session).agree
 
 
-def test_each_of_many_engines_that_follow_each_other_keeps_its_level(url, asynchronous):
-    kept = []  # an engine that was disposed of has another pool; the old one's place is free
-    for _ in range(30):
-        with on_its_engine(by_create_engine("SERIALIZABLE"), url, asynchronous=asynchronous) as it:
-            asked(it, Mode.READ)
-            assert own_level(it) == "serializable"
-            kept.append(engine_of(it))
-        gc.collect()
+def test_an_engine_that_sqlalchemy_takes_for_one_that_was_disposed_of_keeps_its_level(
+    url, asynchronous, monkeypatch
+):
+    # event.contains goes by id(), and the pool of a new engine may lie where an old one lay.
+    monkeypatch.setattr(event, "contains", lambda *_: True)
+    with on_its_engine(by_create_engine("SERIALIZABLE"), url, asynchronous=asynchronous) as store:
+        asked(store, Mode.READ)
+        assert own_level(store) == "serializable"
