@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, event, text
 
-from agentstore import Store, migrations
+from agentstore import AsyncStore, Store, migrations
 from agentstore.errors import InvalidInput, NotFound, TransactionMisuse
 from agentstore.repositories import (
     checkpoint_pruning,
@@ -30,6 +30,7 @@ from agentstore.repositories import (
 )
 from agentstore.retention import RetentionPolicy
 from agentstore.schema import Names
+from tests.conftest import in_the_process, on, on_a_server
 from tests.contract.test_expiry import (
     HOUR,
     NOON,
@@ -737,15 +738,24 @@ def test_an_empty_policy_is_refused_before_anything_is_asked(store):
         store.prune({"tool_logs": DAY})
 
 
+@on(lambda driver: not driver.asynchronous)
 def test_inside_its_own_transaction_a_store_does_not_prune(place):
-    if place.driver.asynchronous:
-        pytest.skip("the block of this suite runs in another task than its calls")
     with (
         place.open() as store,
         store.transaction(),
         pytest.raises(TransactionMisuse),
     ):
         store.prune(RetentionPolicy(tool_logs=DAY))
+
+
+@on(lambda driver: driver.asynchronous)
+def test_inside_its_own_transaction_a_store_of_coroutines_does_not_prune(place):
+    async def use() -> None:
+        async with AsyncStore(place.driver.url(place.url)) as store, store.transaction():
+            with pytest.raises(TransactionMisuse):
+                await store.prune(RetentionPolicy(tool_logs=DAY))
+
+    asyncio.run(use())
 
 
 def test_a_dry_run_waits_for_no_writer_and_reads_a_store_that_only_reads(place, timed, clock):
@@ -797,9 +807,8 @@ def test_large_attachments_go_a_few_at_a_time(timed, clock, monkeypatch):
     assert len([count for count in deleted if count]) == 6
 
 
-def test_free_space_of_a_file_is_given_back(place, tmp_path):
-    if place.driver.engine != "sqlite":
-        pytest.skip("VACUUM gives back what is at a table's end; see the next one")
+@in_the_process
+def test_free_space_of_a_file_is_given_back(place):
     clock = Clock()
     path = Path(place.url.removeprefix("sqlite:///"))
     with place.open(clock=clock) as store:
@@ -824,9 +833,8 @@ def test_free_space_of_a_file_is_given_back(place, tmp_path):
                 assert connection.exec_driver_sql("PRAGMA integrity_check").scalar_one() == "ok"
 
 
-def test_tables_that_lost_rows_are_vacuumed_on_a_server(place):
-    if place.driver.engine == "sqlite":
-        pytest.skip("it has files, see above")
+@on_a_server
+def test_tables_that_lost_rows_are_vacuumed(place):
     clock = Clock()
     with place.open(clock=clock) as store:
         session = store.sessions.create().id
@@ -841,9 +849,8 @@ def test_tables_that_lost_rows_are_vacuumed_on_a_server(place):
     assert size == 0
 
 
+@on_a_server
 def test_pruning_works_in_a_prefixed_schema_too(place, clock):
-    if place.driver.engine == "sqlite":
-        pytest.skip("it has no schemas")
     migrations.upgrade(place.url, names=Names("own", "my_"))
     with place.open(clock=clock, schema="own", table_prefix="my_") as store:
         much(store, clock)

@@ -7,6 +7,7 @@ the queries taken out, as a role that owns nothing and as the owner of the table
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from contextlib import contextmanager
 
@@ -500,7 +501,7 @@ def test_a_function_runs_in_a_transaction_of_the_scope(furnished):
     assert len(scope.messages.history(alice.session)) == 5
 
 
-@on(lambda driver: not driver.asynchronous)  # those are driven from another task than their block
+@on(lambda driver: not driver.asynchronous)
 def test_a_scope_is_called_by_itself_in_a_transaction_of_nobodys_else(store):
     store.users.create("Alice", id="alice")
     scope = store.scoped("alice")
@@ -508,6 +509,22 @@ def test_a_scope_is_called_by_itself_in_a_transaction_of_nobodys_else(store):
         scope.sessions.create()
     with store.transaction(), pytest.raises(TransactionMisuse):
         scope.sessions.create()
+
+
+@on(lambda driver: driver.asynchronous)
+def test_a_scope_of_coroutines_is_called_by_itself_in_a_transaction_of_nobodys_else(place):
+    async def use() -> None:
+        async with AsyncStore(place.driver.url(place.url)) as store:
+            await store.users.create("Alice", id="alice")
+            scope = store.scoped("alice")
+            async with scope.transaction():
+                with pytest.raises(TransactionMisuse):
+                    await scope.sessions.create()
+            async with store.transaction():
+                with pytest.raises(TransactionMisuse):
+                    await scope.sessions.create()
+
+    asyncio.run(use())
 
 
 def test_what_comes_after_a_scope_on_the_same_connection_is_in_none(place):
