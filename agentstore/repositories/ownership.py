@@ -9,6 +9,8 @@ the root would come upon rows that are still in use, such as the values that a c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +18,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     CompoundSelect,
+    Delete,
     Select,
     Table,
     bindparam,
@@ -34,6 +37,9 @@ from agentstore.repositories.search import forget_deleted
 from agentstore.schema import Tables
 from agentstore.types import SafeText
 from agentstore.unit import Unit
+
+_KEY = bindparam("key", type_=SafeText())
+_ENOUGH = bindparam("enough", type_=BigInteger())
 
 ROW_BYTES = 16_384
 """How many bytes of an attachment take as long to delete as a row."""
@@ -63,15 +69,11 @@ def delete_owned(unit: Unit, kind: str, key: str) -> DeletionReceipt:
         sessions = list(connection.execute(every.with_for_update()).scalars())
     unit.deleted_sessions.extend(sessions)
     _lock_threads(unit, kind, key)
-    prefix = len(tables.names.prefix)
     attached = _attached(unit, kind, key)
     counts: dict[str, int] = {}
-    for table in reversed(tables.metadata.sorted_tables):
-        condition = _owned(tables, table, kind, key)
-        if condition is None:
-            continue
-        if found := connection.execute(delete(table).where(condition)).rowcount:
-            counts[table.name[prefix:]] = found
+    for each in _owned_by(tables, kind):
+        if found := connection.execute(each.all, {"key": key}).rowcount:
+            counts[each.name] = found
     connection.execute(delete(root).where(root.c.id == key))
     forget_deleted(unit)
     if gone := drop_unattached(unit, attached):
@@ -95,32 +97,20 @@ def delete_some_owned(unit: Unit, kind: str, key: str, most: int) -> dict[str, i
     Returns:
         For each table that lost rows, how many.
     """
-    tables, connection = unit.tables, unit.connection
     _lock_threads(unit, kind, key)
-    prefix = len(tables.names.prefix)
     counts: dict[str, int] = {}
     detached: set[str] = set()
-    for table in reversed(tables.metadata.sorted_tables):
-        condition = _owned(tables, table, kind, key)
-        if condition is None:
-            continue
-        own = [*table.primary_key.columns]
-        chosen = select(*own).where(condition).limit(most - sum(counts.values()))
-        if any(reference.column.table is table for reference in table.foreign_keys):
-            # What refers to another row of the table is younger than that.
-            chosen = chosen.order_by(*(column.desc() for column in own))
-        query = delete(table).where((tuple_(*own) if len(own) > 1 else own[0]).in_(chosen))
-        if table is tables.attachments:
-            few = _light_enough(unit, condition, most - sum(counts.values()))
-            light = delete(table).where(table.c.pk.in_(few)).returning(table.c.digest)
-            digests = connection.execute(light).scalars().all()
+    for each in _owned_by(unit.tables, kind):
+        left = most - sum(counts.values())
+        if each.table is unit.tables.attachments:
+            digests = _detach_some(unit, kind, key, left)
             detached.update(digests)
             found = len(digests)
         else:
-            found = connection.execute(query).rowcount
+            found = unit.connection.execute(each.some, {"key": key, "enough": left}).rowcount
         if found:
-            counts[table.name[prefix:]] = found
-        if sum(counts.values()) >= most or detached:  # bytes take as long as many rows
+            counts[each.name] = found
+        if found >= left or detached:  # bytes take as long as many rows
             break
     forget_deleted(unit)
     if gone := drop_unattached(unit, sorted(detached)):
@@ -153,27 +143,73 @@ def count_of_sessions(unit: Unit, session_ids: list[str]) -> dict[str, int]:
     return counts
 
 
+@dataclass(frozen=True, slots=True)
+class _Owned:
+    """A table of which a user or a session owns rows.
+
+    Attributes:
+        name: Without the prefix.
+        all: Deletes all that ``key`` owns.
+        some: Deletes up to ``enough`` of them, of those that refer to each other the youngest.
+    """
+
+    name: str
+    table: Table
+    all: Delete
+    some: Delete
+
+
+@lru_cache(maxsize=64)
+def _owned_by(tables: Tables, kind: str) -> tuple[_Owned, ...]:
+    """Give the tables, those that refer before those that are referred to."""
+    found = []
+    for table in reversed(tables.metadata.sorted_tables):
+        condition = _owned(tables, table, kind, _KEY)
+        if condition is None:
+            continue
+        own = [*table.primary_key.columns]
+        chosen = select(*own).where(condition).limit(_ENOUGH)
+        if any(reference.column.table is table for reference in table.foreign_keys):
+            # What refers to another row of the table is younger than that.
+            chosen = chosen.order_by(*(column.desc() for column in own))
+        of_them = (tuple_(*own) if len(own) > 1 else own[0]).in_(chosen)
+        found.append(
+            _Owned(
+                table.name[len(tables.names.prefix) :],
+                table,
+                delete(table).where(condition),
+                delete(table).where(of_them),
+            )
+        )
+    return tuple(found)
+
+
 @lru_cache(maxsize=64)
 def _count(tables: Tables, kind: str) -> Select[Any]:
     counts = []
     for table in tables.metadata.sorted_tables:
-        condition = _owned(tables, table, kind, bindparam("key", type_=SafeText()))
+        condition = _owned(tables, table, kind, _KEY)
         if condition is not None:
-            some = select(literal(1)).select_from(table).where(condition)
-            some = some.limit(bindparam("enough", type_=BigInteger()))
+            some = select(literal(1)).select_from(table).where(condition).limit(_ENOUGH)
             counts.append(select(func.count()).select_from(some.subquery()).scalar_subquery())
     attachments, blobs = tables.attachments, tables.blobs
-    attached = _owned(tables, attachments, kind, bindparam("key", type_=SafeText()))
+    attached = _owned(tables, attachments, kind, _KEY)
     assert attached is not None
     sizes = select(blobs.c.size).join(attachments, attachments.c.digest == blobs.c.digest)
-    few = sizes.where(attached).limit(bindparam("enough", type_=BigInteger())).subquery()
+    few = sizes.where(attached).limit(_ENOUGH).subquery()
     counts.append(select(func.coalesce(func.sum(few.c.size), 0)).scalar_subquery())
     return select(*counts)
 
 
-def _light_enough(unit: Unit, condition: ColumnElement[bool], most: int) -> list[int]:
-    """Choose attachments whose bytes are worth no more than so many rows, and at least one."""
+def _detach_some(unit: Unit, kind: str, key: str, most: int) -> Sequence[str]:
+    """Delete attachments whose bytes are worth no more than so many rows, and at least one.
+
+    Returns:
+        The digests of what was attached.
+    """
     attachments, blobs = unit.tables.attachments, unit.tables.blobs
+    condition = _owned(unit.tables, attachments, kind, key)
+    assert condition is not None
     query = (
         select(attachments.c.pk, blobs.c.size)
         .join(blobs, blobs.c.digest == attachments.c.digest)
@@ -188,7 +224,10 @@ def _light_enough(unit: Unit, condition: ColumnElement[bool], most: int) -> list
         if left < 0 and chosen:
             break
         chosen.append(pk)
-    return chosen
+    if not chosen:
+        return []
+    light = delete(attachments).where(attachments.c.pk.in_(chosen)).returning(attachments.c.digest)
+    return unit.connection.execute(light).scalars().all()
 
 
 def _lock_threads(unit: Unit, kind: str, key: str) -> None:
