@@ -24,12 +24,15 @@ from agentstore.cli.output import (
     print_json_lines,
 )
 from agentstore.errors import InvalidInput, LimitOutOfRange
-from agentstore.records import MessageRecord, SessionRecord
+from agentstore.paging import MAX_LIMIT
+from agentstore.records import CountedBranch, MessageRecord, SessionRecord
 from agentstore.states import STREAMING
 from agentstore.store import Store
 
 _DEFAULT = 50
 _BATCH = 500
+_NAMED = 20
+"""Other branches that people are told of."""
 
 
 @app.command(rich_help_panel=LOOK)
@@ -56,27 +59,31 @@ def show(
         found = store.sessions.get(whole_id(store, session))
         if limit is None and not everything and not as_json:
             limit = _DEFAULT
-        messages = store.messages.history(found.id, limit, branch=branch)
+        branches = store.branches
+        shown = (
+            branches.active(found.id) if branch is None else branches.get(found.id, branch)
+        ).name
+        messages = store.messages.history(found.id, limit, branch=shown)
         marks: dict[str, tuple[str, ...]] = store.marks.of([m.id for m in messages])
-        branches = store.branches.list(found.id).items
-        shown = next(b for b in branches if (b.current if branch is None else b.name == branch))
-        summary = store.summaries.find(found.id, branch=branch)
+        summary = store.summaries.find(found.id, branch=shown)
         if as_json:
             print_json(
                 {
                     **plain(found),
-                    "branch": shown.name,
-                    "branches": branches,
+                    "branch": shown,
+                    "branches": list(_branches(store, found.id)),
                     "summary": summary,
                     "messages": [_as_json(message, marks) for message in messages],
                 }
             )
             return
-        earlier = store.messages.size(found.id, branch=branch) - len(messages)
+        earlier = store.messages.size(found.id, branch=shown) - len(messages)
+        first = branches.list(found.id, limit=_NAMED)
     _print_heading(found)
-    if len(branches) > 1:
-        others = ", ".join(on_one_line(b.name) for b in branches if b is not shown)
-        hint(f"branch {on_one_line(shown.name)}; others: {others}")
+    others = [on_one_line(each.name) for each in first if each.name != shown]
+    if others:
+        more = ", and more: --json names all" if first.next_cursor else ""
+        hint(f"branch {on_one_line(shown)}; others: {', '.join(others)}{more}")
     if summary is not None:
         out.print(Rule(Text("summary", style="dim"), align="left", style="dim", characters="─"))
         print_text(out, summary.content, style="italic")
@@ -88,6 +95,17 @@ def show(
         out.print()
         question = on_one_line(found.question)
         out.print(Text.assemble(("waiting for an answer: ", "bold magenta"), question))
+
+
+def _branches(store: Store, session_id: str) -> Iterator[CountedBranch]:
+    """Give all branches of a session, page by page."""
+    cursor: str | None = None
+    while True:
+        page = store.branches.list(session_id, limit=MAX_LIMIT, cursor=cursor)
+        yield from page
+        cursor = page.next_cursor
+        if cursor is None:
+            return
 
 
 def _print_heading(session: SessionRecord) -> None:

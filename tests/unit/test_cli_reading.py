@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from agentstore import Store, migrations
-from agentstore.cli import output
+from agentstore.cli import conversations, output
 from agentstore.cli import sessions as sessions_command
 
 TITLES = ["北京天气怎么样？🌦 今天适合出门吗", "👨‍👩‍👧 Family 🇨🇳 trip", "[bold]x[/bold]\n\t!"]
@@ -207,6 +207,27 @@ def test_a_branch_can_be_shown_that_is_not_the_active_one(run, store, talk):
     assert "on the branch" not in run("show", talk, "--branch", "main")
     assert json.loads(run("show", talk, "--branch", "main", "--json"))["branch"] == "main"
     assert "no branch" in run("show", talk, "--branch", "nowhere", code=1)
+
+
+def test_the_active_branch_is_shown_however_many_there_are_and_json_has_all(run, store, talk):
+    made = [store.branches.create(talk, name=f"b{n:02}").name for n in range(60)]
+    store.messages.save(talk, "user", "on the last one")
+    printed = run("show", talk)
+    assert "on the last one" in printed
+    assert "branch b59; others: main, b00, b01" in printed
+    assert "and more: --json names all" in " ".join(printed.split())
+    found = json.loads(run("show", talk, "--json"))
+    assert found["branch"] == "b59"
+    assert [branch["name"] for branch in found["branches"]] == ["main", *made]
+    assert [branch["name"] for branch in found["branches"] if branch["current"]] == ["b59"]
+    assert json.loads(run("show", talk, "--branch", "b55", "--json"))["branch"] == "b55"
+
+
+def test_the_branches_of_json_come_from_all_pages(run, store, talk, monkeypatch):
+    monkeypatch.setattr(conversations, "MAX_LIMIT", 2)
+    names = ["main", *(store.branches.create(talk).name for _ in range(4))]
+    found = json.loads(run("show", talk, "--json"))
+    assert [branch["name"] for branch in found["branches"]] == names
 
 
 def test_a_summary_and_a_question_are_shown(run, store, talk):
