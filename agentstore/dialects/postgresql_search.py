@@ -43,7 +43,7 @@ from sqlalchemy import Column as TableColumn
 from sqlalchemy.types import UserDefinedType
 
 from agentstore.dialects.row_security import policy
-from agentstore.dialects.search import Change, Entry, IndexState, Phrase, Question, Source
+from agentstore.dialects.search import Change, Entry, IndexState, Phrase, Question, Source, whose
 from agentstore.dialects.search_objects import INDEX, QUEUE, postgresql_objects, state_table
 from agentstore.schema import Names, Tables
 
@@ -107,7 +107,9 @@ class PostgreSQLSearch:
             waiting += _count(connection, fresh, count_to)
         return IndexState(row.segmentation, newest, walked, min(waiting, count_to), ())
 
-    def waiting(self, connection: Connection, tables: Tables, limit: int) -> list[int]:
+    def waiting(
+        self, connection: Connection, tables: Tables, limit: int, user_id: str | None
+    ) -> list[int]:
         """Read the queue, and what the walk has not come to."""
         queue, state, messages = _queue(tables.names).c, _state(tables.names).c, tables.messages.c
         ahead = (
@@ -115,8 +117,12 @@ class PostgreSQLSearch:
             messages.pk <= select(state.walk_through).scalar_subquery(),
         )
         found: set[int] = set()
-        for query in (select(queue.message_pk), select(messages.pk).where(*ahead)):
-            found.update(connection.execute(query.limit(limit)).scalars())
+        for pk, query in (
+            (queue.message_pk, select(queue.message_pk)),
+            (messages.pk, select(messages.pk).where(*ahead)),
+        ):
+            some = query.where(*whose(tables, pk, user_id)).limit(limit)
+            found.update(connection.execute(some).scalars())
         return list(found)
 
     def take(

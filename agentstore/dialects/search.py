@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sqlalchemy import select
+
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
 
@@ -112,10 +114,12 @@ class SearchIndex(Protocol):
             thorough: Look for missing objects even where that takes a query of its own.
         """
 
-    def waiting(self, connection: Connection, tables: Tables, limit: int) -> list[int]:
+    def waiting(
+        self, connection: Connection, tables: Tables, limit: int, user_id: str | None
+    ) -> list[int]:
         """Give the row numbers of messages whose changes are not in the index yet, in any order.
 
-        Those of messages that are gone may be among them.
+        Those of messages that are gone may be among them, unless only a user's are asked for.
         """
 
     def take(
@@ -168,3 +172,18 @@ class SearchIndex(Protocol):
 
     def tidy(self, connection: Connection, tables: Tables) -> None:
         """Make the index quick to read after much was written."""
+
+
+def whose(
+    tables: Tables, message_pk: ColumnElement[int], user_id: str | None
+) -> tuple[ColumnElement[bool], ...]:
+    """Give the condition that a message with this row number is a user's; none for all users'."""
+    if user_id is None:
+        return ()
+    messages, sessions = tables.messages.alias().c, tables.sessions.alias().c
+    theirs = select(messages.pk).where(
+        messages.pk == message_pk,
+        messages.session_id == sessions.id,
+        sessions.user_id == user_id,
+    )
+    return (theirs.exists(),)

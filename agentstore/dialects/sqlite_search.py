@@ -37,7 +37,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import DropTable
 
-from agentstore.dialects.search import Change, Entry, IndexState, Question, Source
+from agentstore.dialects.search import Change, Entry, IndexState, Question, Source, whose
 from agentstore.dialects.search_objects import INDEX, QUEUE, sqlite_objects, state_table
 from agentstore.schema import Names, Tables
 from agentstore.types import Json, SafeText
@@ -74,16 +74,19 @@ class SQLiteSearch:
         waiting = min(waiting, count_to)
         return IndexState(row.segmentation, newest, row.indexed_through, waiting, ())
 
-    def waiting(self, connection: Connection, tables: Tables, limit: int) -> list[int]:
+    def waiting(
+        self, connection: Connection, tables: Tables, limit: int, user_id: str | None
+    ) -> list[int]:
         """Read the queue, and what is newer than all that was indexed."""
         queue, messages = _queue(tables.names).c, tables.messages.c
         through = select(_state(tables.names).c.indexed_through).scalar_subquery()
         found: set[int] = set()
-        for query in (
-            select(queue.message_pk).distinct(),
-            select(messages.pk).where(messages.pk > through),
+        for pk, query in (
+            (queue.message_pk, select(queue.message_pk).distinct()),
+            (messages.pk, select(messages.pk).where(messages.pk > through)),
         ):
-            found.update(connection.execute(query.limit(limit)).scalars())
+            some = query.where(*whose(tables, pk, user_id)).limit(limit)
+            found.update(connection.execute(some).scalars())
         return list(found)
 
     def take(

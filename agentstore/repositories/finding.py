@@ -128,17 +128,22 @@ def in_order(
     """
 
     def look(unit: Unit, before: Behind | None) -> Page[SearchHit] | Behind:
-        state = unit.dialect.search.state(unit.connection, unit.tables, MOST_PENDING + 1)
+        index, theirs = unit.dialect.search, unit.only
+        state = index.state(unit.connection, unit.tables, MOST_PENDING + 1)
+        far_behind = state.pending > MOST_PENDING
         if (problem := trouble_with(state)) is not None:
-            raise SearchIndexStale(problem, state.pending)
-        if state.pending > MOST_PENDING:
-            raise SearchIndexStale("lacks more changes than a search waits for", state.pending)
-        if unit.settings.read_only:
+            raise SearchIndexStale(problem, state.pending if theirs is None else 0)
+        if unit.settings.read_only or (far_behind and theirs is not None):
+            # What waits is read itself; in a scope that is one's own, whatever others wrote.
             waiting: list[int] = []
             if state.pending:
-                waiting = unit.dialect.search.waiting(unit.connection, unit.tables, MOST_PENDING)
-            search = _Search(unit, asked, state.newest, columns(unit), record, waiting)
-            return search.page()
+                most = MOST_PENDING + 1
+                waiting = index.waiting(unit.connection, unit.tables, most, theirs)
+            if len(waiting) > MOST_PENDING:
+                raise _far_behind(len(waiting))
+            return _Search(unit, asked, state.newest, columns(unit), record, waiting).page()
+        if far_behind:
+            raise _far_behind(state.pending)
         if state.pending and (before is None or state.walked < min(before.newest, state.newest)):
             if before is not None and unit.scope is not None and unit.dialect.hides_rows:
                 raise SearchIndexStale("is being made anew", state.pending)
@@ -155,6 +160,10 @@ def in_order(
         found = yield Step(Mode.SNAPSHOT, partial(look, before=before))
     page: Page[SearchHit] = found
     return page
+
+
+def _far_behind(pending: int) -> SearchIndexStale:
+    return SearchIndexStale("lacks more changes than a search waits for", pending)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,13 @@ from agentstore.errors import (
     InvalidInput,
     NotFound,
     OutsideScope,
+    SearchIndexStale,
     TransactionMisuse,
     UnscopedOnly,
     WrongOwner,
     WrongThread,
 )
+from agentstore.repositories import finding
 from agentstore.repositories.guarding import Guard
 from agentstore.repositories.scopes import DECISIONS, Refused, decision_on, public_methods
 from agentstore.schema import PLAIN, tables
@@ -554,3 +556,27 @@ def test_calls_in_a_scope_are_watched_like_any_other(place, caplog):
         said = [(found.repository, found.method) for found in caplog.records]
         assert said.count(("sessions", "create")) == 1
         assert said.count(("sessions", "count")) == 1
+
+
+def test_however_much_others_wrote_a_scope_is_searched_and_does_not_learn_of_it(store, monkeypatch):
+    monkeypatch.setattr(finding, "MOST_PENDING", 5)
+    sessions = {}
+    for name in ("alice", "bob"):
+        store.users.create(name, id=name)
+        sessions[name] = store.sessions.create(name).id
+    alice, bob = store.scoped("alice").messages, store.scoped("bob").messages
+    alice.save(sessions["alice"], "user", "one zebra")
+    assert len(alice.search("zebra").items) == 1
+    for number in range(10):
+        bob.save(sessions["bob"], "user", f"zebra {number}")
+    alice.save(sessions["alice"], "user", "the last zebra")
+    assert [hit.message.content for hit in alice.search("zebra", order="recent").items] == [
+        "the last zebra",
+        "one zebra",
+    ]
+    with pytest.raises(SearchIndexStale) as caught:
+        bob.search("zebra")
+    assert caught.value.pending in (6, 10)
+    store.search.refresh()
+    assert len(alice.search("zebra").items) == 2
+    assert len(bob.search("zebra").items) == 10
