@@ -12,7 +12,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from agentstore.cli.application import KEEP, AsJson, Database, Prefix, Schema, Url, app
 from agentstore.cli.output import err, hint, out, plain, print_json, say, table
-from agentstore.errors import InvalidInput
+from agentstore.errors import AgentStoreError, InvalidInput
 from agentstore.records import PruneReport
 from agentstore.retention import FINISHED_TASKS, RetentionPolicy, read_policy
 from agentstore.states import SESSION_STATUSES
@@ -184,7 +184,7 @@ def erase_user(
     with database.open() as store:
         found = store.users.get(user)
         if not yes:
-            if not sys.stdin.isatty():
+            if sys.stdin is None or not sys.stdin.isatty():
                 raise InvalidInput("Nobody is there to be asked. Pass --yes to erase the user.")
             sessions = store.sessions.count(user_id=found.id)
             typer.confirm(
@@ -193,13 +193,26 @@ def erase_user(
                 err=True,
             )
         receipt = store.users.delete(found.id)
-        indexed = store.search.reindex() if reindex else None
-    if as_json:
         rows = dict(receipt.rows)
-        print_json({"user": found.id, "rows": rows, "total": receipt.total, "reindexed": indexed})
+        if not as_json:
+            _print_rows(rows)
+            had = f"{receipt.total:,} rows. Backups made before still have them."
+            say(f"User {found.id} is erased: {had}")
+        indexed, failed = None, None
+        try:
+            indexed = store.search.reindex() if reindex else None
+        except AgentStoreError as error:
+            failed = str(error)
+            raise AgentStoreError(
+                f"User {found.id} is erased, but the search index was not made anew: {error} "
+                "Then run: agentstore reindex"
+            ) from error
+        finally:  # the receipt comes in any case: there is no other one
+            if as_json:
+                done = {"user": found.id, "rows": rows, "total": receipt.total}
+                print_json({**done, "reindexed": indexed, "error": failed})
+    if as_json:
         return
-    _print_rows(dict(receipt.rows))
-    say(f"User {found.id} is erased: {receipt.total:,} rows. Backups made before still have them.")
     if indexed is None:
         hint("No search finds them. For what is left of them on the disk: docs/threat-model.md.")
     else:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from agentstore import Store
-from agentstore.errors import InvalidInput
+from agentstore.errors import DatabaseBusy, InvalidInput
 from agentstore.retention import RetentionPolicy, duration, read_policy
 
 DAY = timedelta(days=1)
@@ -118,6 +118,34 @@ def test_erase_user_says_what_may_be_left_and_makes_the_index_anew_if_asked(run,
     assert json.loads(told.stdout)["reindexed"] == 1
     told = run("erase-user", "carol", "--yes", "--reindex", "--url", filled)
     assert "made anew: 0 messages" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(DatabaseBusy("Others write."), 1), (KeyboardInterrupt(), 130)]
+)
+def test_the_receipt_comes_even_if_the_index_cannot_be_made_anew(
+    run, filled, monkeypatch, error, code
+):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("agentstore.repositories.search._reset", fail)
+    with Store(filled) as store:
+        store.users.create("Bob", id="bob")
+    erase = ("erase-user", "--yes", "--reindex", "--url", filled)
+    done = run(*erase, "alice", "--json", code=code)
+    receipt = json.loads(done.stdout)
+    assert (receipt["user"], receipt["rows"]["sessions"]) == ("alice", 2)
+    assert receipt["reindexed"] is None
+    shown = run(*erase, "bob", code=code)
+    assert "User bob is erased: 1 rows" in shown.stdout
+    assert "made anew" not in shown.stdout
+    if code == 1:
+        assert receipt["error"] == "Others write."
+        for said, user in ((done.stderr, "alice"), (shown.stderr, "bob")):
+            assert said.startswith(f"error: User {user} is erased, but the search index was not")
+            assert said.endswith("Others write. Then run: agentstore reindex\n")
+            assert said.count("\n") == 1
 
 
 def test_erase_user_does_nothing_where_nobody_can_be_asked(run, filled):
