@@ -7,6 +7,7 @@ mend.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from datetime import date
 from typing import Any
@@ -78,17 +79,23 @@ _IDLE = text("""
 SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
     AND state LIKE 'idle in transaction%' AND now() - state_change > make_interval(secs => :secs)
 """)
+# Of what others run, a role may be shown no kind, but always the database; helpers have no role.
 _CONNECTIONS = text("""
-SELECT count(*), current_setting('max_connections')::int FROM pg_stat_activity""")
+SELECT count(*), current_setting('max_connections')::int FROM pg_stat_activity
+WHERE coalesce(backend_type, 'client backend') = 'client backend'
+    AND datid IS NOT NULL AND usesysid IS NOT NULL""")
 _AMCHECK = text("""
-SELECT n.nspname FROM pg_extension AS e JOIN pg_namespace AS n ON n.oid = e.extnamespace
+SELECT quote_ident(n.nspname) AS home, p.oid::regprocedure::text AS called,
+    quote_ident(current_user) AS role, has_schema_privilege(n.oid, 'USAGE') AS reachable,
+    has_function_privilege(p.oid, 'EXECUTE') AS allowed
+FROM pg_extension AS e JOIN pg_namespace AS n ON n.oid = e.extnamespace
+JOIN pg_proc AS p ON p.pronamespace = n.oid AND p.proname = 'bt_index_check' AND p.pronargs = 1
 WHERE e.extname = 'amcheck'""")
 _INDEXES = text("""
 SELECT i.indexrelid AS oid, i.indexrelid::regclass::text AS name FROM pg_index AS i
 JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_am AS a ON a.oid = c.relam
 JOIN unnest(:wanted) AS wanted (name) ON i.indrelid = to_regclass(wanted.name)
 WHERE a.amname = 'btree' AND i.indisvalid ORDER BY 2""").bindparams(_WANTED)
-_CHECK_INDEX = text("SELECT bt_index_check(CAST(:index AS oid)::regclass)")
 
 
 def engine(patient: Patient) -> Iterator[Finding]:
@@ -204,22 +211,30 @@ def integrity(patient: Patient) -> Iterator[Finding]:
     if failures:
         what = f"{failures} pages had a wrong checksum."
         yield Finding(Severity.ERROR, "integrity", what, "database", _RESTORE)
-    if not patient.deep:
+    if patient.deep:
+        yield from _damaged(patient)
+
+
+def _damaged(patient: Patient) -> Iterator[Finding]:
+    """Have amcheck read every index, where it is installed and may be called."""
+    amcheck = patient.connection.execute(_AMCHECK).one_or_none()
+    if amcheck is None:
+        yield _unchecked("the extension amcheck is not installed", "CREATE EXTENSION amcheck")
         return
-    if patient.connection.execute(_AMCHECK).scalar() is None:
-        yield Finding(
-            Severity.INFO,
-            "integrity",
-            "The indexes were not checked: the extension amcheck is not installed.",
-            "database",
-            "psql -c 'CREATE EXTENSION amcheck'",
-        )
+    grants = []
+    if not amcheck.reachable:
+        grants.append(f"GRANT USAGE ON SCHEMA {amcheck.home} TO {amcheck.role}")
+    if not amcheck.allowed:
+        grants.append(f"GRANT EXECUTE ON FUNCTION {amcheck.called} TO {amcheck.role}")
+    if grants:
+        yield _unchecked("this role may not call amcheck; a superuser may let it", *grants)
         return
+    check = text(f"SELECT {amcheck.home}.bt_index_check(CAST(:index AS oid)::regclass)")
     damaged = []
-    for index in patient.connection.execute(_INDEXES, wanted).all():
+    for index in patient.connection.execute(_INDEXES, {"wanted": _wanted(patient)}).all():
         try:
             with patient.connection.begin_nested():
-                patient.connection.execute(_CHECK_INDEX, {"index": index.oid}).all()
+                patient.connection.execute(check, {"index": index.oid}).all()
         except Exception as error:
             if getattr(getattr(error, "orig", None), "sqlstate", "") != "XX002":
                 raise
@@ -227,6 +242,12 @@ def integrity(patient: Patient) -> Iterator[Finding]:
     for name in damaged:
         what = f"The index {name} is damaged."
         yield Finding(Severity.ERROR, "integrity", what, name, f"psql -c 'REINDEX INDEX {name}'")
+
+
+def _unchecked(reason: str, *mending: str) -> Finding:
+    what = f"The indexes were not checked: {reason}."
+    mend = "psql " + " ".join(f"-c {shlex.quote(statement)}" for statement in mending)
+    return Finding(Severity.INFO, "integrity", what, "database", mend)
 
 
 def bloat(patient: Patient) -> Iterator[Finding]:

@@ -7,7 +7,6 @@ whom FORCE is. Superusers, as which the other tests connect, pass every policy.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -19,73 +18,20 @@ from agentstore import Store
 from agentstore.aio import AsyncScopedStore
 from agentstore.bound import ScopedStore
 from agentstore.errors import AgentStoreError, DatabaseReadOnly, SearchIndexStale
-from agentstore.isolation import grant_statements
 from agentstore.models import Base
 from agentstore.scoped import Scope
 from agentstore.testing import BlockingScope, BlockingStore
 from tests.conftest import DRIVERS, VERSIONS
+from tests.contract.roles import Server, serve
 from tests.contract.scoped_calls import CALLS, FOR_SOMEBODY_ELSE, NOBODYS, TAKEN, WHOLE, filled
 from tests.contract.test_scoped import Watch, called, furnish, nobodys, outcome
 
 ON_A_SERVER = [driver for driver in DRIVERS if driver.engine == "postgresql"]
 
-OWN = """
-DO $$
-DECLARE
-    what text;
-BEGIN
-    FOR what IN SELECT format('TABLE %%s', oid::regclass) FROM pg_class
-        WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
-        UNION SELECT 'SEQUENCE activity'
-        UNION SELECT format('FUNCTION %%s', oid::regprocedure) FROM pg_proc
-        WHERE pronamespace = 'public'::regnamespace
-    LOOP
-        EXECUTE format('ALTER %%s OWNER TO %%I', what, {role});
-    END LOOP;
-END $$""".replace("%%", "%")
-
-
-@dataclass
-class Server:
-    """A database with a role for scopes and a role that owns the tables; neither is mighty."""
-
-    url: str
-    guest: str
-    owner: str
-
-    def run(self, statement: str, user: str | None = None) -> list[Any]:
-        url = make_url(self.url).set(drivername="postgresql")
-        url = url if user is None else url.set(username=user)
-        conninfo = url.render_as_string(hide_password=False)
-        with psycopg.connect(conninfo, autocommit=True) as connection:
-            found = connection.execute(statement)  # type: ignore[arg-type]
-            return found.fetchall() if found.description else []
-
-    def url_of(self, role: str) -> str:
-        return make_url(self.url).set(username=role).render_as_string(hide_password=False)
-
 
 @pytest.fixture(params=VERSIONS)
 def server(request: pytest.FixtureRequest, servers: Any) -> Iterator[Server]:
-    url = servers.new_database(request.param)
-    name = make_url(url).database
-    made = Server(url, f"guest-of-{name}", f"owner-of-{name}")
-    for role in (made.guest, made.owner):
-        made.run(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role)).as_string())
-    made.run(OWN.format(role=sql.Literal(made.owner).as_string()))
-    made.run(
-        sql.SQL("GRANT CREATE ON SCHEMA public TO {}")
-        .format(sql.Identifier(made.owner))
-        .as_string()
-    )
-    for statement in grant_statements(url, made.guest):
-        made.run(statement, made.owner)
-    yield made
-    for role in (made.guest, made.owner):
-        made.run(
-            sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(sql.Identifier(role)).as_string()
-        )
-    servers.drop(request.param, url)
+    yield from serve(servers, request.param)
 
 
 @pytest.fixture(params=["guest", "owner"])
