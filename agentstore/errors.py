@@ -627,15 +627,17 @@ class UnsoundRows(AgentStoreError):
         total: How many there are in all.
     """
 
-    def __init__(self, rows: tuple[tuple[str, str, str], ...], total: int) -> None:
+    def __init__(
+        self,
+        rows: tuple[tuple[str, str, str], ...],
+        total: int,
+        advice: str = "Nothing was copied. Mend them, or set them aside with --quarantine FILE.",
+    ) -> None:
         self.rows = rows
         self.total = total
         table, key, reason = rows[0]
         others = f" and {total - 1:,} more" if total > 1 else ""
-        super().__init__(
-            f"A row of {table} ({key}) is not sound ({reason}){others}. Nothing was copied. Mend "
-            "them, or set them aside with --quarantine FILE."
-        )
+        super().__init__(f"A row of {table} ({key}) is not sound ({reason}){others}. {advice}")
 
 
 class CopyDiffers(AgentStoreError):

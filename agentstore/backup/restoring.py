@@ -32,6 +32,7 @@ from agentstore.errors import (
     RestoreInterrupted,
     SchemaFromFuture,
     SchemaMissing,
+    UnsoundRows,
 )
 from agentstore.schema import PLAIN, Names
 from agentstore.settings import default_url
@@ -39,6 +40,10 @@ from agentstore.transfer.ends import End
 from agentstore.transfer.journal import Journal
 
 _ORIGIN = "an archive at revision "
+_UNSOUND = (
+    "The server would not take such rows, and nothing was restored. The backup is a database: "
+    "bring what it holds with agentstore copy, which sets these rows aside with --quarantine FILE."
+)
 
 
 def restore(
@@ -76,6 +81,7 @@ def restore(
         SchemaFromFuture: A newer version of agentstore made it.
         TargetExists: There is such a file already.
         TargetNotEmpty: The database holds rows.
+        UnsoundRows: The server would not take some rows of a file.
         BackupUnderWay: Another process restores into it.
         BackupDiffers: The backup is not the expected one; or what was restored is not what the
             backup holds, and the database cannot be opened.
@@ -162,6 +168,8 @@ class _Restore:
                     )
                 except CopyInterrupted as error:
                     raise RestoreInterrupted(str(error.__cause__ or error)) from error
+                except UnsoundRows as error:
+                    raise UnsoundRows(error.rows, error.total, _UNSOUND) from None
         holdings = Holdings(
             revision,
             {table.name: table.target_rows for table in copied.tables},

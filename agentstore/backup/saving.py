@@ -21,12 +21,16 @@ from agentstore.backup.placing import NewFile
 from agentstore.backup.records import BackupReport, Format
 from agentstore.dialects import database_files
 from agentstore.dialects.saving import Archives, Holdings
-from agentstore.errors import ArchiverMissing, CopyInterrupted, InvalidInput
+from agentstore.errors import ArchiverMissing, CopyInterrupted, InvalidInput, UnsoundRows
 from agentstore.schema import PLAIN, Names
 from agentstore.settings import utc_now
 from agentstore.transfer.ends import End
 
 _FORMATS = ("auto", "native", "portable")
+_UNSOUND = (
+    "A portable backup cannot hold such rows, and none was made. Mend them, or make a native one, "
+    "which keeps them as they are, with --format native."
+)
 
 
 def backup(
@@ -64,7 +68,7 @@ def backup(
         BackupIncomplete: Row-level security hides rows from this role.
         SchemaError: There is no agentstore schema, or it cannot be saved; the error says what to
             do.
-        UnsoundRows: The portable format cannot hold some rows.
+        UnsoundRows: The portable format cannot hold some rows of a server. The native one can.
         BackupDiffers: What was written is not what was to be saved. It is gone again.
         DatabaseError: The database, the disk or ``pg_dump`` failed; there is no file.
     """
@@ -161,6 +165,8 @@ def _portable(end: End, file: Path, progress: OnProgress, timing: Timing) -> Hol
         except CopyInterrupted as error:
             # Nothing is left that could be gone on with.
             raise error.__cause__ or error from None
+        except UnsoundRows as error:
+            raise UnsoundRows(error.rows, error.total, _UNSOUND) from None
     with timing.of("verifying"):
         made.finish(file)
         made.check(file)

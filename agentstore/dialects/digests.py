@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from agentstore.dialects.moving import Digest, Kind, Row
 
 _HALVES: Callable[[bytes], tuple[int, int]] = struct.Struct(">qq16x").unpack
 _REAL = struct.Struct(">d").pack
+_BATCH_ROWS, _BATCH_LENGTH = 500, 4_000_000
+"""A batch that is digested together ends at so many rows, or characters."""
+
+
+def batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Give rows together; the last value of each is its length, or so."""
+    batch: list[Row] = []
+    room = _BATCH_LENGTH
+    for row in rows:
+        batch.append(row)
+        room -= row[-1]
+        if room < 0 or len(batch) == _BATCH_ROWS:
+            yield batch
+            batch, room = [], _BATCH_LENGTH
+    if batch:
+        yield batch
 
 
 class Summing:

@@ -14,13 +14,13 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psycopg
 from sqlalchemy import URL, Connection
 
 from agentstore.dialects.moving import Shape
-from agentstore.dialects.postgresql_archives import read_rows
+from agentstore.dialects.postgresql_archives import LeftOut, read_rows
 from agentstore.dialects.postgresql_programs import (
     arguments,
     program,
@@ -132,30 +132,16 @@ class PostgreSQLArchives:
         revision = _revision(command, connection, names, schema)
         if revision is None:
             raise NotABackup(str(file), "it does not say at which revision it is")
-        by_name = {shape.table.name: shape for shape in shapes}
-        rows: dict[str, int] = {}
-        digests: dict[str, str] = {}
-        with written_out(command, connection) as output:
-            for table, columns, lines in read_rows(output, schema):
-                shape = by_name.get(table)
-                if shape is None:
-                    continue
-                if revision != head:
-                    rows[shape.name] = lines.count()
-                    continue
-                try:
-                    digest = lines.digest(shape, columns)
-                except (ValueError, IndexError):
-                    # From None: the error quotes what it could not read.
-                    problem = f"its rows of {shape.name} are damaged"
-                    raise NotABackup(str(file), problem) from None
-                rows[shape.name], digests[shape.name] = digest.rows, str(digest)
-        ordered = [shape.name for shape in shapes if shape.name in rows]
-        return Holdings(
-            revision,
-            {name: rows[name] for name in ordered},
-            {name: digests[name] for name in ordered if name in digests},
-        )
+        left_out = LeftOut(shapes)
+        while True:
+            left_out.begin()
+            with written_out(command, connection) as output:
+                if revision == head:
+                    rows, digests = _digested(file, output, schema, shapes, left_out)
+                else:
+                    rows, digests = _counted(output, schema, shapes), {}
+            if left_out.is_settled():
+                return Holdings(revision, rows, digests, left_out.rows)
 
     @contextmanager
     def place(self, connection: Connection, names: Names) -> Iterator[None]:
@@ -198,6 +184,31 @@ def _revision(command: list[str], connection: Connection, names: Names, schema: 
         for _, _, lines in read_rows(output, schema):
             found = next((line.decode() for line in lines), None)
     return found
+
+
+def _counted(output: IO[bytes], schema: str, shapes: Sequence[Shape]) -> dict[str, int]:
+    """Count the rows of our tables, parents first."""
+    found = {table: lines.count() for table, _, lines in read_rows(output, schema)}
+    return {shape.name: found[shape.table.name] for shape in shapes if shape.table.name in found}
+
+
+def _digested(
+    file: Path, output: IO[bytes], schema: str, shapes: Sequence[Shape], left_out: LeftOut
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Count the rows of our tables, and digest them, parents first."""
+    by_name = {shape.table.name: shape for shape in shapes}
+    found = {}
+    for table, columns, lines in read_rows(output, schema):
+        if (shape := by_name.get(table)) is None:
+            continue
+        try:
+            found[shape.name] = lines.digest(shape, columns, left_out)
+        except (ValueError, IndexError):
+            # From None: the error quotes what it could not read.
+            raise NotABackup(str(file), f"its rows of {shape.name} are damaged") from None
+    ordered = [(shape.name, found[shape.name]) for shape in shapes if shape.name in found]
+    rows = {name: count for name, (count, _) in ordered}
+    return rows, {name: str(digest) for name, (_, digest) in ordered}
 
 
 # --- What belongs to us ------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import URL, CheckConstraint, Connection, Table
 
-from agentstore.dialects.digests import Summing
+from agentstore.dialects.digests import Summing, batches
 from agentstore.dialects.moving import (
     MOST_FLAWS,
     Digest,
@@ -31,9 +31,6 @@ from agentstore.dialects.moving import (
 from agentstore.dialects.search_objects import sqlite_drops
 from agentstore.errors import DatabaseCorrupt
 from agentstore.schema import Tables
-
-_BATCH_ROWS, _BATCH_LENGTH = 500, 4_000_000
-"""A batch that is digested together ends at so many rows, or characters."""
 
 _DAY = "[0-9][0-9][0-9][0-9]-[0-1][0-9]-[0-3][0-9]"
 _TIME = "[0-2][0-9]:[0-5][0-9]:[0-5][0-9]." + "[0-9]" * 6
@@ -92,7 +89,7 @@ class SQLiteMoving:
         summing = Summing([kind for _, kind in shape.columns])
         bad: dict[int, str | None] = {}
         with _bytes_for_text(connection) as driver:
-            for batch in _batches(driver, shape, left_out.get(shape.name, ())):
+            for batch in batches(_rows(driver, shape, left_out.get(shape.name, ()))):
                 sound = [row for row in batch if row[1]]
                 bad |= {row[0]: None for row in batch if not row[1]}
                 wrong = _undecodable(shape, sound)
@@ -272,7 +269,7 @@ def _decoded(kind: Kind, value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) and kind is not Kind.BYTES else value
 
 
-def _batches(driver: Any, shape: Shape, missing: Collection[int]) -> Iterator[list[Row]]:
+def _rows(driver: Any, shape: Shape, missing: Collection[int]) -> Iterable[Row]:
     """Give rows: number, whether SQLite finds it sound, the columns, and its length or so."""
     length = " + ".join(
         f"coalesce(length({quoted(name)}), 0)"
@@ -283,16 +280,8 @@ def _batches(driver: Any, shape: Shape, missing: Collection[int]) -> Iterator[li
         f"SELECT rowid, {sound(shape)}, {_columns(shape)}, {length or 0}"
         f" FROM {quoted(shape.table.name)} WHERE rowid {_NOT_IN}"
     )
-    batch: list[Row] = []
-    room = _BATCH_LENGTH
-    for row in driver.execute(query, (_list(missing),)):
-        batch.append(row)
-        room -= row[-1]
-        if room < 0 or len(batch) == _BATCH_ROWS:
-            yield batch
-            batch, room = [], _BATCH_LENGTH
-    if batch:
-        yield batch
+    rows: Iterable[Row] = driver.execute(query, (_list(missing),))
+    return rows
 
 
 def _undecodable(shape: Shape, rows: list[Row]) -> dict[int, str | None]:

@@ -12,7 +12,9 @@ import subprocess
 import sys
 import textwrap
 import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from sqlalchemy import create_engine, make_url, text
 
 from agentstore import Store, migrations, transfer
 from agentstore.backup import SavedTable, backup, placing, restore
+from agentstore.dialects.postgresql_archives import LeftOut, read_rows
 from agentstore.engine import parse_url
 from agentstore.errors import (
     ArchiverMissing,
@@ -39,8 +42,10 @@ from agentstore.errors import (
     SchemaMissing,
     TargetExists,
     TargetNotEmpty,
+    UnsoundRows,
 )
 from agentstore.schema import PLAIN, Names
+from agentstore.transfer.ends import End
 from tests.conftest import INSTALLATIONS
 
 ROOT = Path(__file__).parents[2]
@@ -936,6 +941,85 @@ def test_rows_that_are_not_sound_are_saved_and_reported(tmp_path, sqlite_templat
     assert saved.dangling >= 1
     assert {t.name: t.rows for t in saved.tables}["messages"] == 30
     restore(tmp_path / "backup", f"sqlite:///{tmp_path / 'new.db'}", expected=saved.tables)
+
+
+UNSOUND_ON_A_SERVER = [
+    "UPDATE sessions SET created_at = 'infinity'",  # to which messages and others refer
+    "UPDATE messages SET created_at = '20000-01-01' WHERE seq = 3",
+    "UPDATE messages SET created_at = '0044-03-15 BC' WHERE seq > 20",
+    "UPDATE tool_logs SET elapsed_ms = 'NaN'",
+]
+
+
+@pytest.mark.parametrize("statement", UNSOUND_ON_A_SERVER)
+def test_an_archive_has_the_rows_that_only_a_server_can_hold(
+    engine_url, fresh, tmp_path, statement
+):
+    if not on_server(engine_url):
+        return  # a file holds others, and is saved above
+    fill(engine_url)
+    everything = {t.name: t.rows for t in contents(engine_url)}
+    _execute(engine_url, statement)
+    saved = backup(engine_url, tmp_path / "backup", format="native")
+    assert {t.name: t.rows for t in saved.tables} == everything
+    changed = statement.split()[1]
+    if changed == "sessions":
+        assert saved.unsound > everything["messages"] > 0
+    assert saved.unsound > 0
+    target = fresh()
+    restore(tmp_path / "backup", target, expected=saved.tables)
+    again = backup(target, tmp_path / "again", format="native")
+    assert (again.tables, again.unsound) == (saved.tables, saved.unsound)
+    with pytest.raises(UnsoundRows, match=rf"of {changed} .*--format native") as refused:
+        backup(engine_url, tmp_path / "portable", format="portable")
+    assert refused.value.total == saved.unsound
+    assert refused.value.rows[0][1] in str(refused.value)
+    assert "--quarantine" not in str(refused.value)
+    assert not (tmp_path / "portable").exists()
+
+
+def test_a_server_takes_no_unsound_rows_from_a_file_and_copy_does_without_them(
+    sqlite_template, empty_url, tmp_path
+):
+    if not on_server(empty_url):
+        return  # a file takes them
+    source = tmp_path / "source.db"
+    shutil.copy(sqlite_template, source)
+    fill(f"sqlite:///{source}")
+    with sqlite3.connect(source) as connection:
+        connection.execute("UPDATE messages SET token_count = 'many' WHERE seq = 1")
+    connection.close()
+    backup(f"sqlite:///{source}", tmp_path / "backup")
+    with pytest.raises(UnsoundRows, match=r"nothing was restored.* agentstore copy"):
+        restore(tmp_path / "backup", empty_url)
+    assert migrations.revision_of(empty_url) is None
+
+
+def test_an_archive_is_read_in_the_memory_of_a_few_rows(sqlite_template):
+    with closing(End(f"sqlite:///{sqlite_template}", PLAIN, read_only=True)) as end:
+        shapes = end.shapes
+    blobs = next(shape for shape in shapes if shape.name == "blobs")
+    columns = [name for name, _ in blobs.columns]
+    values = {"digest": b"d", "size": b"1", "created_at": b"2026-01-01 00:00:00+00"}
+
+    def written():
+        yield f"COPY public.blobs ({', '.join(columns)}) FROM stdin;\n".encode()
+        for _ in range(40):
+            data = b"\\\\x" + b"ab" * 1_000_000
+            yield b"\t".join(values.get(name, data) for name in columns) + b"\n"
+        yield b"\\.\n"
+
+    tracemalloc.start()
+    try:
+        [(rows, _)] = [
+            lines.digest(blobs, names, LeftOut(shapes))
+            for _, names, lines in read_rows(written(), "public")
+        ]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert rows == 40
+    assert peak < 20_000_000  # all rows together have 40 MB
 
 
 # --- That a copy which is not the same would be noticed ----------------------------------------
