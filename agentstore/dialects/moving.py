@@ -19,9 +19,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sqlalchemy import URL, Connection, Table
+    from sqlalchemy import Connection, Table
 
     from agentstore.schema import Names, Tables
 
@@ -168,13 +166,6 @@ class Moving(Protocol):
 
     def hasten(self, connection: Connection) -> None:
         """Prepare a connection that only loads, and is in no transaction; closing it undoes it."""
-
-    def duplicate(self, connection: Connection, folder: Path) -> URL:
-        """Copy the database as it is into a folder.
-
-        Raises:
-            InvalidInput: The engine has no such way.
-        """
 
     def refresh(self, connection: Connection, tables: Sequence[Table]) -> None:
         """Refresh the planner's statistics; in no transaction."""

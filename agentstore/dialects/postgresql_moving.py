@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, LiteralString
 
 import psycopg
 from psycopg import sql
-from sqlalchemy import URL, Connection, Table
+from sqlalchemy import Connection, Table
 
 from agentstore.dialects.moving import (
     MOST_FLAWS,
@@ -22,7 +21,7 @@ from agentstore.dialects.moving import (
     Stripped,
 )
 from agentstore.dialects.search_objects import postgresql_drops
-from agentstore.errors import DatabaseCorrupt, DatabaseError, InvalidInput
+from agentstore.errors import DatabaseCorrupt, DatabaseError
 from agentstore.schema import Tables
 
 _ISO: LiteralString = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')"""
@@ -251,12 +250,6 @@ FROM (
             "SET idle_in_transaction_session_timeout = 0",
         ):
             _driver(connection).execute(statement)
-
-    def duplicate(self, connection: Connection, folder: Path) -> URL:
-        """Refuse it."""
-        raise InvalidInput(
-            "Only a SQLite file can be upgraded in a copy. Upgrade the source itself."
-        )
 
     def refresh(self, connection: Connection, tables: Sequence[Table]) -> None:
         """Say ANALYZE."""

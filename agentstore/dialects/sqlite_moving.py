@@ -10,11 +10,10 @@ import json
 import math
 import sqlite3
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from sqlalchemy import URL, CheckConstraint, Connection, Table
+from sqlalchemy import CheckConstraint, Connection, Table
 
 from agentstore.dialects.digests import Summing, batches
 from agentstore.dialects.moving import (
@@ -175,13 +174,6 @@ class SQLiteMoving:
         """
         for pragma in ("foreign_keys=OFF", "synchronous=NORMAL", "cache_size=-8192"):
             driver_of(connection).execute(f"PRAGMA {pragma}")
-
-    def duplicate(self, connection: Connection, folder: Path) -> URL:
-        """Copy it with SQLite's own backup."""
-        url = connection.engine.url.set(database=str(folder / "copy.db"), query={})
-        with closing(sqlite3.connect(str(url.database))) as target:
-            driver_of(connection).backup(target, pages=10_000)
-        return url
 
     def refresh(self, connection: Connection, tables: Sequence[Table]) -> None:
         """Do nothing: without statistics SQLite plans by the indexes, as for every new file."""

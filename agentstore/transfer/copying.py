@@ -12,6 +12,7 @@ from pathlib import Path
 from sqlalchemy import URL, Connection
 
 from agentstore import migrations
+from agentstore.dialects import database_files
 from agentstore.dialects.moving import Digest
 from agentstore.engine import parse_url
 from agentstore.errors import (
@@ -349,9 +350,17 @@ def _place(url: URL) -> tuple[object, ...]:
 @contextmanager
 def _upgraded(source: End) -> Iterator[End]:
     """Copy the source's file, and upgrade that."""
+    if source.dialect.archives is not None:
+        raise InvalidInput(
+            "Only a SQLite file can be upgraded in a copy. Upgrade the source itself."
+        )
+    files = database_files()
     with tempfile.TemporaryDirectory(prefix="agentstore-") as folder:
+        file = Path(folder) / "copy.db"
         with source.reading() as connection:
-            url = source.dialect.moving.duplicate(connection, Path(folder))
+            migrations.current(connection, source.names)  # from this look on there is one state
+            files.copy(connection, file, lambda _done, _total: None)
+        url = files.url(file)
         migrations.upgrade(url, names=source.names)
         with _open(url, source.names, read_only=True) as end:
             yield end

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sqlite3
 import stat
 import uuid
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ import pytest
 from sqlalchemy import make_url
 
 from agentstore import Store, migrations, transfer
-from agentstore.dialects import row_security
+from agentstore.dialects import row_security, sqlite_saving
+from agentstore.dialects.sqlite_saving import SQLiteFiles
 from agentstore.errors import (
     AgentStoreError,
     CopyDiffers,
@@ -330,6 +333,28 @@ def test_a_source_behind_head_is_refused_or_upgraded_in_a_copy(new):
     with pytest.raises(InvalidInput, match="follow"):
         copy(source, new("sqlite"), upgrade=True, follow=lambda: True)
     assert revision_of(source) == "0002"
+
+
+def test_a_copy_that_is_upgraded_is_made_though_another_writes_at_every_step(new, monkeypatch):
+    source = new("sqlite")
+    migrations.upgrade(source, "0002")
+    run_sql(source, "CREATE TABLE theirs (number INTEGER)")
+    steps = []
+    made = SQLiteFiles.copy
+
+    def copied(self, connection, file, progress):
+        def write(_done, total):
+            steps.append(total)
+            assert len(steps) <= total, "it began anew"
+            with closing(sqlite3.connect(path_of(source))) as other, other:
+                other.execute("INSERT INTO theirs VALUES (1)")
+
+        made(self, connection, file, write)
+
+    monkeypatch.setattr(sqlite_saving, "_PAGES", 1)
+    monkeypatch.setattr(SQLiteFiles, "copy", copied)
+    assert copy(source, new("sqlite"), upgrade=True).equal
+    assert len(steps) > 10
 
 
 def test_a_server_behind_head_is_refused_and_cannot_be_upgraded_in_a_copy(new):
