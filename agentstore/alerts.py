@@ -14,6 +14,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from agentstore.health_records import Statistics
 SIZES = "sizes"
 """The name of this check."""
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?i?B?)", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)\s*([KMGT]?i?B?)", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_MOST = 2**63 - 1
+"""More than any database can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +51,10 @@ class Thresholds:
         """Refuse what is no limit, and limits the wrong way round."""
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is not None and (type(value) is not int or value < 0):
-                raise InvalidInput(f"{field.name} is {shown(value)}; use a whole number, or None.")
+            if value is not None and (type(value) is not int or not 0 <= value <= _MOST):
+                raise InvalidInput(
+                    f"{field.name} is {shown(value)}; use a whole number up to {_MOST}, or None."
+                )
         for what in ("bytes", "rows"):
             warn, fail = getattr(self, f"warn_{what}"), getattr(self, f"fail_{what}")
             if warn is not None and fail is not None and warn > fail:
@@ -92,9 +97,9 @@ def parse_bytes(size: str | int) -> int:
     """Read a size: a number of bytes, or one with KB, MB, GB, TB or KiB, MiB, GiB, TiB.
 
     Raises:
-        InvalidInput: It is none.
+        InvalidInput: It is none, or more than 2**63 - 1 bytes.
     """
-    if type(size) is int and size >= 0:
+    if type(size) is int and 0 <= size <= _MOST:
         return size
     found = _SIZE.fullmatch(size.strip()) if isinstance(size, str) else None
     if found is None:
@@ -104,7 +109,10 @@ def parse_bytes(size: str | int) -> int:
     power = _POWERS.get(unit.removesuffix("i"))
     if power is None or unit == "i":
         raise InvalidInput(f"{shown(size)} is no size; write 5GB, 500MiB or a number of bytes.")
-    return int(float(found[1]) * base**power)
+    number = Decimal(found[1]) * base**power
+    if number > _MOST:
+        raise InvalidInput(f"{shown(size)} is too large a size; {_MOST} bytes are the most.")
+    return int(number)
 
 
 def read_thresholds(file: Path) -> Thresholds:
@@ -116,7 +124,7 @@ def read_thresholds(file: Path) -> Thresholds:
     """
     try:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
         raise InvalidInput(f"{file} is not TOML: {error}.") from None
     table = document.get("alerts", {})
     known = [field.name for field in fields(Thresholds)]

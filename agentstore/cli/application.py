@@ -19,7 +19,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from agentstore.cli.output import err
+from agentstore.cli.output import err, on_one_line, out, printable
 from agentstore.engine import parse_url, show_url
 from agentstore.errors import AgentStoreError, InvalidInput
 from agentstore.repositories.session_ids import is_beginning
@@ -119,21 +119,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     own = given[: given.index("--")] if "--" in given else given
     _Debug.on = "--debug" in own
     rest = [argument for argument in own if argument != "--debug"] + given[len(own) :]
-    sys.exit(_run(rest))
+    code = _run(rest)
+    _let_output_go()
+    sys.exit(code)
+
+
+def _let_output_go() -> None:
+    """Drop what standard output does not take: the interpreter would try, and fail, once more."""
+    try:
+        out.file.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.file.fileno())
 
 
 def _run(arguments: list[str]) -> int:
     try:
         code = app(arguments, prog_name="agentstore", standalone_mode=False)
-        sys.stdout.flush()
+        out.file.flush()
     except AgentStoreError as error:
         return _failed(error, str(error), 1)
     except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        words = str(error) if error.strerror is None else f"{error.strerror}: {error.filename}"
-        return _failed(error, words, 1)
+        where = "" if error.filename is None else f": {error.filename}"
+        return _failed(error, f"{error.strerror}{where}" if error.strerror else str(error), 1)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last one who can say what to do
@@ -161,6 +170,7 @@ def _other(error: Exception) -> int:
 
 def _failed(error: Exception, message: str, code: int) -> int:
     if _Debug.on:
-        traceback.print_exception(error)
-    err.print(Text.assemble(("error: ", "bold red"), " ".join(message.split())), soft_wrap=True)
+        trace = "".join(traceback.format_exception(error))
+        err.print(Text(printable(trace)), soft_wrap=True, end="")
+    err.print(Text.assemble(("error: ", "bold red"), on_one_line(message)), soft_wrap=True)
     return code

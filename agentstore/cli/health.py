@@ -7,22 +7,30 @@ warns; with 4 for errors. 1 means that the command itself failed, 2 that it was 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import asdict, replace
-from datetime import date, datetime
+from dataclasses import replace
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.filesize import decimal
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from agentstore.alerts import Thresholds, check_sizes, parse_bytes, read_thresholds
 from agentstore.cli.application import KEEP, LOOK, AsJson, Database, Prefix, Schema, Url, app
-from agentstore.cli.output import err, out, print_json, printable, say
+from agentstore.cli.output import (
+    bar,
+    err,
+    money,
+    on_one_line,
+    out,
+    plain,
+    print_json,
+    printable,
+    say,
+)
 from agentstore.doctor import examine, mend
 from agentstore.errors import DatabaseError, SchemaError
 from agentstore.findings import Finding, Severity, exit_code
@@ -75,13 +83,13 @@ def stats(
     if as_json:
         print_json(
             {
-                **_plain(asdict(found)),
+                **plain(found),
                 "rows": {
                     table.name: table.rows
                     for table in sorted(found.tables, key=lambda table: table.name)
                     if table.rows is not None
                 },
-                "alerts": [plain_finding(alert) for alert in alerts],
+                "alerts": alerts,
             }
         )
     else:
@@ -119,7 +127,7 @@ def doctor(
 
             def tell(what: str) -> None:
                 if status is not None:
-                    status.update(f"examining: {what}")
+                    status.update(Text(f"examining: {on_one_line(what)}"))
 
             failed: list[Finding] = []
             try:
@@ -138,7 +146,7 @@ def doctor(
             {
                 "database": str(database),
                 "deep": deep,
-                "findings": [plain_finding(finding) for finding in findings],
+                "findings": findings,
                 "mended": mended,
                 "exit_code": code,
             }
@@ -174,7 +182,7 @@ def _limits(
 
 
 def _print(title: str, found: Statistics) -> None:
-    out.print(Text(title, style="bold"), soft_wrap=True)
+    out.print(Text(on_one_line(title), style="bold"), soft_wrap=True)
     about = "" if found.exact else "about "
     log = f", {decimal(found.log_bytes)} in the log" if found.log_bytes else ""
     free = f", {decimal(found.free_bytes)} of it free" if found.free_bytes else ""
@@ -182,7 +190,7 @@ def _print(title: str, found: Statistics) -> None:
     if found.exact:
         by_status = ", ".join(f"{n:,} {status}" for status, n in found.sessions_by_status.items())
         say(f"sessions: {by_status or 'none'}")
-        say(f"tokens: {found.tokens:,}   cost: {found.cost:f}")
+        say(f"tokens: {found.tokens:,}   cost: {money(found.cost or Decimal(0))}")
     if found.expired_sessions:
         say(f"{found.expired_sessions:,} sessions have expired and wait to be cleaned up")
     largest = max((table.bytes for table in found.tables), default=0)
@@ -194,7 +202,7 @@ def _print(title: str, found: Statistics) -> None:
                 table.name,
                 "" if table.rows is None else f"{'' if table.rows_exact else '~'}{table.rows:,}",
                 f"{'' if table.bytes_exact else '~'}{decimal(table.bytes)}",
-                bar(table.bytes, largest),
+                _bar(table.bytes, largest),
             )
             for table in found.tables
             if table.rows or table.rows is None
@@ -212,7 +220,7 @@ def _print(title: str, found: Statistics) -> None:
                 f"{max(day.tokens, day.used_tokens):,}",
                 money(max(day.cost, day.used_cost)),
                 f"~{decimal(day.bytes)}" if day.bytes else "",
-                bar(day.messages, busiest),
+                _bar(day.messages, busiest),
             )
             for day in found.growth
         ],
@@ -227,7 +235,7 @@ def _print(title: str, found: Statistics) -> None:
                 f"{user.messages:,}",
                 f"{max(user.tokens, user.used_tokens):,}",
                 money(max(user.cost, user.used_cost)),
-                bar(max(user.cost, user.used_cost), dearest),
+                _bar(max(user.cost, user.used_cost), dearest),
             )
             for user in found.users
         ],
@@ -242,7 +250,7 @@ def _print(title: str, found: Statistics) -> None:
                 f"{tool.calls:,}",
                 f"{tool.failures:,}",
                 "" if tool.mean_ms is None else f"{tool.mean_ms:,.0f}",
-                bar(tool.calls, most),
+                _bar(tool.calls, most),
             )
             for tool in found.tools
         ],
@@ -257,7 +265,7 @@ def _print(title: str, found: Statistics) -> None:
                 f"{model.requests:,}",
                 f"{model.total_tokens:,}",
                 money(model.cost),
-                bar(model.cost, highest),
+                _bar(model.cost, highest),
             )
             for model in found.models
         ],
@@ -279,21 +287,13 @@ def _rows(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> 
             min_width=None if number else 10,
         )
     for row in rows:
-        table.add_row(*(escape(printable(cell)) for cell in row))
+        table.add_row(*(Text(on_one_line(cell)) for cell in row))
     out.print()
     out.print(table)
 
 
-def bar(value: Decimal | float, most: Decimal | float) -> str:
-    """Draw a part of the most as a bar."""
-    eighths = round(float(value) / float(most) * _BAR * 8) if most else 0
-    full, rest = divmod(eighths, 8)
-    return "█" * full + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[rest]
-
-
-def money(cost: Decimal) -> str:
-    """Write an amount with as many digits as a glance takes in."""
-    return f"{cost:,.2f}" if cost >= 1 or not cost else f"{cost:.2g}"
+def _bar(value: Decimal | int, most: Decimal | int) -> str:
+    return bar(float(value) / float(most) if most else 0, _BAR)
 
 
 def print_finding(finding: Finding) -> None:
@@ -302,28 +302,8 @@ def print_finding(finding: Finding) -> None:
     said = f"{finding.check}: {finding.what}"
     if finding.where:
         said += f" [{finding.where}]"
-    out.print(Text.assemble((f"{finding.severity.value}: ", style), printable(said)))
+    out.print(
+        Text.assemble((f"{finding.severity.value}: ", style), on_one_line(said)), soft_wrap=True
+    )
     if finding.mend is not None:
-        out.print(Text(f"    {printable(finding.mend)}", style="green"), soft_wrap=True)
-
-
-def plain_finding(finding: Finding) -> dict[str, Any]:
-    """Give a finding as JSON."""
-    return {
-        "severity": finding.severity.value,
-        "check": finding.check,
-        "what": finding.what,
-        "where": finding.where,
-        "mend": finding.mend,
-    }
-
-
-def _plain(value: Any) -> Any:
-    """Give what JSON can say: money as text, instants and days in ISO 8601."""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, Decimal):
-        return f"{value:f}"
-    return value.isoformat() if isinstance(value, date | datetime) else value
+        out.print(Text(f"    {printable(finding.mend, kept='')}", style="green"), soft_wrap=True)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from agentstore.cli.application import KEEP, AsJson, Database, Prefix, Schema, Url, app
-from agentstore.cli.output import err, hint, out, plain, print_json, say, table
+from agentstore.cli.output import err, hint, on_one_line, out, plain, print_json, say, table
 from agentstore.errors import AgentStoreError, InvalidInput
 from agentstore.records import PruneReport
 from agentstore.retention import FINISHED_TASKS, RetentionPolicy, read_policy
@@ -188,7 +188,8 @@ def erase_user(
                 raise InvalidInput("Nobody is there to be asked. Pass --yes to erase the user.")
             sessions = store.sessions.count(user_id=found.id)
             typer.confirm(
-                f"Erase user {found.id} with {sessions:,} sessions and all else that is theirs?",
+                f"Erase user {on_one_line(found.id)} with {sessions:,} sessions "
+                "and all else that is theirs?",
                 abort=True,
                 err=True,
             )

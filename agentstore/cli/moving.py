@@ -24,7 +24,7 @@ from rich.text import Text
 
 from agentstore import transfer
 from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, app
-from agentstore.cli.output import brief, err, out, plain, print_json, printable, say, table
+from agentstore.cli.output import brief, err, on_one_line, out, plain, print_json, say, table
 from agentstore.errors import CopyDiffers, InvalidInput, UnsoundRows
 from agentstore.schema import Names
 
@@ -117,7 +117,10 @@ def copy(
         raise CopyDiffers(tuple(each.name for each in report.tables if not each.equal))
     if report.set_aside:
         err.print(
-            Text(f"{report.set_aside:,} rows were not copied; they are in {quarantine}."),
+            Text(
+                f"{report.set_aside:,} rows were not copied; "
+                f"they are in {on_one_line(str(quarantine))}."
+            ),
             soft_wrap=True,
         )
         raise typer.Exit(_SET_ASIDE)
@@ -164,7 +167,7 @@ def _show_unsound(error: UnsoundRows, *, as_json: bool) -> None:
     for column in columns:
         rows.add_column(column, overflow="fold")
     for name, key, reason in error.rows[:_SHOWN]:
-        rows.add_row(name, Text(printable(key)), Text(printable(reason)))
+        rows.add_row(name, Text(on_one_line(key)), Text(on_one_line(reason)))
     err.print(rows)
     if error.total > _SHOWN:
         err.print(f"... and {error.total - _SHOWN:,} more; --json shows a thousand.")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 from rich.console import Console
@@ -22,16 +23,18 @@ err = Console(stderr=True, highlight=False)
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _JOINERS = "\u200c\u200d"
 """They tie letters and emoji together; alone of what formats they are passed on."""
+_COMMANDS = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What JSON may hold as it is, and a terminal may obey."""
 
 
 def say(line: str) -> None:
-    """Print one line as it is: no markup, no breaks that a program would stumble over."""
-    out.print(Text(line), soft_wrap=True)
+    """Print one line: no markup, and no breaks that a program would stumble over."""
+    out.print(Text(printable(line, kept="")), soft_wrap=True)
 
 
 def hint(line: str) -> None:
     """Print a line about what was printed, where people alone see it."""
-    out.print(Text(line, style="dim"))
+    out.print(Text(printable(line, kept=""), style="dim"))
 
 
 # --- For programs ------------------------------------------------------------------------------
@@ -39,30 +42,31 @@ def hint(line: str) -> None:
 
 def print_json(value: Any) -> None:
     """Print one document, for programs."""
-    sys.stdout.write(_written(plain(value), indent=2) + "\n")
+    out.file.write(_written(plain(value), indent=2) + "\n")
 
 
 def print_json_lines(values: Iterable[Any]) -> None:
     """Print documents, one a line, each at once."""
     for value in values:
-        sys.stdout.write(_written(plain(value)) + "\n")
-    sys.stdout.flush()
+        out.file.write(_written(plain(value)) + "\n")
+    out.file.flush()
 
 
 def print_json_list(values: Iterable[Any]) -> None:
     """Print one list, an element a line, without ever holding all of it."""
     comma = ""
-    sys.stdout.write("[")
+    out.file.write("[")
     for value in values:
-        sys.stdout.write(f"{comma}\n{_written(plain(value))}")
+        out.file.write(f"{comma}\n{_written(plain(value))}")
         comma = ","
-    sys.stdout.write("\n]\n" if comma else "]\n")
+    out.file.write("\n]\n" if comma else "]\n")
 
 
 def plain(value: Any) -> Any:
     """Give a record, or whatever is made of records, as JSON can say it.
 
-    Instants and days are ISO 8601, money is a string, durations are seconds.
+    Instants and days are ISO 8601, money is a string, durations are seconds; of an enumeration's
+    member it is the value.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         shown = [field.name for field in dataclasses.fields(value) if field.repr]
@@ -75,13 +79,16 @@ def plain(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, Decimal):
         return f"{value:f}"
+    if isinstance(value, Enum):
+        return value.value
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def _written(value: Any, indent: int | None = None) -> str:
     text = json.dumps(value, ensure_ascii=False, indent=indent)
+    text = _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     try:
-        text.encode(sys.stdout.encoding or "utf-8")
+        text.encode(getattr(out.file, "encoding", None) or "utf-8")
     except UnicodeEncodeError:  # half a character, or a terminal that knows few of them
         return json.dumps(value, indent=indent)
     return text
@@ -90,13 +97,13 @@ def _written(value: Any, indent: int | None = None) -> str:
 # --- For people --------------------------------------------------------------------------------
 
 
-def printable(text: str) -> str:
-    """Show control characters instead of sending them to the terminal."""
+def printable(text: str, *, kept: str = "\n\t") -> str:
+    """Show control characters, but those that are kept, instead of sending them to the terminal."""
     if text.isprintable():
         return text
     return "".join(
         character
-        if character in "\n\t" or character.isprintable() or _is_harmless(character)
+        if character in kept or character.isprintable() or _is_harmless(character)
         else character.encode("unicode_escape").decode("ascii")
         for character in text.replace("\r\n", "\n")
     )
@@ -141,8 +148,12 @@ def age(instant: datetime) -> str:
 
 
 def money(amount: Decimal) -> str:
-    """Write what something cost: two digits behind the point, or as many as are needed."""
-    digits = f"{amount:.6f}".rstrip("0")
+    """Write what something cost: two digits behind the point, or as many as a glance takes in.
+
+    Those are six below 1, four below 1,000, and two from there on.
+    """
+    places = 6 if abs(amount) < 1 else 4 if abs(amount) < 1_000 else 2
+    digits = f"{amount:.{places}f}".rstrip("0")
     whole, _, rest = digits.partition(".")
     return f"{int(whole):,}.{rest:0<2}"
 

@@ -151,4 +151,4 @@ def _cost(one: UsageSum) -> str:
     """Write a cost, with a plus where some of it is not known, or a question mark."""
     if one.unpriced_requests == one.requests:
         return "?"
-    return money(round(one.cost, 4)) + ("+" if one.unpriced_requests else "")
+    return money(one.cost) + ("+" if one.unpriced_requests else "")

@@ -11,6 +11,7 @@ import typer
 from agentstore import transcripts
 from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, Url, app, whole_id
 from agentstore.cli.output import print_json, progress, say
+from agentstore.errors import InvalidInput
 
 
 @app.command("import", rich_help_panel=MOVE)
@@ -67,6 +68,8 @@ def export(
 
     Example: [bold]agentstore export conversations.jsonl[/bold]
     """
+    if file is None and sys.stdout is None:
+        raise InvalidInput("Standard output is closed. Name a file to export to.")
     with Database(url, schema, table_prefix).read() as store:
         session = None if session is None else whole_id(store, session)
         lines = transcripts.export_lines(store, session_id=session, user_id=user)

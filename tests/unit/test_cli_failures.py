@@ -26,6 +26,14 @@ def run(told):
     return told
 
 
+@pytest.fixture
+def talk(url):
+    """A conversation in the file."""
+    with Store(url) as store:
+        store.sessions.create(id="s", title="Weather")
+        store.messages.save("s", "user", "How is it?")
+
+
 def shell(*arguments, **environment):
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", **environment}
     return [sys.executable, "-W", "error", "-m", "agentstore.cli", *arguments], env
@@ -140,6 +148,83 @@ def test_whoever_reads_may_stop_reading(tmp_path, sqlite_template):
             said = process.stderr.read()
         assert process.returncode in (0, 1)
         assert said == b""
+
+
+PRINTING = [
+    ("--help",),
+    ("current",),
+    ("current", "--json"),
+    ("ls", "--json"),
+    ("show", "s", "--json"),
+    ("tail", "--json"),
+]
+
+
+def without_output(*arguments, **environment):
+    """Run a command with standard output closed; give its exit code and its standard error."""
+    command, env = shell(*arguments, **environment)
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    done = subprocess.run(closed, env=env, stderr=subprocess.PIPE, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
+def test_whoever_closes_standard_output_wants_nothing_printed(url, talk, arguments):
+    assert without_output(*arguments, AGENTSTORE_URL=url) == (0, "")
+
+
+def test_an_export_to_a_closed_standard_output_is_refused(url, talk):
+    code, said = without_output("export", AGENTSTORE_URL=url)
+    assert code == 1
+    assert "Name a file" in said
+
+
+@pytest.mark.parametrize("arguments", [*PRINTING, ("export",)], ids=" ".join)
+def test_an_output_without_room_is_one_line(url, talk, arguments):
+    command, env = shell(*arguments, AGENTSTORE_URL=url)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, env=env, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
+
+
+# --- What a terminal would obey -----------------------------------------------------------------
+
+EVIL = "\x1b]0;owned\x07\u202e\x9b2J\nall is well"
+
+
+def obeyed(printed):
+    return [each for each in printed if each in EVIL and not each.isprintable() and each != "\n"]
+
+
+def test_an_error_sends_no_commands_to_the_terminal(run):
+    for options in ((), ("--debug",)):
+        said = run(*options, "import", f"{EVIL}.jsonl", code=1)
+        assert not obeyed(said)
+        assert r"error: No such file or directory: \x1b]0;owned\x07\u202e\x9b2J all" in said
+    said = run("show", EVIL, code=1)
+    assert not obeyed(said)
+    assert said.count("\n") == 1
+
+
+def test_what_is_said_of_a_file_or_a_user_is_one_line_and_commands_nothing(run, talk, url):
+    said = run("export", f"{EVIL}.jsonl")
+    assert not obeyed(said)
+    assert said.count("\n") == 1
+    with Store(url) as store:
+        store.users.create("Eve", id=EVIL)
+    said = run("erase-user", EVIL, "--yes")
+    assert not obeyed(said)
+    assert "all is well" not in [line[:11] for line in said.splitlines()]
+
+
+def test_json_says_with_escapes_what_a_terminal_would_obey(run, url):
+    with Store(url) as store:
+        store.sessions.create(id="s", title=EVIL)
+    said = run("ls", "--json")
+    assert not obeyed(said)
+    assert json.loads(said)[0]["title"] == EVIL
 
 
 # --- Completion -----------------------------------------------------------------------------------

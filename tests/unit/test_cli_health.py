@@ -6,6 +6,9 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from agentstore import Store
+from agentstore.alerts import parse_bytes
+from agentstore.cli import health
+from agentstore.findings import Finding, Severity
 
 
 def fill(url):
@@ -33,6 +36,62 @@ def test_stats_are_whole_as_json_and_fit_into_80_columns(run, engine_url):
     assert all(len(line) <= 80 for line in lines[1:]), shown  # the first is the URL
     for word in ("[bold]alice", "search", "m1", "top users", "█"):
         assert word in shown
+
+
+def test_stats_and_usage_write_one_cost_alike(told, url):
+    with Store(url) as store:
+        for model, cost in (("m1", "0.0000423"), ("m2", "0.123456"), ("m3", "1234.567")):
+            store.usage.record(store.sessions.create().id, model=model, cost=cost)
+    for cost in ("0.000042", "0.123456", "1,234.57"):
+        assert cost in told("stats").split()
+        assert cost in told("usage", "--by", "model").split()
+
+
+EVIL = "eve\nalice   1,000,000   9,999   0.00\x1b[2J\u202e"
+
+
+def test_what_is_called_like_a_row_makes_none(told, url):
+    with Store(url) as store:
+        user = store.users.create("Eve", id=EVIL)
+        session = store.sessions.create(user.id, id="[red]x\n0 errors, 0 warnings.")
+        store.messages.save(session.id, "user", "hi", cost="1")
+        store.tool_logs.log(session.id, EVIL)
+        store.usage.record(session.id, input_tokens=5, model=EVIL, cost="1")
+    printed = told("stats")
+    assert not [line for line in printed.splitlines() if line.startswith("alice")]
+    assert printed.count("eve alice 1,000,000") == 3
+    assert "\x1b" not in printed
+    assert "\u202e" not in printed
+
+
+def test_a_finding_is_one_line_whatever_it_is_about(capsys):
+    told = f"{EVIL}\n0 errors, 0 warnings."
+    health.print_finding(Finding(Severity.ERROR, "rows", told, "s" * 99, f"DROP {EVIL}  x"))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("error: rows: eve alice 1,000,000")
+    assert lines[0].endswith("0 errors, 0 warnings. [" + "s" * 99 + "]")
+    assert lines[1] == r"    DROP eve\nalice   1,000,000   9,999   0.00\x1b[2J\u202e  x"
+
+
+@pytest.mark.parametrize("size", ["9" * 400, "9" * 5_000, "1" + "0" * 29 + "TB", "8388608TiB"])
+def test_a_size_that_no_database_can_have_is_refused(told, tmp_path, size):
+    for option in ("--warn-bytes", "--fail-bytes"):
+        assert "size" in told("stats", option, size, code=1)
+    (tmp_path / "agentstore.toml").write_text(f'[alerts]\nwarn_bytes = "{size}"\n')
+    assert "size" in told("stats", code=1)
+
+
+@pytest.mark.parametrize("limit", ["9" * 400, "9" * 5_000, "0x" + "f" * 5_000])
+def test_a_limit_of_any_number_of_digits_is_refused_in_a_line(told, tmp_path, limit):
+    for name in ("warn_bytes", "warn_rows"):
+        (tmp_path / "agentstore.toml").write_text(f"[alerts]\n{name} = {limit}\n")
+        assert told("stats", code=1).count("\n") == 1
+
+
+def test_the_largest_size_is_read_to_the_byte():
+    assert parse_bytes(str(2**63 - 1)) == 2**63 - 1
+    assert parse_bytes("8388607TiB") == 8388607 * 2**40
 
 
 @pytest.mark.parametrize(

@@ -457,7 +457,15 @@ def test_ages_money_and_bars_are_written_for_people():
         (86_400 * 800, "2 y"),
     ):
         assert output.age(now - timedelta(seconds=seconds)) == written
-    for amount, written in (("0", "0.00"), ("1234.5", "1,234.50"), ("0.00123", "0.00123")):
+    for amount, written in (
+        ("0", "0.00"),
+        ("1234.5", "1,234.50"),
+        ("1234.567", "1,234.57"),
+        ("0.00123", "0.00123"),
+        ("0.0000004", "0.00"),
+        ("0.9999999", "1.00"),
+        ("12.345678", "12.3457"),
+    ):
         assert output.money(Decimal(amount)) == written
     assert [output.bar(share, 2) for share in (0, 0.001, 0.5, 0.75, 1)] == [
         "", "▏", "█", "█▌", "██",
