@@ -10,7 +10,6 @@ there any more.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
 from collections.abc import Collection, Iterator
@@ -18,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from agentstore.errors import (
+    BackupError,
     BackupUnderWay,
     DatabaseError,
     DatabaseFull,
@@ -59,6 +59,7 @@ class NewFile:
         """
         with translating(self._target):
             _flush(self.path)
+            self._require_room(*self._beside)
             _link(self.path, self._target)
             _flush(self._target.parent)
             return self._target.stat().st_size
@@ -70,10 +71,13 @@ class NewFile:
         Raises:
             TargetExists: There is something already.
             BackupUnderWay: Another process makes the same file.
+            BackupError: This is no POSIX system.
         """
-        for path in (self._target, *self._beside):
-            if os.path.lexists(path):
-                raise TargetExists(str(path))
+        try:
+            self._require_room(self._target, *self._beside)
+        except TargetExists:
+            self._sweep()
+            raise
         with translating(self._target):
             lock = self._claim()
         try:
@@ -82,14 +86,36 @@ class NewFile:
                 os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             yield self
         finally:
-            with suppress(OSError):
-                self._clear()
-                (self._folder / _LOCK).unlink()
-                self._folder.rmdir()
-            os.close(lock)
+            self._leave(lock)
+
+    def _require_room(self, *paths: Path) -> None:
+        for path in paths:
+            if os.path.lexists(path):
+                raise TargetExists(str(path))
+
+    def _sweep(self) -> None:
+        """Take away what was left by one who was killed after the file had got its name."""
+        if os.path.lexists(self._folder):
+            with suppress(OSError, BackupError):
+                self._leave(self._claim())
+
+    def _leave(self, lock: int) -> None:
+        """Take the folder away, with all that is in it."""
+        with suppress(OSError):
+            self._clear()
+            (self._folder / _LOCK).unlink()
+            self._folder.rmdir()
+        os.close(lock)
 
     def _claim(self) -> int:
         """Make the folder, or take it over from one who was killed."""
+        try:
+            import fcntl  # which is nowhere else
+        except ImportError:
+            raise BackupError(
+                "Backups are made, and files restored, on POSIX systems only: this one has no "
+                "locks of the kind that they need. Run the command on Linux or macOS."
+            ) from None
         name = self._folder / _LOCK
         while True:
             with suppress(FileExistsError):

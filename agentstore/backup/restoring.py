@@ -69,7 +69,8 @@ def restore(
         names: Schema and prefix of the tables; a file's have the same prefix.
         upgrade: Bring what is restored to head, where the backup is behind. The backup itself
             stays as it is.
-        expected: What ``backup`` reported; a backup that holds something else is refused.
+        expected: What ``backup`` reported of all tables; a backup that holds anything else is
+            refused.
         progress: Called now and then.
 
     Returns:
@@ -246,9 +247,11 @@ class _Restore:
         if self._expected is None:
             return
         found = {table.name: table for table in tables_of(holdings)}
-        different = [table.name for table in self._expected if found.get(table.name) != table]
+        wanted = {table.name: table for table in self._expected}
+        names = dict.fromkeys([*found, *wanted])
+        different = tuple(name for name in names if found.get(name) != wanted.get(name))
         if different:
-            raise BackupDiffers(tuple(different), "The backup")
+            raise BackupDiffers(different, "The backup")
 
     def _report(
         self, used: str, holdings: Holdings, revision: str, *, indexed: bool

@@ -27,6 +27,7 @@ from agentstore.engine import parse_url
 from agentstore.errors import (
     ArchiverMissing,
     BackupDiffers,
+    BackupError,
     BackupIncomplete,
     BackupOutdated,
     BackupUnderWay,
@@ -414,6 +415,46 @@ def test_a_backup_that_is_killed_leaves_no_file_and_is_cleared_away(engine_url, 
     assert list(tmp_path.glob(".*")) == []
 
 
+KILLED_AT_THE_END = """
+import os, signal, sys
+from pathlib import Path
+from agentstore.backup import backup, placing
+
+flush = placing._flush
+
+def die_at_the_folder(path):
+    if Path(path).is_dir():
+        os.kill(os.getpid(), signal.SIGKILL)
+    flush(path)
+
+placing._flush = die_at_the_folder
+backup(sys.argv[1], sys.argv[2])
+"""
+
+
+@pytest.mark.crash
+def test_what_is_left_beside_a_backup_that_has_its_name_is_cleared_away(tmp_path, sqlite_template):
+    source, target = f"sqlite:///{sqlite_template}", tmp_path / "backup"
+    with _python(KILLED_AT_THE_END, source, target) as saver:
+        assert saver.wait() == -signal.SIGKILL
+    assert target.stat().st_nlink == 2
+    before = target.read_bytes()
+    with pytest.raises(TargetExists):
+        backup(source, target)
+    assert [path.name for path in tmp_path.iterdir()] == ["backup"]
+    assert target.stat().st_nlink == 1
+    assert target.read_bytes() == before
+
+
+def test_what_somebody_works_on_is_not_cleared_away(tmp_path):
+    target = tmp_path / "backup"
+    with placing.NewFile(target).in_the_making() as new:
+        target.write_text("precious")
+        with pytest.raises(TargetExists), placing.NewFile(target).in_the_making():
+            pass
+        assert new.path.exists()
+
+
 def contents_of(file, url, folder):
     return file.stat().st_size == (folder / "whole").stat().st_size or on_server(url)
 
@@ -529,16 +570,17 @@ def _tree(folder):
     }
 
 
-def test_what_comes_while_the_backup_is_made_is_not_overwritten(engine_url, tmp_path):
-    target = tmp_path / "backup"
+@pytest.mark.parametrize("name", ["backup", "backup-wal"])
+def test_what_comes_while_the_backup_is_made_is_not_overwritten(engine_url, tmp_path, name):
+    target = tmp_path / name
 
     def write(_):
         target.write_text("precious")
 
-    with pytest.raises(TargetExists):
-        backup(engine_url, target, progress=write)
+    with pytest.raises(TargetExists, match=name):
+        backup(engine_url, tmp_path / "backup", progress=write)
     assert target.read_text() == "precious"
-    assert list(tmp_path.glob(".*")) == []
+    assert [path.name for path in tmp_path.iterdir() if "backup" in path.name] == [name]
 
 
 def test_without_links_nothing_is_overwritten_either(engine_url, tmp_path, monkeypatch):
@@ -680,6 +722,16 @@ def test_a_backup_that_is_not_the_expected_one_is_not_restored(engine_url, fresh
     if on_server(engine_url):
         assert migrations.revision_of(target) is None
     restore(tmp_path / "one", target, expected=first.tables)
+
+
+@pytest.mark.parametrize("kept", [0, 1, -1])
+def test_a_backup_that_has_more_than_was_expected_is_not_restored(tmp_path, sqlite_template, kept):
+    saved = backup(f"sqlite:///{sqlite_template}", tmp_path / "backup")
+    target = tmp_path / "new.db"
+    with pytest.raises(BackupDiffers) as refused:
+        restore(tmp_path / "backup", f"sqlite:///{target}", expected=saved.tables[:kept])
+    assert refused.value.tables == tuple(table.name for table in saved.tables[kept:])
+    assert not target.exists()
 
 
 # --- Revisions ---------------------------------------------------------------------------------
@@ -900,6 +952,15 @@ def test_a_folder_that_may_not_be_written_to_is_named(engine_url, tmp_path, monk
     monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(DatabaseReadOnly, match="rights"):
         backup(engine_url, tmp_path / "backup")
+
+
+def test_where_there_are_no_locks_of_this_kind_that_is_said(tmp_path, sqlite_template, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with pytest.raises(BackupError, match="POSIX"):
+        backup(f"sqlite:///{sqlite_template}", tmp_path / "backup")
+    assert list(tmp_path.iterdir()) == []
+    code = "import sys; sys.modules['fcntl'] = None; import agentstore.cli"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": ROOT})
 
 
 def test_a_database_in_memory_is_neither_saved_nor_restored(tmp_path, sqlite_template):
