@@ -122,11 +122,14 @@ def end_idle(unit: Unit, pks: Sequence[int], doomed: ColumnElement[bool], pace: 
     Those that another transaction has locked are passed over.
     """
     sessions = unit.tables.sessions.c
+    # Two statements: the one that locks looks at other tables as they were when it began, so it
+    # would not see what somebody committed who had the lock until then, such as a mark.
+    locked = select(sessions.pk).where(sessions.pk.in_(pks)).order_by(sessions.pk)
+    ours = unit.connection.execute(locked.with_for_update(skip_locked=True)).scalars().all()
     query = (
         select(*_columns(unit))
-        .where(sessions.pk.in_(pks), or_(sessions.active_branch == NO_BRANCH, doomed))
+        .where(sessions.pk.in_(ours), or_(sessions.active_branch == NO_BRANCH, doomed))
         .order_by(sessions.pk)
-        .with_for_update(skip_locked=True, of=unit.tables.sessions)
     )
     return end_sessions(unit, unit.connection.execute(query).all(), pace)
 

@@ -3,8 +3,9 @@
 Each rule finds rows without a lock, page by page, and deletes them in transactions of their own,
 in which it looks again: a session that was active meanwhile stays, and so does a task that was
 revived. The pages go by row numbers or along an index, so nothing is read twice, and each row is
-judged by its own time: a clock that jumped misleads nobody. If it is interrupted, what is deleted
-is deleted, and the next one goes on.
+judged by its own time: a clock that jumped misleads nobody. What somebody else has locked is passed
+over, and not looked at again: it is left to the next time. If it is interrupted, what is deleted is
+deleted, and the next one goes on.
 
 ``agentstore.repositories.pruning_preview`` counts what this would delete, and has to agree with it.
 """
@@ -13,10 +14,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, delete, func, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Table,
+    delete,
+    func,
+    literal,
+    select,
+    tuple_,
+    update,
+)
 
 from agentstore.dialects.base import Mode
 from agentstore.errors import InvalidInput
@@ -46,6 +58,9 @@ Note = Callable[[dict[str, int], int], None]
 """Takes down what one transaction deleted: rows by table, and how many of the rule's things."""
 
 Rule = Callable[[Terms, Pace, Note], Pruning[None]]
+
+Place = tuple[datetime, int] | None
+"""A row's time and number, to go on behind; None at the beginning, and at the end."""
 
 ROWS = 1_000
 """Rows of tool logs, tasks or reservations that one transaction deletes at most."""
@@ -153,30 +168,46 @@ def _end_idle(unit: Unit, pks: Sequence[int], terms: Terms, pace: Pace) -> Ended
 
 def _tool_logs(terms: Terms, pace: Pace, note: Note) -> Pruning[None]:
     more: bool = yield Step(Mode.READ, partial(_any_tool_log, terms=terms))
+    place: Place = None
     while more:
-        deleted, more = yield pace.write(_delete_tool_logs, terms, pace)
+        deleted, place = yield pace.write(_delete_tool_logs, terms, pace, place)
         note({"tool_logs": deleted}, deleted)
         yield from pace.pause()
+        more = place is not None
 
 
 def _any_tool_log(unit: Unit, terms: Terms) -> bool:
-    return bool(_old_tool_logs(unit, terms, 1))
+    return bool(_old_tool_logs(unit, terms, None, 1))
 
 
-def _delete_tool_logs(unit: Unit, terms: Terms, pace: Pace) -> tuple[int, bool]:
-    pks = _old_tool_logs(unit, terms, pace.rows)
+def _delete_tool_logs(unit: Unit, terms: Terms, pace: Pace, place: Place) -> tuple[int, Place]:
+    most = pace.rows
+    found = _old_tool_logs(unit, terms, place, most)
+    pks = [row.pk for row in found]
     deleted, done = _delete_by_pk(unit, unit.tables.tool_logs, pks, pace)
-    return deleted, done < len(pks) or len(pks) == pace.rows
+    over = done == len(found) < most
+    return deleted, None if over else (found[done - 1].created_at, found[done - 1].pk)
 
 
-def _old_tool_logs(unit: Unit, terms: Terms, most: int) -> list[int]:
+def _old_tool_logs(unit: Unit, terms: Terms, place: Place, most: int) -> list[Any]:
     assert terms.policy.tool_logs is not None
     logs = unit.tables.tool_logs.c
     until = terms.seen_at(unit.now()).before(terms.policy.tool_logs)
-    query = select(logs.pk).where(*window(logs.created_at, None, until))
-    return [
-        *unit.connection.execute(query.order_by(logs.created_at, logs.pk).limit(most)).scalars()
-    ]
+    query = select(logs.created_at, logs.pk).where(*_behind(logs.created_at, logs.pk, place, until))
+    query = query.order_by(logs.created_at, logs.pk).limit(most)
+    return [*unit.connection.execute(query)]
+
+
+def _behind(
+    column: ColumnElement[Any], pk: ColumnElement[int], place: Place, until: datetime
+) -> list[ColumnElement[bool]]:
+    """Give the conditions for what comes behind a place and before a time."""
+    conditions = window(column, None if place is None else place[0], until)
+    if place is not None:
+        # With its type: SQLAlchemy's own for a datetime writes another text, which is never larger.
+        here = tuple_(literal(place[0], column.type), place[1])
+        conditions.append(tuple_(column, pk) > here)
+    return conditions
 
 
 def _tasks(terms: Terms, pace: Pace, note: Note) -> Pruning[None]:
@@ -214,7 +245,9 @@ def _delete_tasks(
 def _delete_by_pk(
     unit: Unit, table: Table, pks: Sequence[int], pace: Pace, *conditions: ColumnElement[bool]
 ) -> tuple[int, int]:
-    """Delete rows if conditions hold for them now, as far as one transaction goes.
+    """Delete rows if conditions on them alone hold now, as far as one transaction goes.
+
+    Those that another transaction has locked are passed over.
 
     Returns:
         How many were deleted, and how many of the numbers were dealt with.
@@ -222,8 +255,12 @@ def _delete_by_pk(
     deleted = done = 0
     while done < len(pks) and not (done and pace.is_spent):
         few = pks[done : done + _TOGETHER]
-        query = delete(table).where(table.c.pk.in_(few), *conditions)
-        deleted += unit.connection.execute(query).rowcount
+        these = [table.c.pk.in_(few), *conditions]
+        if not unit.dialect.single_writer:
+            free = select(table.c.pk).where(*these).order_by(table.c.pk)
+            locked = unit.connection.execute(free.with_for_update(skip_locked=True))
+            these = [table.c.pk.in_(locked.scalars().all())]
+        deleted += unit.connection.execute(delete(table).where(*these)).rowcount
         done += len(few)
     return deleted, done
 
@@ -233,35 +270,40 @@ def _delete_by_pk(
 
 def _reservations(terms: Terms, pace: Pace, note: Note) -> Pruning[None]:
     more: bool = yield Step(Mode.READ, partial(_any_reservation, terms=terms))
+    place: Place = None
     while more:
-        deleted, more = yield pace.write(_delete_reservations, terms, pace)
+        deleted, place = yield pace.write(_delete_reservations, terms, pace, place)
         note({"quota_reservations": deleted}, deleted)
         yield from pace.pause()
+        more = place is not None
 
 
 def _any_reservation(unit: Unit, terms: Terms) -> bool:
-    return bool(_old_reservations(unit, terms, 1))
+    return bool(_old_reservations(unit, terms, None, 1))
 
 
-def _old_reservations(unit: Unit, terms: Terms, most: int) -> list[Any]:
+def _old_reservations(unit: Unit, terms: Terms, place: Place, most: int) -> list[Any]:
     assert terms.policy.reservations is not None
     reservations = unit.tables.quota_reservations.c
     until = terms.seen_at(unit.now()).before(terms.policy.reservations)
-    query = select(reservations.pk, reservations.user_id)
-    query = query.where(*window(reservations.expires_at, None, until))
-    return [*unit.connection.execute(query.order_by(reservations.expires_at).limit(most))]
+    behind = _behind(reservations.expires_at, reservations.pk, place, until)
+    query = select(reservations.expires_at, reservations.pk, reservations.user_id).where(*behind)
+    query = query.order_by(reservations.expires_at, reservations.pk).limit(most)
+    return [*unit.connection.execute(query)]
 
 
-def _delete_reservations(unit: Unit, terms: Terms, pace: Pace) -> tuple[int, bool]:
+def _delete_reservations(unit: Unit, terms: Terms, pace: Pace, place: Place) -> tuple[int, Place]:
     """Delete reservations; those that have not lapsed yet do so. Users are locked first, as
-    everybody does who changes a quota.
+    everybody does who changes a quota; those of users whom somebody else has locked stay.
     """
     users, reservations = unit.tables.users, unit.tables.quota_reservations
-    found = _old_reservations(unit, terms, pace.rows)
+    most = pace.rows
+    found = _old_reservations(unit, terms, place, most)
     owners = sorted({row.user_id for row in found})
-    locked = select(users.c.pk).where(users.c.id.in_(owners)).order_by(users.c.pk)
-    unit.connection.execute(locked.with_for_update())
-    gone = delete(reservations).where(reservations.c.pk.in_([row.pk for row in found]))
+    free = select(users.c.id).where(users.c.id.in_(owners)).order_by(users.c.pk)
+    locked = {*unit.connection.execute(free.with_for_update(skip_locked=True)).scalars()}
+    pks = [row.pk for row in found if row.user_id in locked]
+    gone = delete(reservations).where(reservations.c.pk.in_(pks))
     gone_rows = unit.connection.execute(
         gone.returning(reservations.c.user_id, reservations.c.tokens, reservations.c.lapsed)
     ).all()
@@ -274,26 +316,41 @@ def _delete_reservations(unit: Unit, terms: Terms, pace: Pace) -> tuple[int, boo
         unit.connection.execute(
             update(users).where(users.c.id == user_id).values(quota_reserved=less)
         )
-    return len(gone_rows), len(found) == pace.rows
+    over = len(found) < most
+    return len(gone_rows), None if over else (found[-1].expires_at, found[-1].pk)
 
 
 def _streams(terms: Terms, pace: Pace, note: Note) -> Pruning[None]:
     more = bool((yield Step(Mode.READ, partial(idle_messages, terms=terms, after=0, most=1))))
-    while more:
-        given_up, chunks = yield pace.write(_give_up, terms)
+    after: int | None = 0 if more else None
+    while after is not None:
+        given_up, chunks, after = yield pace.write(_give_up, terms, after)
         note({"message_chunks": chunks}, given_up)
         yield from pace.pause()
-        more = given_up == _STREAMS
 
 
-def _give_up(unit: Unit, terms: Terms) -> tuple[int, int]:
-    idle = idle_messages(unit, terms.seen_at(unit.now()), 0, _STREAMS)
+def _give_up(unit: Unit, terms: Terms, after: int) -> tuple[int, int, int | None]:
+    found = idle_messages(unit, terms.seen_at(unit.now()), after, _STREAMS)
+    idle = _free_streams(unit, found)
     pieces = unit.tables.message_chunks.c
     theirs = pieces.message_id.in_([row.id for row in idle])
     count = select(func.count()).select_from(unit.tables.message_chunks).where(theirs)
     before = unit.connection.execute(count).scalar_one()
     given_up = Messages(unit)._give_up_these(idle)
-    return given_up, before - unit.connection.execute(count).scalar_one()
+    gone = before - unit.connection.execute(count).scalar_one()
+    return given_up, gone, found[-1].pk if len(found) == _STREAMS else None
+
+
+def _free_streams(unit: Unit, found: Sequence[Row[Any]]) -> list[Row[Any]]:
+    """Lock messages that are streamed, and their sessions first; give those that are ours then."""
+    sessions, messages = unit.tables.sessions.c, unit.tables.messages.c
+    owners = sorted({row.session_id for row in found})
+    free = select(sessions.id).where(sessions.id.in_(owners)).order_by(sessions.pk)
+    locked = {*unit.connection.execute(free.with_for_update(skip_locked=True)).scalars()}
+    ids = [row.id for row in found if row.session_id in locked]
+    these = select(messages.id).where(messages.id.in_(ids)).order_by(messages.pk)
+    ours = {*unit.connection.execute(these.with_for_update(skip_locked=True)).scalars()}
+    return [row for row in found if row.id in ours]
 
 
 __all__ = ["prune"]
