@@ -6,6 +6,7 @@ import stat
 import pytest
 
 from agentstore import Store, doctor, migrations
+from agentstore.errors import DatabaseFull
 from agentstore.findings import Severity
 from tests.conftest import INSTALLATIONS
 
@@ -100,6 +101,28 @@ def test_progress_and_warnings_are_not_among_the_json(run, tmp_path):
     done = run("backup", "monday.db", "--json")
     assert json.loads(done.stdout)["unsound"] == 1
     assert "agentstore doctor" in done.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_what_was_restored_is_told_though_the_search_index_cannot_be_made(
+    run, tmp_path, empty_url, monkeypatch, options
+):
+    if empty_url.startswith("sqlite"):
+        return  # its index comes with the file
+    fill("sqlite:///" + str(tmp_path / "agentstore.db"))
+    run("backup", "monday.db")
+
+    def fail(*_):
+        raise DatabaseFull("The disk is full.")
+
+    monkeypatch.setattr("agentstore.repositories.search._reset", fail)
+    done = run("restore", "monday.db", empty_url, *options)
+    assert "search index was not made: The disk is full." in done.stderr
+    assert "agentstore reindex --url" in done.stderr
+    if options:
+        assert json.loads(done.stdout)["rows"] > 0
+    else:
+        assert "checked." in done.stdout
 
 
 @pytest.mark.parametrize("command", [("backup", "there"), ("restore", "monday.db", "there")])
