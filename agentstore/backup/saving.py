@@ -23,7 +23,7 @@ from agentstore.dialects import database_files
 from agentstore.dialects.saving import Archives, Holdings
 from agentstore.errors import ArchiverMissing, CopyInterrupted, InvalidInput, UnsoundRows
 from agentstore.schema import PLAIN, Names
-from agentstore.settings import utc_now
+from agentstore.settings import default_url, utc_now
 from agentstore.transfer.ends import End
 
 _FORMATS = ("auto", "native", "portable")
@@ -78,7 +78,7 @@ def backup(
     timing = Timing()
     path = Path(target)
     with (
-        closing(End(_required(url), names, read_only=True)) as end,
+        closing(End(default_url() if url is None else url, names, read_only=True)) as end,
         NewFile(path, beside=database_files().beside(path)).in_the_making() as new,
     ):
         archives = end.dialect.archives
@@ -111,12 +111,6 @@ def backup(
         unsound=holdings.unsound,
         seconds=timing.seconds,
     )
-
-
-def _required(url: str | URL | None) -> str | URL:
-    from agentstore.settings import default_url
-
-    return default_url() if url is None else url
 
 
 def _choose(end: End, archives: Archives, format: Format) -> tuple[str, str]:
