@@ -124,6 +124,7 @@ class WorkerLoop(Generic[S, H]):
 
         No more tasks are claimed. What runs may finish within the grace time; what has not by
         then is given back, as if it had never been claimed. A second call ends the grace time.
+        A call that comes before ``run()``, or between two of them, ends the next one at once.
         """
         self._hurried, self._stopping = self._stopping, True
         loop = self._loop
@@ -157,8 +158,7 @@ class WorkerLoop(Generic[S, H]):
             raise InvalidInput("This worker has no handlers: pass some, or use worker.handler().")
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
-        self._stopping = self._hurried = False
-        self._until_idle = until_idle
+        self._until_idle = until_idle  # not _stopping: whoever stops may come first
         beating = asyncio.create_task(self._beat())
         try:
             with stopped_by_signals(self._loop, self.stop):
@@ -172,6 +172,7 @@ class WorkerLoop(Generic[S, H]):
             self._ear.close()
             self._jobs.clear()
             self._loop = None
+            self._stopping = self._hurried = False
 
     async def _take_tasks(self) -> None:
         rescue_at = listen_at = 0.0

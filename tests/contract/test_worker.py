@@ -259,6 +259,25 @@ def test_a_coroutine_that_is_to_stop_is_cancelled(place):
         assert stopped == ["cancelled", "stopping"]
 
 
+def test_a_worker_that_is_stopped_before_it_runs_stops_at_once_and_can_run_again(store):
+    task = store.tasks.create(None, "work")
+    if isinstance(store, BlockingStore):
+        worker = AsyncWorker(store.store, {"work": in_a_thread(lambda job: "done")})
+    else:
+        worker = Worker(store, {"work": lambda job: "done"})
+
+    def run(**options):
+        running = worker.run(**options)
+        return store._loop.run(running) if isinstance(store, BlockingStore) else running
+
+    worker.stop()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(run).result(SOON)
+    assert store.tasks.get(task.id).status == "pending"
+    run(until_idle=True)
+    assert store.tasks.get(task.id).status == "completed"
+
+
 def test_what_runs_when_a_worker_stops_may_finish(store):
     task = store.tasks.create(None, "work")
     waiting = store.tasks.create(None, "work")
