@@ -42,7 +42,7 @@ from agentstore.engine import adopt_engine, open_async_engine, open_engine, pars
 from agentstore.errors import UnscopedOnly
 from agentstore.health import DEFAULT_TIMEOUT, AsyncProbe
 from agentstore.health_records import HealthRecord, Statistics
-from agentstore.observation import observer_for
+from agentstore.observation import observer_for, watching
 from agentstore.recovery import Trouble
 from agentstore.repositories import (
     Attachments,
@@ -490,6 +490,7 @@ class AsyncStore(AsyncRepositories):
         self._opening = asyncio.Lock()
         super().__init__(_StoreRunner(self))
         self._announce = announcing(self._observer)
+        self._watch = watching(self._observer)
         if self._observer is not None:
             self._observer.watch(self)
         self._probe = AsyncProbe(
@@ -583,12 +584,14 @@ class AsyncStore(AsyncRepositories):
                 return await asyncio.sleep(wanted.seconds)
             return await runner.run(wanted.mode, wanted.work, repeatable=True)
 
-        steps = prune(policy, dry_run=dry_run, reclaim=reclaim, progress=progress)
-        return await driven(steps, do)
+        with self._watch("prune"):
+            steps = prune(policy, dry_run=dry_run, reclaim=reclaim, progress=progress)
+            return await driven(steps, do)
 
     async def health(self, timeout: float = DEFAULT_TIMEOUT) -> HealthRecord:  # noqa: ASYNC109
         """Say whether the store can do its work now; see ``Store.health``. Opens the store."""
-        return await self._probe.health(timeout)
+        with self._watch("health"):
+            return await self._probe.health(timeout)
 
     async def statistics(
         self,
@@ -599,10 +602,11 @@ class AsyncStore(AsyncRepositories):
         exact: bool | None = None,
     ) -> Statistics:
         """Say how much the database holds, and how fast it grows; see ``Store.statistics``."""
-        body = partial(statistics, days=days, top=top, order=order, exact=exact)
-        refuse_inside_own_transaction(self)
-        await self.open()
-        return await run_with_retries(self._unit_runner, Mode.SNAPSHOT, body, repeatable=True)
+        with self._watch("statistics"):
+            body = partial(statistics, days=days, top=top, order=order, exact=exact)
+            refuse_inside_own_transaction(self)
+            await self.open()
+            return await run_with_retries(self._unit_runner, Mode.SNAPSHOT, body, repeatable=True)
 
     def scoped(self, user_id: str) -> AsyncScopedStore:
         """Give the same repositories for one user's data; see ``Store.scoped``."""

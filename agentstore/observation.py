@@ -4,7 +4,7 @@ A store that is watched has repositories of derived classes, whose methods are w
 not has the plain ones. So who watches nothing pays nothing: no call is longer and no test is made.
 What is watched is what an application calls, on a store or in a transaction; what a method calls
 of its own inside its unit is part of it. A transaction is watched as a whole too, and the calls in
-it are its children.
+it are its children. What a store itself offers, such as ``prune``, is watched under its own name.
 
 Only names and numbers leave: no argument, no value, no id, no words of an error.
 """
@@ -15,7 +15,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -168,6 +168,11 @@ def observer_for(settings: Settings, url: URL) -> Observer | None:
             ) from error
         telemetry = Telemetry(dialect_for(url).checks.system)
     return Observer(settings.slow_after, telemetry)
+
+
+def watching(observer: Observer | None) -> Callable[[str], AbstractContextManager[None]]:
+    """Give what watches a block under a name, if there is somebody to watch."""
+    return (lambda _: nullcontext()) if observer is None else observer.call
 
 
 def _is_call(member: object) -> bool:

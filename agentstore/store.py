@@ -26,7 +26,7 @@ from agentstore.engine import adopt_engine, open_engine, parse_url, show_url
 from agentstore.errors import TransactionMisuse
 from agentstore.health import DEFAULT_TIMEOUT, Probe
 from agentstore.health_records import HealthRecord, Statistics
-from agentstore.observation import observer_for
+from agentstore.observation import observer_for, watching
 from agentstore.recovery import Trouble
 from agentstore.repositories.pacing import Pause
 from agentstore.repositories.statistics import Order, statistics
@@ -110,6 +110,7 @@ class Store(Repositories):
         self._runner = UnitRunner(engine, dialect, settings, owns_engine=self._owns_engine)
         super().__init__(_StoreRunner(self, self._runner))
         self._announce = announcing(self._observer)
+        self._watch = watching(self._observer)
         if self._observer is not None:
             self._observer.watch(self)
         self._probe = Probe(engine, self._runner.once, settings, lambda: self._closed)
@@ -230,7 +231,8 @@ class Store(Repositories):
                 return time.sleep(wanted.seconds)
             return runner.run(wanted.mode, wanted.work, repeatable=True)
 
-        return drive(prune(policy, dry_run=dry_run, reclaim=reclaim, progress=progress), do)
+        with self._watch("prune"):
+            return drive(prune(policy, dry_run=dry_run, reclaim=reclaim, progress=progress), do)
 
     def health(self, timeout: float = DEFAULT_TIMEOUT) -> HealthRecord:
         """Say whether the store can do its work now, for a readiness probe.
@@ -246,7 +248,8 @@ class Store(Repositories):
         Raises:
             InvalidInput: The timeout is none.
         """
-        return self._probe.health(timeout)
+        with self._watch("health"):
+            return self._probe.health(timeout)
 
     def statistics(
         self,
@@ -273,10 +276,11 @@ class Store(Repositories):
             InvalidInput: An argument is out of range.
             LimitOutOfRange: ``top`` is.
         """
-        body = partial(statistics, days=days, top=top, order=order, exact=exact)
-        self._require_open()
-        refuse_inside_own_transaction(self)
-        return self._runner.run(Mode.SNAPSHOT, body, repeatable=True)
+        with self._watch("statistics"):
+            body = partial(statistics, days=days, top=top, order=order, exact=exact)
+            self._require_open()
+            refuse_inside_own_transaction(self)
+            return self._runner.run(Mode.SNAPSHOT, body, repeatable=True)
 
     def scoped(self, user_id: str) -> ScopedStore:
         """Give the same repositories for one user's data: what is not theirs is not there.

@@ -5,6 +5,7 @@ import inspect
 import logging
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from agentstore import AsyncStore, Store
 from agentstore.errors import DatabaseError, InvalidInput, NotFound
 from agentstore.recovery import Trouble
+from agentstore.retention import RetentionPolicy
 from agentstore.runners import UnitRunner
 
 PRIVATE = "what nobody else may read"
@@ -231,6 +233,56 @@ def test_a_slow_transaction_is_logged_as_a_whole_after_its_calls(place, caplog):
             tx.sessions.create()
         said = [record.getMessage().split()[0] for record in caplog.records]
     assert said == ["sessions.create", "transaction"]
+
+
+def use_the_slowest(store):
+    """Make the calls that read or write most, one after the other; give their names."""
+    store.prune(RetentionPolicy(tool_logs=timedelta(days=1)))
+    store.prune(RetentionPolicy(tool_logs=timedelta(days=1)), dry_run=True)
+    store.statistics()
+    store.health()
+    store.search.reindex()
+    store.sessions.delete_expired()
+    return [
+        "prune",
+        "prune",
+        "statistics",
+        "health",
+        "search.reindex",
+        "sessions.delete_expired",
+    ]
+
+
+def test_the_slowest_calls_are_logged_too_and_each_as_one(place, caplog):
+    long_ago = datetime.now(UTC) - timedelta(days=9)
+    with place.open(clock=lambda: long_ago) as store:
+        store.sessions.create(ttl=timedelta(days=1))
+    with place.open(slow_after=0) as store:
+        called = use_the_slowest(store)
+    assert [record.getMessage().split()[0] for record in caplog.records] == called
+    assert {record.repository for record in caplog.records} == {None, "search", "sessions"}
+    assert caplog.records[0].method == "prune"
+
+
+def test_the_slowest_calls_are_spans_without_parents(place, heard):
+    with place.open(telemetry=True) as store:
+        called = use_the_slowest(store)
+    assert [span.name for span in heard.spans] == [f"agentstore.{name}" for name in called]
+    assert {span.parent for span in heard.spans} == {None}
+    points = heard.points("db.client.operation.duration")
+    assert {point.attributes["db.operation.name"] for point in points} == set(called)
+
+
+def test_a_call_of_the_stores_own_that_is_refused_says_by_what_kind_of_error(place, caplog):
+    with place.open(slow_after=0) as store:
+        for refused in (
+            lambda: store.statistics(days=0),
+            lambda: store.health(timeout=-1),
+            lambda: store.prune(RetentionPolicy()),
+        ):
+            with pytest.raises(InvalidInput):
+                refused()
+            assert caplog.records[-1].getMessage().endswith("then raised InvalidInput")
 
 
 def test_a_slow_call_that_failed_says_by_what_kind_of_error(place, caplog):
