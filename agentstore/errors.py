@@ -658,10 +658,20 @@ class CopyDiffers(AgentStoreError):
 class CopyInterrupted(AgentStoreError):
     """A copy stopped in the middle; the source is as it was, the target does not open yet."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, advice: str | None = None) -> None:
+        again = (
+            "The copy stopped there. When that is mended, run the same command again with --resume."
+        )
+        super().__init__(f"{reason} {advice or again}")
+
+
+class CopyOvertaken(CopyInterrupted):
+    """A copy stopped because another run goes on with it, or has ended it."""
+
+    def __init__(self) -> None:
         super().__init__(
-            f"{reason} The copy stopped there. When that is mended, run the same command again "
-            "with --resume."
+            "Another run goes on with this copy, or has ended it already.",
+            "This one stopped, and has changed nothing since. Wait for the other one.",
         )
 
 

@@ -25,7 +25,10 @@ from agentstore.dialects.saving import (
 from agentstore.errors import (
     BackupDiffers,
     BackupOutdated,
+    BackupUnderWay,
+    CopyDiffers,
     CopyInterrupted,
+    CopyOvertaken,
     CopyUnfinished,
     DatabaseError,
     NotABackup,
@@ -167,6 +170,10 @@ class _Restore:
                         upgrade=self._upgrade,
                         progress=self._progress,
                     )
+                except CopyOvertaken as error:
+                    raise BackupUnderWay(str(self._target)) from error
+                except CopyDiffers as error:
+                    raise BackupDiffers(error.tables, "The database") from error
                 except CopyInterrupted as error:
                     raise RestoreInterrupted(str(error.__cause__ or error)) from error
                 except UnsoundRows as error:

@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from sqlalchemy import URL, Connection
@@ -19,6 +19,7 @@ from agentstore.errors import (
     AgentStoreError,
     CopyDiffers,
     CopyInterrupted,
+    CopyOvertaken,
     CopyUnfinished,
     InvalidInput,
     SchemaOutdated,
@@ -58,7 +59,8 @@ def copy(
         source_names: Schema and prefix of the source's tables.
         target_names: Schema and prefix of the target's tables.
         resume: Go on with a copy of the same source that was interrupted. Tables of which an
-            earlier run brought a part, and that have changed since, are copied again.
+            earlier run brought a part, and that have changed since, are copied again. A run that
+            is not dead after all is overtaken: it ends with CopyOvertaken.
         upgrade: Where the source is behind head, copy a copy of it that is upgraded first.
             Only for SQLite files; it needs room for the file in the folder of temporary files.
         quarantine: A file to which rows are written that are not sound: of a wrong type, no
@@ -80,6 +82,7 @@ def copy(
             was.
         SchemaError: The source is not at head; the error says what to run.
         CopyInterrupted: A database failed in the middle. Mend it, then run this with ``resume``.
+        CopyOvertaken: Another run, with ``resume``, goes on with this copy.
         CopyDiffers: The two sides are not equal. The target stays closed.
         DatabaseError: A database cannot be reached, or failed before anything was copied.
     """
@@ -98,11 +101,12 @@ def copy(
                 ) from None
             from_ = stack.enter_context(_upgraded(from_))
         report = progress or (lambda _: None)
+        journal = Journal(to.names)
         following = None
         if follow is not None:
             writable = stack.enter_context(_open(source, source_names, read_only=False))
-            following = Following(writable, to, Journal(to.names), follow, report)
-        work = _Copy(from_, to, str(parse_url(source)), report)
+            following = Following(writable, to, journal, follow, report)
+        work = _Copy(from_, to, journal, str(parse_url(source)), report)
         return work.run(resume=resume, quarantine=quarantine, following=following)
 
 
@@ -162,12 +166,14 @@ def _read_whole(end: End, progress: OnProgress) -> Contents:
 class _Copy:
     """One run of a copy."""
 
-    def __init__(self, source: End, target: End, origin: str, progress: OnProgress) -> None:
+    def __init__(
+        self, source: End, target: End, journal: Journal, origin: str, progress: OnProgress
+    ) -> None:
         self._source = source
         self._target = target
         self._origin = origin
         self._progress = progress
-        self._journal = Journal(target.names)
+        self._journal = journal
         self._seconds: dict[str, float] = {}
 
     def run(
@@ -181,10 +187,11 @@ class _Copy:
                 contents = self._inspect(reading, quarantine)
                 if not resumed:
                     self._begin()
-                stack.enter_context(_stopping())
+                stack.enter_context(self._stopping())
                 writing = stack.enter_context(self._target.working())
                 self._target.dialect.moving.hasten(writing)
                 if resumed:
+                    self._take_over(writing)
                     self._loosen(writing)
                 with self._timed("loading"):
                     loading = self._loading(reading, writing)
@@ -251,10 +258,13 @@ class _Copy:
         with self._timed("loading"):
             migrations.upgrade(self._target.url, names=self._target.names)
             with self._target.working() as connection, connection.begin():
+                # First: another run that begins at the same moment waits here.
+                migrations.close_for_copy(connection, self._target.names)
+                if self._journal.is_there(connection):
+                    raise CopyUnfinished(migrations.UNFINISHED, migrations.HEAD)
                 self._target.require_empty(connection)
                 stripped = self._target.dialect.moving.strip(connection, self._target.tables)
                 self._journal.begin(connection, self._origin, stripped)
-                migrations.close_for_copy(connection, self._target.names)
 
     def _is_following(self, writing: Connection) -> bool:
         with writing.begin():
@@ -262,6 +272,12 @@ class _Copy:
 
     def _loading(self, reading: Connection, writing: Connection) -> Loading:
         return Loading(self._source, self._target, self._journal, reading, writing, self._progress)
+
+    def _take_over(self, writing: Connection) -> None:
+        """Stop whichever run was the last one, before anything of what it relies on is dropped."""
+        with writing.begin():
+            migrations.close_for_copy(writing, self._target.names)  # an end of it is waited for
+            self._journal.take_over(writing)
 
     def _loosen(self, writing: Connection) -> None:
         """Drop what an earlier run brought back last, for rows may come and go again."""
@@ -283,6 +299,7 @@ class _Copy:
         """Bring what no statement brings."""
         dialect, tables = self._target.dialect, self._target.tables
         with writing.begin():
+            self._journal.require_own(writing)
             dialect.moving.set_counters(writing, tables, counters)
             dialect.search.reset(writing, tables, VERSION)
         dialect.moving.refresh(writing, [shape.table for shape in self._target.shapes])
@@ -304,25 +321,34 @@ class _Copy:
     def _open(self) -> None:
         """Let the target be opened; this commit waits for the disk, with all that came before."""
         with self._target.working() as connection, connection.begin():
-            self._journal.end(connection)
             migrations.open_after_copy(connection, self._target.names)
+            self._journal.require_complete(connection)
+            self._journal.end(connection)
+
+    @contextmanager
+    def _stopping(self) -> Iterator[None]:
+        """Say how to go on after a failure."""
+        try:
+            yield
+        except CopyOvertaken:
+            raise
+        except AgentStoreError as error:
+            if self._is_overtaken():
+                raise CopyOvertaken from error
+            if isinstance(error, CopyDiffers):
+                raise
+            raise CopyInterrupted(str(error)) from error
+
+    def _is_overtaken(self) -> bool:
+        with suppress(AgentStoreError), self._target.reading() as connection:
+            return self._journal.is_overtaken(connection)
+        return False
 
     @contextmanager
     def _timed(self, step: str) -> Iterator[None]:
         started = time.monotonic()
         yield
         self._seconds[step] = self._seconds.get(step, 0.0) + time.monotonic() - started
-
-
-@contextmanager
-def _stopping() -> Iterator[None]:
-    """Say how to go on after a failure."""
-    try:
-        yield
-    except CopyDiffers:
-        raise
-    except AgentStoreError as error:
-        raise CopyInterrupted(str(error)) from error
 
 
 @contextmanager

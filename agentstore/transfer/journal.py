@@ -2,27 +2,34 @@
 
 It is written in the transactions that it speaks of, so it is right whatever happens to the
 process or to the machine. The last transaction takes it away.
+
+It also says which run goes on with the copy. Whoever takes a copy over writes himself in; each
+transaction of a run asks whether it is still the one, and holds that until it is committed. So of
+two runs into one target only the later one changes anything, and only it can open the target.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 from typing import Any
 
 from sqlalchemy import Column, Connection, MetaData, Table, Text, delete, insert, inspect, select
 from sqlalchemy.schema import CreateTable, DropTable
 
 from agentstore.dialects.moving import Key, Stripped
+from agentstore.errors import CopyOvertaken
 from agentstore.schema import Names
 
-_SOURCE, _FOLLOWED, _TABLE = "source", "followed", "table "
+_SOURCE, _RUN, _FOLLOWED, _TABLE = "source", "run", "followed", "table "
 
 
 class Journal:
     """The book, by its entries' names; values are JSON."""
 
     def __init__(self, names: Names) -> None:
-        """Name its table."""
+        """Name its table, and this run."""
+        self._run = secrets.token_hex(8)
         self._table = Table(
             f"{names.prefix}agentstore_copy",
             MetaData(schema=names.schema),
@@ -37,9 +44,40 @@ class Journal:
     def begin(self, connection: Connection, source: str, stripped: Stripped) -> None:
         """Begin the book: where the rows come from, and what is to be run after they came."""
         connection.execute(CreateTable(self._table))
+        self._put(connection, _RUN, self._run)
         self._write(connection, _SOURCE, source)
         self._write(connection, _statements(last=False), stripped.indexes)
         self._write(connection, _statements(last=True), stripped.last)
+
+    def take_over(self, connection: Connection) -> None:
+        """Note that this run goes on; any other one is refused from here on.
+
+        Raises:
+            CopyOvertaken: The copy has ended.
+        """
+        if not self.is_there(connection):
+            raise CopyOvertaken
+        self._put(connection, _RUN, self._run)
+
+    def is_overtaken(self, connection: Connection) -> bool:
+        """Say whether another run goes on, or has ended the copy."""
+        return not self.is_there(connection) or self._read(connection, _RUN) != self._run
+
+    def require_own(self, connection: Connection) -> None:
+        """Let nobody take over before the end of the transaction.
+
+        Raises:
+            CopyOvertaken: Somebody has.
+        """
+        query = select(self._table.c.value).where(self._table.c.name == _RUN).with_for_update()
+        if connection.execute(query).scalar() != json.dumps(self._run):
+            raise CopyOvertaken
+
+    def require_complete(self, connection: Connection) -> None:
+        """Require what ``require_own`` does, and that all that was dropped is back."""
+        self.require_own(connection)
+        if any(self.statements(connection, last=last) for last in (False, True)):
+            raise CopyOvertaken
 
     def end(self, connection: Connection) -> None:
         """Take it away."""
@@ -89,6 +127,7 @@ class Journal:
 
     def forget(self, connection: Connection, table: str) -> None:
         """Note that nothing of a table has arrived."""
+        self.require_own(connection)
         self._delete(connection, _TABLE + table)
 
     def _read(self, connection: Connection, name: str) -> Any:
@@ -97,6 +136,10 @@ class Journal:
         return None if value is None else json.loads(value)
 
     def _write(self, connection: Connection, name: str, value: Any) -> None:
+        self.require_own(connection)
+        self._put(connection, name, value)
+
+    def _put(self, connection: Connection, name: str, value: Any) -> None:
         self._delete(connection, name)
         row = {"name": name, "value": json.dumps(value)}
         connection.execute(insert(self._table), row)

@@ -67,6 +67,7 @@ class Loading:
                 self._rest(own, theirs, contents)
         except (ConstraintViolation, TransactionConflict):
             with self._writing.begin():
+                self._journal.require_own(self._writing)
                 after, _ = self._journal.arrived(self._writing, own.name)
             if after is None:
                 raise

@@ -196,6 +196,7 @@ EXAMPLES = [
     ),
     Example(errors.CopyDiffers(("users",)), {"tables": ("users",)}, ("users", "again")),
     Example(errors.CopyInterrupted("It broke."), {}, ("It broke.", "--resume")),
+    Example(errors.CopyOvertaken(), {}, ("Another run", "Wait")),
     Example(errors.TargetExists("a.db"), {"path": "a.db"}, ("a.db exists", "another name")),
     Example(errors.BackupUnderWay("a.db"), {}, ("working on a.db", "Wait")),
     Example(errors.NotABackup("a.db", "empty"), {"path": "a.db"}, ("a.db", "empty", "Name a file")),
