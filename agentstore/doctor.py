@@ -22,7 +22,7 @@ from agentstore.dialects import dialect_for
 from agentstore.dialects.base import EngineDialect, Mode
 from agentstore.dialects.checks import Examination, Patient
 from agentstore.engine import open_engine, parse_url, show_url
-from agentstore.errors import AgentStoreError
+from agentstore.errors import AgentStoreError, DatabaseError
 from agentstore.findings import Finding, Severity, exit_code, listed
 from agentstore.migrations import HEAD, REVISIONS, current
 from agentstore.repositories import consistency
@@ -96,7 +96,8 @@ def mend(
 
     Raises:
         SchemaError: The database is not at the revision that this version needs.
-        DatabaseError: The database failed; what was mended before stays so.
+        DatabaseError: The role does not see all rows, and nothing was mended; or the database
+            failed, and what was mended before stays so.
     """
     parsed = parse_url(url)
     say = progress or _silent
@@ -106,6 +107,7 @@ def mend(
         engine = open_engine(parsed, settings)
         runner = UnitRunner(engine, dialect_for(parsed), settings, owns_engine=True)
         try:
+            runner.run(Mode.READ, _require_visible, repeatable=True)
             say("counters")
             counted = partial(_mend_counters, deep=deep)
             while mended := runner.run(Mode.WRITE, counted, repeatable=True):
@@ -158,14 +160,22 @@ def _examined(
     if opened:
         return  # every other examination would say the same
     for examination in dialect.examinations:
-        if not examination.unconnected:
+        if not examination.unconnected and not examination.at_head:
             yield from looked(examination)
     revision = [*looked(Examination("revision", _revision))]
     yield from revision
-    if exit_code(revision) == 0:
-        for examination in _EXAMINATIONS:
-            if deep or examination.name not in _DEEP:
-                yield from looked(examination)
+    if exit_code(revision) != 0:
+        return
+    for examination in dialect.examinations:
+        if examination.at_head:
+            yield from looked(examination)
+    hidden = [*looked(Examination("visibility", _visibility))]
+    yield from hidden
+    for examination in _EXAMINATIONS:
+        if examination.name in _OF_ROWS and hidden:
+            continue  # some would be missed, and others taken for wrong
+        if deep or examination.name not in _DEEP:
+            yield from looked(examination)
 
 
 def _open(patient: Patient) -> Iterable[Finding]:
@@ -191,6 +201,26 @@ def _revision(patient: Patient) -> Iterator[Finding]:
     if found is not None and found not in REVISIONS:
         mend = "pip install --upgrade agentstore"
     yield Finding(Severity.ERROR, "revision", what, where, mend)
+
+
+def _visibility(patient: Patient) -> Iterator[Finding]:
+    hidden = dialect_for(patient.url).checks.hidden(patient.connection, patient.tables)
+    if hidden is not None:
+        what = f"This role does not see all rows: {hidden.reason}. They were not looked at."
+        yield Finding(Severity.ERROR, "visibility", what, listed(hidden.tables), hidden.mend)
+
+
+def _require_visible(unit: Unit) -> None:
+    """Refuse to mend what is not seen whole: sums would be made of a part.
+
+    Raises:
+        DatabaseError: Rows are hidden.
+    """
+    hidden = unit.dialect.checks.hidden(unit.connection, unit.tables)
+    if hidden is not None:
+        raise DatabaseError(
+            f"This role does not see all rows: {hidden.reason}. {hidden.mend}; nothing was mended."
+        )
 
 
 def _schema(patient: Patient) -> Iterator[Finding]:
@@ -256,6 +286,9 @@ _EXAMINATIONS = (
 )
 _DEEP = ("orphans", "tool_calls")
 """Those that read whole tables."""
+
+_OF_ROWS = ("counters", *_DEEP)
+"""Those that say nothing true where rows are hidden."""
 
 _RESTORE = "Restore a backup: rows, or what guards them, may be lost"
 

@@ -64,6 +64,21 @@ class TableSize:
 
 
 @dataclass(frozen=True, slots=True)
+class Hidden:
+    """Rows that the engine keeps from whoever is connected, without an error.
+
+    Attributes:
+        tables: Those whose rows are not all seen.
+        reason: Why, as the second half of a sentence.
+        mend: What to do about it.
+    """
+
+    tables: tuple[str, ...]
+    reason: str
+    mend: str
+
+
+@dataclass(frozen=True, slots=True)
 class Patient:
     """What is examined.
 
@@ -97,11 +112,13 @@ class Examination:
         name: What findings name as their check.
         look: Looks, and gives what it finds. It may raise what the database does.
         unconnected: Whether it needs no connection, and so is done where there is none.
+        at_head: Whether it looks at what only the newest revision is sure to have made.
     """
 
     name: str
     look: Callable[[Patient], Iterable[Finding]]
     unconnected: bool = False
+    at_head: bool = False
 
 
 class Checks(Protocol):
@@ -112,6 +129,9 @@ class Checks(Protocol):
 
     def pulse(self, connection: Connection, tables: Tables) -> Pulse:
         """Say how it is, in one statement or without leaving the process."""
+
+    def hidden(self, connection: Connection, tables: Tables) -> Hidden | None:
+        """Say which rows are kept from whoever is connected; None where all are seen."""
 
     def footprint(self, connection: Connection, tables: Tables) -> Footprint:
         """Say how much there is, without reading rows."""

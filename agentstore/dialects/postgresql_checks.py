@@ -11,7 +11,9 @@ from typing import Any
 
 from sqlalchemy import ARRAY, Connection, Text, bindparam, column, func, select, table, text
 
-from agentstore.dialects.checks import Footprint, Pulse, TableSize
+from agentstore.dialects.checks import Footprint, Hidden, Pulse, TableSize
+from agentstore.dialects.postgresql_visibility import hidden_rows
+from agentstore.dialects.row_security import policy_name
 from agentstore.dialects.search_objects import INDEX, QUEUE, STATE
 from agentstore.schema import Names, Tables
 
@@ -43,6 +45,10 @@ class PostgreSQLChecks:
         ).one()
         return Pulse(found[0].split()[0], found[1], not found[2] and found[3] == "off")
 
+    def hidden(self, connection: Connection, tables: Tables) -> Hidden | None:
+        """Ask what the policies ask."""
+        return hidden_rows(connection, every_table(tables), policy_name(tables.names))
+
     def footprint(self, connection: Connection, tables: Tables) -> Footprint:
         """Add up our own tables: others may share the database."""
         sizes = self.table_sizes(connection, tables, exact=False)
@@ -62,6 +68,13 @@ class PostgreSQLChecks:
             total = sizes[key].bytes + int(size)
             sizes[key] = TableSize(0 if key == search[0] else int(count), total, True)
         return {name.removeprefix(names.prefix): size for name, size in sizes.items()}
+
+
+def every_table(tables: Tables) -> list[str]:
+    """Give the names of all our tables, those of the search index too, for ``to_regclass``."""
+    search = [f"{tables.names.prefix}{name}" for name in (INDEX, QUEUE, STATE)]
+    plain = [table.name for table in tables.metadata.sorted_tables]
+    return qualified(tables.names, [*plain, *search])
 
 
 def qualified(names: Names, tables: list[str]) -> list[str]:

@@ -20,9 +20,11 @@ from agentstore.dialects.moving import (
     Shape,
     Stripped,
 )
+from agentstore.dialects.postgresql_visibility import hidden_rows
+from agentstore.dialects.row_security import policy_name
 from agentstore.dialects.search_objects import postgresql_drops
 from agentstore.errors import DatabaseCorrupt, DatabaseError
-from agentstore.schema import Tables
+from agentstore.schema import Names, Tables
 
 _ISO: LiteralString = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')"""
 _SELECTED: dict[Kind, LiteralString] = {
@@ -78,12 +80,6 @@ _FORCED = """
 SELECT oid::regclass::text FROM pg_class
 WHERE relforcerowsecurity AND oid = ANY(%s::regclass[]) ORDER BY 1"""
 
-_HIDDEN = """
-SELECT row_security_active(%(table)s::regclass) AND (
-    NOT has_table_privilege(%(table)s::regclass, 'TRUNCATE')
-    OR coalesce(current_setting('agentstore.user_id', true), '') <> ''
-)"""
-
 _ACTIVITY = "activity"
 
 
@@ -122,7 +118,7 @@ class PostgreSQLMoving:
         self, connection: Connection, shape: Shape, left_out: LeftOut
     ) -> tuple[Digest, list[Flaw]]:
         """Let the server compute the digest; what no other engine can hold is in none."""
-        _require_all_rows(connection, shape.table)
+        _require_all_rows(connection, shape)
         written = sql.SQL(", ").join(
             sql.SQL(_WRITTEN[kind]).format(sql.Identifier(name)) for name, kind in shape.columns
         )
@@ -325,18 +321,19 @@ def _flaws(
     ]
 
 
-def _require_all_rows(connection: Connection, table: Table) -> None:
+def _require_all_rows(connection: Connection, shape: Shape) -> None:
     """Refuse to read for a role from which a policy hides rows: they would be missing silently.
 
     Raises:
         DatabaseError: It is one.
     """
+    table = shape.table
     name = _named(table).as_string(_driver(connection))
-    row = _driver(connection).execute(_HIDDEN, {"table": name}).fetchone()
-    if row != (False,):
+    names = Names(table.schema, table.name.removesuffix(shape.name))
+    hidden = hidden_rows(connection, [name], policy_name(names))
+    if hidden is not None:
         raise DatabaseError(
-            f"This role does not see all rows of {table.name}: row-level security is in force for "
-            "it. Connect as the owner of the tables, without agentstore.user_id."
+            f"This role does not see all rows of {table.name}: {hidden.reason}. {hidden.mend}."
         )
 
 

@@ -28,7 +28,8 @@ from agentstore.dialects.postgresql_programs import (
     running,
     written_out,
 )
-from agentstore.dialects.row_security import SETTING
+from agentstore.dialects.postgresql_visibility import hidden_rows
+from agentstore.dialects.row_security import policy_name
 from agentstore.dialects.saving import Holdings, OnSteps
 from agentstore.dialects.search_objects import INDEX, QUEUE, STATE
 from agentstore.errors import (
@@ -47,14 +48,6 @@ _RESTORE_LOCK = 0x61676E7473746F73 >> 1
 _LOCK = "SELECT pg_try_advisory_lock(%s # hashtext(%s))"
 _UNLOCK = "SELECT pg_advisory_unlock(%s # hashtext(%s))"
 
-_HIDDEN = """
-SELECT EXISTS (
-    SELECT FROM unnest(%s::text[]) AS wanted (name)
-    JOIN pg_class ON pg_class.oid = to_regclass(wanted.name)
-    WHERE row_security_active(pg_class.oid)
-        AND (setting.scope <> '' OR NOT has_table_privilege(pg_class.oid, 'TRUNCATE'))
-), setting.scope <> ''
-FROM (SELECT coalesce(current_setting(%s, true), '') AS scope) AS setting"""
 _SCHEMA_OF = """
 SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
 WHERE pg_class.oid = to_regclass(%s)"""
@@ -89,13 +82,11 @@ class PostgreSQLArchives:
 
     def require_all_visible(self, connection: Connection, names: Names) -> None:
         """Ask what the policies ask: whether a scope is set, and who may empty the tables."""
-        driver = _driver(connection)
-        tables = [_pattern(_schema(driver, names), name) for name in _ours(names)]
-        hidden, scope = _one(driver, _HIDDEN, [tables, SETTING])
-        if hidden and scope:
-            raise BackupIncomplete(f"{SETTING} is set, for this role or in the URL")
-        if hidden:
-            raise BackupIncomplete("the role does not own the tables, nor was it granted ALL")
+        schema = _schema(_driver(connection), names)
+        wanted = [_pattern(schema, name) for name in _ours(names)]
+        hidden = hidden_rows(connection, wanted, policy_name(names))
+        if hidden is not None:
+            raise BackupIncomplete(hidden.reason)
 
     def save(
         self, connection: Connection, url: URL, names: Names, file: Path, progress: OnSteps

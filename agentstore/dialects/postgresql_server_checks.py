@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from datetime import date
 from typing import Any
 
-from sqlalchemy import ARRAY, Text, bindparam, text
+from sqlalchemy import ARRAY, Text, bindparam, cast, func, select, text
+from sqlalchemy.dialects.postgresql import OID, REGCLASS
 
 from agentstore.dialects.checks import Examination, Patient
-from agentstore.dialects.postgresql_checks import qualified
-from agentstore.dialects.search_objects import INDEX, QUEUE, STATE
+from agentstore.dialects.postgresql_checks import every_table
+from agentstore.dialects.postgresql_policy_checks import grants, policies
 from agentstore.findings import Finding, Severity, listed
 
 _SUPPORTED_UNTIL = {
@@ -85,7 +86,7 @@ SELECT count(*), current_setting('max_connections')::int FROM pg_stat_activity
 WHERE coalesce(backend_type, 'client backend') = 'client backend'
     AND datid IS NOT NULL AND usesysid IS NOT NULL""")
 _AMCHECK = text("""
-SELECT quote_ident(n.nspname) AS home, p.oid::regprocedure::text AS called,
+SELECT n.nspname AS home, quote_ident(n.nspname) AS quoted, p.oid::regprocedure::text AS called,
     quote_ident(current_user) AS role, has_schema_privilege(n.oid, 'USAGE') AS reachable,
     has_function_privilege(p.oid, 'EXECUTE') AS allowed
 FROM pg_extension AS e JOIN pg_namespace AS n ON n.oid = e.extnamespace
@@ -190,7 +191,7 @@ def connections(patient: Patient) -> Iterator[Finding]:
 
 def integrity(patient: Patient) -> Iterator[Finding]:
     """Look at invalid indexes and unchecked constraints, and have indexes checked if asked to."""
-    wanted = {"wanted": _wanted(patient)}
+    wanted = {"wanted": every_table(patient.tables)}
     for index, table in patient.connection.execute(_INVALID, wanted):
         yield Finding(
             Severity.ERROR,
@@ -223,15 +224,18 @@ def _damaged(patient: Patient) -> Iterator[Finding]:
         return
     grants = []
     if not amcheck.reachable:
-        grants.append(f"GRANT USAGE ON SCHEMA {amcheck.home} TO {amcheck.role}")
+        grants.append(f"GRANT USAGE ON SCHEMA {amcheck.quoted} TO {amcheck.role}")
     if not amcheck.allowed:
         grants.append(f"GRANT EXECUTE ON FUNCTION {amcheck.called} TO {amcheck.role}")
     if grants:
         yield _unchecked("this role may not call amcheck; a superuser may let it", *grants)
         return
-    check = text(f"SELECT {amcheck.home}.bt_index_check(CAST(:index AS oid)::regclass)")
+    index_of = cast(cast(bindparam("index"), OID), REGCLASS)
+    check = select(getattr(func, amcheck.home).bt_index_check(index_of))
     damaged = []
-    for index in patient.connection.execute(_INDEXES, {"wanted": _wanted(patient)}).all():
+    for index in patient.connection.execute(
+        _INDEXES, {"wanted": every_table(patient.tables)}
+    ).all():
         try:
             with patient.connection.begin_nested():
                 patient.connection.execute(check, {"index": index.oid}).all()
@@ -252,7 +256,7 @@ def _unchecked(reason: str, *mending: str) -> Finding:
 
 def bloat(patient: Patient) -> Iterator[Finding]:
     """Look at dead rows, as the server last counted them."""
-    parameters = {"wanted": _wanted(patient), "dead": _DEAD_ROWS}
+    parameters = {"wanted": every_table(patient.tables), "dead": _DEAD_ROWS}
     found = patient.connection.execute(_DEAD, parameters).all()
     if found:
         tables = [row[0] for row in found]
@@ -271,14 +275,9 @@ EXAMINATIONS = (
     Examination("connections", connections),
     Examination("integrity", integrity),
     Examination("bloat", bloat),
+    Examination("row_security", policies, at_head=True),
+    Examination("grants", grants, at_head=True),
 )
-
-
-def _wanted(patient: Patient) -> list[str]:
-    names = patient.tables.names
-    search = [f"{names.prefix}{name}" for name in (INDEX, QUEUE, STATE)]
-    plain = [table.name for table in patient.tables.metadata.sorted_tables]
-    return qualified(names, [*plain, *search])
 
 
 def _scalar(patient: Patient, setting: str) -> Any:

@@ -16,6 +16,8 @@ What a revision has created it must be able to create tomorrow: so this SQL neve
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from agentstore.schema import Names
 
 SETTING = "agentstore.user_id"
@@ -192,6 +194,75 @@ def policy(names: Names, table: str) -> list[str]:
     own = _named(_POLICIES[table], names)
     statements = [_named(_ENABLE, names, table), _named(_POLICY, names, table, own=own)]
     return statements if table in _NOT_FORCED else [*statements, _named(_FORCE, names, table)]
+
+
+def policy_name(names: Names) -> str:
+    """Give the name of the policy that each table has."""
+    return _named("{p}scope", names)
+
+
+class Guarded(NamedTuple):
+    """How a table is kept.
+
+    Attributes:
+        name: The table's, with its schema and prefix.
+        forced: Whether its owner is held too.
+        policies: What makes its policies, by their names.
+    """
+
+    name: str
+    forced: bool
+    policies: dict[str, str]
+
+
+class Function(NamedTuple):
+    """What policies, or a store, call.
+
+    Attributes:
+        signature: Its name, with its schema and prefix, and the types of its arguments.
+        body: What it does; ``@home`` stands for the schema of the tables, quoted.
+        as_owner: Whether it does so with the rights of its owner, and for whom it was granted.
+        statements: What makes it, or makes it anew.
+    """
+
+    signature: str
+    body: str
+    as_owner: bool
+    statements: tuple[str, ...]
+
+
+def guarded(names: Names) -> list[Guarded]:
+    """Describe the tables that have policies, as the revision left them."""
+    found = []
+    for name in _POLICIES:
+        statements = policy(names, name)
+        made = {policy_name(names): statements[1]}
+        if name == "blobs":
+            made[_named("{p}store_bytes", names)] = _named(_BYTES, names)
+        found.append(Guarded(_named("{t}", names, name), len(statements) > 2, made))
+    return found
+
+
+def functions(names: Names) -> list[Function]:
+    """Describe the functions, as the revision left them."""
+    described = [
+        (
+            f"{name}({kind})",
+            _named(_ASK_PARENT, names, name=name, type=kind, parent=parent, key=key),
+        )
+        for name, (kind, parent, key) in _PARENTS.items()
+    ]
+    described.append(("drop_blobs(text[])", _named(_DROP_BLOBS, names)))
+    found = []
+    for signature, function in described:
+        as_owner = "SECURITY DEFINER" in function
+        anew = function.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION")
+        make = _named(_IN_HOME, names, function=anew)
+        withheld = (_named(_NOT_ALL, names),) if as_owner else ()
+        body = function.split("$body$")[1]
+        where = _named("{t}", names, signature)
+        found.append(Function(where, body, as_owner, (make, *withheld)))
+    return found
 
 
 def drops(names: Names) -> list[str]:

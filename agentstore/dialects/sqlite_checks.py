@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import OperationalError
 
-from agentstore.dialects.checks import Footprint, Pulse, TableSize
+from agentstore.dialects.checks import Footprint, Hidden, Pulse, TableSize
 from agentstore.dialects.search_objects import INDEX
 from agentstore.schema import Names, Tables
 
@@ -49,6 +49,10 @@ class SQLiteChecks:
         version = _version_table(tables.names)
         revision = connection.execute(select(version.c.version_num)).scalar()
         return Pulse(sqlite3.sqlite_version, revision, _writable(connection))
+
+    def hidden(self, connection: Connection, tables: Tables) -> Hidden | None:
+        """Hide nothing: whoever can read the file reads all of it."""
+        return None
 
     def footprint(self, connection: Connection, tables: Tables) -> Footprint:
         """Ask for the number of pages; the log is a file beside."""

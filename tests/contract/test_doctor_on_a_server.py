@@ -10,10 +10,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine, make_url
 
+from agentstore import Store, migrations
 from agentstore.dialects.postgresql_server_checks import _CONNECTIONS
-from agentstore.doctor import examine
-from agentstore.findings import Finding, Severity
+from agentstore.doctor import examine, mend
+from agentstore.errors import DatabaseError
+from agentstore.findings import Finding, Severity, exit_code
+from agentstore.isolation import grant_statements
+from agentstore.schema import Names
 from tests.conftest import VERSIONS
 from tests.contract.roles import Server, serve
 
@@ -37,6 +42,16 @@ def follow(server: Server, finding: Finding, user: str | None) -> None:
         server.run(statement, user)
 
 
+OF_THE_MACHINE = {"engine", "settings", "connections"}
+
+
+@pytest.fixture
+def empty_server(servers: Any) -> Iterator[str]:
+    url = servers.new_database(VERSIONS[0], empty=True)
+    yield url
+    servers.drop(VERSIONS[0], url)
+
+
 # --- amcheck ------------------------------------------------------------------------------------
 
 
@@ -53,21 +68,22 @@ def checked(servers: Any) -> Iterator[Server]:
             real = made.run(available) == [(1,)]
             if not real and version != VERSIONS[-1]:
                 continue
-            made.run("CREATE SCHEMA ext")
+            made.run('CREATE SCHEMA "Ext ra"')
             for statement in REAL if real else STAND_IN:
                 made.run(statement)
             yield made
             done = True
 
 
-REAL = ("CREATE EXTENSION amcheck SCHEMA ext",)
+REAL = ('CREATE EXTENSION amcheck SCHEMA "Ext ra"',)
 STAND_IN = (
-    "CREATE FUNCTION ext.bt_index_check(regclass) RETURNS void LANGUAGE sql RETURN NULL",
-    "REVOKE ALL ON FUNCTION ext.bt_index_check FROM PUBLIC",
-    "INSERT INTO pg_extension VALUES (1, 'amcheck', 10, 'ext'::regnamespace, true, '1')",
+    'CREATE FUNCTION "Ext ra".bt_index_check(regclass) RETURNS void LANGUAGE sql RETURN NULL',
+    'REVOKE ALL ON FUNCTION "Ext ra".bt_index_check FROM PUBLIC',
+    "INSERT INTO pg_extension VALUES (1, 'amcheck', 10, '\"Ext ra\"'::regnamespace, true, '1')",
 )
 COMPLAINING = """
-CREATE OR REPLACE FUNCTION ext.bt_index_check(index regclass) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION "Ext ra".bt_index_check(index regclass) RETURNS void
+LANGUAGE plpgsql AS $$
 BEGIN
     IF index = 'pk_users'::regclass THEN
         RAISE 'damaged' USING ERRCODE = 'XX002';
@@ -90,6 +106,183 @@ def test_a_role_that_may_not_call_amcheck_is_told_what_to_grant(checked: Server)
     assert "were not checked" in finding.what
     follow(checked, finding, None)
     assert found_by(owner, "integrity") == []
+
+
+# --- Policies -----------------------------------------------------------------------------------
+
+
+ALTERED = {
+    "row security off": ("ALTER TABLE messages DISABLE ROW LEVEL SECURITY", Severity.ERROR),
+    "the owner free": ("ALTER TABLE users NO FORCE ROW LEVEL SECURITY", Severity.WARNING),
+    "the index forced": ("ALTER TABLE search_index FORCE ROW LEVEL SECURITY", Severity.WARNING),
+    "no policy": ("DROP POLICY scope ON sessions", Severity.ERROR),
+    "no policy for bytes": ("DROP POLICY store_bytes ON blobs", Severity.ERROR),
+    "a policy for everyone": ("CREATE POLICY everyone ON tool_logs USING (true)", Severity.ERROR),
+    "a policy for a role": (
+        "CREATE POLICY readers ON tool_logs TO pg_monitor USING (true)",
+        Severity.WARNING,
+    ),
+    "a policy that restricts": (
+        'CREATE POLICY "Week days" ON tasks AS RESTRICTIVE USING (false)',
+        Severity.WARNING,
+    ),
+    "another condition": ("ALTER POLICY scope ON api_keys USING (true)", Severity.ERROR),
+    "another condition for writing": (
+        "ALTER POLICY scope ON api_keys WITH CHECK (true)",
+        Severity.ERROR,
+    ),
+    "a policy for less": ("ALTER POLICY scope ON messages TO pg_monitor", Severity.ERROR),
+    "another function": (
+        "CREATE OR REPLACE FUNCTION session_in_scope(wanted text) RETURNS boolean"
+        " LANGUAGE plpgsql STABLE AS 'BEGIN RETURN true; END'",
+        Severity.ERROR,
+    ),
+    "a function of the owner's": (
+        "ALTER FUNCTION message_in_scope(bigint) SECURITY DEFINER",
+        Severity.ERROR,
+    ),
+    "no function": ("DROP FUNCTION drop_blobs(text[])", Severity.ERROR),
+    "no function to ask": ("DROP FUNCTION thread_in_scope(text) CASCADE", Severity.ERROR),
+    "a function for all": (
+        "GRANT EXECUTE ON FUNCTION drop_blobs(text[]) TO PUBLIC",
+        Severity.WARNING,
+    ),
+}
+
+
+@pytest.mark.parametrize(("altered", "worst"), ALTERED.values(), ids=ALTERED.keys())
+def test_what_is_not_as_the_revision_made_it_is_found_and_mended_by_what_is_said(
+    server: Server, altered: str, worst: Severity
+) -> None:
+    assert found_by(server.url, "row_security", "grants") == []
+    before = server.run(AS_IT_IS)
+    server.run(altered)
+    found = found_by(server.url, "row_security", deep=False)
+    assert found
+    assert found[0].severity is worst
+    for finding in sorted(found, key=lambda each: "function" not in each.what):
+        follow(server, finding, server.owner)
+    assert found_by(server.url, "row_security") == []
+    assert server.run(AS_IT_IS) == before
+
+
+AS_IT_IS = """
+SELECT relname, relrowsecurity::text, relforcerowsecurity::text, '', '' FROM pg_class
+WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
+UNION ALL SELECT polname, polrelid::regclass::text, polcmd::text || polpermissive || polroles::text,
+    pg_get_expr(polqual, polrelid), pg_get_expr(polwithcheck, polrelid) FROM pg_policy
+UNION ALL SELECT proname, pg_get_function_identity_arguments(oid),
+    concat(prosecdef, provolatile, proisstrict, procost, proparallel, proconfig),
+    regexp_replace(prosrc, '\\s+', ' ', 'g'),
+    has_function_privilege('public', oid, 'EXECUTE')::text
+FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+ORDER BY 1, 2"""
+"""All that the revision made, for comparison."""
+
+
+def test_several_tables_are_one_finding(server: Server) -> None:
+    for table in ("messages", "sessions", "tasks"):
+        server.run(f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY")
+    (finding,) = found_by(server.url, "row_security")
+    assert finding.where == "sessions, messages, tasks"
+
+
+@pytest.mark.parametrize("names", [Names("agents", ""), Names("agents", "my_"), Names(None, "x_")])
+def test_nothing_is_wrong_with_policies_under_other_names(empty_server: str, names: Names) -> None:
+    migrations.upgrade(empty_server, names=names)
+    wrong = examine(empty_server, names=names, deep=True)
+    assert {each.check for each in wrong if each.severity is not Severity.INFO} <= OF_THE_MACHINE
+    where = f"{names.schema}." if names.schema else ""
+    engine = create_engine(empty_server)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"DROP POLICY {names.prefix}scope ON {where}{names.prefix}users")
+    engine.dispose()
+    (finding,) = [f for f in examine(empty_server, names=names) if f.check == "row_security"]
+    assert finding.where.endswith(f"{names.prefix}users")
+
+
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003"])
+def test_a_revision_without_policies_is_not_told_of_any(empty_server: str, revision: str) -> None:
+    migrations.upgrade(empty_server, revision)
+    wrong = examine(empty_server, deep=True)
+    assert {each.check for each in wrong if each.check not in OF_THE_MACHINE} == {
+        "revision",
+        "integrity",
+    }
+
+
+# --- Roles --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def miscounted(server: Server) -> Server:
+    """A database with a counter that is wrong."""
+    with Store(server.url_of(server.owner)) as store:
+        session = store.sessions.create(id="x")
+        store.messages.save(session.id, "user", "hello")
+    server.run("UPDATE sessions SET message_count = 7")
+    return server
+
+
+def test_a_role_that_sees_nothing_is_told_so_and_mends_nothing(miscounted: Server) -> None:
+    guest, owner = (miscounted.url_of(each) for each in (miscounted.guest, miscounted.owner))
+    for deep in (False, True):
+        found = found_by(guest, "visibility", "counters", deep=deep)
+        assert [(each.severity, each.check) for each in found] == [(Severity.ERROR, "visibility")]
+        assert "Connect as the owner" in str(found[0].mend)
+        assert exit_code(found) == 4
+    with pytest.raises(DatabaseError, match="does not see all rows"):
+        mend(guest)
+    assert miscounted.run("SELECT message_count FROM sessions") == [(7,)]
+    found = found_by(owner, "visibility", "counters")
+    assert [each.check for each in found] == ["counters"]
+    assert mend(owner)
+    assert found_by(owner, "visibility", "counters") == []
+
+
+def test_a_scope_in_the_url_is_told(miscounted: Server) -> None:
+    owner = make_url(miscounted.url_of(miscounted.owner))
+    scoped = owner.update_query_dict({"options": "-c agentstore.user_id=alice"})
+    url = scoped.render_as_string(hide_password=False)
+    (finding,) = found_by(url, "visibility", "counters")
+    assert "agentstore.user_id is set" in finding.what
+    with pytest.raises(DatabaseError, match=r"agentstore\.user_id is set"):
+        mend(url)
+
+
+def test_an_owner_whose_policies_were_lost_does_not_count_what_it_cannot_see(
+    miscounted: Server,
+) -> None:
+    owner = miscounted.url_of(miscounted.owner)
+    assert mend(owner)
+    miscounted.run("DROP POLICY scope ON messages")  # the session is seen, its message is not
+    checks = [each.check for each in found_by(owner, "visibility", "counters", "row_security")]
+    assert sorted(checks) == ["row_security", "visibility"]
+    with pytest.raises(DatabaseError, match="policies"):
+        mend(owner)
+    assert miscounted.run("SELECT message_count FROM sessions") == [(1,)]
+
+
+def test_a_role_whose_rights_went_with_the_search_index_is_named(server: Server) -> None:
+    assert found_by(server.url, "grants") == []
+    server.run("DROP TABLE search_index", server.owner)
+    with Store(server.url_of(server.owner)) as store:
+        store.search.reindex()
+    (finding,) = found_by(server.url, "grants")
+    assert finding.severity is Severity.WARNING
+    assert server.guest in finding.what
+    assert finding.where == "search_index"
+    assert "agentstore.isolation.grant_statements" in str(finding.mend)
+    for statement in grant_statements(server.url, server.guest):
+        server.run(statement, server.owner)
+    assert found_by(server.url, "grants") == []
+
+
+def test_a_role_that_only_reads_messages_lacks_nothing(server: Server) -> None:
+    reader = f'CREATE ROLE "reader-{server.guest}"; GRANT SELECT ON messages TO "reader-{{}}"'
+    server.run(reader.format(server.guest))
+    assert found_by(server.url, "grants") == []
+    server.run(f'DROP OWNED BY "reader-{server.guest}"; DROP ROLE "reader-{server.guest}"')
 
 
 # --- Connections --------------------------------------------------------------------------------
