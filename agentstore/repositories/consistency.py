@@ -183,7 +183,10 @@ def copies(connection: Connection, tables: Tables) -> Iterator[Finding]:
 
 
 def tool_calls(connection: Connection, tables: Tables) -> Iterator[Finding]:
-    """Compare the index of tool calls with the messages, some hundred at a time."""
+    """Compare the index of tool calls with the messages, some hundred at a time.
+
+    It ends where it has found as many as are named at most.
+    """
     messages, index = tables.messages.c, tables.message_tool_calls.c
     after = 0
     wrong: list[str] = []
@@ -193,7 +196,10 @@ def tool_calls(connection: Connection, tables: Tables) -> Iterator[Finding]:
         .order_by(messages.pk)
         .limit(_READ)
     )
-    while rows := connection.execute(query.where(messages.pk > after)).all():
+    while len(wrong) < _MOST:
+        rows = connection.execute(query.where(messages.pk > after)).all()
+        if not rows:
+            break
         after = rows[-1].pk
         ids = [row.id for row in rows]
         there: dict[str, set[tuple[int, str]]] = {}
@@ -212,7 +218,7 @@ def tool_calls(connection: Connection, tables: Tables) -> Iterator[Finding]:
             Severity.ERROR,
             "tool_calls",
             f"{_many(wrong)} messages are indexed under other tools than they call.",
-            listed(wrong),
+            listed(wrong[:_MOST]),
             "Save these messages again, or restore a backup: find_by_tool misses them",
         )
 

@@ -175,6 +175,16 @@ def test_what_takes_whole_tables_is_found_when_asked_for(lived_in, wrong, check)
     assert {finding.check for finding in found_in(lived_in, deep=True)} == {check}
 
 
+def test_no_more_wrong_tool_calls_are_gathered_than_a_check_tells_of(lived_in, monkeypatch):
+    monkeypatch.setattr("agentstore.repositories.consistency._MOST", 2)
+    monkeypatch.setattr("agentstore.repositories.consistency._READ", 1)
+    monkeypatch.setattr("agentstore.repositories.consistency.listed", ", ".join)
+    run_sql(lived_in, "DELETE FROM message_tool_calls")
+    (finding,) = found_in(lived_in, deep=True)
+    assert "2 or more messages" in finding.what
+    assert finding.where.count(",") == 1
+
+
 def test_only_a_deep_look_reads_the_counters_of_all_sessions(engine_url, monkeypatch):
     monkeypatch.setattr("agentstore.repositories.consistency.RECENT", 2)
     with Store(engine_url) as store:
