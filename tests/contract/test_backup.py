@@ -1054,6 +1054,10 @@ def test_a_server_takes_no_unsound_rows_from_a_file_and_copy_does_without_them(
     with pytest.raises(UnsoundRows, match=r"nothing was restored.* agentstore copy"):
         restore(tmp_path / "backup", empty_url)
     assert migrations.revision_of(empty_url) is None
+    aside = tmp_path / "aside.jsonl"
+    copied = transfer.copy(f"sqlite:///{tmp_path / 'backup'}", empty_url, quarantine=aside)
+    assert copied.equal
+    assert copied.set_aside == len(aside.read_text().splitlines()) > 0
 
 
 def test_an_archive_is_read_in_the_memory_of_a_few_rows(sqlite_template):
