@@ -11,7 +11,6 @@ from sqlalchemy import URL
 from agentstore import migrations, transfer
 from agentstore.backup.comparing import OnProgress, Timing, look_into, require_equal, tables_of
 from agentstore.backup.file_copies import copy_file
-from agentstore.backup.placing import NewFile, translating
 from agentstore.backup.records import RestoreReport, SavedTable
 from agentstore.dialects import database_files
 from agentstore.dialects.moving import Stripped
@@ -37,6 +36,7 @@ from agentstore.errors import (
     SchemaMissing,
     UnsoundRows,
 )
+from agentstore.placing import NewFile, translating
 from agentstore.schema import PLAIN, Names
 from agentstore.settings import default_url
 from agentstore.transfer.ends import End

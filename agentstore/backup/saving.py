@@ -17,11 +17,11 @@ from agentstore.backup.comparing import (
     tables_of,
 )
 from agentstore.backup.file_copies import copy_file
-from agentstore.backup.placing import NewFile
 from agentstore.backup.records import BackupReport, Format
 from agentstore.dialects import database_files
 from agentstore.dialects.saving import Archives, Holdings
 from agentstore.errors import ArchiverMissing, CopyInterrupted, InvalidInput, UnsoundRows
+from agentstore.placing import NewFile
 from agentstore.schema import PLAIN, Names
 from agentstore.settings import default_url, utc_now
 from agentstore.transfer.ends import End

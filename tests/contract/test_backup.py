@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from agentstore import Store, migrations, transfer
-from agentstore.backup import SavedTable, backup, placing, restore
+from agentstore import Store, migrations, placing, transfer
+from agentstore.backup import SavedTable, backup, restore
 from agentstore.dialects.postgresql_archives import LeftOut, read_rows
 from agentstore.engine import parse_url
 from agentstore.errors import (
@@ -418,7 +418,8 @@ def test_a_backup_that_is_killed_leaves_no_file_and_is_cleared_away(engine_url, 
 KILLED_AT_THE_END = """
 import os, signal, sys
 from pathlib import Path
-from agentstore.backup import backup, placing
+from agentstore import placing
+from agentstore.backup import backup
 
 flush = placing._flush
 
