@@ -138,7 +138,7 @@ FROM (
                 [sql.SQL("true"), *(condition for _, condition in _sound(shape))]
             ),
         )
-        found = _driver(connection).execute(query).fetchone()
+        found = driver_of(connection).execute(query).fetchone()
         assert found is not None
         rows, first, second = found
         flaws = []
@@ -165,7 +165,7 @@ FROM (
             wanted=sql.SQL(" AND ").join(conditions),
             key=key,
         )
-        with _driver(connection).cursor() as cursor, cursor.copy(query) as copy:
+        with driver_of(connection).cursor() as cursor, cursor.copy(query) as copy:
             copy.set_types([_TYPES[kind] for _, kind in shape.columns])
             yield from copy.rows()
 
@@ -175,7 +175,7 @@ FROM (
             _named(shape.table),
             sql.SQL(", ").join(sql.Identifier(name) for name, _ in shape.columns),
         )
-        with _driver(connection).cursor() as cursor, cursor.copy(query) as copy:
+        with driver_of(connection).cursor() as cursor, cursor.copy(query) as copy:
             write = copy.write_row
             for row in rows:
                 write(row)
@@ -183,7 +183,7 @@ FROM (
     def strip(self, connection: Connection, tables: Tables) -> Stripped:
         """Drop the keys too."""
         last = self.loosen(connection, tables)
-        driver = _driver(connection)
+        driver = driver_of(connection)
         ours = _list(connection, tables)
         indexes = driver.execute(_INDEXES, [ours]).fetchall()
         again = _drop_keys(connection, ours, "p", "u")
@@ -198,7 +198,7 @@ FROM (
             connection.exec_driver_sql(statement)
         ours = _list(connection, tables)
         last = _drop_keys(connection, ours, "f")
-        for (table,) in _driver(connection).execute(_FORCED, [ours]).fetchall():
+        for (table,) in driver_of(connection).execute(_FORCED, [ours]).fetchall():
             connection.exec_driver_sql(f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY")
             last[f"{table} row security"] = f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY"
         return last
@@ -227,7 +227,7 @@ FROM (
                 query = sql.SQL("SELECT coalesce(max({}), 0) FROM {}").format(
                     sql.Identifier(column), _named(table)
                 )
-                row = _driver(connection).execute(query).fetchone()
+                row = driver_of(connection).execute(query).fetchone()
                 assert row is not None
                 numbers.append(row[0])
             if max(numbers):
@@ -245,16 +245,16 @@ FROM (
             "SET statement_timeout = 0",
             "SET idle_in_transaction_session_timeout = 0",
         ):
-            _driver(connection).execute(statement)
+            driver_of(connection).execute(statement)
 
     def refresh(self, connection: Connection, tables: Sequence[Table]) -> None:
         """Say ANALYZE."""
         for table in tables:
-            _driver(connection).execute(sql.SQL("ANALYZE {}").format(_named(table)))
+            driver_of(connection).execute(sql.SQL("ANALYZE {}").format(_named(table)))
 
     def _sequences(self, connection: Connection, tables: Tables) -> Iterator[tuple[str, str]]:
         """Give the sequences' names, quoted, by what they number."""
-        driver = _driver(connection)
+        driver = driver_of(connection)
         names = tables.names
         prefix = len(names.prefix)
         for table in tables.metadata.sorted_tables:
@@ -303,7 +303,7 @@ def _flaws(
         condition=condition,
         limit=sql.Literal(MOST_FLAWS + 1),
     )
-    found = _driver(connection).execute(query).fetchall()
+    found = driver_of(connection).execute(query).fetchall()
     if len(found) > MOST_FLAWS:
         raise DatabaseCorrupt(
             f"More than {MOST_FLAWS:,} rows of {shape.table.name} hold what agentstore never "
@@ -328,7 +328,7 @@ def _require_all_rows(connection: Connection, shape: Shape) -> None:
         DatabaseError: It is one.
     """
     table = shape.table
-    name = _named(table).as_string(_driver(connection))
+    name = _named(table).as_string(driver_of(connection))
     names = Names(table.schema, table.name.removesuffix(shape.name))
     hidden = hidden_rows(connection, [name], policy_name(names))
     if hidden is not None:
@@ -338,13 +338,13 @@ def _require_all_rows(connection: Connection, shape: Shape) -> None:
 
 
 def _list(connection: Connection, tables: Tables) -> list[str]:
-    driver = _driver(connection)
+    driver = driver_of(connection)
     return [_named(table).as_string(driver) for table in tables.metadata.sorted_tables]
 
 
 def _drop_keys(connection: Connection, ours: list[str], *kinds: str) -> dict[str, str]:
     """Drop the constraints of these kinds; give what creates them again, by names."""
-    found = _driver(connection).execute(_KEYS, [list(kinds), ours]).fetchall()
+    found = driver_of(connection).execute(_KEYS, [list(kinds), ours]).fetchall()
     for table, name, _ in found:
         connection.exec_driver_sql(f"ALTER TABLE {table} DROP CONSTRAINT {name}")
     return {
@@ -353,7 +353,8 @@ def _drop_keys(connection: Connection, ours: list[str], *kinds: str) -> dict[str
     }
 
 
-def _driver(connection: Connection) -> psycopg.Connection[Any]:
+def driver_of(connection: Connection) -> psycopg.Connection[Any]:
+    """Give the driver's own connection."""
     driver = connection.connection.driver_connection
     assert isinstance(driver, psycopg.Connection)
     return driver

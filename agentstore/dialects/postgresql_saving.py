@@ -21,6 +21,7 @@ from sqlalchemy import URL, Connection
 
 from agentstore.dialects.moving import Shape
 from agentstore.dialects.postgresql_archives import LeftOut, read_rows
+from agentstore.dialects.postgresql_moving import driver_of
 from agentstore.dialects.postgresql_programs import (
     arguments,
     program,
@@ -82,7 +83,7 @@ class PostgreSQLArchives:
 
     def require_all_visible(self, connection: Connection, names: Names) -> None:
         """Ask what the policies ask: whether a scope is set, and who may empty the tables."""
-        schema = _schema(_driver(connection), names)
+        schema = _schema(driver_of(connection), names)
         wanted = [_pattern(schema, name) for name in _ours(names)]
         hidden = hidden_rows(connection, wanted, policy_name(names))
         if hidden is not None:
@@ -92,7 +93,7 @@ class PostgreSQLArchives:
         self, connection: Connection, url: URL, names: Names, file: Path, progress: OnSteps
     ) -> None:
         """Run ``pg_dump`` on the snapshot of the connection."""
-        driver = _driver(connection)
+        driver = driver_of(connection)
         chosen = program("pg_dump", _major(connection))
         (snapshot,) = _one(driver, "SELECT pg_export_snapshot()")
         schema = _schema(driver, names)
@@ -117,7 +118,7 @@ class PostgreSQLArchives:
     ) -> Holdings:
         """Let ``pg_restore`` write the rows out, and read them."""
         found, contents = reader(file, _major(connection))
-        schema = _schema(_driver(connection), names)
+        schema = _schema(driver_of(connection), names)
         _require_ours(file, contents, names, schema)
         command = [str(found.path), "--data-only", "--file=-", str(file)]
         revision = _revision(command, connection, names, schema)
@@ -137,7 +138,7 @@ class PostgreSQLArchives:
     @contextmanager
     def place(self, connection: Connection, names: Names) -> Iterator[None]:
         """Hold a lock of this session's."""
-        driver = _driver(connection)
+        driver = driver_of(connection)
         key = f"{names.schema}.{names.prefix}"
         (free,) = _one(driver, _LOCK, [_RESTORE_LOCK, key])
         if not free:
@@ -266,13 +267,7 @@ def _pattern(schema: str, name: str) -> str:
 
 
 def _major(connection: Connection) -> int:
-    return _driver(connection).info.server_version // 10_000
-
-
-def _driver(connection: Connection) -> psycopg.Connection[Any]:
-    driver = connection.connection.driver_connection
-    assert isinstance(driver, psycopg.Connection)
-    return driver
+    return driver_of(connection).info.server_version // 10_000
 
 
 def _one(driver: psycopg.Connection[Any], query: Any, values: Sequence[Any] = ()) -> Any:
