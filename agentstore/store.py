@@ -206,8 +206,11 @@ class Store(Repositories):
         Every row is looked at again in the transaction that deletes it: a session that was active
         meanwhile stays, and so does a task that was revived; what somebody else has locked is
         passed over. Checkpoints that stay are whole. If it is interrupted, what is deleted is
-        deleted, nothing half-deleted can be seen, and the next call goes on. What becomes old
-        after it began is left to the next one.
+        deleted, and the next call goes on. A session with more than 500 rows ends in one
+        transaction and goes in the following ones: from the first on it is found by nobody, takes
+        nothing more, and none of its tasks are done; some of its rows can be read one by one
+        until they go, see ``sessions.delete_expired``. What becomes old after this began is left
+        to the next one.
 
         Args:
             policy: What has had its time.

@@ -13,10 +13,10 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from agentstore.dialects.base import Mode
-from agentstore.repositories.checkpoint_removal import remove_some
+from agentstore.repositories.checkpoint_removal import as_many_as, remove_some, weight
 from agentstore.repositories.pacing import Pace, Pruning
 from agentstore.repositories.pruning_terms import (
     Terms,
@@ -41,7 +41,7 @@ def prune_checkpoints(
         found = yield Step(Mode.SNAPSHOT, partial(_doomed, terms=terms, after=after))
         left, after = found
         while left:
-            few = _few(left, pace.rows)
+            few = as_many_as(left[:MOST], pace.rows)
             rows, done = yield pace.write(_remove, few, terms, pace)
             note(dict(rows), rows["checkpoints"])
             yield from pace.pause()
@@ -51,21 +51,9 @@ def prune_checkpoints(
 def _doomed(unit: Unit, terms: Terms, after: int) -> tuple[list[Any], int | None]:
     """Look through the next checkpoints for some to remove; those of one thread together."""
     tables = unit.tables
-    checkpoints, entries = tables.checkpoints, tables.checkpoint_entries
-    c, writes = checkpoints.c, tables.checkpoint_writes
-    values = select(func.count()).where(entries.c.checkpoint_pk == c.pk).scalar_subquery()
-    pending = (
-        select(func.count())
-        .where(
-            writes.c.thread_id == c.thread_id,
-            writes.c.namespace == c.namespace,
-            writes.c.checkpoint_id == c.id,
-        )
-        .scalar_subquery()
-    )
-    # With each entry a value may go.
-    weight = (1 + 2 * values + pending).label("weight")
-    columns = [c.pk, c.thread_id, c.namespace, c.tags, weight]
+    checkpoints = tables.checkpoints
+    c = checkpoints.c
+    columns = [c.pk, c.thread_id, c.namespace, c.tags, weight(tables)]
     condition = doomed_checkpoint(tables, terms, checkpoints)
     rows, edge = walked(unit, checkpoints, columns, after, [], condition)
     doomed = [row for row in rows if not is_milestone(terms.policy, row.tags)]
@@ -74,17 +62,6 @@ def _doomed(unit: Unit, terms: Terms, after: int) -> tuple[list[Any], int | None
 
 def _place(row: Any) -> tuple[str, str, int]:
     return row.thread_id, row.namespace, row.pk
-
-
-def _few(rows: Sequence[Any], most: int) -> list[Any]:
-    """Take as many as may go in one transaction, and one at least."""
-    few: list[Any] = []
-    for row in rows[:MOST]:
-        most -= row.weight
-        if most < 0 and few:
-            break
-        few.append(row)
-    return few
 
 
 def _remove(unit: Unit, rows: Sequence[Any], terms: Terms, pace: Pace) -> tuple[Counter[str], int]:

@@ -33,6 +33,7 @@ from agentstore.repositories.value_lines import (
     store_values,
 )
 from agentstore.schema import Tables
+from agentstore.states import NO_BRANCH
 from agentstore.types import require_utc
 from agentstore.unit import Unit
 
@@ -145,7 +146,7 @@ def enter_thread(
         The first of these numbers.
 
     Raises:
-        NotFound: There is no such user or session.
+        NotFound: There is no such user or session, or the thread's session is being deleted.
         WrongOwner: The thread belongs to another one.
     """
     enter, counted = _enter(unit.tables, unit.dialect), {"wanted": thread_id, "lines": lines}
@@ -158,8 +159,8 @@ def enter_thread(
         making = unit.dialect.insert_missing(unit.tables.checkpoint_threads)
         unit.connection.execute(making.values(thread))
         entered = unit.connection.execute(enter, counted).first()
-        if entered is None:  # it is there, and hidden
-            raise WrongOwner(thread_id, "user_id")
+        if entered is None:
+            raise _why_not(unit, thread_id)
     wanted = {column: owner for column, owner in owners.items() if owner is not None}
     missing = {}
     for column, owner in wanted.items():
@@ -173,6 +174,18 @@ def enter_thread(
         threads = unit.tables.checkpoint_threads
         unit.connection.execute(update(threads).where(threads.c.id == thread_id).values(missing))
     return int(entered.last_line) - lines + 1
+
+
+def _why_not(unit: Unit, thread_id: str) -> NotFound | WrongOwner:
+    """Say why a thread cannot be entered that is there: its session is being deleted, or it is
+    hidden.
+    """
+    threads = unit.tables.checkpoint_threads.c
+    query = select(threads.session_id).where(threads.id == thread_id)
+    session_id = unit.connection.execute(query).scalar()
+    return (
+        WrongOwner(thread_id, "user_id") if session_id is None else NotFound("session", session_id)
+    )
 
 
 def lock_thread(unit: Unit, thread_id: str) -> Row[Any]:
@@ -203,6 +216,8 @@ def _require_owners(unit: Unit, owners: Mapping[str, str | None]) -> None:
             continue
         table = unit.tables[_OWNERS[column]]
         query = select(table.c.pk).where(table.c.id == owner)
+        if table is unit.tables.sessions:
+            query = query.where(table.c.active_branch > NO_BRANCH)
         if unit.connection.execute(query).first() is None:
             raise NotFound(column.removesuffix("_id"), owner)
 
@@ -306,10 +321,13 @@ def _read_shared(
 
 @lru_cache(maxsize=64)
 def _enter(tables: Tables, dialect: EngineDialect) -> ReturningUpdate[Any]:
-    threads = tables.checkpoint_threads
+    threads, sessions = tables.checkpoint_threads, tables.sessions.c
+    closed = select(sessions.pk).where(
+        sessions.id == threads.c.session_id, sessions.active_branch == NO_BRANCH
+    )
     return (
         update(threads)
-        .where(threads.c.id == bindparam("wanted"))
+        .where(threads.c.id == bindparam("wanted"), ~closed.exists())
         .values(
             activity=dialect.next_activity(tables, "checkpoint_threads"),
             last_line=threads.c.last_line + cast(bindparam("lines"), BigInteger),

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Row, bindparam, delete, select, update
+from sqlalchemy import ColumnElement, Row, bindparam, delete, func, select, update
 
 from agentstore import validation
 from agentstore.errors import InvalidInput, NotFound
@@ -21,6 +22,7 @@ from agentstore.repositories.base import chunks
 from agentstore.repositories.checkpoint_puts import lock_thread, tags_of
 from agentstore.repositories.checkpoint_rows import checkpoints_of, latest_checkpoint, path_rows
 from agentstore.repositories.value_lines import drop_entries, drop_unneeded
+from agentstore.schema import Tables
 from agentstore.unit import Unit
 
 Rows = Sequence[Any]
@@ -170,7 +172,37 @@ def _remove(unit: Unit, thread_id: str, namespace: str, choose: Doomed) -> Delet
     return _receipt(_take_away(unit, thread_id, namespace, rows, doomed))
 
 
-def remove_some(unit: Unit, thread_id: str, namespace: str, going: Rows) -> Counter[str]:
+@lru_cache(maxsize=64)
+def weight(tables: Tables) -> ColumnElement[int]:
+    """Say how many rows may go with a checkpoint, as an expression: with each entry a value may."""
+    c, entries, writes = tables.checkpoints.c, tables.checkpoint_entries.c, tables.checkpoint_writes
+    values = select(func.count()).where(entries.checkpoint_pk == c.pk).scalar_subquery()
+    pending = (
+        select(func.count())
+        .where(
+            writes.c.thread_id == c.thread_id,
+            writes.c.namespace == c.namespace,
+            writes.c.checkpoint_id == c.id,
+        )
+        .scalar_subquery()
+    )
+    return (1 + 2 * values + pending).label("weight")
+
+
+def as_many_as(rows: Rows, most: int) -> list[Any]:
+    """Take the first of rows with a ``weight``, up to so much in all, and one at least."""
+    few: list[Any] = []
+    for row in rows:
+        most -= row.weight
+        if most < 0 and few:
+            break
+        few.append(row)
+    return few
+
+
+def remove_some(
+    unit: Unit, thread_id: str, namespace: str, going: Rows, *, values: bool = True
+) -> Counter[str]:
     """Remove a few checkpoints of a thread that is locked, without reading its others.
 
     Args:
@@ -178,6 +210,8 @@ def remove_some(unit: Unit, thread_id: str, namespace: str, going: Rows) -> Coun
         thread_id: The thread.
         namespace: Its namespace.
         going: Rows with ``pk``, ``id`` and ``parent_id``.
+        values: Whether values go that nothing needs any more. To look for them reads the lines
+            that they are on; whoever is to delete the whole thread need not.
 
     Returns:
         For each table that lost rows, how many.
@@ -193,11 +227,17 @@ def remove_some(unit: Unit, thread_id: str, namespace: str, going: Rows) -> Coun
         )
         children = unit.connection.execute(query).all()
         led_past += [row for row in children if row.id not in doomed]
-    return +_take_away(unit, thread_id, namespace, [*going, *led_past], doomed)
+    return +_take_away(unit, thread_id, namespace, [*going, *led_past], doomed, values=values)
 
 
 def _take_away(
-    unit: Unit, thread_id: str, namespace: str, rows: Rows, doomed: set[str]
+    unit: Unit,
+    thread_id: str,
+    namespace: str,
+    rows: Rows,
+    doomed: set[str],
+    *,
+    values: bool = True,
 ) -> Counter[str]:
     """Remove the doomed ones of the rows, which hold these and all that came from them."""
     if not doomed:
@@ -221,7 +261,8 @@ def _take_away(
         counts["checkpoint_writes"] += unit.connection.execute(theirs).rowcount
         gone = delete(checkpoints).where(checkpoints.c.pk.in_([row.pk for row in chunk]))
         counts["checkpoints"] += unit.connection.execute(gone).rowcount
-    counts["checkpoint_values"] = drop_unneeded(unit, thread_id, lines)
+    if values:
+        counts["checkpoint_values"] = drop_unneeded(unit, thread_id, lines)
     return counts
 
 

@@ -99,7 +99,8 @@ class Checkpoints(Repository):
             WrongThread: The id is taken in another thread. (In a namespace that is not the
                 root, each thread has its own ids.)
             WrongOwner: The thread belongs to another session or user.
-            NotFound: There is no such parent, session or user.
+            NotFound: There is no such parent, session or user, or the session, that of the
+                thread included, is being deleted.
             NaiveDatetime: ``created_at`` has no time zone.
             InvalidJson: JSON cannot say a value.
             InvalidInput: An argument cannot be stored, or the parent came from the checkpoint.
@@ -423,6 +424,7 @@ class Checkpoints(Repository):
 
         Raises:
             WrongOwner: The thread belongs to another session or user.
+            NotFound: There is no such session or user, or the session is being deleted.
             InvalidInput: An argument cannot be stored.
         """
         owners = {

@@ -6,9 +6,10 @@ activity, read under its lock, is long enough ago; otherwise the bound is moved 
 
 No transaction is large. Sessions are deleted together as long as they have few rows in all. One
 that has many is *closed* in the transaction that finds it expired: it loses its documents and its
-active branch, and with them all who could read, change or append to it by its id. So there is a
-single moment at which it ends, whoever tries to write then, and what is left of it can go in
-pieces. If that is interrupted, the next clean-up goes on with it first.
+active branch, and with them all who could read, change or append to it by its id; and its tasks
+that somebody might still do, however many. So there is a single moment at which it ends, whoever
+tries to write then, and what is left of it can go in pieces. If that is interrupted, the next
+clean-up goes on with it first. What can be read meanwhile is said in ``docs/retention.md``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from agentstore.records import ExpiryReport
 from agentstore.repositories.ownership import count_owned, delete_owned, delete_some_owned
 from agentstore.repositories.pacing import Pace
 from agentstore.repositories.steps import Step, Steps
-from agentstore.states import NO_BRANCH
+from agentstore.states import NO_BRANCH, TASK_TRANSITIONS
 from agentstore.unit import Unit
 
 ROWS = 500
@@ -170,9 +171,13 @@ def _closed(unit: Unit, session: Any) -> Mapping[str, int]:
     if is_closed(session):
         return {}
     _change(unit, session, active_branch=NO_BRANCH, tip=None, expires_at=FIRST_OF_ALL)
-    data = unit.tables.session_data
+    data, tasks = unit.tables.session_data, unit.tables.tasks
     documents = delete(data).where(data.c.session_id == session.id)
-    return {"session_data": unit.connection.execute(documents).rowcount}
+    gone = Counter(session_data=unit.connection.execute(documents).rowcount)
+    to_be_done = tasks.c.status.in_([each for each, onward in TASK_TRANSITIONS.items() if onward])
+    to_do = delete(tasks).where(tasks.c.session_id == session.id, to_be_done)
+    gone["tasks"] = unit.connection.execute(to_do).rowcount
+    return +gone
 
 
 def _change(unit: Unit, session: Any, **values: Any) -> None:

@@ -9,6 +9,7 @@ the root would come upon rows that are still in use, such as the values that a c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,6 +34,7 @@ from sqlalchemy import (
 from agentstore.errors import NotFound
 from agentstore.records import DeletionReceipt
 from agentstore.repositories.blobs import attached_digests, drop_unattached
+from agentstore.repositories.checkpoint_removal import as_many_as, remove_some, weight
 from agentstore.repositories.search import forget_deleted
 from agentstore.schema import Tables
 from agentstore.types import SafeText
@@ -40,6 +42,9 @@ from agentstore.unit import Unit
 
 _KEY = bindparam("key", type_=SafeText())
 _ENOUGH = bindparam("enough", type_=BigInteger())
+
+_CHECKPOINTS = 200
+"""Checkpoints that are removed together at most."""
 
 ROW_BYTES = 16_384
 """How many bytes of an attachment take as long to delete as a row."""
@@ -86,7 +91,8 @@ def delete_some_owned(unit: Unit, kind: str, key: str, most: int) -> dict[str, i
     """Delete up to so many rows that belong to a user or a session, and leave the rest.
 
     Whoever calls this again and again deletes all of them, in transactions of a bounded size, and
-    ends with ``delete_owned``.
+    ends with ``delete_owned``. Meanwhile tasks go first, for somebody might do them, and then
+    checkpoints, each whole and the latest of a thread last: whoever still reads one gets all of it.
 
     Args:
         unit: In a write transaction that has the user's or session's row locked.
@@ -98,10 +104,16 @@ def delete_some_owned(unit: Unit, kind: str, key: str, most: int) -> dict[str, i
         For each table that lost rows, how many.
     """
     _lock_threads(unit, kind, key)
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     detached: set[str] = set()
-    for each in _owned_by(unit.tables, kind):
-        left = most - sum(counts.values())
+    for each in _in_pieces(unit.tables, kind):
+        left = most - counts.total()
+        if each.table is unit.tables.checkpoint_entries:
+            removed, more = _remove_some_checkpoints(unit, kind, key, left, must=not counts)
+            counts.update(removed)
+            left -= removed.total()
+            if more or left <= 0:
+                break
         if each.table is unit.tables.attachments:
             digests = _detach_some(unit, kind, key, left)
             detached.update(digests)
@@ -116,6 +128,42 @@ def delete_some_owned(unit: Unit, kind: str, key: str, most: int) -> dict[str, i
     if gone := drop_unattached(unit, sorted(detached)):
         counts["blobs"] = gone
     return counts
+
+
+def _remove_some_checkpoints(
+    unit: Unit, kind: str, key: str, most: int, *, must: bool
+) -> tuple[Counter[str], bool]:
+    """Remove checkpoints of a user or a session, the latest of each namespace last.
+
+    Their values stay until no checkpoint is left.
+
+    Args:
+        unit: In a write transaction that has locked the threads.
+        kind: ``user`` or ``session``.
+        key: Its id.
+        most: How many rows may go.
+        must: Whether one goes even if it has more rows than that.
+
+    Returns:
+        For each table that lost rows, how many; and whether there may be more checkpoints.
+    """
+    checkpoints = unit.tables.checkpoints.c
+    somewhere = select(checkpoints.thread_id, checkpoints.namespace)
+    somewhere = somewhere.where(checkpoints.thread_id.in_(_threads(unit.tables, kind, key)))
+    columns = (checkpoints.pk, checkpoints.id, checkpoints.parent_id, weight(unit.tables))
+    gone: Counter[str] = Counter()
+    while (left := most - gone.total()) > 0:
+        place = unit.connection.execute(somewhere.limit(1)).first()
+        if place is None:
+            return gone, False
+        here = (checkpoints.thread_id == place.thread_id, checkpoints.namespace == place.namespace)
+        earliest = select(*columns).where(*here).order_by(checkpoints.step, checkpoints.pk)
+        rows = unit.connection.execute(earliest.limit(min(left, _CHECKPOINTS))).all()
+        few = as_many_as(rows, left)
+        if few[0].weight > left and (gone or not must):
+            break
+        gone.update(remove_some(unit, place.thread_id, place.namespace, few, values=False))
+    return gone, True
 
 
 def count_owned(unit: Unit, kind: str, key: str, most: int) -> int:
@@ -150,7 +198,8 @@ class _Owned:
     Attributes:
         name: Without the prefix.
         all: Deletes all that ``key`` owns.
-        some: Deletes up to ``enough`` of them, of those that refer to each other the youngest.
+        some: Deletes up to ``enough`` of them, of those that refer to each other the youngest, and
+            of a text that is being streamed the last pieces: what is left is how it began.
     """
 
     name: str
@@ -169,7 +218,8 @@ def _owned_by(tables: Tables, kind: str) -> tuple[_Owned, ...]:
             continue
         own = [*table.primary_key.columns]
         chosen = select(*own).where(condition).limit(_ENOUGH)
-        if any(reference.column.table is table for reference in table.foreign_keys):
+        to_itself = any(reference.column.table is table for reference in table.foreign_keys)
+        if to_itself or table is tables.message_chunks:
             # What refers to another row of the table is younger than that.
             chosen = chosen.order_by(*(column.desc() for column in own))
         of_them = (tuple_(*own) if len(own) > 1 else own[0]).in_(chosen)
@@ -182,6 +232,19 @@ def _owned_by(tables: Tables, kind: str) -> tuple[_Owned, ...]:
             )
         )
     return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def _in_pieces(tables: Tables, kind: str) -> list[_Owned]:
+    """Give the tables in the order in which they lose rows if not all go at once.
+
+    Nothing refers to tasks; nothing but entries does to checkpoints.
+    """
+    first = (tables.tasks, tables.checkpoint_entries)
+    return sorted(
+        _owned_by(tables, kind),
+        key=lambda each: first.index(each.table) if each.table in first else len(first),
+    )
 
 
 @lru_cache(maxsize=64)

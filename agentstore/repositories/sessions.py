@@ -257,7 +257,14 @@ class Sessions(Repository):
         """Count sessions, of a user and in a status if given."""
         query = select(func.count()).select_from(self.tables.sessions)
         query = _filtered(query, self.tables, user_id, status)
-        return int(self.connection.execute(query).scalar_one())
+        # Those that are being deleted are taken off: an index has the few of them, and no index
+        # that is counted says which they are.
+        closed = query.where(
+            self.tables.sessions.c.expires_at == expiry.FIRST_OF_ALL,
+            self.tables.sessions.c.active_branch == NO_BRANCH,
+        )
+        both = select(query.scalar_subquery() - closed.scalar_subquery())
+        return int(self.connection.execute(both).scalar_one())
 
     @writes
     def rename(self, session_id: str, title: str | None) -> SessionRecord:
@@ -417,8 +424,14 @@ class Sessions(Repository):
 
         Works in transactions of up to ``batch_size`` sessions and 500 rows, so that writers
         wait for none of them long. A session with more rows ends in the first transaction of its
-        own: from then on ``get`` and ``find`` do not find it, its history is empty, and messages
-        for it are refused with NotFound; its rows go in the following ones. Any number of
+        own, which also deletes what could still be done of its tasks, however many: from then on
+        ``get`` and ``find`` do not find it, ``count`` leaves it out, its history is empty, and
+        whatever is written to it or into its threads is refused with NotFound; its rows go in the
+        following ones. Until they do, its messages, logs, attachments and usage can be read by
+        their own ids and in lists, sums and searches of all sessions. Its checkpoints can be read
+        by thread; each goes whole, the latest of a namespace last. Its id is taken until it is
+        gone. On PostgreSQL a write that began just before the end may succeed just after it, and
+        goes with the rest. Any number of
         callers may clean up at once. If one is interrupted, what it has deleted stays deleted,
         and the next one goes on. A transaction that a broken connection leaves in doubt is
         repeated, and what it had done then is in no report.

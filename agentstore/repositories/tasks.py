@@ -33,7 +33,7 @@ from agentstore.repositories.task_queue import TaskQueue
 from agentstore.repositories.task_rows import RUNNING, task_record
 from agentstore.repositories.task_statements import current
 from agentstore.schema import Tables
-from agentstore.states import TASK_STATUSES, TASK_TRANSITIONS, sources
+from agentstore.states import NO_BRANCH, TASK_STATUSES, TASK_TRANSITIONS, sources
 from agentstore.types import require_utc
 
 _MAX_PRIORITY = 2**31 - 1
@@ -82,7 +82,7 @@ class Tasks(TaskQueue):
             idempotency_key: Unique in its queue: a repeated call returns the first one's task.
 
         Raises:
-            NotFound: There is no such session.
+            NotFound: There is no such session, or it is being deleted.
             NaiveDatetime: ``run_at`` has no time zone.
             InvalidInput: An argument cannot be stored.
         """
@@ -327,6 +327,7 @@ def _insert(
     values |= {"created_at": now, "updated_at": now}
     row = select(*values.values())
     if not alone:
-        row = row.where(select(sessions.pk).where(sessions.id == bindparam("session_id")).exists())
+        there = (sessions.id == bindparam("session_id"), sessions.active_branch > NO_BRANCH)
+        row = row.where(select(sessions.pk).where(*there).exists())
     added = insert(tasks).from_select(list(values), row).returning(*tasks.c)
     return dialect.announcing(added, tables)

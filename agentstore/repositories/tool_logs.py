@@ -34,6 +34,7 @@ from agentstore.repositories.base import (
 )
 from agentstore.repositories.inserting import New, NewRow
 from agentstore.schema import Tables
+from agentstore.states import NO_BRANCH
 from agentstore.types import iso
 from agentstore.unit import Unit
 
@@ -52,7 +53,11 @@ class NewLog(NewRow):
     def values(tables: Tables, new: New) -> Select[Any]:
         """Require the session, and that the message, if there is one, is one of its."""
         sessions, messages = tables.sessions.c, tables.messages.c
-        owner = select(sessions.pk).where(sessions.id == new["session_id"]).exists()
+        owner = (
+            select(sessions.pk)
+            .where(sessions.id == new["session_id"], sessions.active_branch > NO_BRANCH)
+            .exists()
+        )
         message = (
             select(messages.pk)
             .where(messages.id == new["message_id"], messages.session_id == new["session_id"])
@@ -64,7 +69,9 @@ class NewLog(NewRow):
         """Say what is missing."""
         session_id, message_id = self.row["session_id"], self.row["message_id"]
         sessions = unit.tables.sessions.c
-        session = select(sessions.pk).where(sessions.id == session_id)
+        session = select(sessions.pk).where(
+            sessions.id == session_id, sessions.active_branch > NO_BRANCH
+        )
         if unit.connection.execute(session).first() is None or message_id is None:
             return NotFound("session", session_id)
         return WrongSession(session_id, message_id)
@@ -101,7 +108,7 @@ class ToolLogs(Repository):
             message_id: The message that called it, of the same session.
 
         Raises:
-            NotFound: There is no such session.
+            NotFound: There is no such session, or it is being deleted.
             WrongSession: The message is not of this session.
             SecretRefused: A secret was found and the policy refuses it.
             InvalidInput: An argument cannot be stored.

@@ -32,6 +32,7 @@ from agentstore.repositories.base import (
 )
 from agentstore.repositories.tool_logs import tool_stats
 from agentstore.repositories.usage_rows import NewUsage, priced_by_session, usage_record
+from agentstore.states import NO_BRANCH
 from agentstore.types import Nanos, from_nanos, require_utc
 
 _MAX_DAYS = 36500
@@ -81,7 +82,8 @@ class Usage(Repository):
         )
         if self.connection.execute(select(users.c.pk).where(users.c.id == user_id)).first() is None:
             raise NotFound("user", user_id)
-        theirs = select(sessions.c.id).where(sessions.c.user_id == user_id)
+        of_user = (sessions.c.user_id == user_id, sessions.c.active_branch > NO_BRANCH)
+        theirs = select(sessions.c.id).where(*of_user)
         in_window = (messages.c.created_at >= since, messages.c.created_at < end)
         count, tokens, cost = self.connection.execute(
             select(
@@ -95,9 +97,7 @@ class Usage(Repository):
         )
         created = (sessions.c.created_at >= since) & (sessions.c.created_at < end)
         touched = (
-            select(func.count())
-            .select_from(sessions)
-            .where(sessions.c.user_id == user_id, or_(created, written_to))
+            select(func.count()).select_from(sessions).where(*of_user, or_(created, written_to))
         )
         return UserStats(
             user_id=user_id,
@@ -150,7 +150,7 @@ class Usage(Repository):
             branch: The branch's number; None means the active one.
 
         Raises:
-            NotFound: There is no such session.
+            NotFound: There is no such session, or it is being deleted.
             InvalidInput: An amount is negative or no whole number.
         """
         amounts = _amounts(

@@ -12,6 +12,7 @@ from agentstore.gathering import ALONE
 from agentstore.records import UsageRecord
 from agentstore.repositories.inserting import New, NewRow
 from agentstore.schema import Tables
+from agentstore.states import NO_BRANCH
 from agentstore.unit import Unit
 
 
@@ -47,7 +48,8 @@ class NewUsage(NewRow):
         values = dict(new)
         values["turn"] = func.coalesce(new["turn"], sessions.turn)
         values["branch"] = func.coalesce(new["branch"], sessions.active_branch)
-        return select(*values.values()).where(sessions.id == new["session_id"])
+        there = (sessions.id == new["session_id"], sessions.active_branch > NO_BRANCH)
+        return select(*values.values()).where(*there)
 
     def why_not(self, unit: Unit) -> AgentStoreError:
         """Say that it is missing."""
