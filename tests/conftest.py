@@ -173,10 +173,27 @@ def _repeats(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Collect garbage seldom: what was collected here stays, and is not to be looked at again."""
+    """Collect garbage seldom: half of the suite's time would go into looking at what stays."""
+    _set_aside()
+    gc.set_threshold(200_000, 20, 1_000)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Set aside from time to time what tests left, such as compiled statements."""
+    done = item.config.stash.get(_DONE, 0) + 1
+    item.config.stash[_DONE] = done
+    if done % 50 == 0:
+        _set_aside()
+
+
+_DONE = pytest.StashKey[int]()
+
+
+def _set_aside() -> None:
+    """Collect what is garbage; what is not is never to be looked at again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(scope="session")

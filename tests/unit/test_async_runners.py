@@ -58,7 +58,7 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
             loop = asyncio.get_running_loop()
             loop.set_exception_handler(lambda _, context: unheard.append(context))
             await test(**fixtures)
-            gc.collect()
+            gc.collect(1)
             await asyncio.sleep(0)
 
         asyncio.run(main())
