@@ -541,8 +541,9 @@ class CopyUnfinished(SchemaError):
         super().__init__(
             current,
             head,
-            "A copy into this database is not finished, so it does not hold everything yet. Run "
-            "agentstore copy again with --resume, or begin anew with an empty database.",
+            "A copy or a restore into this database is not finished, so it does not hold "
+            "everything yet. Run again what was begun: agentstore copy with --resume, or "
+            "agentstore restore as it was. Or begin anew with an empty database.",
         )
 
 
@@ -647,11 +648,11 @@ class CopyDiffers(AgentStoreError):
         tables: The names of the tables that differ.
     """
 
-    def __init__(self, tables: tuple[str, ...]) -> None:
+    def __init__(self, tables: tuple[str, ...], again: str = "run the command again") -> None:
         self.tables = tables
         super().__init__(
             f"The databases differ in {', '.join(tables)}. If somebody writes to one of them, stop "
-            "that and run the command again."
+            f"that and {again}."
         )
 
 

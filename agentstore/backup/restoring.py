@@ -40,9 +40,8 @@ from agentstore.placing import NewFile, translating
 from agentstore.schema import PLAIN, Names
 from agentstore.settings import default_url
 from agentstore.transfer.ends import End
-from agentstore.transfer.journal import Journal
+from agentstore.transfer.journal import ARCHIVE, Journal
 
-_ORIGIN = "an archive at revision "
 _UNSOUND = (
     "The server would not take such rows, and nothing was restored. The backup is a database: "
     "bring what it holds with agentstore copy, which sets these rows aside with --quarantine FILE."
@@ -225,7 +224,7 @@ class _Restore:
         if found == migrations.UNFINISHED:
             with target.working() as connection, connection.begin():
                 origin = journal.source(connection)
-            if origin != _ORIGIN + revision:
+            if origin != ARCHIVE + revision:
                 raise CopyUnfinished(found, migrations.HEAD)
             return  # what an earlier run left there, nobody could ever open
         if found is not None:
@@ -235,7 +234,7 @@ class _Restore:
                 migrations.downgrade(target.url, revision="base", names=target.names)
         migrations.upgrade(target.url, revision, names=target.names)
         with target.working() as connection, connection.begin():
-            journal.begin(connection, _ORIGIN + revision, Stripped({}, {}))
+            journal.begin(connection, ARCHIVE + revision, Stripped({}, {}))
             migrations.close_for_copy(connection, target.names)
 
     def _source(self) -> closing[End]:

@@ -25,7 +25,7 @@ from rich.text import Text
 from agentstore import transfer
 from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, app
 from agentstore.cli.output import brief, err, on_one_line, out, plain, print_json, say, table
-from agentstore.errors import CopyDiffers, InvalidInput, UnsoundRows
+from agentstore.errors import AgentStoreError, CopyDiffers, InvalidInput, UnsoundRows
 from agentstore.schema import Names
 
 _SET_ASIDE = 3
@@ -110,28 +110,38 @@ def copy(
         except UnsoundRows as error:
             _show_unsound(error, as_json=as_json)
             raise
-        if not (verify_only or no_reindex):
-            _reindex(Database(target, to_schema, to_table_prefix), progress)
     _show(report, as_json=as_json)
     if not report.equal:
         raise CopyDiffers(tuple(each.name for each in report.tables if not each.equal))
+    if not (verify_only or no_reindex):
+        _reindex(Database(target, to_schema, to_table_prefix))
     if report.set_aside:
         err.print(
             Text(
                 f"{report.set_aside:,} rows were not copied; "
-                f"they are in {on_one_line(str(quarantine))}."
+                f"they are in {on_one_line(str(report.quarantine))}."
             ),
             soft_wrap=True,
         )
         raise typer.Exit(_SET_ASIDE)
 
 
-def _reindex(database: Database, progress: transfer.OnProgress) -> None:
-    """Make the search index, which is not copied; the database can be used meanwhile."""
-    with database.open() as store:
-        store.search.reindex(
-            lambda done, total: progress(transfer.Progress("search", "index", done, total))
+def _reindex(database: Database) -> None:
+    """Make the search index, which is not copied; the database can be used meanwhile.
+
+    The copy is whole without it, so its failure is not the copy's.
+    """
+    try:
+        with shown_progress() as progress, database.open() as store:
+            store.search.reindex(
+                lambda done, total: progress(transfer.Progress("search", "index", done, total))
+            )
+    except AgentStoreError as error:
+        words = (
+            f"the copy is complete, but its search index was not made: {error} Then run "
+            f"agentstore reindex --url {database}"
         )
+        err.print(Text.assemble(("warning: ", "bold yellow"), on_one_line(words)), soft_wrap=True)
 
 
 def _show(report: transfer.CopyReport, *, as_json: bool) -> None:

@@ -177,8 +177,15 @@ class ChangeLog(Protocol):
     def is_kept(self, connection: Connection, names: Names) -> bool:
         """Say whether there is one."""
 
-    def begin(self, connection: Connection, names: Names, shapes: Sequence[Shape]) -> None:
-        """Begin to log, or begin anew; numbers may begin anew too."""
+    def identity(self, connection: Connection, names: Names) -> str | None:
+        """Tell the log from every other one, also of the same source; None if there is none."""
+
+    def begin(self, connection: Connection, names: Names, shapes: Sequence[Shape]) -> str:
+        """Begin to log, or begin anew; numbers may begin anew too.
+
+        Returns:
+            The log's identity.
+        """
 
     def end(self, connection: Connection, names: Names, shapes: Sequence[Shape]) -> None:
         """Take the log away, if there is one, and all that keeps it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterator, Sequence
 
 from sqlalchemy import Connection
@@ -22,13 +23,23 @@ class SQLiteChanges:
         query = "SELECT 1 FROM sqlite_master WHERE name = ?"
         return driver_of(connection).execute(query, (_log(names),)).fetchone() is not None
 
-    def begin(self, connection: Connection, names: Names, shapes: Sequence[Shape]) -> None:
+    def identity(self, connection: Connection, names: Names) -> str | None:
+        """Read the first row, which is no change."""
+        if not self.is_kept(connection, names):
+            return None
+        query = f"SELECT key FROM {quoted(_log(names))} WHERE number = 0"
+        found = driver_of(connection).execute(query).fetchone()
+        return None if found is None else str(found[0])
+
+    def begin(self, connection: Connection, names: Names, shapes: Sequence[Shape]) -> str:
         """Create a table, and three triggers for each table."""
+        identity = secrets.token_hex(8)
         self.end(connection, names, shapes)
         log = quoted(_log(names))
         driver_of(connection).execute(
             f"CREATE TABLE {log} (number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, key TEXT)"
         )
+        driver_of(connection).execute(f"INSERT INTO {log} VALUES (0, NULL, ?)", (identity,))
         for shape in shapes:
             new, old = _key(shape, "new"), _key(shape, "old")
             note = f"INSERT INTO {log} (name, key)"
@@ -45,6 +56,7 @@ class SQLiteChanges:
                     f"CREATE TRIGGER {_trigger(names, shape, event)} AFTER {event}"
                     f" ON {quoted(shape.table.name)} BEGIN {body} END"
                 )
+        return identity
 
     def end(self, connection: Connection, names: Names, shapes: Sequence[Shape]) -> None:
         """Drop them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +11,7 @@ from pathlib import Path
 from sqlalchemy import URL, Connection
 
 from agentstore import migrations
-from agentstore.dialects import database_files
 from agentstore.dialects.moving import Digest
-from agentstore.engine import parse_url
 from agentstore.errors import (
     AgentStoreError,
     CopyDiffers,
@@ -26,12 +23,18 @@ from agentstore.errors import (
 )
 from agentstore.schema import PLAIN, Names
 from agentstore.segmentation import VERSION
-from agentstore.transfer.ends import End
+from agentstore.transfer.ends import End, opened, upgraded
 from agentstore.transfer.following import Following, Ready, change_log
-from agentstore.transfer.inspection import Contents, compare, inspect, set_aside
-from agentstore.transfer.journal import Journal
+from agentstore.transfer.inspection import Contents, compare, inspect
+from agentstore.transfer.journal import ARCHIVE, Journal
 from agentstore.transfer.loading import Loading
+from agentstore.transfer.quarantine import Quarantine
 from agentstore.transfer.records import CopyReport, OnProgress, Progress
+
+_GIVE_UP = (
+    "The copy stopped there. When that is mended, run the same command again with --resume. To "
+    "give it up, run it with --forget: otherwise the source keeps its log of changes for ever."
+)
 
 
 def copy(
@@ -64,7 +67,9 @@ def copy(
         upgrade: Where the source is behind head, copy a copy of it that is upgraded first.
             Only for SQLite files; it needs room for the file in the folder of temporary files.
         quarantine: A file to which rows are written that are not sound: of a wrong type, no
-            UTF-8, referring to nothing. Without it they are refused.
+            UTF-8, referring to nothing. Without it they are refused. It must not be there yet, and
+            is made only where there are such rows. A resumed run, or one that follows and finds
+            others in the end, makes another one beside it, with a number.
         follow: Bring also what is written to the source meanwhile, and end when this, which is
             asked once the target is less than a second behind, says that nobody writes to the
             source any more. Only from a SQLite file, in which a table and triggers keep a log
@@ -78,6 +83,8 @@ def copy(
     Raises:
         TargetNotEmpty: The target holds rows.
         CopyUnfinished: A copy into it was begun, and ``resume`` is not given.
+        InvalidInput: The file for unsound rows is there already, or cannot be written; or what
+            was begun into the target came from elsewhere.
         UnsoundRows: The source holds rows that no other database would take. The target is as it
             was.
         SchemaError: The source is not at head; the error says what to run.
@@ -87,9 +94,10 @@ def copy(
         DatabaseError: A database cannot be reached, or failed before anything was copied.
     """
     with ExitStack() as stack:
-        from_ = stack.enter_context(_open(source, source_names, read_only=True))
-        to = stack.enter_context(_open(target, target_names, read_only=False))
+        from_ = stack.enter_context(opened(source, source_names, read_only=True))
+        to = stack.enter_context(opened(target, target_names, read_only=False))
         _refuse_the_same(from_, to)
+        origin = from_.fingerprint
         try:
             from_.require_head()
         except SchemaOutdated:
@@ -99,14 +107,14 @@ def copy(
                 raise InvalidInput(
                     "A source behind head cannot be followed. Upgrade the source itself."
                 ) from None
-            from_ = stack.enter_context(_upgraded(from_))
+            from_ = stack.enter_context(upgraded(from_))
         report = progress or (lambda _: None)
         journal = Journal(to.names)
         following = None
         if follow is not None:
-            writable = stack.enter_context(_open(source, source_names, read_only=False))
+            writable = stack.enter_context(opened(source, source_names, read_only=False))
             following = Following(writable, to, journal, follow, report)
-        work = _Copy(from_, to, journal, str(parse_url(source)), report)
+        work = _Copy(from_, to, journal, origin, report)
         return work.run(resume=resume, quarantine=quarantine, following=following)
 
 
@@ -129,8 +137,8 @@ def verify(
     started = time.monotonic()
     with ExitStack() as stack:
         ends = (
-            stack.enter_context(_open(source, source_names, read_only=True)),
-            stack.enter_context(_open(target, target_names, read_only=True)),
+            stack.enter_context(opened(source, source_names, read_only=True)),
+            stack.enter_context(opened(target, target_names, read_only=True)),
         )
         for end in ends:
             end.require_head()
@@ -147,7 +155,7 @@ def forget(source: str | URL, *, source_names: Names = PLAIN) -> bool:
     Returns:
         Whether there was one.
     """
-    with _open(source, source_names, read_only=False) as end:
+    with opened(source, source_names, read_only=False) as end:
         end.dialect.require_existing(end.url)
         log = change_log(end)
         with end.working() as connection, connection.begin():
@@ -180,28 +188,33 @@ class _Copy:
         self, *, resume: bool, quarantine: Path | None, following: Following | None
     ) -> CopyReport:
         resumed = self._require_room(resume=resume)
+        aside = None if quarantine is None else Quarantine(quarantine, resumed=resumed)
         with ExitStack() as stack:
+            unbegun = stack.enter_context(ExitStack())
             # Whatever changes from here on is in the log, if there is to be one.
-            logged = following is not None and following.begin()
+            if following is not None and following.begin():
+                unbegun.callback(_give_up, following)
             with self._source.reading() as reading:
-                contents = self._inspect(reading, quarantine)
+                contents = self._inspect(reading, aside)
                 if not resumed:
                     self._begin()
-                stack.enter_context(self._stopping())
+                unbegun.pop_all()
+                stack.enter_context(self._stopping(followed=following is not None))
                 writing = stack.enter_context(self._target.working())
-                self._target.dialect.moving.hasten(writing)
+                with self._target.translating():
+                    self._target.dialect.moving.hasten(writing)
                 if resumed:
                     self._take_over(writing)
                     self._loosen(writing)
                 with self._timed("loading"):
                     loading = self._loading(reading, writing)
-                    if not (logged and self._is_following(writing)):
+                    if following is None or not following.may_go_on(writing):
+                        self._forget_followed(writing)
                         loading.all(contents)
                         if resumed:
                             loading.changed(contents)
                         if following is not None:
-                            with writing.begin():
-                                self._journal.has_followed(writing, 0)
+                            following.has_loaded(writing)
                 counters = self._source.dialect.moving.counters(reading, self._source.tables)
             with self._timed("indexing"):
                 self._run_statements(writing, last=False)
@@ -210,19 +223,21 @@ class _Copy:
                     following.catch_up(writing)
                 stack.enter_context(following.stopped(writing))
                 with self._source.reading() as reading:
-                    contents = self._inspect(reading, quarantine)
+                    contents = self._inspect(reading, aside)
                     if contents.flaws:  # some of these may have been brought while they were sound
+                        self._forget_followed(writing)
                         self._loading(reading, writing).changed(contents)
                     counters = self._source.dialect.moving.counters(reading, self._source.tables)
             with self._timed("indexing"):
                 self._run_statements(writing, last=True)
                 self._complete(writing, counters)
-            digests = self._verify(contents)
+            digests = self._verify(contents, writing)
             self._open()
         if following is not None:
             following.end()
         tables = compare(contents.digests, digests)
-        return CopyReport(tables, len(contents.flaws), resumed, self._seconds)
+        listed = str(aside.newest) if aside is not None and contents.flaws else None
+        return CopyReport(tables, len(contents.flaws), resumed, self._seconds, listed)
 
     def _require_room(self, *, resume: bool) -> bool:
         """Say whether a copy is gone on with; refuse a target that is no place for one."""
@@ -232,6 +247,11 @@ class _Copy:
                 raise CopyUnfinished(revision, migrations.HEAD)
             with self._target.working() as connection, connection.begin():
                 origin = self._journal.source(connection)
+            if origin.startswith(ARCHIVE):
+                raise InvalidInput(
+                    f"A restore of {origin} into this database is not finished. Run agentstore "
+                    "restore again as it was, or begin anew with an empty database."
+                )
             if origin != self._origin:
                 raise InvalidInput(
                     "The copy that was begun into this database came from another source. Name "
@@ -243,14 +263,14 @@ class _Copy:
                 self._target.require_empty(connection)
         return False
 
-    def _inspect(self, reading: Connection, quarantine: Path | None) -> Contents:
+    def _inspect(self, reading: Connection, quarantine: Quarantine | None) -> Contents:
         """Read the source whole, and deal with what is not sound."""
         with self._timed("reading"):
             contents = inspect(self._source, reading, self._progress)
         if quarantine is None:
             contents.require_sound()
         else:
-            set_aside(contents.flaws, quarantine)
+            quarantine.keep(contents.flaws)
         return contents
 
     def _begin(self) -> None:
@@ -266,46 +286,46 @@ class _Copy:
                 stripped = self._target.dialect.moving.strip(connection, self._target.tables)
                 self._journal.begin(connection, self._origin, stripped)
 
-    def _is_following(self, writing: Connection) -> bool:
-        with writing.begin():
-            return self._journal.is_following(writing)
+    def _forget_followed(self, writing: Connection) -> None:
+        with self._target.committing(writing):
+            self._journal.forget_followed(writing)
 
     def _loading(self, reading: Connection, writing: Connection) -> Loading:
         return Loading(self._source, self._target, self._journal, reading, writing, self._progress)
 
     def _take_over(self, writing: Connection) -> None:
         """Stop whichever run was the last one, before anything of what it relies on is dropped."""
-        with writing.begin():
+        with self._target.committing(writing):
             migrations.close_for_copy(writing, self._target.names)  # an end of it is waited for
             self._journal.take_over(writing)
 
     def _loosen(self, writing: Connection) -> None:
         """Drop what an earlier run brought back last, for rows may come and go again."""
-        with writing.begin():
+        with self._target.committing(writing):
             loosened = self._target.dialect.moving.loosen(writing, self._target.tables)
             self._journal.add_last(writing, loosened)
 
     def _run_statements(self, writing: Connection, *, last: bool) -> None:
         """Bring back what was dropped, each in a transaction of its own."""
-        with writing.begin():
+        with self._target.committing(writing):
             left = self._journal.statements(writing, last=last)
         for done, (name, statement) in enumerate(left.items()):
             self._progress(Progress("indexing", name, done, len(left)))
-            with writing.begin():
+            with self._target.committing(writing):
                 writing.exec_driver_sql(statement)
                 self._journal.has_run(writing, name, last=last)
 
     def _complete(self, writing: Connection, counters: Mapping[str, int]) -> None:
         """Bring what no statement brings."""
         dialect, tables = self._target.dialect, self._target.tables
-        with writing.begin():
+        with self._target.committing(writing):
             self._journal.require_own(writing)
             dialect.moving.set_counters(writing, tables, counters)
             dialect.search.reset(writing, tables, VERSION)
         dialect.moving.refresh(writing, [shape.table for shape in self._target.shapes])
 
-    def _verify(self, contents: Contents) -> dict[str, Digest]:
-        """Read the target whole."""
+    def _verify(self, contents: Contents, writing: Connection) -> dict[str, Digest]:
+        """Read the target whole; where it differs, the next run looks at every table again."""
         found = {}
         with self._timed("verifying"), self._target.reading() as connection:
             for shape in self._target.shapes:
@@ -315,7 +335,8 @@ class _Copy:
                 self._progress(Progress("verifying", shape.name, digest.rows, digest.rows))
         different = [name for name, digest in contents.digests.items() if found[name] != digest]
         if different:
-            raise CopyDiffers(tuple(different))
+            self._forget_followed(writing)
+            raise CopyDiffers(tuple(different), "run the same command again with --resume")
         return found
 
     def _open(self) -> None:
@@ -326,7 +347,7 @@ class _Copy:
             self._journal.end(connection)
 
     @contextmanager
-    def _stopping(self) -> Iterator[None]:
+    def _stopping(self, *, followed: bool) -> Iterator[None]:
         """Say how to go on after a failure."""
         try:
             yield
@@ -337,7 +358,7 @@ class _Copy:
                 raise CopyOvertaken from error
             if isinstance(error, CopyDiffers):
                 raise
-            raise CopyInterrupted(str(error)) from error
+            raise CopyInterrupted(str(error), _GIVE_UP if followed else None) from error
 
     def _is_overtaken(self) -> bool:
         with suppress(AgentStoreError), self._target.reading() as connection:
@@ -351,42 +372,12 @@ class _Copy:
         self._seconds[step] = self._seconds.get(step, 0.0) + time.monotonic() - started
 
 
-@contextmanager
-def _open(url: str | URL, names: Names, *, read_only: bool) -> Iterator[End]:
-    end = End(url, names, read_only=read_only)
-    try:
-        yield end
-    finally:
-        end.close()
-
-
 def _refuse_the_same(source: End, target: End) -> None:
-    same_place = source.names == target.names
-    if same_place and _place(source.url) == _place(target.url):
+    if source.names == target.names and source.place == target.place:
         raise InvalidInput("The source and the target are the same database. Name another target.")
 
 
-def _place(url: URL) -> tuple[object, ...]:
-    database = url.database
-    if url.host is None and database and Path(database).exists():
-        database = str(Path(database).resolve())
-    return url.get_backend_name(), url.host, url.port, database, url.query.get("host")
-
-
-@contextmanager
-def _upgraded(source: End) -> Iterator[End]:
-    """Copy the source's file, and upgrade that."""
-    if source.dialect.archives is not None:
-        raise InvalidInput(
-            "Only a SQLite file can be upgraded in a copy. Upgrade the source itself."
-        )
-    files = database_files()
-    with tempfile.TemporaryDirectory(prefix="agentstore-") as folder:
-        file = Path(folder) / "copy.db"
-        with source.reading() as connection:
-            migrations.current(connection, source.names)  # from this look on there is one state
-            files.copy(connection, file, lambda _done, _total: None)
-        url = files.url(file)
-        migrations.upgrade(url, names=source.names)
-        with _open(url, source.names, read_only=True) as end:
-            yield end
+def _give_up(following: Following) -> None:
+    """Take the log of a copy that came to nothing away, if that can be done."""
+    with suppress(AgentStoreError):
+        following.end()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
@@ -23,7 +27,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
 from agentstore import migrations
-from agentstore.dialects import EngineDialect, dialect_for
+from agentstore.dialects import EngineDialect, database_files, dialect_for
 from agentstore.dialects.base import Mode
 from agentstore.dialects.causes import cause_of
 from agentstore.dialects.moving import Kind, Shape
@@ -43,6 +47,9 @@ _KINDS: tuple[tuple[type[Any], Kind], ...] = (
     (Nanos, Kind.WHOLE),
     (SafeText, Kind.TEXT),
 )
+
+_WHERE = ("host", "hostaddr", "port", "dbname", "service")
+"""What in a URL's query says which database it is."""
 
 
 class End:
@@ -79,6 +86,21 @@ class End:
         )
 
     @cached_property
+    def place(self) -> tuple[object, ...]:
+        """Say which database it is, by whatever user or path; nothing of it is a secret."""
+        database = self.url.database
+        if self.dialect.archives is None:
+            database = str(database_files().path(self.url).resolve())
+        told = (self.url.query.get(name) for name in _WHERE)
+        return (self.url.get_backend_name(), self.url.host, self.url.port, database, *told)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Give what tells it, with the names of its tables, from others; nobody can read it."""
+        words = json.dumps([*self.place, self.names.schema, self.names.prefix])
+        return hashlib.sha256(words.encode()).hexdigest()
+
+    @cached_property
     def tables(self) -> Tables:
         """The tables."""
         return tables(self.names)
@@ -103,13 +125,19 @@ class End:
         with self.translating(), self._connected(Mode.SNAPSHOT) as connection:
             connection.begin()
             yield connection
-            connection.rollback()
+            connection.commit()  # what is read without locks is looked at again now
 
     @contextmanager
     def working(self) -> Iterator[Connection]:
         """Give a connection for transactions that write."""
         with self.translating(), self._connected(Mode.WRITE) as connection:
             yield connection
+
+    @contextmanager
+    def committing(self, connection: Connection) -> Iterator[None]:
+        """Do a transaction on such a connection, also while the other end is read."""
+        with self.translating(), connection.begin():
+            yield
 
     @contextmanager
     def _connected(self, mode: Mode) -> Iterator[Connection]:
@@ -168,6 +196,35 @@ class End:
     def close(self) -> None:
         """Close its connections."""
         self.engine.dispose()
+
+
+@contextmanager
+def opened(url: str | URL, names: Names, *, read_only: bool) -> Iterator[End]:
+    """Give an end, and close it."""
+    end = End(url, names, read_only=read_only)
+    try:
+        yield end
+    finally:
+        end.close()
+
+
+@contextmanager
+def upgraded(source: End) -> Iterator[End]:
+    """Copy the source's file, and upgrade that."""
+    if source.dialect.archives is not None:
+        raise InvalidInput(
+            "Only a SQLite file can be upgraded in a copy. Upgrade the source itself."
+        )
+    files = database_files()
+    with tempfile.TemporaryDirectory(prefix="agentstore-") as folder:
+        file = Path(folder) / "copy.db"
+        with source.reading() as connection:
+            migrations.current(connection, source.names)  # from this look on there is one state
+            files.copy(connection, file, lambda _done, _total: None)
+        url = files.url(file)
+        migrations.upgrade(url, names=source.names)
+        with opened(url, source.names, read_only=True) as end:
+            yield end
 
 
 def _kind(type_: TypeEngine[Any]) -> Kind:

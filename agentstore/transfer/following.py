@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from sqlalchemy import BigInteger, Connection, Delete, Text, bindparam, delete
 
 from agentstore.dialects.moving import ChangeLog, Kind, Shape
-from agentstore.errors import InvalidInput
+from agentstore.errors import DatabaseError, InvalidInput
 from agentstore.transfer.ends import End
 from agentstore.transfer.journal import Journal
 from agentstore.transfer.records import OnProgress, Progress
@@ -49,24 +49,37 @@ class Following:
         self._ready = ready
         self._progress = progress
         self._log = change_log(source)
+        self._id = ""
         self._rows = 0
 
     def begin(self) -> bool:
         """Let the source log its changes, unless it does so already.
 
         Returns:
-            Whether it did so already.
+            Whether this made the log.
         """
+        names = self._source.names
         with self._source.working() as connection, connection.begin():
-            kept = self._log.is_kept(connection, self._source.names)
-            if not kept:
-                self._log.begin(connection, self._source.names, self._source.shapes)
-        return kept
+            found = self._log.identity(connection, names)
+            self._id = found or self._log.begin(connection, names, self._source.shapes)
+        return found is None
 
     def end(self) -> None:
-        """Let it log no more."""
+        """Let it log no more, unless the log is another one by now."""
+        names = self._source.names
         with self._source.working() as connection, connection.begin():
-            self._log.end(connection, self._source.names, self._source.shapes)
+            if self._log.identity(connection, names) == self._id:
+                self._log.end(connection, names, self._source.shapes)
+
+    def may_go_on(self, writing: Connection) -> bool:
+        """Say whether the target holds what the source did at some change in this very log."""
+        with self._target.committing(writing):
+            return self._journal.followed(writing, self._id) is not None
+
+    def has_loaded(self, writing: Connection) -> None:
+        """Note that the target holds what the source did at some time since the log began."""
+        with self._target.committing(writing):
+            self._journal.has_followed(writing, self._id, 0)
 
     def catch_up(self, writing: Connection) -> None:
         """Follow until the target is close behind and one is told that nobody writes any more."""
@@ -88,16 +101,18 @@ class Following:
 
     def _round(self, writing: Connection) -> None:
         names = self._source.names
-        with writing.begin():
-            done = self._journal.followed(writing)
+        with self._target.committing(writing):
+            done = self._journal.followed(writing, self._id) or 0
         with self._source.reading() as reading:
+            if self._log.identity(reading, names) != self._id:
+                raise DatabaseError("The source's log of changes was taken away by somebody else.")
             newest = self._log.newest(reading, names)
             if newest == done:
                 return
-            with writing.begin():
+            with self._target.committing(writing):
                 for own, theirs in zip(self._source.shapes, self._target.shapes, strict=True):
                     self._replace(reading, writing, own, theirs, done, newest)
-                self._journal.has_followed(writing, newest)
+                self._journal.has_followed(writing, self._id, newest)
         self._progress(Progress("following", "", self._rows, None))
 
     def _replace(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from sqlalchemy import Connection
 
 from agentstore.dialects.moving import Digest, Flaw, Shape
-from agentstore.errors import InvalidInput, UnsoundRows
+from agentstore.errors import UnsoundRows
 from agentstore.transfer.ends import End
 from agentstore.transfer.records import OnProgress, Progress, TableReport
 
@@ -65,32 +62,6 @@ def inspect(end: End, connection: Connection, progress: OnProgress) -> Contents:
         contents.digests[shape.name] = digest
         progress(Progress("reading", shape.name, digest.rows, digest.rows))
     return contents
-
-
-def set_aside(flaws: Sequence[Flaw], file: Path) -> None:
-    """Write rows that are not sound to a file, one JSON object a line; durable when this returns.
-
-    Bytes are written as ``{"hex": ...}``, text that is no UTF-8 as ``{"text": ...}`` with its bytes
-    in hexadecimal, and what is no finite number as ``{"number": ...}``.
-
-    Raises:
-        InvalidInput: The file cannot be written.
-    """
-    partial = file.with_name(f"{file.name}.partial")
-    try:
-        with partial.open("w", encoding="utf-8") as target:
-            for flaw in flaws:
-                row = {"table": flaw.table, "reason": flaw.reason, "row": dict(flaw.values)}
-                target.write(json.dumps(row, ensure_ascii=True) + "\n")
-            target.flush()
-            os.fsync(target.fileno())
-        partial.replace(file)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise InvalidInput(
-            f"The rows that are not sound cannot be written to {file} ({reason}). Name another "
-            "file for them."
-        ) from error
 
 
 def compare(source: dict[str, Digest], target: dict[str, Digest]) -> tuple[TableReport, ...]:

@@ -23,6 +23,9 @@ from agentstore.schema import Names
 
 _SOURCE, _RUN, _FOLLOWED, _TABLE = "source", "run", "followed", "table "
 
+ARCHIVE = "an archive at revision "
+"""How the source is called where an archive is restored; where rows are copied it is a hash."""
+
 
 class Journal:
     """The book, by its entries' names; values are JSON."""
@@ -104,17 +107,23 @@ class Journal:
         left = self.statements(connection, last=True)
         self._write(connection, _statements(last=True), left | statements)
 
-    def followed(self, connection: Connection) -> int:
-        """Give the number of the last change of the source that was brought."""
-        return int(self._read(connection, _FOLLOWED) or 0)
+    def followed(self, connection: Connection, log: str) -> int | None:
+        """Give the number of the last change in a log that was brought.
 
-    def is_following(self, connection: Connection) -> bool:
-        """Say whether all that the source held at first has come, so that changes may."""
-        return self._read(connection, _FOLLOWED) is not None
+        None where changes of this log may not be brought: not all has come that the source held
+        before them.
+        """
+        found = self._read(connection, _FOLLOWED)
+        return found["number"] if found is not None and found["log"] == log else None
 
-    def has_followed(self, connection: Connection, number: int) -> None:
+    def has_followed(self, connection: Connection, log: str, number: int) -> None:
         """Note it."""
-        self._write(connection, _FOLLOWED, number)
+        self._write(connection, _FOLLOWED, {"log": log, "number": number})
+
+    def forget_followed(self, connection: Connection) -> None:
+        """Note that rows have to be brought, or compared, before any further change."""
+        self.require_own(connection)
+        self._delete(connection, _FOLLOWED)
 
     def arrived(self, connection: Connection, table: str) -> tuple[Key | None, int]:
         """Give the key of the last row that has arrived, and how many have."""

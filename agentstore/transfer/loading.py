@@ -50,7 +50,7 @@ class Loading:
         They changed after an earlier run had brought a part of them.
         """
         for own, theirs in zip(self._source.shapes, self._target.shapes, strict=True):
-            with self._writing.begin():
+            with self._target.committing(self._writing):
                 found, _ = self._target.dialect.moving.examine(self._writing, theirs, {})
             if found != contents.digests[own.name]:
                 self._empty(own, theirs)
@@ -66,7 +66,7 @@ class Loading:
             with self._target.translating():
                 self._rest(own, theirs, contents)
         except (ConstraintViolation, TransactionConflict):
-            with self._writing.begin():
+            with self._target.committing(self._writing):
                 self._journal.require_own(self._writing)
                 after, _ = self._journal.arrived(self._writing, own.name)
             if after is None:
@@ -75,20 +75,20 @@ class Loading:
             self._rest(own, theirs, contents)
 
     def _empty(self, own: Shape, theirs: Shape) -> None:
-        with self._writing.begin():
+        with self._target.committing(self._writing):
             self._writing.execute(delete(theirs.table))
             self._journal.forget(self._writing, own.name)
 
     def _rest(self, own: Shape, theirs: Shape, contents: Contents) -> None:
         total = contents.digests[own.name].rows
-        with self._writing.begin():
+        with self._target.committing(self._writing):
             after, count = self._journal.arrived(self._writing, own.name)
         moving = self._source.dialect.moving
         with closing(moving.read(self._reading, own, after, contents.left_out)) as rows:
             portions = _Portions(self._source, rows, own)
             while True:
                 self._progress(Progress("loading", own.name, count, total))
-                with self._writing.begin():
+                with self._target.committing(self._writing):
                     self._target.dialect.moving.load(self._writing, theirs, portions.next())
                     if portions.last_key is None:
                         break

@@ -60,12 +60,14 @@ class CopyReport:
         set_aside: How many rows of the source were set aside as not sound.
         resumed: Whether this went on with a copy that had been begun.
         seconds: How long each step took.
+        quarantine: The file that lists the rows that were set aside; None if there are none.
     """
 
     tables: tuple[TableReport, ...]
     set_aside: int = 0
     resumed: bool = False
     seconds: Mapping[str, float] = field(default_factory=dict)
+    quarantine: str | None = None
 
     @property
     def rows(self) -> int:

@@ -14,15 +14,20 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from agentstore import Store, migrations, transfer
 from agentstore.dialects import row_security, sqlite_saving
+from agentstore.dialects.moving import Stripped
 from agentstore.dialects.sqlite_saving import SQLiteFiles
 from agentstore.errors import (
     AgentStoreError,
+    ConnectionLost,
     CopyDiffers,
+    CopyInterrupted,
     CopyUnfinished,
+    DatabaseBusy,
     DatabaseError,
     DatabaseUnreachable,
     InvalidInput,
@@ -33,6 +38,8 @@ from agentstore.errors import (
     TargetNotEmpty,
 )
 from agentstore.schema import PLAIN, tables
+from agentstore.transfer import ends
+from agentstore.transfer.journal import ARCHIVE, Journal
 from tests.migrations.support import (
     as_stored,
     fill,
@@ -296,6 +303,108 @@ def test_what_stopped_is_not_gone_on_with_unasked_or_from_elsewhere(pair, new):
     assert report.equal
     assert report.resumed
     assert dump(target) == dump(source)
+
+
+def journal_of(url: str) -> str:
+    with create_engine(url).connect() as connection:
+        return repr(connection.execute(text("SELECT * FROM agentstore_copy")).all())
+
+
+def test_no_secret_of_the_source_s_url_is_kept_in_the_target(new):
+    source, target = filled(new, "postgresql"), new("sqlite")
+    secret = f"{source}{'&' if '?' in source else '?'}password=hunter2hunter2"
+    stop_at(secret, target, "verifying", "users")
+    kept = journal_of(target)
+    assert "statements" in kept
+    assert "hunter2" not in kept
+    assert str(make_url(source).database) not in kept
+    assert copy(source, target, resume=True).equal  # it is the same database without it
+
+
+@each_engine
+def test_a_source_is_the_same_by_whatever_path_and_no_other_of_the_same_name(
+    new, engine, tmp_path, monkeypatch
+):
+    target = new(engine)
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        path_of(filled(new, "sqlite")).rename(tmp_path / folder / "agent.db")
+    monkeypatch.chdir(tmp_path / "one")
+    stop_at("sqlite:///agent.db", target, "loading", "users")
+    monkeypatch.chdir(tmp_path / "two")
+    with pytest.raises(InvalidInput, match="another source"):
+        copy("sqlite:///agent.db", target, resume=True)
+    assert copy("sqlite:///../one/agent.db", target, resume=True).equal
+
+
+def test_what_a_restore_began_is_gone_on_with_by_restore_alone(new):
+    source, target = filled(new, "sqlite"), new("postgresql", head=True)
+    with (
+        ends.opened(target, PLAIN, read_only=False) as end,
+        end.working() as connection,
+        connection.begin(),
+    ):
+        Journal(PLAIN).begin(connection, f"{ARCHIVE}0004", Stripped({}, {}))
+        migrations.close_for_copy(connection)
+    for resume, error in ((False, CopyUnfinished), (True, InvalidInput)):
+        with pytest.raises(error, match="agentstore restore"):
+            copy(source, target, resume=resume)
+
+
+def test_an_error_of_the_target_is_explained_by_the_target_s_engine(new):
+    """Also where the source, of the other engine, is being read at the time."""
+    source, target = filled(new, "sqlite"), new("postgresql")
+    stop_at(source, target, "loading", "messages")
+    last = tables(PLAIN).metadata.sorted_tables[-1].name
+
+    def cut(progress: transfer.Progress) -> None:
+        loaded = progress.step == "loading" and progress.done == progress.total
+        if loaded and progress.subject == last:
+            run_sql(
+                target,
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()",
+            )
+
+    with pytest.raises(CopyInterrupted) as caught:
+        copy(source, target, resume=True, progress=cut)
+    assert isinstance(caught.value.__cause__, DatabaseUnreachable | ConnectionLost)
+    assert copy(source, target, resume=True).equal
+
+
+@pytest.fixture
+def without_locks(monkeypatch):
+    """Files that are only read are opened as those that nobody changes, as in a closed folder."""
+    real = SQLiteDialect_pysqlite.connect
+
+    def connect(self: Any, name: str, *rest: Any, **options: Any) -> Any:
+        if "mode=ro" in name and "immutable=1" not in name:
+            error = sqlite3.OperationalError("unable to open database file")
+            error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+            raise error
+        return real(self, name, *rest, **options)
+
+    monkeypatch.setattr(SQLiteDialect_pysqlite, "connect", connect)
+
+
+@each_engine
+def test_a_source_that_changes_while_it_is_read_without_locks_is_noticed(
+    new, engine, without_locks
+):
+    source, target = filled(new, "sqlite"), new(engine)
+    left = ["copying", "comparing"]
+
+    def write(progress: transfer.Progress) -> None:
+        here = (progress.step, progress.subject, progress.total) == ("reading", "tool_logs", None)
+        if here and left:
+            with Store(source) as store:
+                store.messages.save("the \x00 session", "user", left.pop())
+
+    with pytest.raises(CopyInterrupted, match="written to while it was read"):
+        copy(source, target, progress=write)
+    assert copy(source, target, resume=True).equal
+    with pytest.raises(DatabaseBusy, match="written to while it was read"):
+        transfer.verify(source, target, progress=write)
 
 
 def test_a_source_that_is_none_is_refused_and_no_target_appears(new, tmp_path):

@@ -18,9 +18,17 @@ import pytest
 from sqlalchemy import make_url
 
 from agentstore import Store, migrations, transfer
-from agentstore.errors import CopyInterrupted, CopyUnfinished, DatabaseBusy, InvalidInput
+from agentstore.errors import (
+    CopyDiffers,
+    CopyInterrupted,
+    CopyUnfinished,
+    DatabaseBusy,
+    InvalidInput,
+    TargetNotEmpty,
+    UnsoundRows,
+)
 from agentstore.schema import PLAIN, tables
-from tests.migrations.support import CHECKOUT, environment, names_on, revision_of
+from tests.migrations.support import CHECKOUT, environment, names_on, revision_of, run_sql
 from tests.programs.copies import NAMED, Stop, copy, dump, each_engine, filled, schema_of
 
 
@@ -298,6 +306,133 @@ def count_rows(source: str) -> int:
     with sqlite3.connect(str(make_url(source).database)) as connection:
         names = [table.name for table in tables(PLAIN).metadata.sorted_tables]
         return sum(connection.execute(f"SELECT count(*) FROM {n}").fetchone()[0] for n in names)  # noqa: S608
+
+
+@each_engine
+def test_a_row_that_turns_unsound_while_it_is_followed_is_in_a_second_list(new, engine, tmp_path):
+    source, target = filled(new, "sqlite"), new(engine)
+    path = str(make_url(source).database)
+    file, second = tmp_path / "aside.jsonl", tmp_path / "aside.2.jsonl"
+
+    def spoil(_: Any, where: int = 2) -> None:
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE tool_logs SET elapsed_ms = '' WHERE pk = ?", (where,))
+
+    spoil(None, 1)
+    report = following(source, target, spoil, quarantine=file)
+    assert report.quarantine == str(second)
+    assert [len(each.read_text().splitlines()) for each in (file, second)] == [1, 2]
+
+
+def test_a_copy_that_is_refused_leaves_no_log(new, tmp_path):
+    source, full = filled(new, "sqlite"), filled(new, "sqlite")
+    before = schema_of(source, PLAIN)
+    with sqlite3.connect(str(make_url(source).database)) as connection:
+        connection.execute("UPDATE tool_logs SET elapsed_ms = '' WHERE pk = 1")
+    nowhere = tmp_path / "nowhere" / "aside.jsonl"
+    for target, refusal, options in (
+        (new("sqlite"), UnsoundRows, {}),
+        (new("sqlite"), InvalidInput, {"quarantine": nowhere}),
+        (full, TargetNotEmpty, {}),
+    ):
+        with pytest.raises(refusal):
+            copy(source, target, follow=lambda: True, **options)
+        assert schema_of(source, PLAIN) == before
+
+
+def give_up() -> bool:
+    raise Stop
+
+
+def test_a_copy_that_is_refused_leaves_the_log_of_another_one(new):
+    source, target = filled(new, "sqlite"), new("sqlite")
+    with pytest.raises(Stop):
+        copy(source, target, follow=give_up)
+    kept = log_of(source)
+    with sqlite3.connect(str(make_url(source).database)) as connection:
+        connection.execute("UPDATE tool_logs SET elapsed_ms = '' WHERE pk = 1")
+    with pytest.raises(UnsoundRows):
+        copy(source, target, follow=lambda: True, resume=True)
+    assert log_of(source) == kept != []
+
+
+def test_one_that_stops_in_the_middle_says_how_to_give_it_up(new):
+    def refuse() -> bool:
+        raise InvalidInput("Nobody is there.")
+
+    with pytest.raises(CopyInterrupted, match=r"Nobody is there\..*--resume.*--forget"):
+        copy(filled(new, "sqlite"), new("sqlite"), follow=refuse)
+
+
+@each_engine
+def test_a_log_that_was_begun_anew_is_not_taken_for_the_first_one(new, engine):
+    """Its numbers begin anew: what had no number in it would be missing."""
+    source, target, other = filled(new, "sqlite"), new(engine), new("sqlite")
+
+    def write(number: int) -> None:
+        with Store(source) as store:
+            for each in range(number):
+                store.messages.save("the \x00 session", "user", f"more {each}")
+
+    def some(store: Any) -> None:
+        for each in range(5):
+            store.messages.save("the \x00 session", "user", f"some {each}")
+
+    with pytest.raises(Stop):
+        following(source, target, some, lambda _: give_up())
+    transfer.forget(source)
+    write(3)
+    with pytest.raises(Stop):
+        copy(source, other, follow=give_up)
+    assert copy(source, target, resume=True, follow=lambda: True).equal
+    assert dump(target) == dump(source)
+
+
+@each_engine
+def test_a_log_that_is_taken_away_stops_the_copy_which_begins_anew(new, engine):
+    source, target = filled(new, "sqlite"), new(engine)
+
+    def take_away(store: Any) -> None:
+        transfer.forget(source)
+        store.messages.save("the \x00 session", "user", "unseen")
+
+    with pytest.raises(CopyInterrupted, match="taken away"):
+        following(source, target, take_away)
+    assert following(source, target, resume=True).equal
+    assert dump(target) == dump(source)
+
+
+@each_engine
+def test_what_another_run_left_half_done_is_not_followed(new, engine):
+    """One that does not follow empties a table to bring it again, and stops there."""
+    source, target = filled(new, "sqlite"), new(engine)
+    with pytest.raises(Stop):
+        copy(source, target, follow=give_up)
+    with Store(source) as store:
+        again(store)
+
+    def stop(progress: transfer.Progress) -> None:
+        if (progress.step, progress.subject, progress.done) == ("loading", "messages", 0):
+            raise Stop
+
+    with pytest.raises(Stop):
+        copy(source, target, resume=True, progress=stop)
+    assert following(source, target, populate_again, resume=True).equal
+    assert dump(target) == dump(source)
+
+
+@each_engine
+def test_a_row_that_gets_lost_is_brought_again_though_it_never_changes(new, engine):
+    source, target = filled(new, "sqlite"), new(engine)
+
+    def lose(progress: transfer.Progress) -> None:
+        if (progress.step, progress.subject) == ("verifying", "blobs"):
+            run_sql(target, "DELETE FROM message_marks")
+
+    with pytest.raises(CopyDiffers, match="--resume"):
+        copy(source, target, follow=lambda: True, progress=lose)
+    assert copy(source, target, follow=lambda: True, resume=True).equal
+    assert log_of(source) == []
 
 
 def test_only_a_file_can_be_followed(new):

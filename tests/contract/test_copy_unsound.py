@@ -13,7 +13,7 @@ from sqlalchemy import make_url
 from agentstore import transfer
 from agentstore.errors import InvalidInput, UnsoundRows
 from tests.migrations.support import revision_of, run_sql
-from tests.programs.copies import copy, dump, each_engine, filled
+from tests.programs.copies import copy, dump, each_engine, filled, stop_at
 
 SET = "UPDATE {} SET {} = {} WHERE rowid = (SELECT max(rowid) FROM {})"
 
@@ -207,6 +207,54 @@ def test_a_file_for_them_that_cannot_be_written_stops_it_before_anything_changes
     with pytest.raises(InvalidInput, match="Name another file"):
         copy(source, target, quarantine=tmp_path / "no folder" / "aside.jsonl")
     assert revision_of(target) is None
+
+
+def test_a_file_that_is_there_is_refused_before_anything_is_copied(new, tmp_path):
+    """Were it written over, the only copy of such rows could be gone, or the source itself."""
+    source, target = filled(new, "sqlite"), new("sqlite")
+    own, link = Path(str(make_url(source).database)), tmp_path / "link"
+    link.symlink_to(tmp_path / "nowhere")
+    for sound in (True, False):
+        if not sound:
+            spoil(source, "UPDATE messages SET name = x'ff' WHERE pk = 1")
+        before = own.read_bytes()
+        for file in (own, link, tmp_path):
+            with pytest.raises(InvalidInput, match=r"exists.* Name another file"):
+                copy(source, target, quarantine=file)
+        assert own.read_bytes() == before
+        assert revision_of(target) is None
+
+
+def test_without_rows_to_set_aside_no_file_is_made(new, tmp_path):
+    report = copy(filled(new, "sqlite"), new("sqlite"), quarantine=tmp_path / "aside.jsonl")
+    assert (report.set_aside, report.quarantine) == (0, None)
+    assert list(tmp_path.glob("*aside*")) == []
+
+
+def test_what_is_set_aside_is_for_its_owner_alone_and_nothing_else_is_touched(new, tmp_path):
+    source, file = filled(new, "sqlite"), tmp_path / "aside.jsonl"
+    another = tmp_path / "aside.jsonl.partial"
+    another.write_text("somebody's")
+    spoil(source, "UPDATE messages SET name = x'ff' WHERE pk = 1")
+    report = copy(source, new("sqlite"), quarantine=file)
+    assert report.quarantine == str(file)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert another.read_text() == "somebody's"
+    assert sorted(tmp_path.glob("*aside*")) == [file, another]
+
+
+@each_engine
+def test_each_run_has_a_list_of_its_own_and_none_is_written_over(new, engine, tmp_path):
+    source, target = filled(new, "sqlite"), new(engine)
+    file, second = tmp_path / "aside.jsonl", tmp_path / "aside.2.jsonl"
+    spoil(source, "UPDATE messages SET name = x'ff' WHERE pk = 1")
+    stop_at(source, target, "loading", "messages", quarantine=file)
+    before = file.read_bytes()
+    spoil(source, "UPDATE messages SET name = NULL WHERE pk = 1", "UPDATE tasks SET error = x'01'")
+    report = copy(source, target, resume=True, quarantine=file)
+    assert report.quarantine == str(second)
+    assert file.read_bytes() == before
+    assert {each["table"] for each in set_aside(second)} == {"tasks"}
 
 
 @each_engine

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from agentstore import Store
-from agentstore.errors import CopyUnfinished
+from agentstore.cli.application import Database
+from agentstore.errors import CopyUnfinished, DatabaseFull
 
 ROOT = Path(__file__).parents[2]
 SOURCE, TARGET = "sqlite:///source.db", "sqlite:///target.db"
@@ -82,6 +83,35 @@ def test_rows_that_are_set_aside_end_the_command_with_a_code_of_its_own(run, sou
     assert "1 rows were not copied; they are in aside.jsonl" in done.stderr
     (row,) = (tmp_path / "aside.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(row)["row"]["content"] == "beta"
+
+
+def test_a_second_list_is_named_as_it_is(run, source, tmp_path, unfinished):
+    spoil(source)
+    (tmp_path / "aside.jsonl").write_text("the first\n")
+    done = run("copy", SOURCE, TARGET, "--resume", "--quarantine", "aside.jsonl", code=3)
+    assert "they are in aside.2.jsonl" in done.stderr
+    assert (tmp_path / "aside.jsonl").read_text() == "the first\n"
+    refused = run("copy", SOURCE, "sqlite:///more.db", "--quarantine", "aside.jsonl", code=1)
+    assert "Name another file" in refused.stderr
+
+
+@pytest.mark.parametrize("spoiled", [False, True], ids=["sound", "not sound"])
+def test_without_a_search_index_a_copy_is_a_copy_all_the_same(run, source, monkeypatch, spoiled):
+    def refuse(*_, **__):
+        raise DatabaseFull("The disk is full.")
+
+    if spoiled:
+        spoil(source)
+    monkeypatch.setattr(Database, "open", refuse)
+    arguments = ("copy", SOURCE, TARGET, "--json", "--quarantine", "aside.jsonl")
+    done = run(*arguments, code=3 if spoiled else 0)
+    report = json.loads(done.stdout)
+    assert report["equal"]
+    assert report["quarantine"] == ("aside.jsonl" if spoiled else None)
+    (warning,) = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
+    assert "The disk is full." in warning
+    assert warning.endswith(f"agentstore reindex --url {TARGET}")
+    assert ("they are in aside.jsonl" in done.stderr) is spoiled
 
 
 def test_a_target_that_holds_rows_is_left_alone(run, source, tmp_path):
