@@ -23,7 +23,6 @@ from agentstore.dialects.moving import Stripped
 from agentstore.dialects.sqlite_saving import SQLiteFiles
 from agentstore.errors import (
     AgentStoreError,
-    ConnectionLost,
     CopyDiffers,
     CopyInterrupted,
     CopyUnfinished,
@@ -354,21 +353,14 @@ def test_what_a_restore_began_is_gone_on_with_by_restore_alone(new):
 def test_an_error_of_the_target_is_explained_by_the_target_s_engine(new):
     """Also where the source, of the other engine, is being read at the time."""
     source, target = filled(new, "sqlite"), new("postgresql")
-    stop_at(source, target, "loading", "messages")
-    last = tables(PLAIN).metadata.sorted_tables[-1].name
-
-    def cut(progress: transfer.Progress) -> None:
-        loaded = progress.step == "loading" and progress.done == progress.total
-        if loaded and progress.subject == last:
-            run_sql(
-                target,
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND pid <> pg_backend_pid()",
-            )
-
-    with pytest.raises(CopyInterrupted) as caught:
-        copy(source, target, resume=True, progress=cut)
-    assert isinstance(caught.value.__cause__, DatabaseUnreachable | ConnectionLost)
+    stop_at(source, target, "verifying", "users")
+    database = make_url(target).database
+    run_sql(target, f"ALTER DATABASE {database} SET lock_timeout = '100ms'")
+    with psycopg.connect(driver_url(target)) as other:
+        other.execute("LOCK TABLE messages")
+        with pytest.raises(CopyInterrupted) as caught:
+            copy(source, target, resume=True)
+    assert isinstance(caught.value.__cause__, DatabaseBusy)
     assert copy(source, target, resume=True).equal
 
 
