@@ -16,6 +16,7 @@ from sqlalchemy.exc import ArgumentError
 
 from agentstore.dialects import EngineDialect, dialect_for
 from agentstore.errors import InvalidInput, UnsupportedUrl
+from agentstore.prepared import share_statements
 from agentstore.settings import Settings, default_url
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def open_engine(url: URL, settings: Settings) -> Engine:
     with _refusing_odd_urls():
         engine = create_engine(sync_url, hide_parameters=True, **options)
     dialect.install(engine, settings, adopted=False)
+    share_statements(engine)
     return engine
 
 
@@ -69,6 +71,7 @@ def open_async_engine(url: URL, settings: Settings) -> AsyncEngine:
     with _refusing_odd_urls():
         engine = create_async_engine(async_url, hide_parameters=True, **options)
     dialect.install(engine.sync_engine, settings, adopted=False)
+    share_statements(engine.sync_engine)
     return engine
 
 

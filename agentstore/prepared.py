@@ -14,9 +14,11 @@ Errors are those of SQLAlchemy either way.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
-from sqlalchemy import Connection, Dialect, Executable
+from sqlalchemy import Connection, Dialect, Engine, Executable
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from agentstore.types import Column, binder, column_reader
@@ -65,6 +67,35 @@ class Prepared:
             run_sql(connection, self._sql, self._bind(parameters[0]))
         else:
             run_sql(connection, self._sql, list(map(self._bind, parameters)), many=True)
+
+
+def share_statements(engine: Engine) -> None:
+    """Have an engine, made with our own options, share its statements with others of its kind.
+
+    An application that opens a store for each request, or each test, compiles them once.
+    """
+    _ours.add(engine.dialect)
+
+
+def dialect_of(connection: Connection) -> Dialect:
+    """Give the dialect to compile for: one for all engines that would compile alike.
+
+    That is a connection's own, unless ``share_statements`` was told of its engine.
+    """
+    dialect = connection.dialect
+    if (known := _shared.get(dialect)) is not None:
+        return known
+    if dialect not in _ours:
+        return dialect
+    kind = (type(dialect), dialect.server_version_info, dialect.default_schema_name)
+    with _sharing:
+        return _shared.setdefault(dialect, _kinds.setdefault(kind, dialect))
+
+
+_ours: WeakSet[Dialect] = WeakSet()
+_kinds: dict[tuple[Any, ...], Dialect] = {}
+_shared: WeakKeyDictionary[Dialect, Dialect] = WeakKeyDictionary()
+_sharing = Lock()
 
 
 def run_sql(

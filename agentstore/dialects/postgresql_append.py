@@ -35,7 +35,7 @@ from sqlalchemy.types import TypeEngine
 
 from agentstore.dialects.base import number_rows
 from agentstore.encoding import decode_text
-from agentstore.prepared import Prepared
+from agentstore.prepared import Prepared, dialect_of
 from agentstore.schema import Tables
 from agentstore.states import NO_BRANCH
 from agentstore.types import Json
@@ -59,7 +59,7 @@ def append(
 ) -> Collection[str]:
     """Append messages; see ``EngineDialect.append_messages``."""
     shape = _Shape(len(sessions) > 1, len(rows) > 1, bool(calls), bool(marks), wait)
-    statement = _statement(tables, connection.dialect, shape)
+    statement = _statement(tables, dialect_of(connection), shape)
     columns = _message_columns(tables)
     parameters: dict[str, Any] = {}
     if shape.sessions:

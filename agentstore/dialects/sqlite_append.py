@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Dialect, bindparam, func, insert, select, update
 
 from agentstore.dialects.base import number_rows
-from agentstore.prepared import Prepared
+from agentstore.prepared import Prepared, dialect_of
 from agentstore.schema import Tables
 from agentstore.states import NO_BRANCH
 
@@ -32,7 +32,7 @@ def append(
     marks: Sequence[dict[str, Any]],
 ) -> Collection[str]:
     """Append messages; see ``EngineDialect.append_messages``."""
-    count, add, index, mark = _statements(tables, connection.dialect)
+    count, add, index, mark = _statements(tables, dialect_of(connection))
     first_seqs: dict[str, int] = {}
     there: list[dict[str, Any]] = []
     begin = 0

@@ -32,7 +32,7 @@ from sqlalchemy import (
 from agentstore import validation
 from agentstore.dialects.base import EngineDialect
 from agentstore.errors import NotFound
-from agentstore.prepared import Prepared
+from agentstore.prepared import Prepared, dialect_of
 from agentstore.repositories.line_queries import (
     SESSION_ID,
     Anchor,
@@ -92,7 +92,7 @@ def newest(
     Raises:
         NotFound: There is no such session, or no such branch in it.
     """
-    statements = _statements(unit.tables, unit.dialect, unit.connection.dialect, branch is None)
+    statements = _statements(unit.tables, unit.dialect, dialect_of(unit.connection), branch is None)
     parameters = {SESSION_ID: session_id, "name": branch, "count": count, "through": through}
     return _read(unit, statements.newest_of_whole, statements.newest, parameters, whole)
 
@@ -113,7 +113,7 @@ def between(
     Raises:
         NotFound: There is no such session, or no such branch in it.
     """
-    statements = _statements(unit.tables, unit.dialect, unit.connection.dialect, branch is None)
+    statements = _statements(unit.tables, unit.dialect, dialect_of(unit.connection), branch is None)
     parameters = {SESSION_ID: session_id, "name": branch, "first": first_seq, "last": last_seq}
     return _read(unit, statements.between_of_whole, statements.between, parameters, whole)
 

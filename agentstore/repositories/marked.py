@@ -29,7 +29,7 @@ from sqlalchemy import (
 
 from agentstore import validation
 from agentstore.dialects.base import EngineDialect
-from agentstore.prepared import Prepared
+from agentstore.prepared import Prepared, dialect_of
 from agentstore.repositories.line_queries import is_on, line_of, select_newest, shown_by
 from agentstore.repositories.lines import Rows, require
 from agentstore.repositories.message_rows import message_columns
@@ -105,7 +105,7 @@ def _read(
     # What is prepared depends on how many marks there are, not on which.
     shape = MarkFilter(("",) * len(marks.wanted), ("",) * len(marks.unwanted))
     statements = _statements(
-        unit.tables, unit.dialect, unit.connection.dialect, shape, branch is None
+        unit.tables, unit.dialect, dialect_of(unit.connection), shape, branch is None
     )
     statement: Prepared = getattr(statements, which)
     parameters = {"session_id": session_id, "name": branch, **limits, **marks.parameters}

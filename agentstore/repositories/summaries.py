@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 
 from agentstore import validation
-from agentstore.prepared import Prepared
+from agentstore.prepared import Prepared, dialect_of
 from agentstore.records import SummaryRecord
 from agentstore.repositories.base import Repository, reads, writes
 from agentstore.repositories.line_queries import anchor_of
@@ -158,7 +158,7 @@ class Summaries(Repository):
 
 def find_summary(unit: Unit, session_id: str, branch: str | None) -> SummaryRecord | None:
     """Give the summary with which a branch's history begins; one query."""
-    query = _of_branch(unit.tables, unit.connection.dialect, active=branch is None)
+    query = _of_branch(unit.tables, dialect_of(unit.connection), active=branch is None)
     rows = query.fetch(unit.connection, {"session_id": session_id, "name": branch})
     return SummaryRecord(*rows[0]) if rows else None
 

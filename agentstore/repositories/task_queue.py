@@ -23,6 +23,7 @@ from agentstore.backoff import DEFAULT_BACKOFF, Backoff
 from agentstore.dialects.base import EngineDialect
 from agentstore.dialects.signals import TaskSignal
 from agentstore.paging import MAX_LIMIT, check_limit
+from agentstore.prepared import dialect_of
 from agentstore.records import TaskBatch, TaskRecord
 from agentstore.repositories.base import appends, chunks, reads, writes
 from agentstore.repositories.task_arguments import (
@@ -96,7 +97,7 @@ class TaskQueue(TaskRows):
             self.tables,
             self.unit.dialect,
             self._clock(),
-            self.connection.dialect,
+            dialect_of(self.connection),
             len(named),
             len(wanted or ()),
         )
@@ -342,7 +343,7 @@ class TaskQueue(TaskRows):
 
         In the order of their creation, as heartbeats do, so that the two never wait crosswise.
         """
-        clock, driver = self._clock(), self.connection.dialect
+        clock, driver = self._clock(), dialect_of(self.connection)
         held: list[tuple[int, TaskRecord]] = []
         now = None
         for ids in chunks(sorted(fences)):
@@ -363,7 +364,7 @@ class TaskQueue(TaskRows):
         """Write what was decided about locked tasks, each with its ``pk``, and tell the workers."""
         if not ends:
             return _batch({}, asked)
-        statement = settle_statement(self.tables, self.connection.dialect, tuple(ends[0][2]))
+        statement = settle_statement(self.tables, dialect_of(self.connection), tuple(ends[0][2]))
         statement.execute_many(self.connection, [{"row": pk, **change} for pk, _, change in ends])
         settled = {task.id: changed(task, change) for _, task, change in ends}
         told = {task.queue for task in settled.values() if task.status == "pending"}

@@ -13,7 +13,7 @@ from sqlalchemy import BigInteger, Dialect, asc, bindparam, case, desc, select
 from agentstore import validation
 from agentstore.dialects.base import EngineDialect
 from agentstore.errors import InvalidInput, NotFound
-from agentstore.prepared import Prepared
+from agentstore.prepared import Prepared, dialect_of
 from agentstore.readable import readable_text
 from agentstore.records import MessageRecord
 from agentstore.repositories.line_queries import for_each_segment, line_of
@@ -43,7 +43,7 @@ def user_messages(
     Raises:
         NotFound: There is no such session or branch.
     """
-    statements = _statements(unit.tables, unit.dialect, unit.connection.dialect, branch is None)
+    statements = _statements(unit.tables, unit.dialect, dialect_of(unit.connection), branch is None)
     parameters = {"session_id": session_id, "name": branch, "after": after, "count": count}
     rows = statements.after.fetch(unit.connection, parameters)
     if not rows:
@@ -60,7 +60,7 @@ def last_user_message(
     unit: Unit, session_id: str, branch: str | None, before: int
 ) -> MessageRecord | None:
     """Give the user message of the last turn before a turn; None if there is none."""
-    statements = _statements(unit.tables, unit.dialect, unit.connection.dialect, branch is None)
+    statements = _statements(unit.tables, unit.dialect, dialect_of(unit.connection), branch is None)
     parameters = {"session_id": session_id, "name": branch, "before": before}
     rows = statements.last_before.fetch(unit.connection, parameters)
     return message_record(rows[0]) if rows else None

@@ -1,0 +1,69 @@
+"""Statements that are compiled once for all engines of a kind."""
+
+import gc
+import weakref
+
+import pytest
+from sqlalchemy import create_engine
+
+from agentstore import Store
+from agentstore.engine import open_engine, parse_url
+from agentstore.prepared import Prepared, dialect_of
+from agentstore.settings import Settings
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """What is compiled from here on."""
+    made = []
+    begin = Prepared.__init__
+
+    def count(self, *args, **kwargs):
+        made.append(self)
+        begin(self, *args, **kwargs)
+
+    monkeypatch.setattr(Prepared, "__init__", count)
+    return made
+
+
+def use(store):
+    session = store.sessions.create()
+    store.messages.save(session.id, "user", "hello")
+    assert [m.content for m in store.messages.history(session.id)] == ["hello"]
+    task = store.tasks.create(session.id, "mail")
+    (claimed,) = store.tasks.claim("worker", kinds="mail")
+    assert claimed.id == task.id
+
+
+def test_a_second_store_compiles_nothing_that_the_first_one_did(engine_url, compiled, tmp_path):
+    with Store(engine_url) as store:
+        use(store)
+    del compiled[:]
+    with Store(engine_url) as store:
+        use(store)
+    assert compiled == []
+
+
+def test_engines_of_different_kinds_have_statements_of_their_own(engine_url):
+    other = create_engine(engine_url)
+    ours = [open_engine(parse_url(engine_url), Settings()) for _ in range(2)]
+    given = []
+    for engine in [*ours, other]:
+        with engine.connect() as connection:
+            given.append(dialect_of(connection))
+        engine.dispose()
+    assert given[0] is given[1]
+    assert given[2] is other.dialect
+
+
+def test_an_engine_that_is_gone_leaves_no_dialect_behind(engine_url):
+    for _ in range(2):
+        engine = open_engine(parse_url(engine_url), Settings())
+        with engine.connect() as connection:
+            shared = dialect_of(connection)
+        engine.dispose()
+    gone = weakref.ref(engine.dialect)
+    assert gone() is not shared
+    del engine, connection
+    gc.collect()
+    assert gone() is None
