@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.util import greenlet_spawn
 
 from agentstore import AsyncStore, Store
 from agentstore.errors import InvalidInput, SchemaMissing, TransactionMisuse, UnsupportedUrl
@@ -171,12 +172,7 @@ def on_connections(store: Any, count: int, ask: Callable[[Any], Any]) -> list[An
             answers.extend(ask(connection) for connection in connections)
 
     if isinstance(store, BlockingStore) and engine.dialect.is_async:
-
-        async def in_the_loop() -> None:
-            async with AsyncEngine(engine).connect() as connection:
-                await connection.run_sync(lambda _: ask_all())
-
-        store._loop.run(in_the_loop())
+        store._loop.run(greenlet_spawn(ask_all))
     else:
         ask_all()
     return answers
