@@ -31,8 +31,9 @@ types: install
 	$(BIN)/mypy
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
+# Three workers for two cores: now and then a test waits for a process, or for time to pass.
 test: lint types
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 3
 
 coverage: install
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term

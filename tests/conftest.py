@@ -29,7 +29,7 @@ FULL = bool(os.environ.get("AGENTSTORE_TEST_FULL"))
 settings.register_profile(
     "suite",
     deadline=None,
-    max_examples=int(os.environ.get("AGENTSTORE_TEST_EXAMPLES", "60" if FULL else "30")),
+    max_examples=int(os.environ.get("AGENTSTORE_TEST_EXAMPLES", "60" if FULL else "20")),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("suite")

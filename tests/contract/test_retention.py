@@ -30,7 +30,7 @@ from agentstore.repositories import (
 )
 from agentstore.retention import RetentionPolicy
 from agentstore.schema import Names
-from tests.conftest import in_the_process, on, on_a_server
+from tests.conftest import FULL, in_the_process, on, on_a_server
 from tests.contract.test_expiry import (
     HOUR,
     NOON,
@@ -428,7 +428,7 @@ POLICIES = st.builds(
 )
 
 
-@settings(max_examples=int(os.environ.get("AGENTSTORE_TEST_EXAMPLES", "25")))
+@settings(max_examples=int(os.environ.get("AGENTSTORE_TEST_EXAMPLES", "25" if FULL else "12")))
 @given(acts=ACTS, rules=POLICIES, small=st.booleans())
 def test_whatever_the_policy_what_stays_is_whole_and_a_dry_run_knew_it(
     place: Any, acts: Any, rules: Any, small: bool

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from agentstore import AsyncStore
 from agentstore.errors import AgentStoreError, DatabaseBusy, NotFound, TransactionMisuse
 from agentstore.thread_runner import ThreadRunner
-from tests.conftest import VERSIONS, Servers
+from tests.conftest import FULL, VERSIONS, Servers
 from tests.programs.probes import checked_out, connect, engine_of, spin
 
 FILE, AIOSQLITE_FILE = "sqlite:///{}/test.db", "sqlite+aiosqlite:///{}/test.db"
@@ -418,14 +418,14 @@ async def cancel_at_random(store: AsyncStore, seed: int) -> None:
         await still_works(store, session_id)
 
 
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("seed", range(1, 5 if FULL else 3))
 @in_loop
 async def test_cancellations_at_random_under_load_leave_all_or_nothing(url: str, seed: int) -> None:
     async with AsyncStore(url) as store:
         await cancel_at_random(store, seed)
 
 
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("seed", range(1, 5 if FULL else 3))
 @in_loop
 async def test_cancellations_leave_an_engine_of_the_application_whole(
     postgresql: str, seed: int
