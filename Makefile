@@ -31,9 +31,8 @@ types: install
 	$(BIN)/mypy
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
-# Three workers for two cores: now and then a test waits for a process, or for time to pass.
 test: lint types
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 2
 
 coverage: install
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term

@@ -164,7 +164,8 @@ def _repeats(item: pytest.Item) -> bool:
     older = set(VERSIONS[1:])
     for value in item.callspec.params.values():
         parts = value if isinstance(value, tuple) else (value,)
-        if any(isinstance(part, str) and part in older for part in parts):
+        texts = [part for part in parts if isinstance(part, str)]
+        if any(text in older or "+aiosqlite:" in text for text in texts):
             return True
         if any(isinstance(part, Driver) and part.name == "aiosqlite" for part in parts):
             return True

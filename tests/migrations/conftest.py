@@ -13,6 +13,7 @@ from sqlalchemy import make_url
 
 from agentstore import migrations
 from agentstore.schema import PLAIN
+from tests.conftest import FULL
 from tests.migrations.support import WITH_PREFIX, WITH_SCHEMA_AND_PREFIX, Databases, Tree
 from tests.servers import installations
 
@@ -24,7 +25,7 @@ PLACES = {
 }
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=PLACES if FULL else ["sqlite", "postgresql-schema-prefix"])
 def databases(request: pytest.FixtureRequest, servers: Any, tmp_path: Path) -> Databases:
     """Empty databases of one engine, and what their tables are to be called."""
     return _databases(request.param, servers, tmp_path)
