@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -114,7 +115,8 @@ def copy(
     if not report.equal:
         raise CopyDiffers(tuple(each.name for each in report.tables if not each.equal))
     if not (verify_only or no_reindex):
-        _reindex(Database(target, to_schema, to_table_prefix))
+        database = Database(target, to_schema, to_table_prefix)
+        make_index(database, str(database), "the copy is complete")
     if report.set_aside:
         err.print(
             Text(
@@ -126,20 +128,20 @@ def copy(
         raise typer.Exit(_SET_ASIDE)
 
 
-def _reindex(database: Database) -> None:
-    """Make the search index, which is not copied; the database can be used meanwhile.
+def make_index(database: Database, name: str, done: str) -> None:
+    """Make the search index, which does not travel; the database can be used meanwhile.
 
-    The copy is whole without it, so its failure is not the copy's.
+    Without it the database is whole, so a failure is a warning, which also says what is done.
     """
     try:
         with shown_progress() as progress, database.open() as store:
             store.search.reindex(
-                lambda done, total: progress(transfer.Progress("search", "index", done, total))
+                lambda count, total: progress(transfer.Progress("search", "index", count, total))
             )
     except AgentStoreError as error:
         words = (
-            f"the copy is complete, but its search index was not made: {error} Then run "
-            f"agentstore reindex --url {database}"
+            f"{done}, but the search index was not made: {error} "
+            f"Make it with: agentstore reindex --url {quote(name)}"
         )
         err.print(Text.assemble(("warning: ", "bold yellow"), on_one_line(words)), soft_wrap=True)
 

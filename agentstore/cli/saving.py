@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from shlex import quote
 from typing import Annotated
 
 import typer
@@ -14,13 +13,12 @@ from rich.text import Text
 from sqlalchemy import URL
 
 from agentstore import backup as saving
-from agentstore import transfer
 from agentstore.backup import SavedTable
 from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, Url, app
-from agentstore.cli.moving import shown_progress
-from agentstore.cli.output import err, on_one_line, out, plain, print_json, say, table
+from agentstore.cli.moving import make_index, shown_progress
+from agentstore.cli.output import err, out, plain, print_json, say, table
 from agentstore.dialects import database_files
-from agentstore.errors import AgentStoreError, InvalidInput
+from agentstore.errors import InvalidInput
 from agentstore.schema import Names
 
 
@@ -124,22 +122,7 @@ def restore(
     if not report.indexed and not no_reindex:
         out.file.flush()
         shown = place if isinstance(place, str) or place is None else str(place)
-        _reindex(Database(shown, schema, table_prefix), report.database)
-
-
-def _reindex(database: Database, name: str) -> None:
-    """Make the search index; the database is whole without it, so a failure is a warning."""
-    try:
-        with shown_progress() as progress, database.open() as store:
-            store.search.reindex(
-                lambda done, total: progress(transfer.Progress("search", "index", done, total))
-            )
-    except AgentStoreError as error:
-        words = (
-            f"warning: all is restored, but the search index was not made: {error} "
-            f"Make it with: agentstore reindex --url {quote(name)}"
-        )
-        err.print(Text(on_one_line(words)), soft_wrap=True)
+        make_index(Database(shown, schema, table_prefix), report.database, "all is restored")
 
 
 def _place(target: str) -> str | URL:

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import make_url
 
 from tests.conftest import VERSIONS
+from tests.contract.clocks import Clock
 from tests.programs.copies import driver_url
 
 
@@ -43,3 +44,15 @@ def new(servers: Any, tmp_path: Path, sqlite_template: Path) -> Iterator[Callabl
     yield make
     for url in made:
         servers.drop(VERSIONS[0], url)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def timed(place: Any, clock: Clock) -> Iterator[Any]:
+    """A store by each driver, whose clock the test sets."""
+    with place.open(clock=clock) as store:
+        yield store

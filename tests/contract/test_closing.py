@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -11,19 +10,8 @@ import pytest
 from agentstore.errors import NotFound
 from agentstore.repositories import expiry, pacing
 from agentstore.retention import RetentionPolicy
-from tests.contract.test_expiry import HOUR, NOON, Clock, begin_and_die, grown, rows_of
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def timed(place: Any, clock: Clock) -> Iterator[Any]:
-    """A store by each driver, whose clock the test sets."""
-    with place.open(clock=clock) as store:
-        yield store
+from tests.contract.clocks import HOUR, NOON, Clock
+from tests.contract.test_expiry import begin_and_die, grown, rows_of
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from threading import Event
 from typing import Any
 
@@ -16,33 +16,9 @@ from agentstore.errors import AlreadyExists, NotFound
 from agentstore.repositories import expiry, pacing
 from agentstore.schema import Names
 from tests.conftest import on_a_server
+from tests.contract.clocks import HOUR, NOON, Clock
 from tests.contract.test_sessions import at_once, execute
 from tests.programs.probes import engine_of
-
-NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
-HOUR = timedelta(hours=1)
-
-
-class Clock:
-    """A clock that stands still until it is set."""
-
-    def __init__(self) -> None:
-        self.now = NOON
-
-    def __call__(self) -> datetime:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def timed(place: Any, clock: Clock) -> Iterator[Any]:
-    """A store by each driver, whose clock the test sets."""
-    with place.open(clock=clock) as store:
-        yield store
 
 
 def everything_of(store: Any, user_id: str | None = None) -> str:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,33 +30,13 @@ from agentstore.repositories import (
 from agentstore.retention import RetentionPolicy
 from agentstore.schema import Names
 from tests.conftest import FULL, in_the_process, on, on_a_server
-from tests.contract.test_expiry import (
-    HOUR,
-    NOON,
-    Clock,
-    Interrupted,
-    everything_of,
-    grown,
-    rows_of,
-    transactions,
-)
+from tests.contract.clocks import HOUR, NOON, Clock
+from tests.contract.test_expiry import Interrupted, everything_of, grown, rows_of, transactions
 from tests.contract.test_sessions import at_once, execute
 from tests.programs.probes import engine_of
 
 DAY = timedelta(days=1)
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def timed(place: Any, clock: Clock) -> Iterator[Any]:
-    """A store by each driver, whose clock the test sets."""
-    with place.open(clock=clock) as store:
-        yield store
 
 
 @pytest.fixture(autouse=True)

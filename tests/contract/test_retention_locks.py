@@ -15,21 +15,10 @@ from sqlalchemy import Connection, and_, create_engine, text
 from agentstore.repositories import pacing, pruning
 from agentstore.retention import RetentionPolicy
 from tests.conftest import on_a_server
-from tests.contract.test_expiry import HOUR, Clock, grown
+from tests.contract.clocks import HOUR
+from tests.contract.test_expiry import grown
 
 DAY = timedelta(days=1)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def timed(place: Any, clock: Clock) -> Iterator[Any]:
-    """A store by each driver, whose clock the test sets."""
-    with place.open(clock=clock) as store:
-        yield store
 
 
 @pytest.fixture(autouse=True)
