@@ -1,14 +1,19 @@
-"""Who gathers the writes of the tasks of an event loop; see ``gatherers``."""
+"""Who gathers the writes of the tasks of an event loop; see ``gatherers``.
+
+Callers who went together hear of it together, and each of them may write again at once. Did the
+first of them set out without the others, every second group would be a group of one. So a group
+sets out only when the loop has given them their turn. A caller who had no company goes at once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 
-from agentstore.cancellation import until_done
 from agentstore.gatherers import Way, on_the_way, settle, together
 from agentstore.gathering import ALONE, Call, Write
 from agentstore.unit import Unit
@@ -23,14 +28,23 @@ class _TaskJob(Job):
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         self._context = copy_context()
-        self.heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.place = asyncio.get_running_loop()
+        self.heard: asyncio.Future[None] = self.place.create_future()
+
+    async def settled(self) -> None:
+        """Wait until the outcome is known, however often the task is cancelled meanwhile."""
+        while self.state is not State.DONE:
+            self.heard = self.place.create_future()
+            with suppress(asyncio.CancelledError):
+                await self.heard
 
     @staticmethod
     def tell(jobs: Sequence[Job]) -> None:
         """Wake the tasks."""
         for job in jobs:
             assert isinstance(job, _TaskJob), "tasks go with tasks"
-            job.heard.set_result(None)
+            if not job.heard.done():  # its task is cancelled, and finds out by itself
+                job.heard.set_result(None)
 
 
 class AsyncGatherer:
@@ -49,7 +63,7 @@ class AsyncGatherer:
         """
         way = self._ways[call.kind]
         job = _TaskJob(call)
-        if way.enter():
+        if not (way.waiting or way.had_company) and way.enter():
             await self._run_one(way, job)
         else:
             await self._wait(way, job)
@@ -66,20 +80,31 @@ class AsyncGatherer:
 
     async def _wait(self, way: Way[_TaskJob], job: _TaskJob) -> None:
         way.waiting.append(job)
+        if len(way.waiting) == 1 and way.has_room:
+            job.place.call_soon(self._set_out, way)
         try:
-            await asyncio.shield(job.heard)
+            await job.heard
         except asyncio.CancelledError:
             if job.state is State.WAITING:
                 way.waiting.remove(job)
             else:
-                await until_done(job.heard)
+                await job.settled()
             raise
 
     def _come_back(self, way: Way[_TaskJob]) -> None:
-        """Let the next group set out, or make room."""
-        if group := way.come_back():
+        """Make room. Who waits sets out behind those who hear of their outcome now.
+
+        They may have something to write at once, and it goes along.
+        """
+        way.leave()
+        if way.waiting:
+            way.waiting[0].place.call_soon(self._set_out, way)
+
+    def _set_out(self, way: Way[_TaskJob]) -> None:
+        """Let those who wait set out together, if there is room."""
+        while way.waiting and way.enter():
             # A task of its own: no one caller's cancellation may hit the others.
-            task = asyncio.create_task(self._run_group(way, group))
+            task = asyncio.create_task(self._run_group(way, way.next_group()))
             self._groups.add(task)
             task.add_done_callback(self._groups.discard)
 

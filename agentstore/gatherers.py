@@ -3,7 +3,8 @@
 A call that finds few others on their way goes at once, as a group of one. While as many are on
 their way as help, further ones wait, and go together as soon as one has come back: in one
 statement, and with one commit. So the fuller the house, the larger the groups; a lone caller never
-waits for company.
+waits for company. Tasks, who know when the others of their loop have had their turn, let those go
+along who have something to write at once when they come back (see ``async_gatherer``).
 
 A call that cannot go with its group, because it would fail, or wait for somebody who holds its
 session, is run by its caller afterwards, by itself, and holds nobody up. If a group fails as a
@@ -43,29 +44,42 @@ J = TypeVar("J", bound=Job)
 
 
 class Way(Generic[J]):
-    """Where calls of one kind go: how many are on it, and who waits."""
+    """Where calls of one kind go: how many groups are on it, and who waits.
 
-    __slots__ = ("busy", "waiting")
+    Attributes:
+        had_company: Whether the last group was more than one call, so that the next may be.
+    """
+
+    __slots__ = ("busy", "had_company", "waiting")
 
     def __init__(self) -> None:
         self.busy = 0
+        self.had_company = False
         self.waiting: deque[J] = deque()
 
+    @property
+    def has_room(self) -> bool:
+        """Whether another group may set out."""
+        return self.busy < MOST_ON_THEIR_WAY
+
     def enter(self) -> bool:
-        """Set out, if there is room; who was let in has to come back."""
-        if self.busy == MOST_ON_THEIR_WAY:
+        """Set out, if there is room; who was let in has to leave."""
+        if not self.has_room:
             return False
         self.busy += 1
         return True
 
-    def come_back(self) -> list[J]:
-        """Make room, and give who sets out in one's place, if anybody waits."""
+    def leave(self) -> None:
+        """Make room."""
+        self.busy -= 1
+
+    def next_group(self) -> list[J]:
+        """Take those who wait, in their order, and not too many."""
         count = min(len(self.waiting), MOST_TOGETHER)
+        self.had_company = count > 1
         group = [self.waiting.popleft() for _ in range(count)]
         for job in group:
             job.state = State.RUNNING
-        if not group:
-            self.busy -= 1
         return group
 
 
@@ -127,9 +141,10 @@ class Gatherer:
     def _come_back(self, way: Way[_ThreadJob]) -> None:
         """Let the next group set out, led by its first, or make room."""
         with self._lock:
-            group = way.come_back()
-            if not group:
+            if not way.waiting:
+                way.leave()
                 return
+            group = way.next_group()
             group[0].group, group[0].state = group, State.LEADING
         group[0].lead()
 

@@ -2,14 +2,15 @@
 
 Units that write queue up. Whoever finds nobody writing leads: it takes what waits, in the order of
 arrival and up to a limit, runs each unit in a savepoint of one transaction, commits once, and only
-then tells all of them. Units in a row whose writes can go together (see ``gathering``) share a
-savepoint and its statements. So a sync of the disk is shared by all who wait for one, a lone caller
-pays for no thread switch, and nobody waits for more than one batch beyond its turn: after each
-batch the lead goes to whoever is first in the queue then.
+then tells all of them. Units in a row whose writes can go together (see ``gathering``) share their
+statements. So a sync of the disk is shared by all who wait for one, a lone caller pays for no
+thread switch, and nobody waits for more than one batch beyond its turn: after each batch the lead
+goes to whoever is first in the queue then.
 
-One unit's failure is its own: its savepoint is rolled back and its caller gets its error. If the
-engine gives up the whole transaction (a full disk, a commit that fails), nobody has been told
-anything yet, and every unit is run again in a transaction of its own, to succeed or fail by itself.
+One unit's failure is its own: its savepoint is rolled back and its caller gets its error. If units
+that went together fail as one, the batch is run again with a savepoint for each. If the engine
+gives up the whole transaction (a full disk, a commit that fails), nobody has been told anything
+yet, and every unit is run again in a transaction of its own, to succeed or fail by itself.
 
 An application's transaction shares with nobody: its owner has the lead from the moment it is first
 in the queue until it ends.
@@ -217,27 +218,45 @@ class Writer:
     # --- Running -----------------------------------------------------------------------------
 
     def _run_batch(self, batch: Sequence[Job]) -> None:
-        if len(batch) > 1 and self._run_together(batch):
-            return
+        if len(batch) > 1:
+            groups = [list(jobs) for _, jobs in groupby(batch, key=lambda job: job.kind)]
+            try:
+                done = self._run_together(batch, groups)
+            except _GroupFailed:
+                done = self._run_together(batch, [[job] for job in batch])
+            if done:
+                return
         for job in batch:
             self._run_alone(job)
 
-    def _run_together(self, batch: Sequence[Job]) -> bool:
-        """Run jobs in one transaction; say whether that was committed. If not, nothing was."""
+    def _run_together(self, batch: Sequence[Job], groups: Sequence[list[Job]]) -> bool:
+        """Run jobs in one transaction; say whether that was committed. If not, nothing was.
+
+        Args:
+            batch: All of them.
+            groups: The same, those together whose writes may go together.
+
+        Raises:
+            _GroupFailed: They do not; nothing was committed.
+        """
         begun = False
         try:
             connection = self._open()
             self._dialect.begin_to_write(connection, self._timeout)
             begun = True
-            for kind, jobs in groupby(batch, key=lambda job: job.kind):
-                gathered = list(jobs)
-                if kind is not None and len(gathered) > 1:
-                    gathered = self._run_gathered(connection, kind, gathered)
-                for job in gathered:
+            for group in groups:
+                kind = group[0].kind
+                alone = group
+                if kind is not None and len(group) > 1:
+                    alone = self._run_gathered(connection, kind, group)
+                for job in alone:
                     self._run_in_savepoint(connection, job)
             for job in batch:
                 job.state = State.COMMITTING
             connection.commit()
+        except _GroupFailed as failed:
+            self._roll_back(drop=isinstance(failed.__cause__, HANDLED))
+            raise
         except HANDLED as error:
             self._roll_back(drop=True)
             if begun:
@@ -258,24 +277,24 @@ class Writer:
     def _run_gathered(
         self, connection: Connection, kind: type[Write], jobs: Sequence[Job]
     ) -> list[Job]:
-        """Run jobs whose writes can go together in one savepoint.
+        """Run jobs whose writes can go together.
+
+        Not in a savepoint: SQLite would copy each page that they change into a file beforehand,
+        which costs as much as writing it does.
 
         Returns:
             Those that have to be run by themselves; nothing of them was written.
 
         Raises:
-            One of HANDLED: The transaction as a whole is lost.
+            _GroupFailed: They do not go together, and may have left something behind.
         """
-        run_sql(connection, "SAVEPOINT gathered")
         unit = self._make_unit(connection)
         try:
             outcomes = run_together(unit, kind, [job.start for job in jobs])
         except BaseException as error:
             if not _of_the_body(error):
                 raise
-            run_sql(connection, "ROLLBACK TO gathered")
-            outcomes = [ALONE] * len(jobs)
-        run_sql(connection, "RELEASE gathered")
+            raise _GroupFailed from error
         left: list[Job] = []
         for job, outcome in zip(jobs, outcomes, strict=True):
             if outcome is ALONE:
@@ -371,6 +390,10 @@ class Writer:
             # After an interrupt SQLAlchemy lets go of it unclosed, and with it of a lock.
             with suppress(Exception):
                 self._engine.dialect.do_close(detached)
+
+
+class _GroupFailed(Exception):
+    """Writes that were to go together do not; each is to be run by itself."""
 
 
 def _of_the_body(error: BaseException) -> bool:

@@ -39,6 +39,8 @@ from benchmarks.targets import TARGETS, Line, show, wide
 CALLERS, TASKS = 64, 8
 """The most tasks or threads in a process; those of each of several processes."""
 _AIMED_AT = {"64 tasks": "save_tasks", "8 processes of 8 tasks": "save_processes"}
+WARM_UP = 3
+"""Calls of each caller before the clock starts: the raw side's connection is warm as well."""
 POOL = 8
 """Connections of a store: more do not help a machine with few cores."""
 
@@ -183,19 +185,23 @@ def _threads(url: URL, callers: int, calls: int, stream: list[Message]) -> tuple
     taken: list[int] = []
     with Store(url, pool_size=POOL, max_overflow=0) as store:
 
-        def caller(number: int) -> None:
+        def caller(number: int, calls: int) -> None:
             for message in islice(cycle(stream), number, number + calls):
                 began = perf_counter_ns()
                 store.messages.save(_session(number), **message)
                 taken.append(perf_counter_ns() - began)
 
-        store.sessions.get(_session(0))
-        threads = [threading.Thread(target=caller, args=(n,)) for n in range(callers)]
+        def together(calls: int) -> None:
+            threads = [threading.Thread(target=caller, args=(n, calls)) for n in range(callers)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        together(WARM_UP)
+        taken.clear()
         began = perf_counter()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(calls)
         return callers * calls / (perf_counter() - began), taken
 
 
@@ -209,18 +215,22 @@ async def _tasks(
     taken: list[int] = []
     async with AsyncStore(url, pool_size=POOL, max_overflow=0) as store:
 
-        async def caller(number: int) -> None:
+        async def caller(number: int, calls: int) -> None:
             for message in islice(cycle(stream), number, number + calls):
                 began = perf_counter_ns()
                 await store.messages.save(_session(number), **message)
                 taken.append(perf_counter_ns() - began)
 
-        await store.sessions.get(_session(0))
+        async def together(calls: int) -> None:
+            await asyncio.gather(*(caller(n + max(0, first - 1), calls) for n in range(callers)))
+
+        await together(WARM_UP)
+        taken.clear()
         if first:
             print("ready", flush=True)
             sys.stdin.readline()
         began = perf_counter()
-        await asyncio.gather(*(caller(n + max(0, first - 1)) for n in range(callers)))
+        await together(calls)
         return callers * calls / (perf_counter() - began), taken
 
 

@@ -283,6 +283,47 @@ def test_tasks_that_wait_go_together():
     asyncio.run(main())
 
 
+def test_tasks_that_come_back_together_set_out_together_again():
+    async def main() -> None:
+        runs: list[int] = []
+
+        async def run(work: Callable[[Any], Any]) -> Any:
+            runs.append(1)
+            await asyncio.sleep(0.001)
+            return work(None)
+
+        gatherer = AsyncGatherer(run)
+        callers, calls = 8, 20
+
+        async def caller(number: int) -> None:
+            for turn in range(calls):
+                await gatherer.run(call(f"{number}.{turn}"))
+
+        await asyncio.gather(*map(caller, range(callers)))
+        assert sorted(n for group in Note.groups for n in group) == sorted(
+            f"{number}.{turn}" for number in range(callers) for turn in range(calls)
+        )
+        # The first to come set out alone; from then on nobody does who has company.
+        assert len(runs) <= MOST_ON_THEIR_WAY * (calls + 1)
+        assert busy(gatherer) == queued(gatherer) == 0
+
+    asyncio.run(main())
+
+
+def test_a_task_without_company_sets_out_at_once_again_when_the_others_are_gone():
+    async def main() -> None:
+        tasks = Tasks()
+        tasks.let_through()
+        await asyncio.gather(*(tasks.gatherer.run(call(f"{n}")) for n in range(20)))
+        for name in "abc":
+            assert await tasks.gatherer.run(call(name)) == name.upper()
+        way = next(iter(tasks.gatherer._ways.values()))
+        assert not way.had_company
+        assert Note.groups[-3:] == [["a"], ["b"], ["c"]]
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("company", [0, 1, 5])
 @pytest.mark.parametrize(
     ("problem", "alone"),

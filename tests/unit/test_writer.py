@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, event
+from sqlalchemy.exc import IntegrityError
 
 from agentstore import AsyncStore, Store
 from agentstore import thread_runner as thread_runner_module
@@ -32,6 +33,7 @@ from agentstore.errors import (
     TransactionMisuse,
 )
 from agentstore.recovery import Trouble
+from agentstore.repositories import appending
 from agentstore.runners import UnitRunner
 from agentstore.store import in_transaction
 from agentstore.unit import Unit
@@ -178,7 +180,7 @@ def test_messages_that_wait_together_are_counted_in_their_session_at_once(store:
     statements = traced(store)
     together(store, saves(store, ["x"] * 64))
     assert count(statements, "UPDATE sessions") == 1
-    assert count(statements, "SAVEPOINT") == count(statements, "RELEASE") == 1
+    assert count(statements, "SAVEPOINT") == 0  # it would copy each page that they change
 
 
 def test_units_that_are_no_appends_have_a_savepoint_each(store: Store) -> None:
@@ -346,6 +348,31 @@ def test_whatever_a_function_raises_in_an_asynchronous_store_arrives_as_it_is(pa
             assert [message.content for message in history] == ["x"] * 5
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", [RuntimeError("mine"), sqlite3.IntegrityError("taken")])
+def test_where_writes_that_go_together_fail_as_one_each_is_run_by_itself(
+    store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    append = appending.Append.together
+
+    def spoilt(unit: Unit, writes: Sequence[Any]) -> list[Any]:
+        append(unit, writes)
+        if isinstance(error, sqlite3.Error):
+            raise IntegrityError("INSERT", None, error)
+        raise error
+
+    monkeypatch.setattr(appending.Append, "together", spoilt)
+    commits: list[Any] = []
+    event.listen(engine_of(store), "commit", commits.append)
+    texts = [f"{n}" for n in range(6)]
+    results = together(store, saves(store, texts))
+    assert len(commits) == 1
+    assert [message.content for message in results] == texts
+    assert [message.seq for message in results] == list(range(1, 7))
+    assert contents(store) == texts
+    monkeypatch.undo()
+    still_works(store)
 
 
 # --- A transaction that is lost -------------------------------------------------------------------
