@@ -20,8 +20,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Protocol, TypeVar, cast
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.util import greenlet_spawn
 
 from agentstore.async_gatherer import AsyncGatherer
 from agentstore.cancellation import finished
@@ -183,6 +184,32 @@ async def _opened(connection: AsyncConnection, start: Awaitable[object]) -> Asyn
     await finished(connection.close())
 
 
+class _Progress:
+    """How far a unit has come, for whoever has to clean up behind it.
+
+    Attributes:
+        connection: What is to be given back.
+        committing: Whether its commit has begun.
+    """
+
+    __slots__ = ("committing", "connection", "engine")
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.connection: Connection | None = None
+        self.committing = False
+
+    def give_up(self) -> None:
+        """Roll back what is open, and give the connection back, as ``runners.opened`` does."""
+        assert self.connection is not None
+        try:
+            with suppress(*HANDLED):
+                self.connection.rollback()
+        finally:
+            with suppress(*HANDLED):
+                self.connection.close()
+
+
 class GreenletRunner:
     """Runs units of an asynchronous engine in greenlets."""
 
@@ -223,26 +250,29 @@ class GreenletRunner:
         return await self._uncut(self._once(Mode.STATEMENT, work))
 
     async def _once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
-        committing = False
-        connection = self._engines[mode].connect()
+        progress = _Progress(self._engines[mode].sync_engine)
         try:
-            async with _opened(connection, connection.start()):
-                sync_connection = connection.sync_connection
-                assert sync_connection is not None
-                unit = self._runner.unit(sync_connection, mode)
-
-                def body(sync_connection: Connection) -> T:
-                    self._runner.dialect.take_over(sync_connection)
-                    return work(unit)
-
-                result = await connection.run_sync(body)
-                committing = True
-                await connection.commit()
-                self._runner.committed(unit)
-                return result
+            result: T = await greenlet_spawn(self._run, progress, mode, work)
+            return result
         except HANDLED as error:
-            found = trouble(self._runner.dialect, mode, error, committing=committing)
+            found = trouble(self._runner.dialect, mode, error, committing=progress.committing)
             raise found from cause_of(error)
+        finally:
+            if progress.connection is not None:
+                await finished(greenlet_spawn(progress.give_up))
+
+    def _run(self, progress: _Progress, mode: Mode, work: Callable[[Unit], T]) -> T:
+        """Run a unit from end to end in one greenlet: each switch to one costs a lone caller."""
+        connection = progress.connection = progress.engine.connect()
+        self._runner.dialect.take_over(connection)
+        unit = self._runner.unit(connection, mode)
+        result = work(unit)
+        progress.committing = True
+        connection.commit()
+        self._runner.committed(unit)
+        connection.close()
+        progress.connection = None
+        return result
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncRunner]:

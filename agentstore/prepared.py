@@ -25,6 +25,12 @@ from agentstore.types import Column, binder, column_reader
 
 Parameters = Mapping[str, Any]
 
+NO_TRANSACTION = "agentstore_no_transaction"
+"""The execution option of an engine on whose connections each statement is its own transaction.
+
+SQLAlchemy begins and commits there too, which has no effect but takes its time.
+"""
+
 
 class Prepared:
     """A statement as one dialect's driver takes it."""
@@ -115,12 +121,13 @@ def run_sql(
         parameters: As the driver takes them; if ``many``, a list of these.
         many: Run it once for each.
         fetch: Give its rows.
-        begin: Begin a transaction if there is none; not for what begins one itself.
+        begin: Begin a transaction if there is none, unless the engine is to have none; not for
+            what begins one itself.
     """
     if _is_heard(connection):
         result = connection.exec_driver_sql(sql, parameters or None)
         return list(result.all()) if fetch else []
-    if begin and not connection.in_transaction():
+    if begin and not (connection.in_transaction() or _begins_none(connection)):
         connection.begin()
     cursor = connection.connection.cursor()
     try:
@@ -135,6 +142,10 @@ def run_sql(
         connection._handle_dbapi_exception(error, sql, None, cursor, None)
     cursor.close()
     return rows
+
+
+def _begins_none(connection: Connection) -> bool:
+    return NO_TRANSACTION in connection.get_execution_options()
 
 
 def _is_heard(connection: Connection) -> bool:

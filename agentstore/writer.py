@@ -232,9 +232,7 @@ class Writer:
     def _run_together(self, batch: Sequence[Job], groups: Sequence[list[Job]]) -> bool:
         """Run jobs in one transaction; say whether that was committed. If not, nothing was.
 
-        Args:
-            batch: All of them.
-            groups: The same, those together whose writes may go together.
+        The groups are the batch, those together whose writes may go together.
 
         Raises:
             _GroupFailed: They do not; nothing was committed.
@@ -277,13 +275,9 @@ class Writer:
     def _run_gathered(
         self, connection: Connection, kind: type[Write], jobs: Sequence[Job]
     ) -> list[Job]:
-        """Run jobs whose writes can go together.
+        """Run jobs whose writes can go together; give those that have to be run by themselves.
 
-        Not in a savepoint: SQLite would copy each page that they change into a file beforehand,
-        which costs as much as writing it does.
-
-        Returns:
-            Those that have to be run by themselves; nothing of them was written.
+        Not in a savepoint: SQLite would copy each page that they change beforehand.
 
         Raises:
             _GroupFailed: They do not go together, and may have left something behind.

@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="does it run at all?")
     parser.add_argument("--json", type=Path, default=RESULTS / "swarm.json", metavar="PATH")
     parser.add_argument("--process", metavar="URL", help=argparse.SUPPRESS)
-    parser.add_argument("--calls", type=int, default=20, help="of each caller in a round")
+    parser.add_argument("--calls", type=int, default=40, help="of each caller in a round")
     arguments = parser.parse_args()
     if arguments.process:
         asyncio.run(_process(arguments.process, arguments.calls))

@@ -38,18 +38,24 @@ from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from sqlalchemy.types import TypeEngine
 
 from agentstore import errors
-from agentstore.dialects.base import MODE, READ_ONLY, Diagnosis, Failure, Mode
-from agentstore.dialects.listening import is_heard_by, listen_once
+from agentstore.dialects.base import READ_ONLY, Diagnosis, Failure, Mode
+from agentstore.dialects.listening import listen_once
 from agentstore.dialects.postgresql_append import append, arrays, next_activity
 from agentstore.dialects.postgresql_parts import ServerParts
 from agentstore.dialects.postgresql_scopes import SecuredRows
 from agentstore.dialects.postgresql_search import PostgreSQLSearch
 from agentstore.dialects.postgresql_space import ServerSpace
 from agentstore.dialects.postgresql_tasks import NotifyingTasks
-from agentstore.dialects.postgresql_transactions import give_back_to, opening, take_over
+from agentstore.dialects.postgresql_transactions import (
+    begin,
+    beginning,
+    end_what_is_open,
+    give_back_to,
+    tags,
+    take_over,
+)
 from agentstore.dialects.search import SearchIndex
 from agentstore.dialects.space import Space
-from agentstore.prepared import run_sql
 from agentstore.schema import Names, Tables
 from agentstore.settings import Settings
 
@@ -148,6 +154,7 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts):
             "max_overflow": settings.max_overflow,
             "pool_timeout": settings.pool_timeout,
             "pool_use_lifo": True,  # few callers warm few connections' statements
+            "pool_reset_on_return": None,  # see end_what_is_open
             "isolation_level": _AUTOCOMMIT,
             "connect_args": {
                 "connect_timeout": max(1, round(settings.connect_timeout)),
@@ -165,7 +172,8 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts):
             # others, and many a pooler refuses options of the connection.
             engine.update_execution_options(**{READ_ONLY: True})
 
-        listen_once(engine, "begin", _begin)
+        listen_once(engine, "begin", begin)
+        listen_once(engine, "reset", end_what_is_open)
 
         @event.listens_for(engine, "checkin")
         def remember(dbapi_connection: Any, record: Any) -> None:
@@ -200,13 +208,14 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts):
 
     def modes(self, engine: Engine) -> dict[Mode, Engine]:
         """Tag the engine with the mode, for the begin event."""
-        return {mode: _beginning(engine.execution_options(**{MODE: mode})) for mode in Mode}
+        return {mode: beginning(engine.execution_options(**tags(engine, mode))) for mode in Mode}
 
     def async_modes(self, engine: AsyncEngine) -> dict[Mode, AsyncEngine]:
         """Tag the engine with the mode, for the begin event."""
-        modes = {mode: engine.execution_options(**{MODE: mode}) for mode in Mode}
+        sync_engine = engine.sync_engine
+        modes = {mode: engine.execution_options(**tags(sync_engine, mode)) for mode in Mode}
         for tagged in modes.values():
-            _beginning(tagged.sync_engine)
+            beginning(tagged.sync_engine)
         return modes
 
     def diagnose(self, error: DBAPIError) -> Diagnosis:
@@ -332,24 +341,6 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts):
     ) -> Collection[str]:
         """Lock, count and insert in one statement."""
         return append(connection, tables, sessions, rows, calls, marks, wait=wait)
-
-
-def _beginning(engine: Engine) -> Engine:
-    """Say BEGIN on an engine with options, unless that which it was made of does."""
-    if not is_heard_by(engine._proxied, "begin", _begin):  # type: ignore[attr-defined]
-        listen_once(engine, "begin", _begin)
-    return engine
-
-
-def _begin(connection: Connection) -> None:
-    options = connection.get_execution_options()
-    if MODE not in options and "isolation_level" in options:
-        return  # not a unit, and its user has chosen
-    statement = opening(connection, options.get(MODE, Mode.WRITE))
-    if options.get(READ_ONLY):
-        statement = f"{statement or 'BEGIN'} READ ONLY"
-    if statement is not None:
-        run_sql(connection, statement, begin=False)
 
 
 def _constraint(error: DBAPIError) -> str | None:

@@ -1,8 +1,9 @@
-"""How transactions begin on PostgreSQL, and connections of an application's own engine.
+"""How transactions begin and end on PostgreSQL, and connections of an application's own engine.
 
-Such a connection is in autocommit while a unit has it, and as the application left it afterwards.
-Its isolation level, which the driver keeps, is not touched: the driver would name it in the BEGIN
-that it sends by itself, and so does ours.
+Connections are in autocommit: what is one statement needs nothing around it, and other units say
+their BEGIN themselves. One of the application's own engine is so while a unit has it, and as the
+application left it afterwards. Its isolation level, which the driver keeps, is not touched: the
+driver would name it in the BEGIN that it sends by itself, and so does ours.
 """
 
 from __future__ import annotations
@@ -10,18 +11,62 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.pool import PoolResetState
 
-from agentstore.dialects.base import Mode
-from agentstore.dialects.listening import listen_once
+from agentstore.dialects.base import MODE, READ_ONLY, Mode
+from agentstore.dialects.listening import is_heard_by, listen_once
+from agentstore.prepared import NO_TRANSACTION, run_sql
 
 _TAKEN_OVER = "agentstore_taken_over"
+_IN_AUTOCOMMIT = (Mode.READ, Mode.STATEMENT)
 _SNAPSHOTS = ("REPEATABLE READ", "SERIALIZABLE")
 """The levels at which several statements read one state of the database; the first will do."""
+_PQTRANS_IDLE = 0
+"""libpq's word for a connection that is in no transaction."""
 
 
-def opening(connection: Connection, mode: Mode) -> str | None:
+def beginning(engine: Engine) -> Engine:
+    """Say BEGIN on an engine with options, unless that which it was made of does."""
+    if not is_heard_by(engine._proxied, "begin", begin):  # type: ignore[attr-defined]
+        listen_once(engine, "begin", begin)
+    return engine
+
+
+def tags(engine: Engine, mode: Mode) -> dict[str, Any]:
+    """Give the execution options of a mode."""
+    options: dict[str, Any] = {MODE: mode}
+    if mode in _IN_AUTOCOMMIT and not engine.get_execution_options().get(READ_ONLY):
+        options[NO_TRANSACTION] = True
+    return options
+
+
+def end_what_is_open(driver_s: Any, _record: Any, state: PoolResetState) -> None:
+    """Roll back before a connection goes back to the pool, if there is something; a listener.
+
+    Most come in autocommit, and psycopg takes its time to find out that it has nothing to do.
+    """
+    if state.terminate_only or not state.asyncio_safe:
+        return
+    own = getattr(driver_s, "driver_connection", driver_s)
+    if own.pgconn.transaction_status != _PQTRANS_IDLE:
+        driver_s.rollback()
+
+
+def begin(connection: Connection) -> None:
+    """Begin a transaction as the mode needs it; a listener."""
+    options = connection.get_execution_options()
+    if MODE not in options and "isolation_level" in options:
+        return  # not a unit, and its user has chosen
+    statement = _opening(connection, options.get(MODE, Mode.WRITE))
+    if options.get(READ_ONLY):
+        statement = f"{statement or 'BEGIN'} READ ONLY"
+    if statement is not None:
+        run_sql(connection, statement, begin=False)
+
+
+def _opening(connection: Connection, mode: Mode) -> str | None:
     """Give what begins a transaction; None where there is to be none."""
-    if mode in (Mode.READ, Mode.STATEMENT):
+    if mode in _IN_AUTOCOMMIT:
         return None
     driver_s: Any = connection.connection.driver_connection
     level = driver_s.isolation_level

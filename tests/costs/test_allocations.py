@@ -38,7 +38,7 @@ EXPECTED: dict[str, dict[str, tuple[float, float | None]]] = {
         "sqlite3": (3.4, 6.7),
         "aiosqlite": (14.7, None),
         "psycopg": (2.05, 2.0),
-        "psycopg-async": (3.6, 4.15),
+        "psycopg-async": (3.25, 3.0),
     },
     "save_many": {
         "sqlite3": (2.66, 6.42),
@@ -50,7 +50,7 @@ EXPECTED: dict[str, dict[str, tuple[float, float | None]]] = {
         "sqlite3": (1.18, 2.24),
         "aiosqlite": (1.33, None),
         "psycopg": (1.2, 2.18),
-        "psycopg-async": (1.36, 2.85),
+        "psycopg-async": (1.2, 2.2),
     },
 }
 """What a call of a store allocates, as multiples of the plain code: at its height, and in all. The
