@@ -30,6 +30,7 @@ from sqlalchemy.sql.visitors import replacement_traverse
 
 from agentstore import models
 from agentstore.errors import InvalidInput
+from agentstore.models.base import PartialIndex
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*\Z")
 MAX_PREFIX = 15
@@ -254,18 +255,15 @@ def _copy(table: Table, target: MetaData, names: Names) -> Table:
         return copy.c[element.name] if isinstance(element, KeyedColumnElement) else None
 
     for index in sorted(table.indexes, key=lambda i: str(i.name)):
-        where = index.dialect_options["postgresql"].get("where")
-        Index(
-            named(index),
-            *(
-                replacement_traverse(cast("ColumnElement[Any]", expression), {}, own_column)
-                for expression in index.expressions
-            ),
-            unique=index.unique,
-            sqlite_where=where,
-            postgresql_where=where,
-            _table=copy,
-        )
+        expressions = [
+            replacement_traverse(cast("ColumnElement[Any]", expression), {}, own_column)
+            for expression in index.expressions
+        ]
+        options: dict[str, Any] = {"unique": index.unique, "_table": copy}
+        if isinstance(index, PartialIndex):
+            PartialIndex(named(index), *expressions, where=index.where, **options)
+        else:
+            Index(named(index), *expressions, **options)
     return copy
 
 

@@ -231,6 +231,10 @@ def binder(kind: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | No
         return partial(_text_in, kind, dialect)
     if isinstance(kind, Json):
         return _document_in
+    if isinstance(kind, Nanos):
+        return partial(to_nanos, "cost")
+    if isinstance(kind, UtcDateTime):
+        return _instant_in if dialect.name == "postgresql" else _instant_in_text
     return kind.dialect_impl(dialect).bind_processor(dialect)
 
 
@@ -254,6 +258,14 @@ def _text_in(kind: SafeText, dialect: Dialect, value: Any) -> Any:
 
 def _document_in(value: Any) -> str:
     return value if type(value) is Document else dump_json(value)
+
+
+def _instant_in(value: datetime) -> datetime:
+    return require_utc("the time", value)
+
+
+def _instant_in_text(value: datetime) -> str:
+    return iso(require_utc("the time", value))
 
 
 def _money_out(column: Column) -> Column:

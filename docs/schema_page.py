@@ -29,6 +29,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from agentstore import models
 from agentstore.dialects.search_objects import INDEX, QUEUE, STATE
+from agentstore.models.base import PartialIndex
 
 PAGE = Path(__file__).parent / "schema.md"
 COMMAND = "python -m docs.schema_page"
@@ -310,7 +311,7 @@ def _index(index: Index | UniqueConstraint) -> str:
     else:
         unique = bool(index.unique)
         columns = [str(each).replace(f"{index.table}.", "") for each in index.expressions]
-        where = index.dialect_options["postgresql"].get("where")
+        where = index.where if isinstance(index, PartialIndex) else None
     name = str(index.name)
     parts = [f"`{name}`", "unique" if unique else "", f"on {', '.join(columns)}"]
     parts.append("" if where is None else f"where `{where}`")

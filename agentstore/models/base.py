@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
+from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
-from sqlalchemy import BigInteger, Boolean, Float, MetaData
+from sqlalchemy import BigInteger, Boolean, Float, Index, MetaData, TextClause
 from sqlalchemy.orm import DeclarativeBase, mapped_column
 
 from agentstore.types import Json, Nanos, RowNumber, SafeText, UtcDateTime
@@ -49,6 +50,29 @@ class Base(DeclarativeBase):
         list[Any]: Json,
         Any: Json,
     }
+
+
+class PartialIndex(Index):
+    """An index of those rows alone for which a condition holds, on either engine.
+
+    SQLAlchemy loads a dialect, with modules for all its drivers, as soon as something has one of
+    its options. This has them when it is asked, which is when somebody writes DDL of it.
+    """
+
+    def __init__(
+        self, name: str | None, *expressions: Any, where: TextClause, **options: Any
+    ) -> None:
+        """Make an index of the expressions; the rest is as for ``Index``."""
+        self.where = where
+        super().__init__(name, *expressions, **options)
+
+    @cached_property
+    def dialect_options(self) -> Any:
+        """Give the options by dialect, the condition among them."""
+        options = super().dialect_options
+        self.__dict__["dialect_options"] = options
+        self._validate_dialect_kwargs({"sqlite_where": self.where, "postgresql_where": self.where})
+        return options
 
 
 def one_of(column: str, values: Iterable[str]) -> str:

@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from agentstore.models.base import Base, Pk, one_of
+from agentstore.models.base import Base, PartialIndex, Pk, one_of
 
 _ROOT_NAMESPACE = text("namespace = ''")
 _IN_A_SESSION = text("session_id IS NOT NULL")
@@ -44,14 +44,8 @@ class CheckpointThread(Base):
     __tablename__ = "checkpoint_threads"
     __table_args__ = (
         Index(None, "activity"),
-        Index(None, "user_id", "activity", sqlite_where=_OF_A_USER, postgresql_where=_OF_A_USER),
-        Index(
-            None,
-            "session_id",
-            "activity",
-            sqlite_where=_IN_A_SESSION,
-            postgresql_where=_IN_A_SESSION,
-        ),
+        PartialIndex(None, "user_id", "activity", where=_OF_A_USER),
+        PartialIndex(None, "session_id", "activity", where=_IN_A_SESSION),
     )
 
     pk: Mapped[Pk]
@@ -80,14 +74,8 @@ class Checkpoint(Base):
         CheckConstraint("step >= 0", name="step"),
         Index(None, "thread_id", "namespace", "step", "pk"),
         Index(None, "thread_id", "namespace", "parent_id"),
-        Index(
-            "uq_checkpoints_id",
-            "id",
-            unique=True,
-            sqlite_where=_ROOT_NAMESPACE,
-            postgresql_where=_ROOT_NAMESPACE,
-        ),
-        Index(None, "run_id", "pk", sqlite_where=_OF_A_RUN, postgresql_where=_OF_A_RUN),
+        PartialIndex("uq_checkpoints_id", "id", unique=True, where=_ROOT_NAMESPACE),
+        PartialIndex(None, "run_id", "pk", where=_OF_A_RUN),
     )
 
     pk: Mapped[Pk]
@@ -127,13 +115,8 @@ class CheckpointValue(Base):
         CheckConstraint(one_of("kind", _KINDS), name="kind"),
         CheckConstraint(one_of("encoding", _ENCODINGS), name="encoding"),
         CheckConstraint("start >= 0 AND start <= length", name="start"),
-        Index(
-            "ix_checkpoint_values_base",
-            "thread_id",
-            "base_line",
-            "base_length",
-            sqlite_where=_BASED,
-            postgresql_where=_BASED,
+        PartialIndex(
+            "ix_checkpoint_values_base", "thread_id", "base_line", "base_length", where=_BASED
         ),
     )
 

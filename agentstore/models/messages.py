@@ -16,7 +16,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from agentstore.models.base import Base, Pk, one_of
+from agentstore.models.base import Base, PartialIndex, Pk, one_of
 from agentstore.states import MESSAGE_STATUSES, ROLES
 
 _EXTERNAL = text("external_id IS NOT NULL")
@@ -47,37 +47,10 @@ class Message(Base):
         CheckConstraint("content IS NULL OR blocks IS NULL", name="content"),
         Index(None, "session_id", "branch", "seq", unique=True),
         Index(None, "session_id", "created_at"),
-        Index(
-            None,
-            "session_id",
-            "branch",
-            "turn",
-            sqlite_where=_USER,
-            postgresql_where=_USER,
-        ),
-        Index(
-            None,
-            "session_id",
-            "external_id",
-            unique=True,
-            sqlite_where=_EXTERNAL,
-            postgresql_where=_EXTERNAL,
-        ),
-        Index(
-            None,
-            "session_id",
-            "idempotency_key",
-            unique=True,
-            sqlite_where=_IDEMPOTENT,
-            postgresql_where=_IDEMPOTENT,
-        ),
-        Index(
-            None,
-            "status",
-            "pk",
-            sqlite_where=_UNFINISHED,
-            postgresql_where=_UNFINISHED,
-        ),
+        PartialIndex(None, "session_id", "branch", "turn", where=_USER),
+        PartialIndex(None, "session_id", "external_id", unique=True, where=_EXTERNAL),
+        PartialIndex(None, "session_id", "idempotency_key", unique=True, where=_IDEMPOTENT),
+        PartialIndex(None, "status", "pk", where=_UNFINISHED),
         {"sqlite_autoincrement": True},
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import CheckConstraint, ForeignKey, ForeignKeyConstraint, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from agentstore.models.base import Base, Pk, one_of
+from agentstore.models.base import Base, PartialIndex, Pk, one_of
 from agentstore.states import SESSION_STATUSES
 
 _NOT_NULL_EXPIRY = text("expires_at IS NOT NULL")
@@ -39,12 +39,7 @@ class Session(Base):
         Index(None, "user_id", "activity"),
         Index(None, "status", "activity"),
         Index(None, "user_id", "status", "activity"),
-        Index(
-            None,
-            "expires_at",
-            sqlite_where=_NOT_NULL_EXPIRY,
-            postgresql_where=_NOT_NULL_EXPIRY,
-        ),
+        PartialIndex(None, "expires_at", where=_NOT_NULL_EXPIRY),
     )
 
     pk: Mapped[Pk]

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import CheckConstraint, ForeignKey, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from agentstore.models.base import Base, Pk, one_of
+from agentstore.models.base import Base, PartialIndex, Pk, one_of
 from agentstore.states import TASK_STATUSES
 
 _PENDING = text("status = 'pending'")
@@ -31,7 +31,7 @@ class ToolLog(Base):
         Index(None, "tool", "created_at", "pk"),
         Index(None, "created_at", "pk"),
         Index(None, "session_id", "created_at", "pk"),
-        Index(None, "message_id", sqlite_where=_OF_A_MESSAGE, postgresql_where=_OF_A_MESSAGE),
+        PartialIndex(None, "message_id", where=_OF_A_MESSAGE),
     )
 
     pk: Mapped[Pk]
@@ -93,33 +93,15 @@ class Task(Base):
         CheckConstraint(one_of("status", TASK_STATUSES), name="status"),
         CheckConstraint("attempts >= 0 AND failures >= 0 AND max_retries >= 0", name="attempts"),
         CheckConstraint("session_id IS NOT NULL OR NOT alone_in_session", name="alone_in_session"),
-        Index(
-            "ix_tasks_lease_expires_at",
-            "lease_expires_at",
-            sqlite_where=_RUNNING,
-            postgresql_where=_RUNNING,
-        ),
+        PartialIndex("ix_tasks_lease_expires_at", "lease_expires_at", where=_RUNNING),
         Index(None, "session_id", "pk"),
         Index(None, "session_id", "status", "pk"),
         Index(None, "status", "pk"),
         Index(None, "queue", "pk"),
         Index(None, "queue", "status", "pk"),
-        Index("ix_tasks_due", "queue", "run_at", sqlite_where=_PENDING, postgresql_where=_PENDING),
-        Index(
-            "uq_tasks_running_alone",
-            "session_id",
-            unique=True,
-            sqlite_where=_RUNNING_ALONE,
-            postgresql_where=_RUNNING_ALONE,
-        ),
-        Index(
-            None,
-            "queue",
-            "idempotency_key",
-            unique=True,
-            sqlite_where=_IDEMPOTENT,
-            postgresql_where=_IDEMPOTENT,
-        ),
+        PartialIndex("ix_tasks_due", "queue", "run_at", where=_PENDING),
+        PartialIndex("uq_tasks_running_alone", "session_id", unique=True, where=_RUNNING_ALONE),
+        PartialIndex(None, "queue", "idempotency_key", unique=True, where=_IDEMPOTENT),
     )
 
     pk: Mapped[Pk]
@@ -152,12 +134,11 @@ class Task(Base):
     dead_at: Mapped[datetime | None]
 
 
-Index(
+PartialIndex(
     "ix_tasks_claim",
     Task.queue,
     Task.priority.desc(),
     Task.pk,
     Task.run_at,  # last, so that what is not due yet is passed over without reading its row
-    sqlite_where=_PENDING,
-    postgresql_where=_PENDING,
+    where=_PENDING,
 )

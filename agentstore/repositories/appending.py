@@ -24,7 +24,7 @@ from agentstore.types import from_nanos, to_nanos
 from agentstore.unit import Unit
 
 OnDuplicate = Literal["skip", "refuse", "replace"]
-
+_WAYS = get_args(OnDuplicate)
 
 _MOST_ROWS = 1_000
 _MOST_CHARACTERS = 1_000_000
@@ -38,8 +38,7 @@ def replaces(kwargs: Mapping[str, Any]) -> bool:
 
 def looks_first(kwargs: Mapping[str, Any]) -> bool:
     """Say whether an append asks first whether what it writes is there already."""
-    names = ("idempotency_key", "external_id")
-    return any(kwargs.get(name) is not None for name in names)
+    return kwargs.get("idempotency_key") is not None or kwargs.get("external_id") is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +106,8 @@ def append_drafts(
         AlreadyExists: An external id is there, and is to be refused.
         InvalidInput: An argument is none, or a message would be replaced by one of another role.
     """
-    if on_duplicate not in get_args(OnDuplicate):
-        choices = ", ".join(get_args(OnDuplicate))
+    if on_duplicate not in _WAYS:
+        choices = ", ".join(_WAYS)
         raise InvalidInput(f"on_duplicate is {shown(on_duplicate)}; use one of {choices}.")
     validation.text("session_id", session_id)
     if idempotency_key is not None:

@@ -246,7 +246,6 @@ DRIVERS = {"sqlite3", "aiosqlite", "psycopg", "asyncpg"}
 MAY_NAME_ENGINES = {
     ("settings", "sqlite:///agentstore.db"): "the database of whoever names none",
     ("schema", "sqlite"): "a copy of a table has the original's options for each engine",
-    ("schema", "postgresql"): "the same",
 }
 
 
