@@ -242,6 +242,8 @@ def column_reader(kind: TypeEngine[Any], dialect: Dialect) -> Callable[[Column],
     """Give what reads the values of a column; None if they are as the driver gives them."""
     if isinstance(kind, SafeText):
         return decode_texts
+    if isinstance(kind, Json):
+        return _documents_out
     if isinstance(kind, Nanos):
         return _money_out
     if isinstance(kind, UtcDateTime) and dialect.name != "postgresql":
@@ -266,6 +268,10 @@ def _instant_in(value: datetime) -> datetime:
 
 def _instant_in_text(value: datetime) -> str:
     return iso(require_utc("the time", value))
+
+
+def _documents_out(column: Column) -> Column:
+    return [None if text is None else load_json(text) for text in column]
 
 
 def _money_out(column: Column) -> Column:

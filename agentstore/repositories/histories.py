@@ -82,8 +82,7 @@ class History:
         """
         before = records[0].seq
         while True:
-            start = _start_with_calls(records, start)
-            wanted = _calls_wanted(records[start:])
+            start, wanted = _start_with_calls(records, start)
             if not wanted:
                 return records[start:]
             # Calls further back than the lookback, or on another branch, or never stored. An id may
@@ -119,14 +118,18 @@ def _last_calls(tables: Tables, ids: Sequence[str], before: int, *, active: bool
     )
 
 
-def _start_with_calls(records: Sequence[MessageRecord], start: int) -> int:
-    """Move the start back, among the records that are there, to the calls that are wanted."""
+def _start_with_calls(records: Sequence[MessageRecord], start: int) -> tuple[int, set[str]]:
+    """Move the start back, among the records that are there, to the calls that are wanted.
+
+    Returns:
+        Where it is then, and the calls that are wanted still.
+    """
     while wanted := _calls_wanted(records[start:]):
         making = [n for n in range(start) if _calls_made(records[n]) & wanted]
         if not making:
             break
         start = making[-1]
-    return start
+    return start, wanted
 
 
 def _calls_wanted(records: Sequence[MessageRecord]) -> set[str]:
