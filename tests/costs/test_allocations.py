@@ -35,21 +35,21 @@ MORE, LESS = 1.12, 0.75
 
 EXPECTED: dict[str, dict[str, tuple[float, float | None]]] = {
     "save": {
-        "sqlite3": (3.4, 6.7),
-        "aiosqlite": (14.7, None),
+        "sqlite3": (3.3, 5.8),
+        "aiosqlite": (13.7, None),
         "psycopg": (2.05, 2.0),
         "psycopg-async": (3.25, 3.0),
     },
     "save_many": {
-        "sqlite3": (2.66, 6.42),
+        "sqlite3": (2.65, 4.65),
         "aiosqlite": (3.2, None),
         "psycopg": (3.42, 6.5),
         "psycopg-async": (3.69, 6.8),
     },
     "history": {
-        "sqlite3": (1.18, 2.24),
-        "aiosqlite": (1.33, None),
-        "psycopg": (1.2, 2.18),
+        "sqlite3": (1.05, 1.9),
+        "aiosqlite": (1.2, None),
+        "psycopg": (1.1, 1.9),
         "psycopg-async": (1.2, 2.2),
     },
 }
