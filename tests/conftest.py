@@ -11,6 +11,7 @@ import gc
 import itertools
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,11 @@ from sqlalchemy import create_engine, make_url, text
 from agentstore import AsyncStore, Store, migrations
 from agentstore.testing import BlockingStore
 from tests.servers import Installation, Server, installations
+
+# A shell starts what it puts into the background deaf to interrupts, and so would be each program
+# that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FULL = bool(os.environ.get("AGENTSTORE_TEST_FULL"))
 
