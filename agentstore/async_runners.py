@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Protocol, TypeVar, cast
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.util import greenlet_spawn
 
@@ -33,7 +33,15 @@ from agentstore.errors import TransactionMisuse
 from agentstore.gathering import Call
 from agentstore.observation import retried
 from agentstore.recovery import HANDLED, Trouble, trouble
-from agentstore.runners import READING, JoinRunner, UnitRunner, is_new, joined, migrate
+from agentstore.runners import (
+    READING,
+    JoinRunner,
+    UnitRunner,
+    give_up,
+    is_new,
+    joined,
+    migrate,
+)
 from agentstore.settings import Settings
 from agentstore.unit import AsyncRunner, Unit
 from agentstore.write_jobs import turn_never_came
@@ -185,29 +193,19 @@ async def _opened(connection: AsyncConnection, start: Awaitable[object]) -> Asyn
 
 
 class _Progress:
-    """How far a unit has come, for whoever has to clean up behind it.
+    """How far a unit has come: what fails is cleaned up outside of its greenlet, where no
+    cancellation comes between.
 
     Attributes:
         connection: What is to be given back.
         committing: Whether its commit has begun.
     """
 
-    __slots__ = ("committing", "connection", "engine")
+    __slots__ = ("committing", "connection")
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self) -> None:
         self.connection: Connection | None = None
         self.committing = False
-
-    def give_up(self) -> None:
-        """Roll back what is open, and give the connection back, as ``runners.opened`` does."""
-        assert self.connection is not None
-        try:
-            with suppress(*HANDLED):
-                self.connection.rollback()
-        finally:
-            with suppress(*HANDLED):
-                self.connection.close()
 
 
 class GreenletRunner:
@@ -250,7 +248,7 @@ class GreenletRunner:
         return await self._uncut(self._once(Mode.STATEMENT, work))
 
     async def _once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
-        progress = _Progress(self._engines[mode].sync_engine)
+        progress = _Progress()
         try:
             result: T = await greenlet_spawn(self._run, progress, mode, work)
             return result
@@ -259,11 +257,11 @@ class GreenletRunner:
             raise found from cause_of(error)
         finally:
             if progress.connection is not None:
-                await finished(greenlet_spawn(progress.give_up))
+                await finished(greenlet_spawn(give_up, progress.connection))
 
     def _run(self, progress: _Progress, mode: Mode, work: Callable[[Unit], T]) -> T:
         """Run a unit from end to end in one greenlet: each switch to one costs a lone caller."""
-        connection = progress.connection = progress.engine.connect()
+        connection = progress.connection = self._engines[mode].sync_engine.connect()
         self._runner.dialect.take_over(connection)
         unit = self._runner.unit(connection, mode)
         result = work(unit)

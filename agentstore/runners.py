@@ -205,14 +205,19 @@ def opened(engine: Engine) -> Iterator[Connection]:
     try:
         yield connection
     except BaseException:
-        try:
-            with suppress(*HANDLED):
-                connection.rollback()
-        finally:
-            with suppress(*HANDLED):
-                connection.close()
+        give_up(connection)
         raise
     connection.close()
+
+
+def give_up(connection: Connection) -> None:
+    """Roll back what is open, and check the connection in; if that fails, it is lost."""
+    try:
+        with suppress(*HANDLED):
+            connection.rollback()
+    finally:
+        with suppress(*HANDLED):
+            connection.close()
 
 
 class UnitRunner:
