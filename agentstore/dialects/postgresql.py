@@ -208,14 +208,16 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts):
 
     def modes(self, engine: Engine) -> dict[Mode, Engine]:
         """Tag the engine with the mode, for the begin event."""
-        return {mode: beginning(engine.execution_options(**tags(engine, mode))) for mode in Mode}
+        return {
+            mode: beginning(engine.execution_options(**tags(engine, mode)), engine) for mode in Mode
+        }
 
     def async_modes(self, engine: AsyncEngine) -> dict[Mode, AsyncEngine]:
         """Tag the engine with the mode, for the begin event."""
         sync_engine = engine.sync_engine
         modes = {mode: engine.execution_options(**tags(sync_engine, mode)) for mode in Mode}
         for tagged in modes.values():
-            beginning(tagged.sync_engine)
+            beginning(tagged.sync_engine, sync_engine)
         return modes
 
     def diagnose(self, error: DBAPIError) -> Diagnosis:

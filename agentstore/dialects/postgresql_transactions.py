@@ -25,11 +25,11 @@ _PQTRANS_IDLE = 0
 """libpq's word for a connection that is in no transaction."""
 
 
-def beginning(engine: Engine) -> Engine:
-    """Say BEGIN on an engine with options, unless that which it was made of does."""
-    if not is_heard_by(engine._proxied, "begin", begin):  # type: ignore[attr-defined]
-        listen_once(engine, "begin", begin)
-    return engine
+def beginning(tagged: Engine, engine: Engine) -> Engine:
+    """Say BEGIN on an engine with options, unless the one that it was made of does."""
+    if not is_heard_by(engine, "begin", begin):
+        listen_once(tagged, "begin", begin)
+    return tagged
 
 
 def tags(engine: Engine, mode: Mode) -> dict[str, Any]:

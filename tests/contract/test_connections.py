@@ -291,6 +291,37 @@ def test_without_retries_a_broken_connection_is_an_error(place: Place) -> None:
         assert not caught.value.in_doubt
 
 
+def test_a_connection_that_was_interrupted_as_it_began_comes_back_without_a_transaction(
+    place: Place, store: Any, session: Any
+) -> None:
+    def interrupt(_: Any) -> None:
+        raise RuntimeError("interrupted")
+
+    engine = engine_of(store)
+    event.listen(engine, "begin", interrupt)
+    with pytest.raises(RuntimeError, match="interrupted"), store.transaction():
+        pass
+    event.remove(engine, "begin", interrupt)
+    with connect(place.url) as other:
+        query = "SELECT state FROM pg_stat_activity WHERE datname = current_database()"
+        states = [state for (state,) in other.execute(query).fetchall()]
+    assert "idle" in states
+    assert "idle in transaction" not in states
+    store.messages.save(session.id, "user", "hello")
+    assert contents(store, session.id) == ["hello"]
+
+
+@pytest.mark.parametrize("moment", ["begin", "commit", "rollback"])
+def test_nothing_is_begun_or_ended_around_what_is_one_statement(
+    store: Any, session: Any, moment: str
+) -> None:
+    heard: list[Any] = []
+    event.listen(engine_of(store), moment, heard.append)
+    store.messages.save(session.id, "user", "hello")
+    store.messages.history(session.id)
+    assert heard == []
+
+
 KILLS = 12
 
 
