@@ -95,7 +95,7 @@ def load_json(stored: str) -> Any:
 
 
 def _decode(text: str) -> Any:
-    # What ``dump_json`` wrote has no space around it, and to look for some takes half of the time.
+    # What ``dump_json`` wrote has no space around it; to look for some takes a quarter of the time.
     try:
         value, end = _decoder.raw_decode(text)
     except ValueError:

@@ -231,10 +231,8 @@ def binder(kind: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | No
         return partial(_text_in, kind, dialect)
     if isinstance(kind, Json):
         return _document_in
-    if isinstance(kind, Nanos):
-        return partial(to_nanos, "cost")
-    if isinstance(kind, UtcDateTime):
-        return _instant_in if dialect.name == "postgresql" else _instant_in_text
+    if isinstance(kind, Nanos | UtcDateTime):
+        return partial(kind.process_bind_param, dialect=dialect)
     return kind.dialect_impl(dialect).bind_processor(dialect)
 
 
@@ -243,7 +241,7 @@ def column_reader(kind: TypeEngine[Any], dialect: Dialect) -> Callable[[Column],
     if isinstance(kind, SafeText):
         return decode_texts
     if isinstance(kind, Json):
-        return _documents_out
+        return partial(_each, load_json)
     if isinstance(kind, Nanos):
         return _money_out
     if isinstance(kind, UtcDateTime) and dialect.name != "postgresql":
@@ -260,18 +258,6 @@ def _text_in(kind: SafeText, dialect: Dialect, value: Any) -> Any:
 
 def _document_in(value: Any) -> str:
     return value if type(value) is Document else dump_json(value)
-
-
-def _instant_in(value: datetime) -> datetime:
-    return require_utc("the time", value)
-
-
-def _instant_in_text(value: datetime) -> str:
-    return iso(require_utc("the time", value))
-
-
-def _documents_out(column: Column) -> Column:
-    return [None if text is None else load_json(text) for text in column]
 
 
 def _money_out(column: Column) -> Column:

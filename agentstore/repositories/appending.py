@@ -24,7 +24,7 @@ from agentstore.types import from_nanos, to_nanos
 from agentstore.unit import Unit
 
 OnDuplicate = Literal["skip", "refuse", "replace"]
-_WAYS = get_args(OnDuplicate)
+_CHOICES = get_args(OnDuplicate)
 
 _MOST_ROWS = 1_000
 _MOST_CHARACTERS = 1_000_000
@@ -106,8 +106,8 @@ def append_drafts(
         AlreadyExists: An external id is there, and is to be refused.
         InvalidInput: An argument is none, or a message would be replaced by one of another role.
     """
-    if on_duplicate not in _WAYS:
-        choices = ", ".join(_WAYS)
+    if on_duplicate not in _CHOICES:
+        choices = ", ".join(_CHOICES)
         raise InvalidInput(f"on_duplicate is {shown(on_duplicate)}; use one of {choices}.")
     validation.text("session_id", session_id)
     if idempotency_key is not None:
