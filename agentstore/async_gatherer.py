@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
+from agentstore.cancellation import OwnTask, until_done
 from agentstore.gatherers import Way, on_the_way, settle, together
 from agentstore.gathering import ALONE, Call, Write
 from agentstore.unit import Unit
@@ -21,22 +22,36 @@ from agentstore.write_jobs import Job, State
 
 
 class _TaskJob(Job):
-    """A call of a task."""
+    """A call of a task.
 
-    __slots__ = ("heard",)
+    Attributes:
+        group: With whom it went, itself included; empty until it has set out.
+        carrier: What runs the group.
+        wanted: Whether its task still waits for the outcome.
+    """
+
+    __slots__ = ("carrier", "group", "heard", "wanted")
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         self._context = copy_context()
         self.place = asyncio.get_running_loop()
         self.heard: asyncio.Future[None] = self.place.create_future()
+        self.group: Sequence[_TaskJob] = ()
+        self.carrier: OwnTask[None] | None = None
+        self.wanted = True
 
     async def settled(self) -> None:
-        """Wait until the outcome is known, however often the task is cancelled meanwhile."""
-        while self.state is not State.DONE:
-            self.heard = self.place.create_future()
-            with suppress(asyncio.CancelledError):
-                await self.heard
+        """Wait until the group has settled, however often the task is cancelled meanwhile.
+
+        If nobody of the group waits for an outcome any more, it is cancelled, as a call that goes
+        alone would be: a server that does not answer keeps no task from ending.
+        """
+        assert self.carrier is not None, "it has set out"
+        self.wanted = False
+        if not any(job.wanted for job in self.group):
+            self.carrier.give_up()
+        await until_done(self.carrier)
 
     @staticmethod
     def tell(jobs: Sequence[Job]) -> None:
@@ -54,12 +69,13 @@ class AsyncGatherer:
         """Gather what this runs in a unit that is one statement; it raises Trouble."""
         self._run = run
         self._ways: defaultdict[type[Write], Way[_TaskJob]] = defaultdict(Way)
-        self._groups: set[asyncio.Task[None]] = set()
+        self._carriers: set[OwnTask[None]] = set()
 
     async def run(self, call: Call) -> Any:
         """Run a call, by itself or with others; see ``Gatherer``.
 
-        Cancelled while it waits, it writes nothing. Once its group has set out, it settles first.
+        Cancelled while it waits, it writes nothing. Once its group has set out, it settles first;
+        if all of the group are cancelled, so is the group.
         """
         way = self._ways[call.kind]
         job = _TaskJob(call)
@@ -103,11 +119,20 @@ class AsyncGatherer:
     def _set_out(self, way: Way[_TaskJob]) -> None:
         """Let those who wait set out together, if there is room."""
         while way.waiting and way.enter():
+            group = way.next_group()
             # A task of its own: no one caller's cancellation may hit the others.
-            task = asyncio.create_task(self._run_group(way, way.next_group()))
-            self._groups.add(task)
-            task.add_done_callback(self._groups.discard)
+            carrier = OwnTask(self._carry(group))
+            for job in group:
+                job.group, job.carrier = group, carrier
+            self._carriers.add(carrier)
+            carrier.add_done_callback(partial(self._arrive, way))
 
-    async def _run_group(self, way: Way[_TaskJob], group: Sequence[_TaskJob]) -> None:
-        with on_the_way(group, lambda: self._come_back(way)):
+    async def _carry(self, group: Sequence[_TaskJob]) -> None:
+        with on_the_way(group):
             settle(group, await self._run(together(group)))
+
+    def _arrive(self, way: Way[_TaskJob], carrier: OwnTask[None]) -> None:
+        """Let the next group set out; those who hear of this one's outcome have had their turn."""
+        self._carriers.discard(carrier)
+        way.leave()
+        self._set_out(way)

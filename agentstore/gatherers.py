@@ -135,8 +135,11 @@ class Gatherer:
 
     def _lead(self, way: Way[_ThreadJob], group: Sequence[_ThreadJob]) -> None:
         """Run a group, one's own job among it, and tell the others."""
-        with on_the_way(group, lambda: self._come_back(way)):
-            settle(group, self._run(together(group)))
+        try:
+            with on_the_way(group):
+                settle(group, self._run(together(group)))
+        finally:
+            self._come_back(way)
 
     def _come_back(self, way: Way[_ThreadJob]) -> None:
         """Let the next group set out, led by its first, or make room."""
@@ -170,8 +173,8 @@ def together(group: Sequence[Job]) -> Callable[[Unit], list[Any]]:
 
 
 @contextmanager
-def on_the_way(group: Sequence[Job], come_back: Callable[[], None]) -> Iterator[None]:
-    """Run a group in the block; whatever becomes of it, all hear, and the next may set out."""
+def on_the_way(group: Sequence[Job]) -> Iterator[None]:
+    """Run a group in the block; whatever becomes of it, all hear."""
     try:
         yield
     except Trouble as problem:
@@ -181,7 +184,6 @@ def on_the_way(group: Sequence[Job], come_back: Callable[[], None]) -> Iterator[
     finally:
         _abandon(group)
         group[0].tell(group)
-        come_back()
 
 
 def settle(group: Sequence[Job], outcomes: Sequence[Any]) -> None:

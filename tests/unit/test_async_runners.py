@@ -6,8 +6,11 @@ import asyncio
 import functools
 import gc
 import itertools
+import json
 import random
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -44,6 +47,14 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(params=[FILE, AIOSQLITE_FILE])
 def file_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(request.param.format(tmp_path))
+
+
+@pytest.fixture(params=[FILE, AIOSQLITE_FILE, POSTGRESQL])
+def kept_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database that other stores can open as well."""
+    if request.param == POSTGRESQL:
+        return str(request.getfixturevalue("postgresql"))
     return str(request.param.format(tmp_path))
 
 
@@ -432,6 +443,45 @@ async def test_cancellations_leave_an_engine_of_the_application_whole(
 ) -> None:
     async with on_an_engine_of_the_application(postgresql) as store:
         await cancel_at_random(store, seed)
+
+
+@pytest.mark.parametrize("seed", range(1, 5 if FULL else 3))
+@in_loop
+async def test_a_loop_whose_tasks_are_all_cancelled_goes_on_saving(url: str, seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311 - when to cancel
+    async with AsyncStore(url) as store:
+        session = await store.sessions.create()
+        for _ in range(10):
+            names = [name for name in WAYS if name != "history"]
+            calls = [WAYS[rng.choice(names)](store, session.id) for _ in range(40)]
+            calling = [asyncio.create_task(call) for call in calls]
+            await (spin(rng.randint(0, 40)) if rng.random() < 0.7 else asyncio.sleep(0.005))
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            async with asyncio.timeout(30):
+                results = await end_of(*calling)
+                assert {type(r) for r in results if isinstance(r, BaseException)} <= {
+                    asyncio.CancelledError
+                }
+                assert checked_out(store) == 0
+                await asyncio.gather(*(WAYS["save"](store, session.id) for _ in range(64)))
+        assert whole(await contents(store, session.id))
+        await still_works(store, session.id)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("how", ["return", "interrupt"])
+def test_a_loop_that_ends_while_saves_are_in_flight_does_end(kept_url: str, how: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.programs.endings", kept_url, how, "200" if FULL else "14"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-3_000:]
+    assert json.loads(ended.stdout)["lost"] == 0
+    assert "never retrieved" not in ended.stderr
 
 
 @in_loop

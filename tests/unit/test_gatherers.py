@@ -390,6 +390,44 @@ def test_a_task_whose_group_has_set_out_settles_before_it_is_cancelled():
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("turns", range(4))
+def test_a_group_that_somebody_waits_for_arrives_although_all_tasks_are_cancelled(turns):
+    async def main() -> None:
+        tasks = Tasks()
+        running = await tasks.start([f"{n}" for n in range(MOST_ON_THEIR_WAY + 3)])
+        tasks.let_through(MOST_ON_THEIR_WAY)
+        await asyncio.gather(*running[:MOST_ON_THEIR_WAY])
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        waiting, others = running[-1], asyncio.all_tasks() - {running[-1], asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        tasks.let_through()
+        assert await waiting == f"{MOST_ON_THEIR_WAY + 2}"
+        assert busy(tasks.gatherer) == queued(tasks.gatherer) == 0
+
+    asyncio.run(main())
+
+
+def test_a_group_that_nobody_waits_for_any_more_is_cancelled():
+    async def main() -> None:
+        tasks = Tasks()
+        running = await tasks.start([f"{n}" for n in range(MOST_ON_THEIR_WAY + 3)])
+        tasks.let_through(MOST_ON_THEIR_WAY)
+        await asyncio.gather(*running[:MOST_ON_THEIR_WAY])
+        await asyncio.sleep(0)
+        assert queued(tasks.gatherer) == 0  # the group is on its way, and never let through
+        for task in running:
+            task.cancel()
+        async with asyncio.timeout(20):
+            results = await asyncio.gather(*running[MOST_ON_THEIR_WAY:], return_exceptions=True)
+        assert [type(result) for result in results] == [asyncio.CancelledError] * 3
+        assert len(Note.groups) == MOST_ON_THEIR_WAY
+        assert busy(tasks.gatherer) == 0
+
+    asyncio.run(main())
+
+
 def test_tasks_that_come_go_and_fail_at_random_leave_nobody_behind():
     async def main() -> None:
         rng = random.Random(7)  # noqa: S311 - which tasks to cancel, and when
