@@ -190,6 +190,7 @@ def _pieces(random: Random, _: str) -> list[dict[str, Any]]:
 
 _DOCUMENT = _one_of({"v": 1}, {"v": 2}, {})
 _BRANCH = _one_of("side", "side", "other")
+_OF_BRANCHES = ("create", "get", "switch", "rename", "delete")
 _NUMBER = _one_of(0, 1, 2)
 _TOOL = _one_of("search", "mail")
 _MARK = _one_of("m1", "m2")
@@ -255,7 +256,7 @@ DRAWN: dict[str, Draw] = {
     "role": _one_of("user", "assistant", "system"),
     "tool_calls": _one_of([_CALL], None),
     "messages": _pieces,
-    "on_duplicate": _one_of("raise", "skip", "replace"),
+    "on_duplicate": _one_of("refuse", "skip", "replace"),
     "marks": _one_of(["m1"], ["m1", "m2"]),
     "mark": _MARK,
     "exclude_mark": _MARK,
@@ -339,7 +340,7 @@ DRAWN: dict[str, Draw] = {
     "usage.record.branch": _NUMBER,
     "usage.replace.branch": _one_of(0),
     "usage.sum_by.branch": _one_of(0, 1),
-    "branches.create.name": _BRANCH,
+    **{f"branches.{each}.name": _BRANCH for each in _OF_BRANCHES},
     "branches.create.branch": _one_of("main"),
     "branches.create.from_turn": _one_of(1),
     "checkpoints.put.thread_id": _name("t", 3),
@@ -397,6 +398,10 @@ _OFTEN = {
 """How often these are drawn beside once, where others are once; what takes much away seldom."""
 
 
+_ALWAYS = ("fence", "backoff", "name")
+"""What is passed always: little comes of a call without it, or, of a pause, chance."""
+
+
 def undrawn() -> list[str]:
     """Give the parameters of methods that a scope has for which nothing is drawn."""
     return [
@@ -444,7 +449,7 @@ def _arguments(
     arguments: dict[str, Any] = {}
     for parameter in offered[method]:
         optional = parameter.default is not parameter.empty
-        if optional and parameter.name != "fence" and random.random() < 0.6:
+        if optional and parameter.name not in _ALWAYS and random.random() < 0.6:
             continue
         if parameter.name == "cursor":
             arguments["cursor"] = Chosen(f"page of {method}", random.random(), otherwise=None)
