@@ -342,7 +342,8 @@ DRAWN: dict[str, Draw] = {
     "usage.sum_by.branch": _one_of(0, 1),
     **{f"branches.{each}.name": _BRANCH for each in _OF_BRANCHES},
     "branches.create.branch": _one_of("main"),
-    "branches.create.from_turn": _one_of(1),
+    "branches.create.from_turn": _one_of(1, None, None),
+    "branches.create.after_turn": _one_of(1, None, None),
     "checkpoints.put.thread_id": _name("t", 3),
     "checkpoints.put.checkpoint_id": _name("c", 6),
     "checkpoints.put_writes.thread_id": _name("t", 3),
@@ -419,7 +420,7 @@ def _draw_for(method: str, parameter: str) -> Draw | None:
 
 def program(seed: int, steps: int) -> list[Step]:
     """Draw what the two do: the same for the same seed."""
-    random = Random(seed)
+    random = Random(seed)  # noqa: S311
     offered, for_nobody = methods(), refused()
     drawn: list[Step] = []
 

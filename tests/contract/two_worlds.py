@@ -94,7 +94,9 @@ def _compare(world: MakeWorld, steps: list[Step], name: str, report: Report) -> 
         for n in mine:
             report.calls += 1
             report.gave[steps[n].method] += both[n].gave
-            answers = [seen.write(life[n].said) for seen, life in zip(labels, (both, alone), strict=True)]
+            answers = [
+                seen.write(life[n].said) for seen, life in zip(labels, (both, alone), strict=True)
+            ]
             if answers[0] != answers[1]:
                 report.differences.append(
                     f"{name}: step {n}, {actor} calls {steps[n].method}({both[n].arguments})\n"
@@ -182,8 +184,7 @@ class _Life:
     def _filled(self, n: int, step: Step) -> dict[str, Any]:
         """Put ids into the place of what stands for them, in all arguments."""
         filled = {
-            name: self._fill(value, (n, name), step.actor)
-            for name, value in step.arguments.items()
+            name: self._fill(value, (n, name), step.actor) for name, value in step.arguments.items()
         }
         # What is chosen for a cursor is an earlier call whole, with where its next page begins.
         return filled if "cursor" not in filled else filled.pop("cursor") or filled
@@ -202,7 +203,8 @@ class _Life:
         if value.theirs and not self._others_act:
             return self._passed[place]
         whose = ACTORS[actor == ACTORS[0]] if value.theirs else actor
-        there = self._have[whose].get(value.kind, [])
+        have, kind = self._have[whose], value.kind
+        there = have.get(kind) or have.get(kind.partition(" ")[0], [])  # a task, if none is held
         # What came last is chosen most: what came first may be gone.
         chosen = there[-1 - int(value.at**3 * len(there))] if there else value.otherwise
         if value.theirs:
