@@ -386,6 +386,8 @@ _OFTEN = {
     "attachments.delete": 6,
     "users.reserve_quota": 3,
     "users.issue_api_key": 2,
+    "sessions.pause": 3,
+    "sessions.resume": 3,
     "sessions.wait_for_user": 3,
     "sessions.answer": 3,
     "tasks.retry": 3,
