@@ -708,6 +708,19 @@ def test_a_clock_that_is_set_back_takes_nothing_away_from_a_living_worker(timed,
     assert [task.result for task in settled] == ["done"] * 3
 
 
+def test_to_ask_for_a_cancellation_does_not_make_a_lease_longer_that_a_clock_made_long(
+    timed, clock
+):
+    timed.tasks.create(None, "work")
+    task = claim_one(timed, lease=30)
+    clock.advance(-3600)
+    assert timed.tasks.cancel(task.id).cancel_requested
+    assert timed.tasks.rescue() == ()
+    clock.advance(30)
+    (rescued,) = timed.tasks.rescue()
+    assert (rescued.id, rescued.status) == (task.id, "cancelled")
+
+
 def test_each_lease_keeps_its_own_length_when_the_clock_is_set_back_again_and_again(timed, clock):
     created = [timed.tasks.create(None, "work", max_retries=1) for _ in range(3)]
     for lease in (10, 86_400, 60):
