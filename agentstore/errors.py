@@ -457,7 +457,7 @@ class SearchIndexStale(AgentStoreError):
 
     Attributes:
         reason: Why: it is damaged, of another version, or far behind.
-        pending: Changes that it lacks, as far as they were counted.
+        pending: Changes that it lacks, as far as they were counted; in a scope its own alone.
     """
 
     def __init__(self, reason: str, pending: int) -> None:

@@ -60,7 +60,8 @@ class DeletionReceipt:
     """What a deletion removed.
 
     Attributes:
-        rows: For each table that lost rows, how many, by the table's plain name.
+        rows: For each table that lost rows, how many, by the table's plain name. In a scope without
+            ``blobs``, whose bytes may be those of other users too.
     """
 
     rows: Mapping[str, int]

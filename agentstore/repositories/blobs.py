@@ -87,7 +87,8 @@ def drop_unattached(unit: Unit, digests: Iterable[str]) -> int:
         digests: Of what was attached.
 
     Returns:
-        How many blobs were deleted.
+        How many blobs were deleted; 0 in a scope, or the number would say whether somebody else
+        has the same bytes.
     """
     blobs, attachments = unit.tables.blobs, unit.tables.attachments
     attached = select(attachments.c.pk).where(attachments.c.digest == blobs.c.digest).exists()
@@ -101,7 +102,7 @@ def drop_unattached(unit: Unit, digests: Iterable[str]) -> int:
         locked = select(blobs.c.digest).where(these).order_by(blobs.c.digest).with_for_update()
         unit.connection.execute(locked)
         gone += unit.connection.execute(delete(blobs).where(these, ~attached)).rowcount
-    return gone
+    return gone if unit.scope is None else 0
 
 
 __all__ = ["attached_digests", "attached_to", "drop_unattached", "keep_blob"]

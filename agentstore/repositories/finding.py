@@ -146,7 +146,7 @@ def in_order(
             raise _far_behind(state.pending)
         if state.pending and (before is None or state.walked < min(before.newest, state.newest)):
             if before is not None and unit.scope is not None and unit.dialect.hides_rows:
-                raise SearchIndexStale("is being made anew", state.pending)
+                raise SearchIndexStale("is being made anew", 0)  # how much others wrote is theirs
             return Behind(state.pending, state.newest if before is None else before.newest)
         return _Search(unit, asked, state.newest, columns(unit), record).page()
 

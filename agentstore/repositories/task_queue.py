@@ -26,6 +26,7 @@ from agentstore.paging import MAX_LIMIT, check_limit
 from agentstore.prepared import dialect_of
 from agentstore.records import TaskBatch, TaskRecord
 from agentstore.repositories.base import appends, chunks, reads, writes
+from agentstore.repositories.leases import begin_anew
 from agentstore.repositories.task_arguments import (
     DEFAULT_LEASE,
     names,
@@ -242,6 +243,9 @@ class TaskQueue(TaskRows):
         Each counts as a failed attempt: the task is pending again after a pause, or dead if it
         has no retries left, or cancelled if that was asked for. Workers call this now and then.
 
+        A lease that was given or renewed at a time which is yet to come, because the clock was set
+        back since, begins anew at the present.
+
         Args:
             limit: How many at most, up to 1,000.
             backoff: How long to wait before they are tried again.
@@ -250,11 +254,13 @@ class TaskQueue(TaskRows):
             The tasks, as they are now, the longest overdue first.
         """
         tasks = self.tables.tasks
+        check_limit(limit)
+        begin_anew(self.unit, self._now())
         query = (
             select(*tasks.c, self._now().label("now"))
             .where(tasks.c.status == RUNNING, tasks.c.lease_expires_at <= self._now())
             .order_by(tasks.c.lease_expires_at)
-            .limit(check_limit(limit))
+            .limit(limit)
             .with_for_update(skip_locked=True)
         )
         rows = self.connection.execute(query).all()

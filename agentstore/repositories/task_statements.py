@@ -150,7 +150,7 @@ def heartbeat_statement(tables: Tables, clock: EngineDialect | None) -> Any:
     return (
         update(tasks)
         .where(tasks.c.pk.in_(select(chosen.c.pk)))
-        .values(lease_expires_at=_expires(clock))
+        .values(lease_expires_at=_expires(clock), updated_at=current(clock))
         .returning(*tasks.c)
     )
 

@@ -281,6 +281,7 @@ class Tasks(TaskQueue):
         c = self.tables.tasks.c
         now = self._now()
         held = (c.status == RUNNING) & c.lease_expires_at.is_not(None)
+        ahead = held & (c.updated_at > now)  # what says that the clock was set back; see ``leases``
         query = (
             update(self.tables.tasks)
             .where(c.id == task_id, c.status.in_(sources(TASK_TRANSITIONS, "cancelled")))
@@ -288,7 +289,7 @@ class Tasks(TaskQueue):
                 status=case((held, RUNNING), else_=literal_column("'cancelled'")),
                 cancel_requested=or_(c.cancel_requested, held),
                 cancelled_at=case((held, c.cancelled_at), else_=now),
-                updated_at=now,
+                updated_at=case((ahead, c.updated_at), else_=now),
             )
             .returning(*c)
         )

@@ -427,7 +427,35 @@ def test_the_same_bytes_are_everybodys_own(store):
     assert alice.attachments.delete(again.id).rows == {"attachments": 1}
     assert alice.attachments.delete(ids[0].attachment).rows == {"attachments": 1}
     assert bob.attachments.read(ids[1].attachment) == b"same"
-    assert bob.attachments.delete(ids[1].attachment).rows == {"attachments": 1, "blobs": 1}
+    assert bob.attachments.delete(ids[1].attachment).rows == {"attachments": 1}
+
+
+def test_a_receipt_in_a_scope_says_nothing_of_bytes_that_somebody_else_may_have(store):
+    store.users.create("Bob", id="bob")
+    bob = store.scoped("bob")
+    theirs = bob.messages.save(bob.sessions.create().id, "user", "My salary")
+    bob.attachments.add(theirs.id, b"salary: 4000", "text/plain")
+    for whole in ("attachment", "messages", "session", "user"):
+        receipts = []
+        for guess in (b"salary: 3000", b"salary: 4000"):
+            store.users.create("Alice", id="alice")
+            alice = store.scoped("alice")
+            session = alice.sessions.create()
+            message = alice.messages.save(session.id, "user", "A guess")
+            added = alice.attachments.add(message.id, guess, "text/plain")
+            if whole == "attachment":
+                receipts.append(alice.attachments.delete(added.id).rows)
+            elif whole == "messages":
+                receipts.append(alice.messages.clear(session.id))
+            elif whole == "session":
+                receipts.append(alice.sessions.delete(session.id).rows)
+            if whole == "user":
+                receipts.append(alice.users.delete("alice").rows)
+            else:
+                store.users.delete("alice")
+        assert receipts[0] == receipts[1], whole
+        assert "blobs" not in str(receipts), whole
+    assert store.usage.totals().rows["blobs"] == 1  # what nobody attaches any more is gone
 
 
 def test_a_user_who_is_deleted_in_a_scope_takes_nobody_along(store, furnished, watch):

@@ -24,6 +24,7 @@ from agentstore.errors import (
     SessionOccupied,
 )
 from agentstore.redaction import Secrets
+from agentstore.repositories import leases
 from agentstore.unit import Unit
 from tests.conftest import on_a_server
 from tests.programs.probes import connect, engine_of
@@ -669,6 +670,121 @@ def test_the_server_s_clock_counts_and_not_the_worker_s(place):
                 assert ids(store.tasks.claim("worker")) == [due.id]
 
 
+def test_a_clock_that_is_set_back_holds_a_dead_worker_s_task_for_its_lease_and_no_longer(
+    timed, clock
+):
+    timed.tasks.create(None, "work", max_retries=1)
+    task = claim_one(timed, lease=30)
+    clock.advance(10)
+    timed.tasks.heartbeat(task.id, fence=task.fence, lease=30)  # and dies
+    clock.advance(-3600)
+    assert timed.tasks.rescue(backoff=AT_ONCE) == ()
+    clock.advance(29)
+    assert timed.tasks.rescue(backoff=AT_ONCE) == ()
+    clock.advance(1)
+    assert ids(timed.tasks.rescue(backoff=AT_ONCE)) == [task.id]
+    (again,) = timed.tasks.claim("another")
+    assert (again.id, again.fence) == (task.id, task.fence + 1)
+    with pytest.raises(LeaseLost):
+        timed.tasks.complete(task.id, fence=task.fence)
+
+
+def test_a_clock_that_is_set_back_takes_nothing_away_from_a_living_worker(timed, clock):
+    for _ in range(3):
+        timed.tasks.create(None, "work")
+    held = timed.tasks.claim("worker", limit=3, lease=30)
+    timed.tasks.cancel(held[2].id)
+    for jump in (-3600, -10, -86_400 * 365):
+        clock.advance(jump)
+        for _ in range(6):  # a heartbeat comes each third of the lease, a rescue more often
+            assert timed.tasks.rescue() == ()
+            clock.advance(9)
+            batch = timed.tasks.heartbeat_many(held, lease=30)
+            assert not batch.lost
+            assert {task.lease_expires_at - clock.now for task in batch.settled} == {
+                timedelta(seconds=30)
+            }
+    settled = timed.tasks.complete_many([(task, "done") for task in held]).settled
+    assert [task.result for task in settled] == ["done"] * 3
+
+
+def test_to_ask_for_a_cancellation_does_not_make_a_lease_longer_that_a_clock_made_long(
+    timed, clock
+):
+    timed.tasks.create(None, "work")
+    task = claim_one(timed, lease=30)
+    clock.advance(-3600)
+    assert timed.tasks.cancel(task.id).cancel_requested
+    assert timed.tasks.rescue() == ()
+    clock.advance(30)
+    (rescued,) = timed.tasks.rescue()
+    assert (rescued.id, rescued.status) == (task.id, "cancelled")
+
+
+def test_each_lease_keeps_its_own_length_when_the_clock_is_set_back_again_and_again(timed, clock):
+    created = [timed.tasks.create(None, "work", max_retries=1) for _ in range(3)]
+    for lease in (10, 86_400, 60):
+        claim_one(timed, lease=lease)
+    clock.advance(-7200)
+    timed.tasks.rescue()
+    clock.advance(-7200)
+    assert timed.tasks.rescue() == ()
+    until = [timed.tasks.get(task.id).lease_expires_at - clock.now for task in created]
+    assert until == [timedelta(seconds=lease) for lease in (10, 86_400, 60)]
+    clock.advance(60)
+    assert ids(timed.tasks.rescue()) == [created[0].id, created[2].id]
+
+
+def test_a_clock_that_jumps_ahead_ends_leases_at_once_and_fences_tell_who_is_late(timed, clock):
+    for _ in range(2):
+        timed.tasks.create(None, "work", max_retries=1)
+    quick, slow = timed.tasks.claim("worker", limit=2, lease=30)
+    clock.advance(3600)
+    renewed = timed.tasks.heartbeat(quick.id, fence=quick.fence, lease=30)  # nobody took it yet
+    assert renewed.lease_expires_at == clock.now + timedelta(seconds=30)
+    assert ids(timed.tasks.rescue(backoff=AT_ONCE)) == [slow.id]
+    (again,) = timed.tasks.claim("another")
+    with pytest.raises(LeaseLost):
+        timed.tasks.complete(slow.id, "late", fence=slow.fence)
+    assert timed.tasks.complete(again.id, "in time", fence=again.fence).result == "in time"
+    clock.advance(-3600)  # and is set right
+    assert timed.tasks.rescue() == ()
+    clock.advance(30)
+    assert ids(timed.tasks.rescue()) == [quick.id]
+
+
+@on_a_server
+def test_so_it_is_with_the_server_s_clock(place):
+    """As if it had been set back: what it gave is an hour ahead."""
+    with place.open() as store, connect(place.url) as admin:
+        store.tasks.create(None, "work", max_retries=1)
+        task = claim_one(store, lease=30)
+        admin.execute(
+            "UPDATE tasks SET updated_at = updated_at + interval '1 hour', "
+            "lease_expires_at = lease_expires_at + interval '1 hour'"
+        )
+        assert store.tasks.rescue() == ()
+        left = store.tasks.get(task.id).lease_expires_at - task.lease_expires_at
+        assert timedelta(0) <= left < timedelta(minutes=5)
+        assert store.tasks.complete(task.id, fence=task.fence).status == "completed"
+
+
+def test_a_rescue_reads_no_more_leases_than_a_thousand_that_have_not_run_out(timed, clock):
+    with timed.transaction() as tx:
+        for _ in range(3):
+            tx.tasks.create(None, "work", max_retries=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leases, "_LATEST", 2)
+        for lease in (30, 40, 50):
+            claim_one(timed, lease=lease)
+        clock.advance(-3600)
+        until = clock.now + timedelta(hours=1)
+        assert timed.tasks.rescue() == ()
+        assert len([task for task in timed.tasks.list() if task.lease_expires_at < until]) == 2
+        assert timed.tasks.rescue() == ()  # those that it has seen to do not end last any more
+        assert all(task.lease_expires_at < until for task in timed.tasks.list())
+
+
 # --- Indexes -------------------------------------------------------------------------------
 
 
@@ -725,8 +841,8 @@ def test_claims_polls_and_rescues_find_their_rows_by_an_index(engine_url):
         assert "ix_tasks_claim" in plan
         (plan,) = plans(store, lambda: store.tasks.due(queues="a"))
         assert "ix_tasks_due" in plan
-        plan = plans(store, lambda: store.tasks.rescue())[0]
-        assert "ix_tasks_lease_expires_at" in plan
+        for plan in plans(store, lambda: store.tasks.rescue()):
+            assert "ix_tasks_lease_expires_at" in plan
 
 
 # --- Bad input -----------------------------------------------------------------------------
