@@ -28,9 +28,8 @@ from agentstore.health import DEFAULT_TIMEOUT, Probe
 from agentstore.health_records import HealthRecord, Statistics
 from agentstore.observation import observer_for, watching
 from agentstore.recovery import Trouble
-from agentstore.repositories.pacing import Pause
 from agentstore.repositories.statistics import Order, statistics
-from agentstore.repositories.steps import Step, drive
+from agentstore.repositories.steps import Pause, Step, drive
 from agentstore.runners import (
     UnitRunner,
     announcing,

@@ -61,6 +61,8 @@ class Unit:
             them when that is committed.
         segmented: The store's: sessions whose active branch was made of segments when it was read
             last. Only a hint which of two statements is likely to be the one that is needed.
+        joined: Whether it is a transaction of the application's, so that all that is done in it
+            is one, however many units it would be otherwise.
     """
 
     connection: Connection
@@ -70,6 +72,7 @@ class Unit:
     cache: SessionCache | None = None
     deleted_sessions: list[str] = field(default_factory=list)
     segmented: RecentIds = field(default_factory=RecentIds)
+    joined: bool = False
 
     @property
     def scope(self) -> str | None:

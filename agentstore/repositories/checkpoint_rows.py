@@ -23,6 +23,7 @@ from agentstore.checkpoint_records import CheckpointInfo, CheckpointRecord, Thre
 from agentstore.dialects import EngineDialect
 from agentstore.encoding import encode_text
 from agentstore.errors import InvalidInput, NotFound
+from agentstore.leaving import owner_stays, session_stays, thread_stays
 from agentstore.repositories.value_lines import NODE_COLUMNS, last_length, load_values
 from agentstore.schema import Tables
 from agentstore.unit import Unit
@@ -163,13 +164,17 @@ def threads_with_latest(tables: Tables, dialect: EngineDialect) -> Select[Any]:
         .limit(1)
     )
     source, found = dialect.for_each(threads, tables.checkpoints, latest, all_outer=True)
-    return select(
-        threads.c.id,
-        threads.c.user_id,
-        threads.c.session_id,
-        threads.c.created_at,
-        *(found[column].label(f"latest_{column}") for column in _COLUMNS),
-    ).select_from(source)
+    return (
+        select(
+            threads.c.id,
+            threads.c.user_id,
+            threads.c.session_id,
+            threads.c.created_at,
+            *(found[column].label(f"latest_{column}") for column in _COLUMNS),
+        )
+        .select_from(source)
+        .where(owner_stays(tables, threads.c.user_id), session_stays(tables, threads.c.session_id))
+    )
 
 
 @lru_cache(maxsize=64)
@@ -213,7 +218,9 @@ def parent_with_nodes(tables: Tables, *, by: str) -> Select[Any]:
 
 @lru_cache(maxsize=64)
 def _checkpoints(tables: Tables) -> Select[Any]:
-    return select(*(tables.checkpoints.c[column] for column in _COLUMNS))
+    checkpoints = tables.checkpoints.c
+    query = select(*(checkpoints[column] for column in _COLUMNS))
+    return query.where(thread_stays(tables, checkpoints.thread_id))
 
 
 @lru_cache(maxsize=64)

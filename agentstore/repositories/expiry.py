@@ -24,6 +24,7 @@ from sqlalchemy import ColumnElement, delete, or_, select, update
 
 from agentstore import validation
 from agentstore.dialects.base import Mode
+from agentstore.leaving import owner_stays
 from agentstore.paging import check_limit
 from agentstore.records import ExpiryReport
 from agentstore.repositories.ownership import count_owned, delete_owned, delete_some_owned
@@ -98,7 +99,7 @@ def end_expired(unit: Unit, deadline: datetime, size: int, pace: Pace) -> Ended:
     deadline = min(deadline, unit.now())  # a clock that was set back brings sessions back to life
     query = (
         select(*_columns(unit), sessions.c.ttl_seconds, sessions.c.last_active_at)
-        .where(sessions.c.expires_at <= deadline)
+        .where(sessions.c.expires_at <= deadline, owner_stays(unit.tables, sessions.c.user_id))
         .order_by(sessions.c.expires_at)
         .limit(size)
         .with_for_update(skip_locked=True)
@@ -129,7 +130,11 @@ def end_idle(unit: Unit, pks: Sequence[int], doomed: ColumnElement[bool], pace: 
     ours = unit.connection.execute(locked.with_for_update(skip_locked=True)).scalars().all()
     query = (
         select(*_columns(unit))
-        .where(sessions.pk.in_(ours), or_(sessions.active_branch == NO_BRANCH, doomed))
+        .where(
+            sessions.pk.in_(ours),
+            or_(sessions.active_branch == NO_BRANCH, doomed),
+            owner_stays(unit.tables, sessions.user_id),
+        )
         .order_by(sessions.pk)
     )
     return end_sessions(unit, unit.connection.execute(query).all(), pace)

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, delete, func, literal, select
 
 from agentstore import validation
+from agentstore.leaving import session_stays
 from agentstore.repositories.base import Repository, chunks, ids_of, reads, writes
 from agentstore.repositories.removal import lock_session
 
@@ -34,7 +35,9 @@ class Marks(Repository):
         marks = self.tables.message_marks.c
         found: dict[str, list[str]] = {}
         for chunk in chunks(ids_of("ids", ids)):
-            query = select(marks.message_id, marks.mark).where(marks.message_id.in_(chunk))
+            query = select(marks.message_id, marks.mark).where(
+                marks.message_id.in_(chunk), session_stays(self.tables, marks.session_id)
+            )
             for message_id, mark in self.connection.execute(query):
                 found.setdefault(message_id, []).append(mark)
         return {message_id: tuple(sorted(each)) for message_id, each in found.items()}
@@ -45,7 +48,7 @@ class Marks(Repository):
         marks = self.tables.message_marks.c
         query = (
             select(marks.mark, func.count())
-            .where(marks.session_id == session_id)
+            .where(marks.session_id == session_id, session_stays(self.tables, marks.session_id))
             .group_by(marks.mark)
         )
         counted = self.connection.execute(query)

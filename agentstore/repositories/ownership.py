@@ -41,6 +41,7 @@ from agentstore.types import SafeText
 from agentstore.unit import Unit
 
 _KEY = bindparam("key", type_=SafeText())
+_KEYS = bindparam("key", type_=SafeText(), expanding=True)
 _ENOUGH = bindparam("enough", type_=BigInteger())
 
 _CHECKPOINTS = 200
@@ -73,31 +74,50 @@ def delete_owned(unit: Unit, kind: str, key: str) -> DeletionReceipt:
         every = select(theirs.id).where(theirs.user_id == key).order_by(theirs.pk)
         sessions = list(connection.execute(every.with_for_update()).scalars())
     unit.deleted_sessions.extend(sessions)
+    return DeletionReceipt(dict(sorted(_delete_all(unit, kind, key).items())))
+
+
+def delete_sessions(unit: Unit, ids: list[str]) -> Counter[str]:
+    """Delete sessions, and everything below; see ``delete_owned``.
+
+    Args:
+        unit: In a write transaction that has locked them.
+        ids: The sessions, which are there.
+
+    Returns:
+        For each table that lost rows, how many.
+    """
+    unit.deleted_sessions.extend(ids)
+    return _delete_all(unit, "sessions", ids)
+
+
+def _delete_all(unit: Unit, kind: str, key: str | list[str]) -> Counter[str]:
+    """Delete what is locked, and everything below."""
+    tables, connection = unit.tables, unit.connection
     _lock_threads(unit, kind, key)
     attached = _attached(unit, kind, key)
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for each in _owned_by(tables, kind):
-        if found := connection.execute(each.all, {"key": key}).rowcount:
-            counts[each.name] = found
-    connection.execute(delete(root).where(root.c.id == key))
+        counts[each.name] = connection.execute(each.all, {"key": key}).rowcount
+    name = "users" if kind == "user" else "sessions"
+    root = tables[name]
+    counts[name] += connection.execute(delete(root).where(_is(root.c.id, key))).rowcount
     forget_deleted(unit)
-    if gone := drop_unattached(unit, attached):
-        counts["blobs"] = gone
-    counts[f"{kind}s"] = 1
-    return DeletionReceipt(dict(sorted(counts.items())))
+    counts["blobs"] = drop_unattached(unit, attached)
+    return +counts
 
 
-def delete_some_owned(unit: Unit, kind: str, key: str, most: int) -> dict[str, int]:
-    """Delete up to so many rows that belong to a user or a session, and leave the rest.
+def delete_some_owned(unit: Unit, kind: str, key: str | list[str], most: int) -> dict[str, int]:
+    """Delete up to so many rows that belong to a user or to sessions, and leave the rest.
 
     Whoever calls this again and again deletes all of them, in transactions of a bounded size, and
     ends with ``delete_owned``. Meanwhile tasks go first, for somebody might do them, and then
     checkpoints, each whole and the latest of a thread last: whoever still reads one gets all of it.
 
     Args:
-        unit: In a write transaction that has the user's or session's row locked.
-        kind: ``user`` or ``session``.
-        key: Its id.
+        unit: In a write transaction that has the user's row or the sessions' rows locked.
+        kind: ``user``, ``session`` or ``sessions``.
+        key: Its id, or theirs.
         most: How many rows; blobs that nobody attaches any more come on top.
 
     Returns:
@@ -131,7 +151,7 @@ def delete_some_owned(unit: Unit, kind: str, key: str, most: int) -> dict[str, i
 
 
 def _remove_some_checkpoints(
-    unit: Unit, kind: str, key: str, most: int, *, must: bool
+    unit: Unit, kind: str, key: str | list[str], most: int, *, must: bool
 ) -> tuple[Counter[str], bool]:
     """Remove checkpoints of a user or a session, the latest of each namespace last.
 
@@ -166,8 +186,8 @@ def _remove_some_checkpoints(
     return gone, True
 
 
-def count_owned(unit: Unit, kind: str, key: str, most: int) -> int:
-    """Count the rows that belong to a user or a session, in one statement.
+def count_owned(unit: Unit, kind: str, key: str | list[str], most: int) -> int:
+    """Count the rows that belong to a user or to sessions, in one statement.
 
     Reads up to ``most`` rows of each table and no more: what is larger than that is some number
     above ``most``. What is attached counts as a row for every ``ROW_BYTES``.
@@ -213,7 +233,7 @@ def _owned_by(tables: Tables, kind: str) -> tuple[_Owned, ...]:
     """Give the tables, those that refer before those that are referred to."""
     found = []
     for table in reversed(tables.metadata.sorted_tables):
-        condition = _owned(tables, table, kind, _KEY)
+        condition = _owned(tables, table, kind, _parameter(kind))
         if condition is None:
             continue
         own = [*table.primary_key.columns]
@@ -251,12 +271,12 @@ def _in_pieces(tables: Tables, kind: str) -> list[_Owned]:
 def _count(tables: Tables, kind: str) -> Select[Any]:
     counts = []
     for table in tables.metadata.sorted_tables:
-        condition = _owned(tables, table, kind, _KEY)
+        condition = _owned(tables, table, kind, _parameter(kind))
         if condition is not None:
             some = select(literal(1)).select_from(table).where(condition).limit(_ENOUGH)
             counts.append(select(func.count()).select_from(some.subquery()).scalar_subquery())
     attachments, blobs = tables.attachments, tables.blobs
-    attached = _owned(tables, attachments, kind, _KEY)
+    attached = _owned(tables, attachments, kind, _parameter(kind))
     assert attached is not None
     sizes = select(blobs.c.size).join(attachments, attachments.c.digest == blobs.c.digest)
     few = sizes.where(attached).limit(_ENOUGH).subquery()
@@ -264,7 +284,7 @@ def _count(tables: Tables, kind: str) -> Select[Any]:
     return select(*counts)
 
 
-def _detach_some(unit: Unit, kind: str, key: str, most: int) -> Sequence[str]:
+def _detach_some(unit: Unit, kind: str, key: str | list[str], most: int) -> Sequence[str]:
     """Delete attachments whose bytes are worth no more than so many rows, and at least one.
 
     Returns:
@@ -293,7 +313,7 @@ def _detach_some(unit: Unit, kind: str, key: str, most: int) -> Sequence[str]:
     return unit.connection.execute(light).scalars().all()
 
 
-def _lock_threads(unit: Unit, kind: str, key: str) -> None:
+def _lock_threads(unit: Unit, kind: str, key: str | list[str]) -> None:
     """Wait for whoever is putting into a thread, and keep others out."""
     threads = unit.tables.checkpoint_threads
     of_them = threads.c.id.in_(_threads(unit.tables, kind, key))
@@ -322,7 +342,11 @@ def _owned(tables: Tables, table: Table, kind: str, key: Any) -> ColumnElement[b
 
 def _is(column: ColumnElement[Any], key: Any) -> ColumnElement[bool]:
     """Compare with a key, or with a list of them."""
-    return column.in_(key) if isinstance(key, list) else column == key
+    return column.in_(key) if isinstance(key, list) or key is _KEYS else column == key
+
+
+def _parameter(kind: str) -> Any:
+    return _KEYS if kind == "sessions" else _KEY
 
 
 def _sessions(tables: Tables, user_id: Any) -> Select[Any]:
@@ -336,7 +360,7 @@ def _threads(tables: Tables, kind: str, key: Any) -> Select[Any] | CompoundSelec
     an OR joins a column and a subquery.
     """
     threads = tables.checkpoint_threads.c
-    if kind == "session":
+    if kind != "user":
         return select(threads.id).where(_is(threads.session_id, key))
     of_sessions = threads.session_id.in_(_sessions(tables, key))
     return union(
@@ -344,7 +368,7 @@ def _threads(tables: Tables, kind: str, key: Any) -> Select[Any] | CompoundSelec
     )
 
 
-def _attached(unit: Unit, kind: str, key: str) -> list[str]:
+def _attached(unit: Unit, kind: str, key: str | list[str]) -> list[str]:
     condition = _owned(unit.tables, unit.tables.attachments, kind, key)
     assert condition is not None
     return attached_digests(unit, condition)

@@ -38,7 +38,7 @@ from agentstore.repositories.base import window
 from agentstore.repositories.checkpoint_pruning import prune_checkpoints
 from agentstore.repositories.expiry import FIRST_OF_ALL, Ended, end_expired, end_idle
 from agentstore.repositories.messages import Messages
-from agentstore.repositories.pacing import Pace, Pruning
+from agentstore.repositories.pacing import Pace
 from agentstore.repositories.pruning_preview import preview
 from agentstore.repositories.pruning_terms import (
     Progress,
@@ -50,14 +50,14 @@ from agentstore.repositories.pruning_terms import (
     walked,
 )
 from agentstore.repositories.reclaiming import reclaimed
-from agentstore.repositories.steps import Step
+from agentstore.repositories.steps import Step, Steps
 from agentstore.retention import RetentionPolicy
 from agentstore.unit import Unit
 
 Note = Callable[[dict[str, int], int], None]
 """Takes down what one transaction deleted: rows by table, and how many of the rule's things."""
 
-Rule = Callable[[Terms, Pace, Note], Pruning[None]]
+Rule = Callable[[Terms, Pace, Note], Steps[None]]
 
 Place = tuple[datetime, int] | None
 """A row's time and number, to go on behind; None at the beginning, and at the end."""
@@ -74,7 +74,7 @@ _SESSIONS = 100
 
 def prune(
     policy: RetentionPolicy, *, dry_run: bool, reclaim: bool, progress: Progress | None
-) -> Pruning[PruneReport]:
+) -> Steps[PruneReport]:
     """Delete what a policy says, or count it; see ``Store.prune``."""
     if not isinstance(policy, RetentionPolicy):
         raise InvalidInput(f"policy must be a RetentionPolicy, not {type(policy).__name__}.")
@@ -125,7 +125,7 @@ def _rules(policy: RetentionPolicy) -> Iterator[tuple[str, Rule, int]]:
 # --- Sessions --------------------------------------------------------------------------------
 
 
-def _sessions(terms: Terms, pace: Pace, note: Note) -> Pruning[None]:
+def _sessions(terms: Terms, pace: Pace, note: Note) -> Steps[None]:
     deadline = terms.now if terms.policy.expired_sessions else FIRST_OF_ALL
     more: bool = yield Step(Mode.READ, partial(_any_candidates, deadline=deadline))
     while more:
@@ -166,7 +166,7 @@ def _end_idle(unit: Unit, pks: Sequence[int], terms: Terms, pace: Pace) -> Ended
 # --- Rows that nothing refers to -------------------------------------------------------------
 
 
-def _tool_logs(terms: Terms, pace: Pace, note: Note) -> Pruning[None]:
+def _tool_logs(terms: Terms, pace: Pace, note: Note) -> Steps[None]:
     more: bool = yield Step(Mode.READ, partial(_any_tool_log, terms=terms))
     place: Place = None
     while more:
@@ -210,7 +210,7 @@ def _behind(
     return conditions
 
 
-def _tasks(terms: Terms, pace: Pace, note: Note) -> Pruning[None]:
+def _tasks(terms: Terms, pace: Pace, note: Note) -> Steps[None]:
     for status in terms.policy.task_statuses:
         after: int | None = 0
         while after is not None:
@@ -268,7 +268,7 @@ def _delete_by_pk(
 # --- Reservations and streams ------------------------------------------------------------------
 
 
-def _reservations(terms: Terms, pace: Pace, note: Note) -> Pruning[None]:
+def _reservations(terms: Terms, pace: Pace, note: Note) -> Steps[None]:
     more: bool = yield Step(Mode.READ, partial(_any_reservation, terms=terms))
     place: Place = None
     while more:
@@ -320,7 +320,7 @@ def _delete_reservations(unit: Unit, terms: Terms, pace: Pace, place: Place) -> 
     return len(gone_rows), None if over else (found[-1].expires_at, found[-1].pk)
 
 
-def _streams(terms: Terms, pace: Pace, note: Note) -> Pruning[None]:
+def _streams(terms: Terms, pace: Pace, note: Note) -> Steps[None]:
     more = bool((yield Step(Mode.READ, partial(idle_messages, terms=terms, after=0, most=1))))
     after: int | None = 0 if more else None
     while after is not None:

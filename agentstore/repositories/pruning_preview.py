@@ -20,7 +20,6 @@ from agentstore.records import PruneReport
 from agentstore.repositories.base import window
 from agentstore.repositories.expiry import is_closed
 from agentstore.repositories.ownership import count_of_sessions
-from agentstore.repositories.pacing import Pruning
 from agentstore.repositories.pruning_terms import (
     PAGE,
     Progress,
@@ -34,7 +33,7 @@ from agentstore.repositories.pruning_terms import (
     is_milestone,
     walked,
 )
-from agentstore.repositories.steps import Step
+from agentstore.repositories.steps import Step, Steps
 from agentstore.unit import Unit
 
 _SESSIONS = 100
@@ -55,7 +54,7 @@ class _Counts:
         self._tell(rule, self.rules[rule])
 
 
-def preview(terms: Terms, tell: Progress) -> Pruning[PruneReport]:
+def preview(terms: Terms, tell: Progress) -> Steps[PruneReport]:
     """Count what would go; see ``Store.prune``."""
     policy, counts = terms.policy, _Counts(tell)
     yield from _sessions(terms, counts)
@@ -81,7 +80,7 @@ def preview(terms: Terms, tell: Progress) -> Pruning[PruneReport]:
 # --- Sessions --------------------------------------------------------------------------------
 
 
-def _sessions(terms: Terms, counts: _Counts) -> Pruning[None]:
+def _sessions(terms: Terms, counts: _Counts) -> Steps[None]:
     place: tuple[datetime, int] | None = None
     while True:
         step = partial(_expired, terms=terms, place=place)
@@ -133,7 +132,7 @@ def _idle(unit: Unit, terms: Terms, after: int) -> tuple[list[str], int | None]:
     return [row.id for row in rows if not _goes_by_itself(row, terms)], edge
 
 
-def _count_sessions(terms: Terms, counts: _Counts, ids: Sequence[str]) -> Pruning[None]:
+def _count_sessions(terms: Terms, counts: _Counts, ids: Sequence[str]) -> Steps[None]:
     for start in range(0, len(ids), _SESSIONS):
         some = [*ids[start : start + _SESSIONS]]
         rows = yield Step(Mode.SNAPSHOT, partial(_all_of, terms=terms, ids=some))
@@ -187,7 +186,7 @@ def _staying(unit: Unit, terms: Terms, owners: Sequence[str | None]) -> int:
 # --- Tool logs, tasks, reservations, streams ---------------------------------------------------
 
 
-def _tool_logs(terms: Terms, counts: _Counts) -> Pruning[None]:
+def _tool_logs(terms: Terms, counts: _Counts) -> Steps[None]:
     place: tuple[datetime, int] | None = None
     while True:
         gone, place = yield Step(Mode.SNAPSHOT, partial(_old_logs, terms=terms, place=place))
@@ -213,7 +212,7 @@ def _old_logs(
     return gone, (rows[-1].created_at, rows[-1].pk) if len(rows) == PAGE else None
 
 
-def _tasks(terms: Terms, counts: _Counts) -> Pruning[None]:
+def _tasks(terms: Terms, counts: _Counts) -> Steps[None]:
     for status in terms.policy.task_statuses:
         after: int | None = 0
         while after is not None:
@@ -239,7 +238,7 @@ def _reservations(unit: Unit, terms: Terms) -> int:
     return int(unit.connection.execute(query).scalar_one())
 
 
-def _streams(terms: Terms, counts: _Counts) -> Pruning[None]:
+def _streams(terms: Terms, counts: _Counts) -> Steps[None]:
     after = 0
     while True:
         step = partial(_idle_streams, terms=terms, after=after)
@@ -263,7 +262,7 @@ def _idle_streams(unit: Unit, terms: Terms, after: int) -> tuple[int, int, int |
 # --- Checkpoints -----------------------------------------------------------------------------
 
 
-def _checkpoints(terms: Terms, counts: _Counts) -> Pruning[None]:
+def _checkpoints(terms: Terms, counts: _Counts) -> Steps[None]:
     after: int | None = 0
     while after is not None:
         threads, after = yield Step(Mode.SNAPSHOT, partial(_threads, terms=terms, after=after))

@@ -61,7 +61,7 @@ DECISIONS: dict[str, dict[str, Decision]] = {
         "list": KEEPS,
         "find_by_preference": KEEPS,
         "update": _USER,
-        "delete": _USER,
+        "delete": KEEPS,
         "check_quota": _USER,
         "consume_quota": _USER,
         "reserve_quota": _USER,
