@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.schema import CreateIndex
 
 from agentstore.findings import Finding, Severity, listed
-from agentstore.leaving import leaving, session_is_open, session_stays
+from agentstore.leaving import session_is_open, session_stays
 from agentstore.repositories.base import chunks
 from agentstore.repositories.drafts import tool_call_rows
 from agentstore.schema import Tables

@@ -51,13 +51,16 @@ ROW_BYTES = 16_384
 """How many bytes of an attachment take as long to delete as a row."""
 
 
-def delete_owned(unit: Unit, kind: str, key: str) -> DeletionReceipt:
+def delete_owned(
+    unit: Unit, kind: str, key: str, *conditions: ColumnElement[bool]
+) -> DeletionReceipt:
     """Delete a user or a session, and everything below.
 
     Args:
         unit: In a write transaction.
         kind: ``user`` or ``session``.
         key: Its id.
+        conditions: What its row has to meet.
 
     Raises:
         NotFound: There is none with this id.
@@ -65,7 +68,7 @@ def delete_owned(unit: Unit, kind: str, key: str) -> DeletionReceipt:
     tables, connection = unit.tables, unit.connection
     root = tables[f"{kind}s"]
     # The root goes first: its row lock keeps others from adding below it meanwhile.
-    locked = select(root.c.pk).where(root.c.id == key).with_for_update()
+    locked = select(root.c.pk).where(root.c.id == key, *conditions).with_for_update()
     if connection.execute(locked).first() is None:
         raise NotFound(kind, key)
     sessions = [key]

@@ -413,12 +413,8 @@ class Sessions(Repository):
         Raises:
             NotFound: There is no such session.
         """
-        sessions = self.tables.sessions.c
-        stays = owner_stays(self.tables, sessions.user_id)
-        there = select(sessions.pk).where(sessions.id == session_id, stays)
-        if self.connection.execute(there).first() is None:
-            raise NotFound("session", session_id)
-        return delete_owned(self.unit, "session", session_id)
+        stays = owner_stays(self.tables, self.tables.sessions.c.user_id)
+        return delete_owned(self.unit, "session", session_id, stays)
 
     @in_steps
     def delete_expired(

@@ -206,7 +206,8 @@ class Users(Quotas, ApiKeys):
 
         Raises:
             NotFound: There is no such user.
-            OutcomeUnknown: The connection broke in a commit; call this again.
+            ConnectionLost: It is not known whether the last transaction was committed; call this
+                again.
         """
         return (yield from delete_user(user_id))
 
