@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.schema import CreateIndex
 
 from agentstore.findings import Finding, Severity, listed
-from agentstore.leaving import session_is_open, session_stays
+from agentstore.leaving import leaving, session_is_open, session_stays
 from agentstore.repositories.base import chunks
 from agentstore.repositories.drafts import tool_call_rows
 from agentstore.schema import Tables
@@ -180,6 +180,19 @@ def copies(connection: Connection, tables: Tables) -> Iterator[Finding]:
             f"{_many(left)} blobs are attached to nothing.",
             f"{tables.blobs.name}, digests {listed(digest[:12] for digest in left)}",
             "Delete the rows of blobs whose digest is in no row of attachments",
+        )
+
+
+def leaving_users(connection: Connection, tables: Tables) -> Iterator[Finding]:
+    """Name users who are being deleted: by somebody now, or by nobody any more."""
+    found = list(connection.execute(leaving(tables).limit(_MOST)).scalars())
+    if found:
+        yield Finding(
+            Severity.WARNING,
+            "deletions",
+            f"{_many(found)} users are being deleted, or their deletion was interrupted.",
+            listed(found),
+            f"agentstore erase-user {found[0]} --yes, unless that is under way; prune does it too",
         )
 
 

@@ -10,7 +10,7 @@ the same call, a later one after a crash, or a clean-up.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -43,12 +43,14 @@ class Erased:
     """How far the deletion of a user has come.
 
     Attributes:
-        rows: How many rows have gone so far, by table, and not by this transaction alone.
+        rows: How many rows this transaction deleted, by table.
+        so_far: How many rows have gone, in this transaction and those before, by table.
         ended: Whether nothing is left.
         takes_turns: Whether writers wait for each other, and are owed pauses.
     """
 
     rows: Mapping[str, int]
+    so_far: Mapping[str, int]
     ended: bool
     takes_turns: bool = False
 
@@ -58,16 +60,25 @@ def delete_user(user_id: str) -> Steps[DeletionReceipt]:
     # Not to be repeated where the end is in doubt: the user may be gone then, and the receipt.
     begun: Erased = yield Step(Mode.WRITE, partial(_begin, user_id=user_id), repeatable=False)
     if not begun.ended:
-        begun = yield from finish_user(user_id, begun.takes_turns)
-    return DeletionReceipt(dict(sorted(begun.rows.items())))
+        begun = yield from finish_user(user_id, Pace(ROWS, pauses=begun.takes_turns))
+    return DeletionReceipt(dict(sorted(begun.so_far.items())))
 
 
-def finish_user(user_id: str, takes_turns: bool) -> Steps[Erased]:
-    """Delete what is left of a user who is being deleted."""
-    pace = Pace(ROWS, pauses=takes_turns)
+def finish_user(
+    user_id: str, pace: Pace, note: Callable[[dict[str, int], int], object] | None = None
+) -> Steps[Erased]:
+    """Delete what is left of a user who is being deleted.
+
+    Args:
+        user_id: The user.
+        pace: How much goes at once.
+        note: Told what each transaction deleted, rows by table, and how many users it ended.
+    """
     while True:
         yield from pace.pause()
         done: Erased = yield pace.write(_go_on, user_id, pace, repeatable=False)
+        if note is not None:
+            note(dict(done.rows), done.rows.get("users", 0))
         if done.ended:
             return done
 
@@ -91,26 +102,32 @@ def _begin(unit: Unit, user_id: str) -> Erased:
     some = select(literal(1)).where(sessions.user_id == user_id).limit(ROWS + 1).subquery()
     few = int(unit.connection.execute(select(func.count()).select_from(some)).scalar_one())
     if unit.joined or (few <= ROWS and count_owned(unit, "user", user_id, ROWS) < ROWS):
-        return Erased(so_far + Counter(delete_owned(unit, "user", user_id).rows), ended=True)
+        return _ended(unit, user_id, so_far)
     mark = update(users).where(users.c.id == user_id, users.c.deleting.is_(None))
     unit.connection.execute(mark.values(deleting={}))
-    return Erased(so_far, ended=False, takes_turns=unit.dialect.single_writer)
+    return Erased({}, so_far, ended=False, takes_turns=unit.dialect.single_writer)
 
 
 def _go_on(unit: Unit, user_id: str, pace: Pace) -> Erased:
     """Delete some of what is left of a user."""
     so_far = _locked(unit, user_id)
     if so_far is None:  # somebody else ended it, and has the receipt
-        return Erased({}, ended=True)
+        return Erased({}, {}, ended=True)
     users = unit.tables.users
     gone = _delete_some_sessions(unit, user_id, pace.rows)
     if not gone:
         if count_owned(unit, "user", user_id, pace.rows) < pace.rows:
-            return Erased(so_far + Counter(delete_owned(unit, "user", user_id).rows), ended=True)
+            return _ended(unit, user_id, so_far)
         gone = Counter(delete_some_owned(unit, "user", user_id, pace.rows))
-    rows = so_far + gone
-    unit.connection.execute(update(users).where(users.c.id == user_id).values(deleting=dict(rows)))
-    return Erased(rows, ended=False)
+    so_far += gone
+    tally = update(users).where(users.c.id == user_id).values(deleting=dict(so_far))
+    unit.connection.execute(tally)
+    return Erased(gone, so_far, ended=False)
+
+
+def _ended(unit: Unit, user_id: str, so_far: Counter[str]) -> Erased:
+    rows = delete_owned(unit, "user", user_id).rows
+    return Erased(rows, so_far + Counter(rows), ended=True)
 
 
 def _locked(unit: Unit, user_id: str) -> Counter[str] | None:

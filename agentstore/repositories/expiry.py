@@ -27,6 +27,7 @@ from agentstore.dialects.base import Mode
 from agentstore.leaving import owner_stays
 from agentstore.paging import check_limit
 from agentstore.records import ExpiryReport
+from agentstore.repositories.erasing import finish_user, unfinished
 from agentstore.repositories.ownership import count_owned, delete_owned, delete_some_owned
 from agentstore.repositories.pacing import Pace
 from agentstore.repositories.steps import Step, Steps
@@ -68,6 +69,8 @@ def delete_expired(
     deleted: list[str] = []
     rows: Counter[str] = Counter()
     postponed = 0
+    for user_id in (yield Step(Mode.READ, unfinished)):  # left by a deletion that was interrupted
+        yield from finish_user(user_id, pace, lambda gone, _: rows.update(gone))
     # Whoever expires after this moment is left to the next clean-up: so there is an end.
     deadline = yield Step(Mode.READ, first_deadline)
     more = deadline is not None

@@ -214,6 +214,30 @@ def count_of_sessions(unit: Unit, session_ids: list[str]) -> dict[str, int]:
     return counts
 
 
+def count_of_user(unit: Unit, user_id: str) -> dict[str, int]:
+    """Count what a user owns besides sessions and what is theirs, and the user, by plain names."""
+    tables = unit.tables
+    prefix = len(tables.names.prefix)
+    threads = tables.checkpoint_threads.c
+    in_a_session = threads.session_id.is_not(None) & threads.session_id.in_(
+        _sessions(tables, user_id)
+    )
+    own_threads = select(threads.id).where(threads.user_id == user_id, ~in_a_session)
+    counts = {"users": 1}
+    for table in tables.metadata.sorted_tables:
+        if table is tables.checkpoint_threads:
+            theirs = table.c.id.in_(own_threads)
+        elif "thread_id" in table.c:
+            theirs = table.c.thread_id.in_(own_threads)
+        elif "user_id" in table.c and table is not tables.sessions:
+            theirs = table.c.user_id == user_id
+        else:
+            continue
+        query = select(func.count()).select_from(table).where(theirs)
+        counts[table.name[prefix:]] = unit.connection.execute(query).scalar_one()
+    return counts
+
+
 @dataclass(frozen=True, slots=True)
 class _Owned:
     """A table of which a user or a session owns rows.

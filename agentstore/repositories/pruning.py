@@ -33,7 +33,7 @@ from sqlalchemy import (
 from agentstore.dialects.base import Mode
 from agentstore.errors import InvalidInput
 from agentstore.records import PruneReport
-from agentstore.repositories import expiry
+from agentstore.repositories import erasing, expiry
 from agentstore.repositories.base import window
 from agentstore.repositories.checkpoint_pruning import prune_checkpoints
 from agentstore.repositories.expiry import FIRST_OF_ALL, Ended, end_expired, end_idle
@@ -107,8 +107,9 @@ def prune(
 
 
 def _rules(policy: RetentionPolicy) -> Iterator[tuple[str, Rule, int]]:
-    # Sessions first: what goes with them need not be looked at again. Also without a rule about
-    # them, what an interrupted clean-up has left of one is finished.
+    # Users and sessions first: what goes with them need not be looked at again. Also without a
+    # rule about them, what an interrupted deletion or clean-up has left of one is finished.
+    yield "users", _users, erasing.ROWS
     yield "sessions", _sessions, expiry.ROWS
     if policy.tool_logs is not None:
         yield "tool_logs", _tool_logs, ROWS
@@ -122,7 +123,12 @@ def _rules(policy: RetentionPolicy) -> Iterator[tuple[str, Rule, int]]:
         yield "streams", _streams, ROWS
 
 
-# --- Sessions --------------------------------------------------------------------------------
+# --- Users and sessions ----------------------------------------------------------------------
+
+
+def _users(terms: Terms, pace: Pace, note: Note) -> Steps[None]:
+    for user_id in (yield Step(Mode.READ, erasing.unfinished)):
+        yield from erasing.finish_user(user_id, pace, note)
 
 
 def _sessions(terms: Terms, pace: Pace, note: Note) -> Steps[None]:

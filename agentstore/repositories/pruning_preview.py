@@ -16,10 +16,12 @@ from typing import Any
 from sqlalchemy import and_, func, literal, or_, select, tuple_
 
 from agentstore.dialects.base import Mode
+from agentstore.leaving import owner_stays
 from agentstore.records import PruneReport
 from agentstore.repositories.base import window
 from agentstore.repositories.expiry import is_closed
-from agentstore.repositories.ownership import count_of_sessions
+from agentstore.repositories.erasing import unfinished
+from agentstore.repositories.ownership import count_of_sessions, count_of_user
 from agentstore.repositories.pruning_terms import (
     PAGE,
     Progress,
@@ -57,6 +59,8 @@ class _Counts:
 def preview(terms: Terms, tell: Progress) -> Steps[PruneReport]:
     """Count what would go; see ``Store.prune``."""
     policy, counts = terms.policy, _Counts(tell)
+    for user_id in (yield Step(Mode.READ, unfinished)):
+        yield from _user(terms, counts, user_id)
     yield from _sessions(terms, counts)
     if policy.tool_logs is not None:
         yield from _tool_logs(terms, counts)
@@ -77,7 +81,25 @@ def preview(terms: Terms, tell: Progress) -> Steps[PruneReport]:
     )
 
 
-# --- Sessions --------------------------------------------------------------------------------
+# --- Users and sessions ----------------------------------------------------------------------
+
+
+def _user(terms: Terms, counts: _Counts, user_id: str) -> Steps[None]:
+    """Count what is left of a user who is being deleted."""
+    after: int | None = 0
+    while after is not None:
+        ids, after = yield Step(Mode.SNAPSHOT, partial(_theirs, user_id=user_id, after=after))
+        yield from _count_sessions(terms, counts, ids, of_users=True)
+    rows = yield Step(Mode.SNAPSHOT, partial(count_of_user, user_id=user_id))
+    counts.add("users", 1, rows)
+
+
+def _theirs(unit: Unit, user_id: str, after: int) -> tuple[list[str], int | None]:
+    sessions = unit.tables.sessions.c
+    query = select(sessions.id, sessions.activity)
+    query = query.where(sessions.user_id == user_id, sessions.activity > after)
+    rows = unit.connection.execute(query.order_by(sessions.activity).limit(PAGE)).all()
+    return [row.id for row in rows], rows[-1].activity if len(rows) == PAGE else None
 
 
 def _sessions(terms: Terms, counts: _Counts) -> Steps[None]:
@@ -106,7 +128,7 @@ def _expired(
         sessions.expires_at,
         sessions.ttl_seconds,
         sessions.last_active_at,
-    ).where(sessions.expires_at <= terms.now)
+    ).where(sessions.expires_at <= terms.now, owner_stays(unit.tables, sessions.user_id))
     if place is not None:
         here, pk = place
         later = and_(sessions.expires_at == here, sessions.pk > pk)
@@ -128,15 +150,19 @@ def _idle(unit: Unit, terms: Terms, after: int) -> tuple[list[str], int | None]:
     sessions = unit.tables.sessions
     c = sessions.c
     columns = [c.pk, c.id, c.active_branch, c.ttl_seconds, c.last_active_at]
-    rows, edge = walked(unit, sessions, columns, after, [], doomed_idle(unit.tables, terms))
+    doomed = (doomed_idle(unit.tables, terms), owner_stays(unit.tables, c.user_id))
+    rows, edge = walked(unit, sessions, columns, after, [], *doomed)
     return [row.id for row in rows if not _goes_by_itself(row, terms)], edge
 
 
-def _count_sessions(terms: Terms, counts: _Counts, ids: Sequence[str]) -> Steps[None]:
+def _count_sessions(
+    terms: Terms, counts: _Counts, ids: Sequence[str], *, of_users: bool = False
+) -> Steps[None]:
     for start in range(0, len(ids), _SESSIONS):
         some = [*ids[start : start + _SESSIONS]]
         rows = yield Step(Mode.SNAPSHOT, partial(_all_of, terms=terms, ids=some))
-        counts.add("sessions", len(some), rows)
+        rule, things = ("users", 0) if of_users else ("sessions", len(some))
+        counts.add(rule, things, rows)
 
 
 def _all_of(unit: Unit, terms: Terms, ids: list[str]) -> dict[str, int]:
@@ -233,7 +259,8 @@ def _reservations(unit: Unit, terms: Terms) -> int:
     assert terms.policy.reservations is not None
     expires_at = unit.tables.quota_reservations.c.expires_at
     query = select(func.count()).where(
-        *window(expires_at, None, terms.before(terms.policy.reservations))
+        *window(expires_at, None, terms.before(terms.policy.reservations)),
+        owner_stays(unit.tables, unit.tables.quota_reservations.c.user_id),
     )
     return int(unit.connection.execute(query).scalar_one())
 
@@ -280,7 +307,8 @@ def _threads(unit: Unit, terms: Terms, after: int) -> tuple[list[str], int | Non
         doomed_checkpoint(unit.tables, terms, checkpoints),
     )
     columns = [threads.c.pk, threads.c.id, threads.c.session_id]
-    rows, edge = walked(unit, threads, columns, after, [], old.exists())
+    stays = owner_stays(unit.tables, threads.c.user_id)
+    rows, edge = walked(unit, threads, columns, after, [], old.exists(), stays)
     owners = sorted({row.session_id for row in rows if row.session_id is not None})
     doomed = doomed_sessions(unit, terms, owners)
     return [row.id for row in rows if row.session_id not in doomed], edge
