@@ -7,6 +7,7 @@ which kind of engine, and whether it is repeated after a conflict, is a ``Runner
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -126,6 +127,11 @@ class Runner(Protocol):
             repeatable: Whether a write whose outcome is in doubt may be repeated, because it
                 carries an idempotency key.
         """
+
+
+def rest(seconds: float) -> None:
+    """Let others have their turn, between two units."""
+    time.sleep(seconds)
 
 
 class AsyncRunner(Protocol):

@@ -201,43 +201,6 @@ def count_owned(unit: Unit, kind: str, key: str | list[str], most: int) -> int:
     return found + int(size) // ROW_BYTES
 
 
-def count_of_sessions(unit: Unit, session_ids: list[str]) -> dict[str, int]:
-    """Count all that some sessions own, and themselves, by the tables' plain names."""
-    tables = unit.tables
-    prefix = len(tables.names.prefix)
-    counts = {"sessions": len(session_ids)}
-    for table in tables.metadata.sorted_tables:
-        condition = _owned(tables, table, "session", session_ids)
-        if condition is not None:
-            query = select(func.count()).select_from(table).where(condition)
-            counts[table.name[prefix:]] = unit.connection.execute(query).scalar_one()
-    return counts
-
-
-def count_of_user(unit: Unit, user_id: str) -> dict[str, int]:
-    """Count what a user owns besides sessions and what is theirs, and the user, by plain names."""
-    tables = unit.tables
-    prefix = len(tables.names.prefix)
-    threads = tables.checkpoint_threads.c
-    in_a_session = threads.session_id.is_not(None) & threads.session_id.in_(
-        _sessions(tables, user_id)
-    )
-    own_threads = select(threads.id).where(threads.user_id == user_id, ~in_a_session)
-    counts = {"users": 1}
-    for table in tables.metadata.sorted_tables:
-        if table is tables.checkpoint_threads:
-            theirs = table.c.id.in_(own_threads)
-        elif "thread_id" in table.c:
-            theirs = table.c.thread_id.in_(own_threads)
-        elif "user_id" in table.c and table is not tables.sessions:
-            theirs = table.c.user_id == user_id
-        else:
-            continue
-        query = select(func.count()).select_from(table).where(theirs)
-        counts[table.name[prefix:]] = unit.connection.execute(query).scalar_one()
-    return counts
-
-
 @dataclass(frozen=True, slots=True)
 class _Owned:
     """A table of which a user or a session owns rows.
@@ -260,7 +223,7 @@ def _owned_by(tables: Tables, kind: str) -> tuple[_Owned, ...]:
     """Give the tables, those that refer before those that are referred to."""
     found = []
     for table in reversed(tables.metadata.sorted_tables):
-        condition = _owned(tables, table, kind, _parameter(kind))
+        condition = owned(tables, table, kind, _parameter(kind))
         if condition is None:
             continue
         own = [*table.primary_key.columns]
@@ -298,12 +261,12 @@ def _in_pieces(tables: Tables, kind: str) -> list[_Owned]:
 def _count(tables: Tables, kind: str) -> Select[Any]:
     counts = []
     for table in tables.metadata.sorted_tables:
-        condition = _owned(tables, table, kind, _parameter(kind))
+        condition = owned(tables, table, kind, _parameter(kind))
         if condition is not None:
             some = select(literal(1)).select_from(table).where(condition).limit(_ENOUGH)
             counts.append(select(func.count()).select_from(some.subquery()).scalar_subquery())
     attachments, blobs = tables.attachments, tables.blobs
-    attached = _owned(tables, attachments, kind, _parameter(kind))
+    attached = owned(tables, attachments, kind, _parameter(kind))
     assert attached is not None
     sizes = select(blobs.c.size).join(attachments, attachments.c.digest == blobs.c.digest)
     few = sizes.where(attached).limit(_ENOUGH).subquery()
@@ -318,7 +281,7 @@ def _detach_some(unit: Unit, kind: str, key: str | list[str], most: int) -> Sequ
         The digests of what was attached.
     """
     attachments, blobs = unit.tables.attachments, unit.tables.blobs
-    condition = _owned(unit.tables, attachments, kind, key)
+    condition = owned(unit.tables, attachments, kind, key)
     assert condition is not None
     query = (
         select(attachments.c.pk, blobs.c.size)
@@ -348,8 +311,8 @@ def _lock_threads(unit: Unit, kind: str, key: str | list[str]) -> None:
     unit.connection.execute(put_into.with_for_update())
 
 
-def _owned(tables: Tables, table: Table, kind: str, key: Any) -> ColumnElement[bool] | None:
-    """Give the condition under which a row of the table belongs to the user or session."""
+def owned(tables: Tables, table: Table, kind: str, key: Any) -> ColumnElement[bool] | None:
+    """Give the condition under which a row of the table belongs to the user or to sessions."""
     columns = table.c
     if table is tables.checkpoint_threads:
         return columns.id.in_(_threads(tables, kind, key))
@@ -360,7 +323,7 @@ def _owned(tables: Tables, table: Table, kind: str, key: Any) -> ColumnElement[b
         return of_user
     if "session_id" in columns:
         return (
-            columns.session_id.in_(_sessions(tables, key))
+            columns.session_id.in_(sessions_of(tables, key))
             if kind == "user"
             else _is(columns.session_id, key)
         )
@@ -376,7 +339,8 @@ def _parameter(kind: str) -> Any:
     return _KEYS if kind == "sessions" else _KEY
 
 
-def _sessions(tables: Tables, user_id: Any) -> Select[Any]:
+def sessions_of(tables: Tables, user_id: Any) -> Select[Any]:
+    """Select the ids of a user's sessions."""
     return select(tables.sessions.c.id).where(tables.sessions.c.user_id == user_id)
 
 
@@ -389,13 +353,13 @@ def _threads(tables: Tables, kind: str, key: Any) -> Select[Any] | CompoundSelec
     threads = tables.checkpoint_threads.c
     if kind != "user":
         return select(threads.id).where(_is(threads.session_id, key))
-    of_sessions = threads.session_id.in_(_sessions(tables, key))
+    of_sessions = threads.session_id.in_(sessions_of(tables, key))
     return union(
         select(threads.id).where(threads.user_id == key), select(threads.id).where(of_sessions)
     )
 
 
 def _attached(unit: Unit, kind: str, key: str | list[str]) -> list[str]:
-    condition = _owned(unit.tables, unit.tables.attachments, kind, key)
+    condition = owned(unit.tables, unit.tables.attachments, kind, key)
     assert condition is not None
     return attached_digests(unit, condition)

@@ -19,9 +19,9 @@ from agentstore.dialects.base import Mode
 from agentstore.leaving import owner_stays
 from agentstore.records import PruneReport
 from agentstore.repositories.base import window
-from agentstore.repositories.expiry import is_closed
 from agentstore.repositories.erasing import unfinished
-from agentstore.repositories.ownership import count_of_sessions, count_of_user
+from agentstore.repositories.expiry import is_closed
+from agentstore.repositories.owned_counts import count_of_sessions, count_of_user
 from agentstore.repositories.pruning_terms import (
     PAGE,
     Progress,

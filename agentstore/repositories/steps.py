@@ -9,7 +9,6 @@ business; inside a transaction all steps join that one.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from functools import wraps
@@ -17,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from agentstore.dialects.base import Mode
 from agentstore.repositories.base import Repository
-from agentstore.unit import Unit
+from agentstore.unit import Unit, rest
 
 R = TypeVar("R", bound=Repository)
 P = ParamSpec("P")
@@ -58,7 +57,7 @@ def in_steps(
     def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
         def run(wanted: Step | Pause) -> Any:
             if isinstance(wanted, Pause):
-                return time.sleep(wanted.seconds)
+                return rest(wanted.seconds)
             if self._runner is None:
                 return wanted.work(self.unit)
             return self._runner.run(wanted.mode, wanted.work, repeatable=wanted.repeatable)
