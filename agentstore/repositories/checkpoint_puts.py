@@ -231,7 +231,7 @@ def _require_owners(unit: Unit, owners: Mapping[str, str | None]) -> None:
 def _existing(unit: Unit, id: str, thread_id: str, namespace: str) -> Row[Any] | None:
     if namespace != ROOT:
         return find_checkpoint(unit, id, thread_id, namespace)
-    found = find_checkpoint(unit, id, None, ROOT)
+    found = find_checkpoint(unit, id, None, ROOT, any_owner=True)
     if found is not None and found.thread_id != thread_id:
         raise WrongThread(thread_id, id)
     return found

@@ -68,16 +68,29 @@ def require_place(thread_id: object, namespace: object, *ids: object) -> None:
 
 
 def find_checkpoint(
-    unit: Unit, checkpoint_id: str, thread_id: str | None, namespace: str
+    unit: Unit,
+    checkpoint_id: str,
+    thread_id: str | None,
+    namespace: str,
+    *,
+    any_owner: bool = False,
 ) -> Row[Any] | None:
     """Find the row of a checkpoint; without a thread, in the root namespace of any.
+
+    Args:
+        unit: The open unit.
+        checkpoint_id: Its id.
+        thread_id: The thread.
+        namespace: The namespace.
+        any_owner: Whether also one of a user who is being deleted: the id is taken.
 
     Raises:
         InvalidInput: There is neither a thread nor the root namespace.
     """
     validation.text("checkpoint_id", checkpoint_id)
     checkpoints = unit.tables.checkpoints
-    query = _checkpoints(unit.tables).where(checkpoints.c.id == checkpoint_id)
+    query = _checkpoints(unit.tables, any_owner=any_owner)
+    query = query.where(checkpoints.c.id == checkpoint_id)
     if thread_id is not None:
         query = query.where(
             checkpoints.c.thread_id == validation.text("thread_id", thread_id),
@@ -217,10 +230,10 @@ def parent_with_nodes(tables: Tables, *, by: str) -> Select[Any]:
 
 
 @lru_cache(maxsize=64)
-def _checkpoints(tables: Tables) -> Select[Any]:
+def _checkpoints(tables: Tables, *, any_owner: bool = False) -> Select[Any]:
     checkpoints = tables.checkpoints.c
     query = select(*(checkpoints[column] for column in _COLUMNS))
-    return query.where(thread_stays(tables, checkpoints.thread_id))
+    return query if any_owner else query.where(thread_stays(tables, checkpoints.thread_id))
 
 
 @lru_cache(maxsize=64)
