@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 
 from sqlalchemy import func, literal, select, update
 
@@ -26,6 +27,7 @@ from agentstore.repositories.ownership import (
     delete_owned,
     delete_sessions,
     delete_some_owned,
+    found_owned,
 )
 from agentstore.repositories.pacing import Pace
 from agentstore.repositories.steps import Step, Steps
@@ -118,7 +120,7 @@ def _go_on(unit: Unit, user_id: str, pace: Pace) -> Erased:
     if not gone:
         if count_owned(unit, "user", user_id, pace.rows) < pace.rows:
             return _ended(unit, user_id, so_far)
-        gone = Counter(delete_some_owned(unit, "user", user_id, pace.rows))
+        gone = delete_some_owned(unit, "user", user_id, pace.rows)
     so_far += gone
     tally = update(users).where(users.c.id == user_id).values(deleting=dict(so_far))
     unit.connection.execute(tally)
@@ -145,19 +147,21 @@ def _locked(unit: Unit, user_id: str) -> Counter[str] | None:
 def _delete_some_sessions(unit: Unit, user_id: str, most: int) -> Counter[str]:
     """Delete some sessions of a user, or some rows of one that has more than so many."""
     sessions = unit.tables.sessions.c
-    query = select(sessions.id).where(sessions.user_id == user_id).order_by(sessions.activity)
-    ids = [*unit.connection.execute(query.limit(_SESSIONS)).scalars()]
-    if not ids:
+    query = select(sessions.id, sessions.message_count).where(sessions.user_id == user_id)
+    rows = unit.connection.execute(query.order_by(sessions.activity).limit(_SESSIONS)).all()
+    if not rows:
         return Counter()
-    while not (fits := len(ids) + count_owned(unit, "sessions", ids, most) <= most):
-        if len(ids) == 1:
-            break
-        ids = ids[: len(ids) // 2]
+    messages = accumulate(row.message_count + 1 for row in rows)
+    ids = [row.id for row, so_far in zip(rows, messages, strict=True) if so_far <= most]
+    ids = ids or [rows[0].id]
+    # Locked, nobody adds to them after they were counted.
     lock = select(sessions.pk).where(sessions.id.in_(ids)).order_by(sessions.pk)
     unit.connection.execute(lock.with_for_update())
-    if fits:
-        return delete_sessions(unit, ids)
-    return Counter(delete_some_owned(unit, "sessions", ids, most))
+    while len(ids) + (found := found_owned(unit, "sessions", ids, most)).total() > most:
+        if len(ids) == 1:
+            return delete_some_owned(unit, "sessions", ids, most, found)
+        ids = ids[: len(ids) // 2]
+    return delete_sessions(unit, ids, found)
 
 
 __all__ = ["Erased", "delete_user", "finish_user", "unfinished"]

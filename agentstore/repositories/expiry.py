@@ -69,10 +69,10 @@ def delete_expired(
     deleted: list[str] = []
     rows: Counter[str] = Counter()
     postponed = 0
-    for user_id in (yield Step(Mode.READ, unfinished)):  # left by a deletion that was interrupted
-        yield from finish_user(user_id, pace, lambda gone, _: rows.update(gone))
     # Whoever expires after this moment is left to the next clean-up: so there is an end.
     deadline = yield Step(Mode.READ, first_deadline)
+    for user_id in (yield Step(Mode.READ, unfinished)):  # left by a deletion that was interrupted
+        yield from finish_user(user_id, pace, lambda gone, _: rows.update(gone))
     more = deadline is not None
     while more and (limit is None or len(deleted) < limit):
         size = batch_size if limit is None else min(batch_size, limit - len(deleted))

@@ -10,7 +10,7 @@ the root would come upon rows that are still in use, such as the values that a c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -80,27 +80,34 @@ def delete_owned(
     return DeletionReceipt(dict(sorted(_delete_all(unit, kind, key).items())))
 
 
-def delete_sessions(unit: Unit, ids: list[str]) -> Counter[str]:
+def delete_sessions(unit: Unit, ids: list[str], there: Collection[str]) -> Counter[str]:
     """Delete sessions, and everything below; see ``delete_owned``.
 
     Args:
         unit: In a write transaction that has locked them.
         ids: The sessions, which are there.
+        there: The tables in which they own rows.
 
     Returns:
         For each table that lost rows, how many.
     """
     unit.deleted_sessions.extend(ids)
-    return _delete_all(unit, "sessions", ids)
+    return _delete_all(unit, "sessions", ids, there)
 
 
-def _delete_all(unit: Unit, kind: str, key: str | list[str]) -> Counter[str]:
+def _delete_all(
+    unit: Unit, kind: str, key: str | list[str], there: Collection[str] | None = None
+) -> Counter[str]:
     """Delete what is locked, and everything below."""
     tables, connection = unit.tables, unit.connection
     _lock_threads(unit, kind, key)
-    attached = _attached(unit, kind, key)
+    attached = (
+        [] if there is not None and "attachments" not in there else _attached(unit, kind, key)
+    )
     counts: Counter[str] = Counter()
     for each in _owned_by(tables, kind):
+        if there is not None and each.name not in there:
+            continue
         counts[each.name] = connection.execute(each.all, {"key": key}).rowcount
     name = "users" if kind == "user" else "sessions"
     root = tables[name]
@@ -110,7 +117,13 @@ def _delete_all(unit: Unit, kind: str, key: str | list[str]) -> Counter[str]:
     return +counts
 
 
-def delete_some_owned(unit: Unit, kind: str, key: str | list[str], most: int) -> dict[str, int]:
+def delete_some_owned(
+    unit: Unit,
+    kind: str,
+    key: str | list[str],
+    most: int,
+    there: Collection[str] | None = None,
+) -> Counter[str]:
     """Delete up to so many rows that belong to a user or to sessions, and leave the rest.
 
     Whoever calls this again and again deletes all of them, in transactions of a bounded size, and
@@ -122,6 +135,7 @@ def delete_some_owned(unit: Unit, kind: str, key: str | list[str], most: int) ->
         kind: ``user``, ``session`` or ``sessions``.
         key: Its id, or theirs.
         most: How many rows; blobs that nobody attaches any more come on top.
+        there: The tables in which rows are owned, if the caller has looked.
 
     Returns:
         For each table that lost rows, how many.
@@ -131,6 +145,8 @@ def delete_some_owned(unit: Unit, kind: str, key: str | list[str], most: int) ->
     detached: set[str] = set()
     for each in _in_pieces(unit.tables, kind):
         left = most - counts.total()
+        if there is not None and each.name not in there:
+            continue
         if each.table is unit.tables.checkpoint_entries:
             removed, more = _remove_some_checkpoints(unit, kind, key, left, must=not counts)
             counts.update(removed)
@@ -195,10 +211,17 @@ def count_owned(unit: Unit, kind: str, key: str | list[str], most: int) -> int:
     Reads up to ``most`` rows of each table and no more: what is larger than that is some number
     above ``most``. What is attached counts as a row for every ``ROW_BYTES``.
     """
-    query = _count(unit.tables, kind)
+    return found_owned(unit, kind, key, most).total()
+
+
+def found_owned(unit: Unit, kind: str, key: str | list[str], most: int) -> Counter[str]:
+    """Count as ``count_owned`` does, by table, those alone that have some."""
+    names, query = _count(unit.tables, kind)
     *rows, size = unit.connection.execute(query, {"key": key, "enough": most + 1}).one()
-    found: int = sum(rows)
-    return found + int(size) // ROW_BYTES
+    found = Counter(dict(zip(names, rows, strict=True)))
+    if size:
+        found["attachments"] += int(size) // ROW_BYTES
+    return +found
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,20 +281,21 @@ def _in_pieces(tables: Tables, kind: str) -> list[_Owned]:
 
 
 @lru_cache(maxsize=64)
-def _count(tables: Tables, kind: str) -> Select[Any]:
-    counts = []
+def _count(tables: Tables, kind: str) -> tuple[list[str], Select[Any]]:
+    counts, names = [], []
     for table in tables.metadata.sorted_tables:
         condition = owned(tables, table, kind, _parameter(kind))
         if condition is not None:
             some = select(literal(1)).select_from(table).where(condition).limit(_ENOUGH)
             counts.append(select(func.count()).select_from(some.subquery()).scalar_subquery())
+            names.append(table.name[len(tables.names.prefix) :])
     attachments, blobs = tables.attachments, tables.blobs
     attached = owned(tables, attachments, kind, _parameter(kind))
     assert attached is not None
     sizes = select(blobs.c.size).join(attachments, attachments.c.digest == blobs.c.digest)
     few = sizes.where(attached).limit(_ENOUGH).subquery()
     counts.append(select(func.coalesce(func.sum(few.c.size), 0)).scalar_subquery())
-    return select(*counts)
+    return names, select(*counts)
 
 
 def _detach_some(unit: Unit, kind: str, key: str | list[str], most: int) -> Sequence[str]:
