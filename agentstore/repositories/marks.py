@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, delete, func, literal, select
 
 from agentstore import validation
 from agentstore.leaving import session_stays
-from agentstore.repositories.base import Repository, chunks, ids_of, reads, writes
+from agentstore.repositories.base import MOST_IDS, Repository, chunks, ids_of, reads, writes
 from agentstore.repositories.removal import lock_session
 
 
@@ -77,8 +77,8 @@ class Marks(Repository):
             session_id: The session.
             new: The mark to be there afterwards; an ``Enum`` of str counts as its value.
             old: The mark to be gone afterwards.
-            ids: Only of these messages; ids that are not there, or of another session, are
-                ignored. None means all messages of the session.
+            ids: Only of these messages, up to 1,000; ids that are not there, or of another
+                session, are ignored. None means all messages of the session.
 
         Returns:
             How many messages were changed, each counted once. One that has ``new`` already, and
@@ -86,11 +86,11 @@ class Marks(Repository):
 
         Raises:
             NotFound: There is no such session.
-            InvalidInput: A mark is no str, or is empty or too long.
+            InvalidInput: A mark is no str, or is empty or too long; or there are too many ids.
         """
         wanted = None if new is None else validation.mark("new", new)
         unwanted = None if old is None else validation.mark("old", old)
-        only = None if ids is None else ids_of("ids", ids)
+        only = None if ids is None else ids_of("ids", ids, most=MOST_IDS)
         lock_session(self.unit, session_id)
         if wanted is not None and wanted == unwanted:
             return 0

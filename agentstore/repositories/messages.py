@@ -24,6 +24,7 @@ from agentstore.repositories.appending import (
     replaces,
 )
 from agentstore.repositories.base import (
+    MOST_IDS,
     chunks,
     gathers,
     ids_of,
@@ -418,14 +419,17 @@ class Messages(Streams):
         """Delete messages, on every branch that shows them; ids that are not there are ignored.
 
         Args:
-            ids: The messages, of one session or of several.
+            ids: The messages, of one session or of several, up to 1,000: it is one transaction.
             session_id: Delete only messages of this session.
 
         Returns:
             How many were deleted.
+
+        Raises:
+            InvalidInput: ``ids`` is no list of ids, or has more than 1,000.
         """
         messages = self.tables.messages.c
-        wanted = ids_of("ids", ids)
+        wanted = ids_of("ids", ids, most=MOST_IDS)
         owners: set[str] = set()
         for chunk in chunks(wanted):
             query = select(messages.session_id).where(
