@@ -59,10 +59,9 @@ from agentstore.repositories import (
     Users,
 )
 from agentstore.repositories.base import Operation, Repository
-from agentstore.repositories.pacing import Pause
 from agentstore.repositories.scopes import public_methods, scoped
 from agentstore.repositories.statistics import Order, statistics
-from agentstore.repositories.steps import Step, Steps, driven
+from agentstore.repositories.steps import Pause, Step, Steps, driven
 from agentstore.runners import (
     UnitRunner,
     announcing,
@@ -125,8 +124,10 @@ def lift_steps(
 
     @wraps(method)
     async def call(self: AsyncRepository[R], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        async def run(step: Step) -> Any:
-            return await self._runner.run(step.mode, step.work, repeatable=True)
+        async def run(step: Step | Pause) -> Any:
+            if isinstance(step, Pause):
+                return await asyncio.sleep(step.seconds)
+            return await self._runner.run(step.mode, step.work, repeatable=step.repeatable)
 
         # The body only says which steps; it never runs one, so it needs no runner.
         unbound = self.repository.__new__(self.repository)
@@ -147,7 +148,7 @@ class AsyncUsers(AsyncRepository[Users]):
     list = lift(Users.list)
     find_by_preference = lift(Users.find_by_preference)
     update = lift(Users.update)
-    delete = lift(Users.delete)
+    delete = lift_steps(Users.delete)
     check_quota = lift(Users.check_quota)
     consume_quota = lift(Users.consume_quota)
     reserve_quota = lift(Users.reserve_quota)

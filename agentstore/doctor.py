@@ -281,13 +281,14 @@ _EXAMINATIONS = (
     Examination("schema", _schema),
     Examination("search", _search),
     Examination("counters", lambda p: consistency.counters(p.connection, p.tables, p.deep)),
+    Examination("deletions", lambda p: consistency.leaving_users(p.connection, p.tables)),
     Examination("orphans", lambda p: consistency.copies(p.connection, p.tables)),
     Examination("tool_calls", lambda p: consistency.tool_calls(p.connection, p.tables)),
 )
 _DEEP = ("orphans", "tool_calls")
 """Those that read whole tables."""
 
-_OF_ROWS = ("counters", *_DEEP)
+_OF_ROWS = ("counters", "deletions", *_DEEP)
 """Those that say nothing true where rows are hidden."""
 
 _RESTORE = "Restore a backup: rows, or what guards them, may be lost"

@@ -183,6 +183,17 @@ class AlreadyExists(AgentStoreError):
         )
 
 
+class BeingDeleted(AlreadyExists):
+    """An id that is taken by what is being deleted."""
+
+    def __init__(self, kind: str, key: object) -> None:
+        super().__init__(kind, key)
+        self.args = (
+            f"The {kind} {key!r} is being deleted, and the id is taken until that has ended. Call "
+            f"{kind}s.delete() again to end a deletion that was interrupted, or choose another id.",
+        )
+
+
 class WrongSession(AgentStoreError):
     """A message that belongs to another session than the one being written to.
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -119,7 +120,7 @@ class JoinRunner:
 
     def __init__(self, unit: Unit) -> None:
         """Join this unit."""
-        self._unit = unit
+        self._unit = replace(unit, joined=True)
         self._closed = False
         self._busy = threading.Lock()
         self.trouble: Trouble | None = None

@@ -46,6 +46,7 @@ class Scope:
             unit.settings,
             deleted_sessions=unit.deleted_sessions,
             segmented=unit.segmented,
+            joined=unit.joined,
             user_id=self.user_id,
             filters=self.filters,
         )

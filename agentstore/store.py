@@ -8,7 +8,6 @@ A store may be used from any number of threads. After ``fork()`` the child must 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -28,9 +27,8 @@ from agentstore.health import DEFAULT_TIMEOUT, Probe
 from agentstore.health_records import HealthRecord, Statistics
 from agentstore.observation import observer_for, watching
 from agentstore.recovery import Trouble
-from agentstore.repositories.pacing import Pause
 from agentstore.repositories.statistics import Order, statistics
-from agentstore.repositories.steps import Step, drive
+from agentstore.repositories.steps import Pause, Step, drive
 from agentstore.runners import (
     UnitRunner,
     announcing,
@@ -41,7 +39,7 @@ from agentstore.runners import (
 )
 from agentstore.scoped import Scope
 from agentstore.settings import Settings, StoreOptions
-from agentstore.unit import Unit
+from agentstore.unit import Unit, rest
 
 if TYPE_CHECKING:
     from agentstore.records import PruneReport
@@ -231,7 +229,7 @@ class Store(Repositories):
 
         def do(wanted: Step | Pause) -> Any:
             if isinstance(wanted, Pause):
-                return time.sleep(wanted.seconds)
+                return rest(wanted.seconds)
             return runner.run(wanted.mode, wanted.work, repeatable=True)
 
         with self._watch("prune"):

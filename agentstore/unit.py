@@ -7,6 +7,7 @@ which kind of engine, and whether it is repeated after a conflict, is a ``Runner
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -61,6 +62,8 @@ class Unit:
             them when that is committed.
         segmented: The store's: sessions whose active branch was made of segments when it was read
             last. Only a hint which of two statements is likely to be the one that is needed.
+        joined: Whether it is a transaction of the application's, so that all that is done in it
+            is one, however many units it would be otherwise.
     """
 
     connection: Connection
@@ -70,6 +73,7 @@ class Unit:
     cache: SessionCache | None = None
     deleted_sessions: list[str] = field(default_factory=list)
     segmented: RecentIds = field(default_factory=RecentIds)
+    joined: bool = False
 
     @property
     def scope(self) -> str | None:
@@ -123,6 +127,11 @@ class Runner(Protocol):
             repeatable: Whether a write whose outcome is in doubt may be repeated, because it
                 carries an idempotency key.
         """
+
+
+def rest(seconds: float) -> None:
+    """Let others have their turn, between two units."""
+    time.sleep(seconds)
 
 
 class AsyncRunner(Protocol):

@@ -56,6 +56,7 @@ ON_DELETE = {
 
 INDEXES = {
     "users_email_pk": "`users.list` by e-mail",
+    "users_deleting": "those who are being deleted, of whom nothing is shown",
     "user_preferences_user_id": "`users.update` and `users.delete`",
     "api_keys_user_id_pk": "`users.api_keys`",
     "api_keys_prefix": "`users.authenticate`",

@@ -173,44 +173,44 @@ def erase_user(
     table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
-    """Delete a user and all that is theirs, in one transaction, and print a receipt.
+    """Delete a user and all that is theirs, and print a receipt.
 
-    On SQLite others cannot write until it is done, and the search index drops the words of what
-    was deleted only little by little; with --reindex it is made anew.
+    From the first moment on nothing of theirs is found; what is there still goes little by little,
+    so that nobody waits. If it is interrupted, run it again. On SQLite the search index drops the
+    words of what was deleted only when it merges; with --reindex it is made anew.
 
     Example: [bold]agentstore erase-user 0198c3d2-5a7e-7c1f-9d4b-2f6a8e0b1c3d --yes[/bold]
     """
     database = Database(url, schema, table_prefix)
     with database.open() as store:
-        found = store.users.get(user)
-        if not yes:
+        if not yes and store.users.find(user) is not None:  # or only what is left is to go
             if sys.stdin is None or not sys.stdin.isatty():
                 raise InvalidInput("Nobody is there to be asked. Pass --yes to erase the user.")
-            sessions = store.sessions.count(user_id=found.id)
+            sessions = store.sessions.count(user_id=user)
             typer.confirm(
-                f"Erase user {on_one_line(found.id)} with {sessions:,} sessions "
+                f"Erase user {on_one_line(user)} with {sessions:,} sessions "
                 "and all else that is theirs?",
                 abort=True,
                 err=True,
             )
-        receipt = store.users.delete(found.id)
+        receipt = store.users.delete(user)
         rows = dict(receipt.rows)
         if not as_json:
             _print_rows(rows)
             had = f"{receipt.total:,} rows. Backups made before still have them."
-            say(f"User {found.id} is erased: {had}")
+            say(f"User {user} is erased: {had}")
         indexed, failed = None, None
         try:
             indexed = store.search.reindex() if reindex else None
         except AgentStoreError as error:
             failed = str(error)
             raise AgentStoreError(
-                f"User {found.id} is erased, but the search index was not made anew: {error} "
+                f"User {user} is erased, but the search index was not made anew: {error} "
                 "Then run: agentstore reindex"
             ) from error
         finally:  # the receipt comes in any case: there is no other one
             if as_json:
-                done = {"user": found.id, "rows": rows, "total": receipt.total}
+                done = {"user": user, "rows": rows, "total": receipt.total}
                 print_json({**done, "reindexed": indexed, "error": failed})
     if as_json:
         return

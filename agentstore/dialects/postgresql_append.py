@@ -35,9 +35,9 @@ from sqlalchemy.types import TypeEngine
 
 from agentstore.dialects.base import number_rows
 from agentstore.encoding import decode_text
+from agentstore.leaving import session_is_open
 from agentstore.prepared import Prepared, dialect_of
 from agentstore.schema import Tables
-from agentstore.states import NO_BRANCH
 from agentstore.types import Json
 
 
@@ -208,7 +208,7 @@ def _counted_many(tables: Tables) -> CTE:
 def _count(counting: Update, tables: Tables, counts: Mapping[str, ColumnElement[Any]]) -> CTE:
     sessions = tables.sessions.c
     return (
-        counting.where(sessions.active_branch > NO_BRANCH)
+        counting.where(session_is_open(tables))
         .values(
             last_seq=sessions.last_seq + counts["messages"],
             turn=sessions.turn + counts["users"],

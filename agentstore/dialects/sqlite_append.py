@@ -12,9 +12,9 @@ from typing import Any
 from sqlalchemy import Connection, Dialect, bindparam, func, insert, select, update
 
 from agentstore.dialects.base import number_rows
+from agentstore.leaving import session_is_open
 from agentstore.prepared import Prepared, dialect_of
 from agentstore.schema import Tables
-from agentstore.states import NO_BRANCH
 
 
 def next_activity(tables: Tables, of: str = "sessions") -> Any:
@@ -59,7 +59,7 @@ def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, Prepared, Pr
     sessions = tables.sessions
     count = (
         update(sessions)
-        .where(sessions.c.id == bindparam("session_id"), sessions.c.active_branch > NO_BRANCH)
+        .where(sessions.c.id == bindparam("session_id"), session_is_open(tables))
         .values(
             last_seq=sessions.c.last_seq + bindparam("messages"),
             turn=sessions.c.turn + bindparam("users"),

@@ -8,11 +8,17 @@ from typing import Any
 from sqlalchemy import CheckConstraint, ForeignKey, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from agentstore.models.base import Base, Pk
+from agentstore.models.base import Base, PartialIndex, Pk
+
+_DELETING = text("deleting IS NOT NULL")
 
 
 class User(Base):
-    """A person or a tenant. ``quota_total`` NULL means that there is no limit."""
+    """A person or a tenant. ``quota_total`` NULL means that there is no limit.
+
+    ``deleting`` is NULL but while the user is being deleted in pieces: then it says how many rows
+    have gone so far, by table, and nothing of the user can be read or written any more.
+    """
 
     __tablename__ = "users"
     __table_args__ = (
@@ -20,6 +26,7 @@ class User(Base):
         CheckConstraint("quota_used >= 0", name="quota_used"),
         CheckConstraint("quota_reserved >= 0", name="quota_reserved"),
         Index(None, "email", "pk"),
+        PartialIndex("ix_users_deleting", "id", where=_DELETING),
     )
 
     pk: Mapped[Pk]
@@ -32,6 +39,7 @@ class User(Base):
     preferences: Mapped[dict[str, Any]]
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
+    deleting: Mapped[dict[str, Any] | None]
 
 
 class UserPreference(Base):

@@ -16,11 +16,12 @@ import secrets
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import case, insert, literal, select, update
+from sqlalchemy import ColumnElement, case, insert, literal, select, update
 
 from agentstore import validation
 from agentstore.errors import AuthenticationFailed, InvalidInput, NotFound
 from agentstore.ids import new_id
+from agentstore.leaving import owner_stays
 from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.records import ApiKeyRecord, IssuedApiKey, Page
 from agentstore.repositories.base import Repository, appends, one_page, reads, writes
@@ -54,7 +55,9 @@ class ApiKeys(Repository):
             NaiveDatetime: ``expires_at`` has no time zone.
         """
         users, keys = self.tables.users.c, self.tables.api_keys
-        owner = select(users.pk).where(users.id == validation.text("user_id", user_id))
+        owner = select(users.pk).where(
+            users.id == validation.text("user_id", user_id), users.deleting.is_(None)
+        )
         if self.connection.execute(owner).first() is None:
             raise NotFound("user", user_id)
         prefix = secrets.token_hex(6)
@@ -91,7 +94,8 @@ class ApiKeys(Repository):
         match = _KEY.match(key)
         prefix = match[1] if match else ""
         keys = self.tables.api_keys
-        row = self.connection.execute(select(keys).where(keys.c.prefix == prefix)).first()
+        query = select(keys).where(keys.c.prefix == prefix, self._owner_stays)
+        row = self.connection.execute(query).first()
         expected = _NOBODY if row is None else row.digest
         equal = hmac.compare_digest(expected, _digest(key))
         if row is None or not equal:
@@ -110,7 +114,8 @@ class ApiKeys(Repository):
             NotFound: There is no such key.
         """
         keys = self.tables.api_keys
-        query = update(keys).where(keys.c.id == key_id).values(last_used_at=self.unit.now())
+        query = update(keys).where(keys.c.id == key_id, self._owner_stays)
+        query = query.values(last_used_at=self.unit.now())
         if self.connection.execute(query).rowcount == 0:
             raise NotFound("API key", key_id)
 
@@ -120,7 +125,8 @@ class ApiKeys(Repository):
     ) -> Page[ApiKeyRecord]:
         """List a user's keys, the newest first, the revoked ones included."""
         keys = self.tables.api_keys
-        query = select(keys).where(keys.c.user_id == validation.text("user_id", user_id))
+        owner = validation.text("user_id", user_id)
+        query = select(keys).where(keys.c.user_id == owner, self._owner_stays)
         cursors = Cursors("api keys", user_id)
         return one_page(self.connection, query, [keys.c.pk], cursors, limit, cursor, api_key_record)
 
@@ -136,11 +142,15 @@ class ApiKeys(Repository):
         # Typed, or it would be written as no instant is written here, and read back naive.
         now = literal(self.unit.now(), revoked_at.type)
         when = case((revoked_at.is_(None), now), else_=revoked_at)
-        query = update(keys).where(keys.c.id == key_id).values(revoked_at=when)
+        query = update(keys).where(keys.c.id == key_id, self._owner_stays).values(revoked_at=when)
         row = self.connection.execute(query.returning(*keys.c)).first()
         if row is None:
             raise NotFound("API key", key_id)
         return api_key_record(row)
+
+    @property
+    def _owner_stays(self) -> ColumnElement[bool]:
+        return owner_stays(self.tables, self.tables.api_keys.c.user_id)
 
 
 def _digest(key: str) -> str:

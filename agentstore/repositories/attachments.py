@@ -10,16 +10,16 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from sqlalchemy import Select, delete, insert, select
+from sqlalchemy import ColumnElement, Select, delete, insert, select
 
 from agentstore import validation
 from agentstore.errors import AttachmentTooLarge, DatabaseCorrupt, InvalidInput, NotFound
 from agentstore.ids import new_id
+from agentstore.leaving import session_is_open, session_stays
 from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.records import AttachmentRecord, DeletionReceipt, Page
 from agentstore.repositories.base import Repository, one_page, reads, writes
 from agentstore.repositories.blobs import drop_unattached, keep_blob
-from agentstore.states import NO_BRANCH
 
 
 class Attachments(Repository):
@@ -100,7 +100,7 @@ class Attachments(Repository):
         query = (
             select(attachments.c.digest, blobs.c.data)
             .outerjoin_from(attachments, blobs, blobs.c.digest == attachments.c.digest)
-            .where(attachments.c.id == attachment_id)
+            .where(attachments.c.id == attachment_id, self._stays)
         )
         row = self.connection.execute(query).first()
         if row is None:
@@ -153,12 +153,16 @@ class Attachments(Repository):
             NotFound: There is none with this id.
         """
         attachments = self.tables.attachments
-        query = delete(attachments).where(attachments.c.id == attachment_id)
+        query = delete(attachments).where(attachments.c.id == attachment_id, self._stays)
         digest = self.connection.execute(query.returning(attachments.c.digest)).scalar()
         if digest is None:
             raise NotFound("attachment", attachment_id)
         blobs = drop_unattached(self.unit, [digest])
         return DeletionReceipt({"attachments": 1, **({"blobs": blobs} if blobs else {})})
+
+    @property
+    def _stays(self) -> ColumnElement[bool]:
+        return session_stays(self.tables, self.tables.attachments.c.session_id)
 
     def _bytes(self, data: object) -> bytes:
         """Take the bytes as they are now: nobody can change them while they are stored."""
@@ -187,7 +191,7 @@ class Attachments(Repository):
         query = (
             select(messages.c.session_id)
             .join_from(messages, sessions, sessions.c.id == messages.c.session_id)
-            .where(messages.c.id == message_id, sessions.c.active_branch > NO_BRANCH)
+            .where(messages.c.id == message_id, session_is_open(self.tables))
             .with_for_update(read=True, key_share=True, of=sessions)
         )
         session_id: str | None = self.connection.execute(query).scalar()
@@ -197,16 +201,20 @@ class Attachments(Repository):
 
     def _select(self) -> Select[Any]:
         attachments, blobs = self.tables.attachments, self.tables.blobs
-        return select(
-            attachments.c.id,
-            attachments.c.message_id,
-            attachments.c.session_id,
-            attachments.c.digest,
-            blobs.c.size,
-            attachments.c.media_type,
-            attachments.c.name,
-            attachments.c.created_at,
-        ).join_from(attachments, blobs, blobs.c.digest == attachments.c.digest)
+        return (
+            select(
+                attachments.c.id,
+                attachments.c.message_id,
+                attachments.c.session_id,
+                attachments.c.digest,
+                blobs.c.size,
+                attachments.c.media_type,
+                attachments.c.name,
+                attachments.c.created_at,
+            )
+            .join_from(attachments, blobs, blobs.c.digest == attachments.c.digest)
+            .where(self._stays)
+        )
 
     def _page(
         self, query: Select[Any], cursors: Cursors, limit: int, cursor: str | None

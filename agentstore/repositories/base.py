@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Connection, Select, literal, tuple_
 from agentstore.dialects.base import Mode
 from agentstore.errors import InvalidCursor, InvalidInput
 from agentstore.gathering import Body, Call, Write, run_alone
-from agentstore.paging import Cursors, check_limit
+from agentstore.paging import MAX_LIMIT, Cursors, check_limit
 from agentstore.records import Page
 from agentstore.schema import Tables
 from agentstore.types import UtcDateTime, require_utc
@@ -30,6 +30,10 @@ T = TypeVar("T")
 
 CHUNK = 500
 """Ids in one IN list: far below the engines' limits on parameters, 32,766 and 65,535."""
+
+
+MOST_IDS = MAX_LIMIT
+"""Ids that one call changes something of at most: others wait for its end."""
 
 
 class Unset:
@@ -199,14 +203,23 @@ def chunks(values: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
         yield values[start : start + size]
 
 
-def ids_of(name: str, values: object) -> list[str]:
+def ids_of(name: str, values: object, *, most: int | None = None) -> list[str]:
     """Require a list of ids, and drop what it holds twice.
 
+    Args:
+        name: The argument's.
+        values: The list.
+        most: How many it may hold, where what is done with them is one transaction.
+
     Raises:
-        InvalidInput: It is a single str, or holds something else than str.
+        InvalidInput: It is a single str, holds something else than str, or too many.
     """
     if isinstance(values, str) or not isinstance(values, list | tuple | set | frozenset):
         raise InvalidInput(f"{name} must be a list of ids, not {type(values).__name__}.")
+    if most is not None and len(values) > most:
+        raise InvalidInput(
+            f"{name} has {len(values)} ids; pass up to {most} at once, and call again for the rest."
+        )
     if not all(isinstance(value, str) for value in values):
         raise InvalidInput(f"{name} must hold ids, which are str.")
     return list(dict.fromkeys(values))

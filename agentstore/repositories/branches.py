@@ -10,6 +10,7 @@ from sqlalchemy import Select, select, update
 from agentstore import validation
 from agentstore.errors import BranchInUse, InvalidInput, NotFound
 from agentstore.ids import new_id
+from agentstore.leaving import owner_stays
 from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.records import BranchRecord, CountedBranch, MessageRecord, Page
 from agentstore.repositories.base import one_page, reads, reads_snapshot, writes
@@ -324,19 +325,23 @@ class Branches(Turns):
             & (parent.c.number == branches.c.parent)
             & parent.c.gone.is_(False)
         )
-        return select(
-            branches.c.session_id,
-            branches.c.number,
-            branches.c.name,
-            parent.c.name.label("parent"),
-            branches.c.fork_turn,
-            branches.c.fork_seq,
-            (branches.c.number == sessions.c.active_branch).label("current"),
-            branches.c.created_at,
-        ).select_from(
-            branches.join(sessions, sessions.c.id == branches.c.session_id).outerjoin(
-                parent, grew_from
+        return (
+            select(
+                branches.c.session_id,
+                branches.c.number,
+                branches.c.name,
+                parent.c.name.label("parent"),
+                branches.c.fork_turn,
+                branches.c.fork_seq,
+                (branches.c.number == sessions.c.active_branch).label("current"),
+                branches.c.created_at,
             )
+            .select_from(
+                branches.join(sessions, sessions.c.id == branches.c.session_id).outerjoin(
+                    parent, grew_from
+                )
+            )
+            .where(owner_stays(self.tables, sessions.c.user_id))
         )
 
 

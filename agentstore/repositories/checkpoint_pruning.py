@@ -17,14 +17,14 @@ from sqlalchemy import select
 
 from agentstore.dialects.base import Mode
 from agentstore.repositories.checkpoint_removal import as_many_as, remove_some, weight
-from agentstore.repositories.pacing import Pace, Pruning
+from agentstore.repositories.pacing import Pace
 from agentstore.repositories.pruning_terms import (
     Terms,
     doomed_checkpoint,
     is_milestone,
     walked,
 )
-from agentstore.repositories.steps import Step
+from agentstore.repositories.steps import Step, Steps
 from agentstore.unit import Unit
 
 MOST = 200
@@ -33,7 +33,7 @@ MOST = 200
 
 def prune_checkpoints(
     terms: Terms, pace: Pace, note: Callable[[dict[str, int], int], None]
-) -> Pruning[None]:
+) -> Steps[None]:
     """Remove the checkpoints that the policy does not keep; see the module."""
     after: int | None = 0
     while after is not None:

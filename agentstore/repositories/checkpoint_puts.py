@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Row, bindparam, cast, insert, select, update
+from sqlalchemy import BigInteger, Row, bindparam, cast, insert, not_, select, update
 from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
 from agentstore import validation
@@ -17,6 +17,7 @@ from agentstore.checkpoint_values import Node
 from agentstore.dialects.base import EngineDialect
 from agentstore.errors import InvalidInput, NotFound, WrongOwner, WrongThread
 from agentstore.ids import new_id
+from agentstore.leaving import owner_stays, session_is_open, session_stays
 from agentstore.repositories.checkpoint_rows import (
     ROOT,
     checkpoint_info,
@@ -33,7 +34,6 @@ from agentstore.repositories.value_lines import (
     store_values,
 )
 from agentstore.schema import Tables
-from agentstore.states import NO_BRANCH
 from agentstore.types import require_utc
 from agentstore.unit import Unit
 
@@ -177,15 +177,17 @@ def enter_thread(
 
 
 def _why_not(unit: Unit, thread_id: str) -> NotFound | WrongOwner:
-    """Say why a thread cannot be entered that is there: its session is being deleted, or it is
-    hidden.
+    """Say why a thread cannot be entered that is there: its session or user is being deleted, or
+    it is hidden.
     """
     threads = unit.tables.checkpoint_threads.c
-    query = select(threads.session_id).where(threads.id == thread_id)
-    session_id = unit.connection.execute(query).scalar()
-    return (
-        WrongOwner(thread_id, "user_id") if session_id is None else NotFound("session", session_id)
-    )
+    query = select(threads.session_id, threads.user_id).where(threads.id == thread_id)
+    found = unit.connection.execute(query).first()
+    if found is None:
+        return WrongOwner(thread_id, "user_id")
+    if found.session_id is not None:
+        return NotFound("session", found.session_id)
+    return NotFound("user", found.user_id)
 
 
 def lock_thread(unit: Unit, thread_id: str) -> Row[Any]:
@@ -195,8 +197,12 @@ def lock_thread(unit: Unit, thread_id: str) -> Row[Any]:
     """
     threads = unit.tables.checkpoint_threads
     validation.text("thread_id", thread_id)
-    query = select(threads).where(threads.c.id == thread_id).with_for_update()
-    found = unit.connection.execute(query).first()
+    query = select(threads).where(
+        threads.c.id == thread_id,
+        owner_stays(unit.tables, threads.c.user_id),
+        session_stays(unit.tables, threads.c.session_id),
+    )
+    found = unit.connection.execute(query.with_for_update()).first()
     if found is None:
         raise NotFound("checkpoint thread", thread_id, "Check the id; put() makes a thread.")
     return found
@@ -215,9 +221,9 @@ def _require_owners(unit: Unit, owners: Mapping[str, str | None]) -> None:
         if owner is None:
             continue
         table = unit.tables[_OWNERS[column]]
-        query = select(table.c.pk).where(table.c.id == owner)
-        if table is unit.tables.sessions:
-            query = query.where(table.c.active_branch > NO_BRANCH)
+        is_session = table is unit.tables.sessions
+        there = session_is_open(unit.tables) if is_session else table.c.deleting.is_(None)
+        query = select(table.c.pk).where(table.c.id == owner, there)
         if unit.connection.execute(query).first() is None:
             raise NotFound(column.removesuffix("_id"), owner)
 
@@ -225,7 +231,7 @@ def _require_owners(unit: Unit, owners: Mapping[str, str | None]) -> None:
 def _existing(unit: Unit, id: str, thread_id: str, namespace: str) -> Row[Any] | None:
     if namespace != ROOT:
         return find_checkpoint(unit, id, thread_id, namespace)
-    found = find_checkpoint(unit, id, None, ROOT)
+    found = find_checkpoint(unit, id, None, ROOT, any_owner=True)
     if found is not None and found.thread_id != thread_id:
         raise WrongThread(thread_id, id)
     return found
@@ -323,11 +329,15 @@ def _read_shared(
 def _enter(tables: Tables, dialect: EngineDialect) -> ReturningUpdate[Any]:
     threads, sessions = tables.checkpoint_threads, tables.sessions.c
     closed = select(sessions.pk).where(
-        sessions.id == threads.c.session_id, sessions.active_branch == NO_BRANCH
+        sessions.id == threads.c.session_id, not_(session_is_open(tables))
     )
     return (
         update(threads)
-        .where(threads.c.id == bindparam("wanted"), ~closed.exists())
+        .where(
+            threads.c.id == bindparam("wanted"),
+            ~closed.exists(),
+            owner_stays(tables, threads.c.user_id),
+        )
         .values(
             activity=dialect.next_activity(tables, "checkpoint_threads"),
             last_line=threads.c.last_line + cast(bindparam("lines"), BigInteger),

@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, Row, bindparam, delete, func, select, upda
 
 from agentstore import validation
 from agentstore.errors import InvalidInput, NotFound
+from agentstore.leaving import thread_stays
 from agentstore.records import DeletionReceipt
 from agentstore.repositories import scoping
 from agentstore.repositories.base import chunks
@@ -61,6 +62,7 @@ def delete_run(unit: Unit, run_id: str, thread_id: str | None) -> DeletionReceip
     query = select(checkpoints.c.thread_id, checkpoints.c.namespace)
     query = query.where(
         checkpoints.c.run_id == validation.key("run_id", run_id),
+        thread_stays(unit.tables, checkpoints.c.thread_id),
         *scoping.threads(unit, checkpoints.c.thread_id),
     )
     if thread_id is not None:

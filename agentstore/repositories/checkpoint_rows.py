@@ -23,6 +23,7 @@ from agentstore.checkpoint_records import CheckpointInfo, CheckpointRecord, Thre
 from agentstore.dialects import EngineDialect
 from agentstore.encoding import encode_text
 from agentstore.errors import InvalidInput, NotFound
+from agentstore.leaving import owner_stays, session_stays, thread_stays
 from agentstore.repositories.value_lines import NODE_COLUMNS, last_length, load_values
 from agentstore.schema import Tables
 from agentstore.unit import Unit
@@ -67,16 +68,29 @@ def require_place(thread_id: object, namespace: object, *ids: object) -> None:
 
 
 def find_checkpoint(
-    unit: Unit, checkpoint_id: str, thread_id: str | None, namespace: str
+    unit: Unit,
+    checkpoint_id: str,
+    thread_id: str | None,
+    namespace: str,
+    *,
+    any_owner: bool = False,
 ) -> Row[Any] | None:
     """Find the row of a checkpoint; without a thread, in the root namespace of any.
+
+    Args:
+        unit: The open unit.
+        checkpoint_id: Its id.
+        thread_id: The thread.
+        namespace: The namespace.
+        any_owner: Whether also one of a user who is being deleted: the id is taken.
 
     Raises:
         InvalidInput: There is neither a thread nor the root namespace.
     """
     validation.text("checkpoint_id", checkpoint_id)
     checkpoints = unit.tables.checkpoints
-    query = _checkpoints(unit.tables).where(checkpoints.c.id == checkpoint_id)
+    query = _checkpoints(unit.tables, any_owner=any_owner)
+    query = query.where(checkpoints.c.id == checkpoint_id)
     if thread_id is not None:
         query = query.where(
             checkpoints.c.thread_id == validation.text("thread_id", thread_id),
@@ -163,13 +177,17 @@ def threads_with_latest(tables: Tables, dialect: EngineDialect) -> Select[Any]:
         .limit(1)
     )
     source, found = dialect.for_each(threads, tables.checkpoints, latest, all_outer=True)
-    return select(
-        threads.c.id,
-        threads.c.user_id,
-        threads.c.session_id,
-        threads.c.created_at,
-        *(found[column].label(f"latest_{column}") for column in _COLUMNS),
-    ).select_from(source)
+    return (
+        select(
+            threads.c.id,
+            threads.c.user_id,
+            threads.c.session_id,
+            threads.c.created_at,
+            *(found[column].label(f"latest_{column}") for column in _COLUMNS),
+        )
+        .select_from(source)
+        .where(owner_stays(tables, threads.c.user_id), session_stays(tables, threads.c.session_id))
+    )
 
 
 @lru_cache(maxsize=64)
@@ -212,8 +230,10 @@ def parent_with_nodes(tables: Tables, *, by: str) -> Select[Any]:
 
 
 @lru_cache(maxsize=64)
-def _checkpoints(tables: Tables) -> Select[Any]:
-    return select(*(tables.checkpoints.c[column] for column in _COLUMNS))
+def _checkpoints(tables: Tables, *, any_owner: bool = False) -> Select[Any]:
+    checkpoints = tables.checkpoints.c
+    query = select(*(checkpoints[column] for column in _COLUMNS))
+    return query if any_owner else query.where(thread_stays(tables, checkpoints.thread_id))
 
 
 @lru_cache(maxsize=64)

@@ -16,6 +16,7 @@ from agentstore.checkpoint_records import (
     ThreadRecord,
     WriteRecord,
 )
+from agentstore.leaving import thread_stays
 from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.records import DeletionReceipt, Page
 from agentstore.repositories import (
@@ -454,6 +455,7 @@ class Checkpoints(Repository):
             table.c.thread_id == validation.text("thread_id", thread_id),
             table.c.namespace == validation.text("namespace", namespace),
             table.c.checkpoint_id == validation.text("checkpoint_id", checkpoint_id),
+            thread_stays(self.tables, table.c.thread_id),
         )
         found = [checkpoint_copies.write_record(row) for row in self.connection.execute(query)]
         return tuple(sorted(found, key=lambda w: (w.task_path, w.task_id, w.position)))

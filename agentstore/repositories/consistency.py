@@ -28,10 +28,10 @@ from sqlalchemy import (
 from sqlalchemy.schema import CreateIndex
 
 from agentstore.findings import Finding, Severity, listed
+from agentstore.leaving import leaving, session_is_open, session_stays
 from agentstore.repositories.base import chunks
 from agentstore.repositories.drafts import tool_call_rows
 from agentstore.schema import Tables
-from agentstore.states import NO_BRANCH
 from agentstore.unit import Unit
 
 RECENT = 200
@@ -60,7 +60,7 @@ def wrong_sessions(connection: Connection, tables: Tables, *, deep: bool) -> lis
     query = (
         select(sessions.id)
         .select_from(tables.sessions.outerjoin(added, added.c.session_id == sessions.id))
-        .where(sessions.active_branch > NO_BRANCH, wrong)
+        .where(session_is_open(tables), wrong)
         .order_by(sessions.pk)
         .limit(_MOST)
     )
@@ -95,7 +95,8 @@ def wrong_users(connection: Connection, tables: Tables) -> list[str]:
     """Give the ids of users whose ``quota_reserved`` is not the sum of their reservations."""
     users, reservations = tables.users.c, tables.quota_reservations.c
     added = _reserved(tables).where(reservations.user_id == users.id).scalar_subquery()
-    query = select(users.id).where(users.quota_reserved != added).order_by(users.pk).limit(_MOST)
+    query = select(users.id).where(users.quota_reserved != added, users.deleting.is_(None))
+    query = query.order_by(users.pk).limit(_MOST)
     return list(connection.execute(query).scalars())
 
 
@@ -182,6 +183,19 @@ def copies(connection: Connection, tables: Tables) -> Iterator[Finding]:
         )
 
 
+def leaving_users(connection: Connection, tables: Tables) -> Iterator[Finding]:
+    """Name users who are being deleted: by somebody now, or by nobody any more."""
+    found = list(connection.execute(leaving(tables).limit(_MOST)).scalars())
+    if found:
+        yield Finding(
+            Severity.WARNING,
+            "deletions",
+            f"{_many(found)} users are being deleted, or their deletion was interrupted.",
+            listed(found),
+            f"agentstore erase-user {found[0]} --yes, unless that is under way; prune does it too",
+        )
+
+
 def tool_calls(connection: Connection, tables: Tables) -> Iterator[Finding]:
     """Compare the index of tool calls with the messages, some hundred at a time.
 
@@ -192,7 +206,7 @@ def tool_calls(connection: Connection, tables: Tables) -> Iterator[Finding]:
     wrong: list[str] = []
     query = (
         select(messages.pk, messages.id, messages.tool_calls)
-        .where(messages.tool_calls.is_not(None))
+        .where(messages.tool_calls.is_not(None), session_stays(tables, messages.session_id))
         .order_by(messages.pk)
         .limit(_READ)
     )

@@ -24,8 +24,10 @@ from sqlalchemy import ColumnElement, delete, or_, select, update
 
 from agentstore import validation
 from agentstore.dialects.base import Mode
+from agentstore.leaving import owner_stays
 from agentstore.paging import check_limit
 from agentstore.records import ExpiryReport
+from agentstore.repositories.erasing import finish_user, unfinished
 from agentstore.repositories.ownership import count_owned, delete_owned, delete_some_owned
 from agentstore.repositories.pacing import Pace
 from agentstore.repositories.steps import Step, Steps
@@ -69,6 +71,8 @@ def delete_expired(
     postponed = 0
     # Whoever expires after this moment is left to the next clean-up: so there is an end.
     deadline = yield Step(Mode.READ, first_deadline)
+    for user_id in (yield Step(Mode.READ, unfinished)):  # left by a deletion that was interrupted
+        yield from finish_user(user_id, pace, lambda gone, _: rows.update(gone))
     more = deadline is not None
     while more and (limit is None or len(deleted) < limit):
         size = batch_size if limit is None else min(batch_size, limit - len(deleted))
@@ -98,7 +102,7 @@ def end_expired(unit: Unit, deadline: datetime, size: int, pace: Pace) -> Ended:
     deadline = min(deadline, unit.now())  # a clock that was set back brings sessions back to life
     query = (
         select(*_columns(unit), sessions.c.ttl_seconds, sessions.c.last_active_at)
-        .where(sessions.c.expires_at <= deadline)
+        .where(sessions.c.expires_at <= deadline, owner_stays(unit.tables, sessions.c.user_id))
         .order_by(sessions.c.expires_at)
         .limit(size)
         .with_for_update(skip_locked=True)
@@ -129,7 +133,11 @@ def end_idle(unit: Unit, pks: Sequence[int], doomed: ColumnElement[bool], pace: 
     ours = unit.connection.execute(locked.with_for_update(skip_locked=True)).scalars().all()
     query = (
         select(*_columns(unit))
-        .where(sessions.pk.in_(ours), or_(sessions.active_branch == NO_BRANCH, doomed))
+        .where(
+            sessions.pk.in_(ours),
+            or_(sessions.active_branch == NO_BRANCH, doomed),
+            owner_stays(unit.tables, sessions.user_id),
+        )
         .order_by(sessions.pk)
     )
     return end_sessions(unit, unit.connection.execute(query).all(), pace)

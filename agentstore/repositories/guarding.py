@@ -25,7 +25,7 @@ from agentstore.dialects.base import Mode
 from agentstore.errors import AgentStoreError, AlreadyExists, OutsideScope, WrongOwner, WrongThread
 from agentstore.ids import new_id
 from agentstore.repositories import scoping
-from agentstore.repositories.base import Operation, Repository, chunks
+from agentstore.repositories.base import MOST_IDS, Operation, Repository, chunks
 from agentstore.repositories.checkpoint_rows import in_root
 from agentstore.types import SafeText
 from agentstore.unit import Unit
@@ -258,6 +258,12 @@ def messages(call: Call, values: Any) -> Any:
     for chunk in chunks(list(dict.fromkeys(values))):
         found.update(call.unit.connection.execute(query.where(rows.c.id.in_(chunk))).scalars())
     return [value if value in found else call.absent(value) for value in values]
+
+
+def few_messages(call: Call, values: Any) -> Any:
+    """The same, as many as one call may change: the body refuses more, without a look at them."""
+    few = not isinstance(values, list | tuple | set | frozenset) or len(values) <= MOST_IDS
+    return messages(call, values) if few else values
 
 
 def thread_to_put(call: Call, value: Any) -> Any:

@@ -26,6 +26,7 @@ from sqlalchemy import (
 )
 
 from agentstore.dialects.base import EngineDialect
+from agentstore.leaving import owner_stays, session_stays
 from agentstore.repositories.message_rows import message_columns
 from agentstore.schema import Tables
 from agentstore.types import MAX_INTEGER
@@ -109,12 +110,14 @@ def anchor_of(tables: Tables, *, active: bool) -> Anchor:
     """Begin at the active branch of ``session_id``, or at the one with this ``name``."""
     sessions, branches = tables.sessions.c, tables.branches.c
     if active:
-        this = sessions.id == bindparam(SESSION_ID)
+        stays = owner_stays(tables, sessions.user_id)
+        this = and_(sessions.id == bindparam(SESSION_ID), stays)
         return Anchor(tables.sessions, sessions.active_branch, sessions.tip, this)
     named = and_(
         branches.session_id == bindparam(SESSION_ID),
         branches.name == bindparam("name"),
         branches.gone.is_(False),
+        session_stays(tables, branches.session_id),
     )
     return Anchor(tables.branches, branches.number, branches.tip, named)
 

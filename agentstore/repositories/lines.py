@@ -32,6 +32,7 @@ from sqlalchemy import (
 from agentstore import validation
 from agentstore.dialects.base import EngineDialect
 from agentstore.errors import NotFound
+from agentstore.leaving import owner_stays
 from agentstore.prepared import Prepared, dialect_of
 from agentstore.repositories.line_queries import (
     SESSION_ID,
@@ -41,7 +42,7 @@ from agentstore.repositories.line_queries import (
     line_of,
     select_newest,
 )
-from agentstore.repositories.message_rows import message_columns, select_messages
+from agentstore.repositories.message_rows import message_columns
 from agentstore.schema import Tables
 from agentstore.types import MAX_INTEGER
 from agentstore.unit import Unit
@@ -149,7 +150,8 @@ def require(unit: Unit, session_id: str, branch: str | None = None) -> None:
         NotFound: There is none.
     """
     sessions, branches = unit.tables.sessions.c, unit.tables.branches.c
-    query = select(sessions.pk).where(sessions.id == session_id)
+    stays = owner_stays(unit.tables, sessions.user_id)
+    query = select(sessions.pk).where(sessions.id == session_id, stays)
     if unit.connection.execute(query).first() is None:
         raise NotFound("session", session_id)
     if branch is None:
@@ -246,9 +248,13 @@ def _of_whole(tables: Tables) -> Select[Any]:
     messages, sessions = tables.messages.c, tables.sessions.c
     active = (
         select(sessions.active_branch)
-        .where(sessions.id == bindparam(SESSION_ID), sessions.tip.is_(None))
+        .where(
+            sessions.id == bindparam(SESSION_ID),
+            sessions.tip.is_(None),
+            owner_stays(tables, sessions.user_id),
+        )
         .scalar_subquery()
     )
-    return select_messages(tables).where(
+    return select(*message_columns(messages)).where(
         messages.session_id == bindparam(SESSION_ID), messages.branch == active
     )

@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, delete, func, literal, select
 
 from agentstore import validation
-from agentstore.repositories.base import Repository, chunks, ids_of, reads, writes
+from agentstore.leaving import session_stays
+from agentstore.repositories.base import MOST_IDS, Repository, chunks, ids_of, reads, writes
 from agentstore.repositories.removal import lock_session
 
 
@@ -34,7 +35,9 @@ class Marks(Repository):
         marks = self.tables.message_marks.c
         found: dict[str, list[str]] = {}
         for chunk in chunks(ids_of("ids", ids)):
-            query = select(marks.message_id, marks.mark).where(marks.message_id.in_(chunk))
+            query = select(marks.message_id, marks.mark).where(
+                marks.message_id.in_(chunk), session_stays(self.tables, marks.session_id)
+            )
             for message_id, mark in self.connection.execute(query):
                 found.setdefault(message_id, []).append(mark)
         return {message_id: tuple(sorted(each)) for message_id, each in found.items()}
@@ -45,7 +48,7 @@ class Marks(Repository):
         marks = self.tables.message_marks.c
         query = (
             select(marks.mark, func.count())
-            .where(marks.session_id == session_id)
+            .where(marks.session_id == session_id, session_stays(self.tables, marks.session_id))
             .group_by(marks.mark)
         )
         counted = self.connection.execute(query)
@@ -74,8 +77,8 @@ class Marks(Repository):
             session_id: The session.
             new: The mark to be there afterwards; an ``Enum`` of str counts as its value.
             old: The mark to be gone afterwards.
-            ids: Only of these messages; ids that are not there, or of another session, are
-                ignored. None means all messages of the session.
+            ids: Only of these messages, up to 1,000; ids that are not there, or of another
+                session, are ignored. None means all messages of the session.
 
         Returns:
             How many messages were changed, each counted once. One that has ``new`` already, and
@@ -83,11 +86,11 @@ class Marks(Repository):
 
         Raises:
             NotFound: There is no such session.
-            InvalidInput: A mark is no str, or is empty or too long.
+            InvalidInput: A mark is no str, or is empty or too long; or there are too many ids.
         """
         wanted = None if new is None else validation.mark("new", new)
         unwanted = None if old is None else validation.mark("old", old)
-        only = None if ids is None else ids_of("ids", ids)
+        only = None if ids is None else ids_of("ids", ids, most=MOST_IDS)
         lock_session(self.unit, session_id)
         if wanted is not None and wanted == unwanted:
             return 0

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
+from agentstore.leaving import session_stays
 from agentstore.records import MessageRecord, make_message_record
 from agentstore.repositories.base import chunks
 from agentstore.repositories.partial_text import what_has_come
@@ -51,8 +52,9 @@ def message_columns(
 
 @lru_cache(maxsize=64)
 def select_messages(tables: Tables) -> Select[Any]:
-    """Select the columns of messages."""
-    return select(*message_columns(tables.messages.c))
+    """Select the columns of messages, but for those of users who are being deleted."""
+    messages = tables.messages.c
+    return select(*message_columns(messages)).where(session_stays(tables, messages.session_id))
 
 
 def message_records(unit: Unit, rows: Iterable[Any]) -> list[MessageRecord]:

@@ -12,6 +12,7 @@ from sqlalchemy import select
 from agentstore import validation
 from agentstore.errors import InvalidInput, LimitOutOfRange, NotFound
 from agentstore.gathering import Body
+from agentstore.leaving import session_is_open, session_stays
 from agentstore.paging import Cursors, check_limit
 from agentstore.records import MessageRecord, Page, SearchHit
 from agentstore.repositories import finding
@@ -23,6 +24,7 @@ from agentstore.repositories.appending import (
     replaces,
 )
 from agentstore.repositories.base import (
+    MOST_IDS,
     chunks,
     gathers,
     ids_of,
@@ -55,7 +57,7 @@ from agentstore.repositories.segments import (
 from agentstore.repositories.steps import Steps, in_steps
 from agentstore.repositories.streams import Streams
 from agentstore.repositories.summaries import find_summary
-from agentstore.states import MAIN, NO_BRANCH
+from agentstore.states import MAIN
 from agentstore.types import MAX_INTEGER
 
 
@@ -417,18 +419,23 @@ class Messages(Streams):
         """Delete messages, on every branch that shows them; ids that are not there are ignored.
 
         Args:
-            ids: The messages, of one session or of several.
+            ids: The messages, of one session or of several, up to 1,000: it is one transaction.
             session_id: Delete only messages of this session.
 
         Returns:
             How many were deleted.
+
+        Raises:
+            InvalidInput: ``ids`` is no list of ids, or has more than 1,000.
         """
         messages = self.tables.messages.c
-        wanted = ids_of("ids", ids)
+        wanted = ids_of("ids", ids, most=MOST_IDS)
         owners: set[str] = set()
         for chunk in chunks(wanted):
-            query = select(messages.session_id).where(messages.id.in_(chunk)).distinct()
-            owners.update(self.connection.execute(query).scalars())
+            query = select(messages.session_id).where(
+                messages.id.in_(chunk), session_stays(self.tables, messages.session_id)
+            )
+            owners.update(self.connection.execute(query.distinct()).scalars())
         if session_id is not None:
             owners &= {validation.text("session_id", session_id)}
         deleted = 0
@@ -491,7 +498,7 @@ class Messages(Streams):
         marks = MarkFilter.of(mark, exclude_mark)
         sessions = self.tables.sessions.c
         query = select(sessions.message_count, sessions.last_branch).where(
-            sessions.id == session_id, sessions.active_branch > NO_BRANCH
+            sessions.id == session_id, session_is_open(self.tables)
         )
         row = self.connection.execute(query).first()
         if row is None:

@@ -10,7 +10,7 @@ the root would come upon rows that are still in use, such as the values that a c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -41,6 +41,7 @@ from agentstore.types import SafeText
 from agentstore.unit import Unit
 
 _KEY = bindparam("key", type_=SafeText())
+_KEYS = bindparam("key", type_=SafeText(), expanding=True)
 _ENOUGH = bindparam("enough", type_=BigInteger())
 
 _CHECKPOINTS = 200
@@ -50,13 +51,16 @@ ROW_BYTES = 16_384
 """How many bytes of an attachment take as long to delete as a row."""
 
 
-def delete_owned(unit: Unit, kind: str, key: str) -> DeletionReceipt:
+def delete_owned(
+    unit: Unit, kind: str, key: str, *conditions: ColumnElement[bool]
+) -> DeletionReceipt:
     """Delete a user or a session, and everything below.
 
     Args:
         unit: In a write transaction.
         kind: ``user`` or ``session``.
         key: Its id.
+        conditions: What its row has to meet.
 
     Raises:
         NotFound: There is none with this id.
@@ -64,7 +68,7 @@ def delete_owned(unit: Unit, kind: str, key: str) -> DeletionReceipt:
     tables, connection = unit.tables, unit.connection
     root = tables[f"{kind}s"]
     # The root goes first: its row lock keeps others from adding below it meanwhile.
-    locked = select(root.c.pk).where(root.c.id == key).with_for_update()
+    locked = select(root.c.pk).where(root.c.id == key, *conditions).with_for_update()
     if connection.execute(locked).first() is None:
         raise NotFound(kind, key)
     sessions = [key]
@@ -73,32 +77,65 @@ def delete_owned(unit: Unit, kind: str, key: str) -> DeletionReceipt:
         every = select(theirs.id).where(theirs.user_id == key).order_by(theirs.pk)
         sessions = list(connection.execute(every.with_for_update()).scalars())
     unit.deleted_sessions.extend(sessions)
+    return DeletionReceipt(dict(sorted(_delete_all(unit, kind, key).items())))
+
+
+def delete_sessions(unit: Unit, ids: list[str], there: Collection[str]) -> Counter[str]:
+    """Delete sessions, and everything below; see ``delete_owned``.
+
+    Args:
+        unit: In a write transaction that has locked them.
+        ids: The sessions, which are there.
+        there: The tables in which they own rows.
+
+    Returns:
+        For each table that lost rows, how many.
+    """
+    unit.deleted_sessions.extend(ids)
+    return _delete_all(unit, "sessions", ids, there)
+
+
+def _delete_all(
+    unit: Unit, kind: str, key: str | list[str], there: Collection[str] | None = None
+) -> Counter[str]:
+    """Delete what is locked, and everything below."""
+    tables, connection = unit.tables, unit.connection
     _lock_threads(unit, kind, key)
-    attached = _attached(unit, kind, key)
-    counts: dict[str, int] = {}
+    attached = (
+        [] if there is not None and "attachments" not in there else _attached(unit, kind, key)
+    )
+    counts: Counter[str] = Counter()
     for each in _owned_by(tables, kind):
-        if found := connection.execute(each.all, {"key": key}).rowcount:
-            counts[each.name] = found
-    connection.execute(delete(root).where(root.c.id == key))
+        if there is not None and each.name not in there:
+            continue
+        counts[each.name] = connection.execute(each.all, {"key": key}).rowcount
+    name = "users" if kind == "user" else "sessions"
+    root = tables[name]
+    counts[name] += connection.execute(delete(root).where(_is(root.c.id, key))).rowcount
     forget_deleted(unit)
-    if gone := drop_unattached(unit, attached):
-        counts["blobs"] = gone
-    counts[f"{kind}s"] = 1
-    return DeletionReceipt(dict(sorted(counts.items())))
+    counts["blobs"] = drop_unattached(unit, attached)
+    return +counts
 
 
-def delete_some_owned(unit: Unit, kind: str, key: str, most: int) -> dict[str, int]:
-    """Delete up to so many rows that belong to a user or a session, and leave the rest.
+def delete_some_owned(
+    unit: Unit,
+    kind: str,
+    key: str | list[str],
+    most: int,
+    there: Collection[str] | None = None,
+) -> Counter[str]:
+    """Delete up to so many rows that belong to a user or to sessions, and leave the rest.
 
     Whoever calls this again and again deletes all of them, in transactions of a bounded size, and
     ends with ``delete_owned``. Meanwhile tasks go first, for somebody might do them, and then
     checkpoints, each whole and the latest of a thread last: whoever still reads one gets all of it.
 
     Args:
-        unit: In a write transaction that has the user's or session's row locked.
-        kind: ``user`` or ``session``.
-        key: Its id.
+        unit: In a write transaction that has the user's row or the sessions' rows locked.
+        kind: ``user``, ``session`` or ``sessions``.
+        key: Its id, or theirs.
         most: How many rows; blobs that nobody attaches any more come on top.
+        there: The tables in which rows are owned, if the caller has looked.
 
     Returns:
         For each table that lost rows, how many.
@@ -108,6 +145,8 @@ def delete_some_owned(unit: Unit, kind: str, key: str, most: int) -> dict[str, i
     detached: set[str] = set()
     for each in _in_pieces(unit.tables, kind):
         left = most - counts.total()
+        if there is not None and each.name not in there:
+            continue
         if each.table is unit.tables.checkpoint_entries:
             removed, more = _remove_some_checkpoints(unit, kind, key, left, must=not counts)
             counts.update(removed)
@@ -131,7 +170,7 @@ def delete_some_owned(unit: Unit, kind: str, key: str, most: int) -> dict[str, i
 
 
 def _remove_some_checkpoints(
-    unit: Unit, kind: str, key: str, most: int, *, must: bool
+    unit: Unit, kind: str, key: str | list[str], most: int, *, must: bool
 ) -> tuple[Counter[str], bool]:
     """Remove checkpoints of a user or a session, the latest of each namespace last.
 
@@ -166,29 +205,23 @@ def _remove_some_checkpoints(
     return gone, True
 
 
-def count_owned(unit: Unit, kind: str, key: str, most: int) -> int:
-    """Count the rows that belong to a user or a session, in one statement.
+def count_owned(unit: Unit, kind: str, key: str | list[str], most: int) -> int:
+    """Count the rows that belong to a user or to sessions, in one statement.
 
     Reads up to ``most`` rows of each table and no more: what is larger than that is some number
     above ``most``. What is attached counts as a row for every ``ROW_BYTES``.
     """
-    query = _count(unit.tables, kind)
+    return found_owned(unit, kind, key, most).total()
+
+
+def found_owned(unit: Unit, kind: str, key: str | list[str], most: int) -> Counter[str]:
+    """Count as ``count_owned`` does, by table, those alone that have some."""
+    names, query = _count(unit.tables, kind)
     *rows, size = unit.connection.execute(query, {"key": key, "enough": most + 1}).one()
-    found: int = sum(rows)
-    return found + int(size) // ROW_BYTES
-
-
-def count_of_sessions(unit: Unit, session_ids: list[str]) -> dict[str, int]:
-    """Count all that some sessions own, and themselves, by the tables' plain names."""
-    tables = unit.tables
-    prefix = len(tables.names.prefix)
-    counts = {"sessions": len(session_ids)}
-    for table in tables.metadata.sorted_tables:
-        condition = _owned(tables, table, "session", session_ids)
-        if condition is not None:
-            query = select(func.count()).select_from(table).where(condition)
-            counts[table.name[prefix:]] = unit.connection.execute(query).scalar_one()
-    return counts
+    found = Counter(dict(zip(names, rows, strict=True)))
+    if size:
+        found["attachments"] += int(size) // ROW_BYTES
+    return +found
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +246,7 @@ def _owned_by(tables: Tables, kind: str) -> tuple[_Owned, ...]:
     """Give the tables, those that refer before those that are referred to."""
     found = []
     for table in reversed(tables.metadata.sorted_tables):
-        condition = _owned(tables, table, kind, _KEY)
+        condition = owned(tables, table, kind, _parameter(kind))
         if condition is None:
             continue
         own = [*table.primary_key.columns]
@@ -248,30 +281,31 @@ def _in_pieces(tables: Tables, kind: str) -> list[_Owned]:
 
 
 @lru_cache(maxsize=64)
-def _count(tables: Tables, kind: str) -> Select[Any]:
-    counts = []
+def _count(tables: Tables, kind: str) -> tuple[list[str], Select[Any]]:
+    counts, names = [], []
     for table in tables.metadata.sorted_tables:
-        condition = _owned(tables, table, kind, _KEY)
+        condition = owned(tables, table, kind, _parameter(kind))
         if condition is not None:
             some = select(literal(1)).select_from(table).where(condition).limit(_ENOUGH)
             counts.append(select(func.count()).select_from(some.subquery()).scalar_subquery())
+            names.append(table.name[len(tables.names.prefix) :])
     attachments, blobs = tables.attachments, tables.blobs
-    attached = _owned(tables, attachments, kind, _KEY)
+    attached = owned(tables, attachments, kind, _parameter(kind))
     assert attached is not None
     sizes = select(blobs.c.size).join(attachments, attachments.c.digest == blobs.c.digest)
     few = sizes.where(attached).limit(_ENOUGH).subquery()
     counts.append(select(func.coalesce(func.sum(few.c.size), 0)).scalar_subquery())
-    return select(*counts)
+    return names, select(*counts)
 
 
-def _detach_some(unit: Unit, kind: str, key: str, most: int) -> Sequence[str]:
+def _detach_some(unit: Unit, kind: str, key: str | list[str], most: int) -> Sequence[str]:
     """Delete attachments whose bytes are worth no more than so many rows, and at least one.
 
     Returns:
         The digests of what was attached.
     """
     attachments, blobs = unit.tables.attachments, unit.tables.blobs
-    condition = _owned(unit.tables, attachments, kind, key)
+    condition = owned(unit.tables, attachments, kind, key)
     assert condition is not None
     query = (
         select(attachments.c.pk, blobs.c.size)
@@ -293,7 +327,7 @@ def _detach_some(unit: Unit, kind: str, key: str, most: int) -> Sequence[str]:
     return unit.connection.execute(light).scalars().all()
 
 
-def _lock_threads(unit: Unit, kind: str, key: str) -> None:
+def _lock_threads(unit: Unit, kind: str, key: str | list[str]) -> None:
     """Wait for whoever is putting into a thread, and keep others out."""
     threads = unit.tables.checkpoint_threads
     of_them = threads.c.id.in_(_threads(unit.tables, kind, key))
@@ -301,8 +335,8 @@ def _lock_threads(unit: Unit, kind: str, key: str) -> None:
     unit.connection.execute(put_into.with_for_update())
 
 
-def _owned(tables: Tables, table: Table, kind: str, key: Any) -> ColumnElement[bool] | None:
-    """Give the condition under which a row of the table belongs to the user or session."""
+def owned(tables: Tables, table: Table, kind: str, key: Any) -> ColumnElement[bool] | None:
+    """Give the condition under which a row of the table belongs to the user or to sessions."""
     columns = table.c
     if table is tables.checkpoint_threads:
         return columns.id.in_(_threads(tables, kind, key))
@@ -313,7 +347,7 @@ def _owned(tables: Tables, table: Table, kind: str, key: Any) -> ColumnElement[b
         return of_user
     if "session_id" in columns:
         return (
-            columns.session_id.in_(_sessions(tables, key))
+            columns.session_id.in_(sessions_of(tables, key))
             if kind == "user"
             else _is(columns.session_id, key)
         )
@@ -322,10 +356,15 @@ def _owned(tables: Tables, table: Table, kind: str, key: Any) -> ColumnElement[b
 
 def _is(column: ColumnElement[Any], key: Any) -> ColumnElement[bool]:
     """Compare with a key, or with a list of them."""
-    return column.in_(key) if isinstance(key, list) else column == key
+    return column.in_(key) if isinstance(key, list) or key is _KEYS else column == key
 
 
-def _sessions(tables: Tables, user_id: Any) -> Select[Any]:
+def _parameter(kind: str) -> Any:
+    return _KEYS if kind == "sessions" else _KEY
+
+
+def sessions_of(tables: Tables, user_id: Any) -> Select[Any]:
+    """Select the ids of a user's sessions."""
     return select(tables.sessions.c.id).where(tables.sessions.c.user_id == user_id)
 
 
@@ -336,15 +375,15 @@ def _threads(tables: Tables, kind: str, key: Any) -> Select[Any] | CompoundSelec
     an OR joins a column and a subquery.
     """
     threads = tables.checkpoint_threads.c
-    if kind == "session":
+    if kind != "user":
         return select(threads.id).where(_is(threads.session_id, key))
-    of_sessions = threads.session_id.in_(_sessions(tables, key))
+    of_sessions = threads.session_id.in_(sessions_of(tables, key))
     return union(
         select(threads.id).where(threads.user_id == key), select(threads.id).where(of_sessions)
     )
 
 
-def _attached(unit: Unit, kind: str, key: str) -> list[str]:
-    condition = _owned(unit.tables, unit.tables.attachments, kind, key)
+def _attached(unit: Unit, kind: str, key: str | list[str]) -> list[str]:
+    condition = owned(unit.tables, unit.tables.attachments, kind, key)
     assert condition is not None
     return attached_digests(unit, condition)

@@ -8,13 +8,12 @@ What it writes has to get to the disk too, after the body; that takes about as l
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
 from agentstore.dialects.base import Mode
-from agentstore.repositories.steps import Step
+from agentstore.repositories.steps import Pause, Step
 from agentstore.unit import Unit
 
 T = TypeVar("T")
@@ -34,17 +33,6 @@ _LONGEST_PAUSE = 0.1
 """Seconds, the longest that SQLite itself sleeps between two tries to get the lock."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Seconds in which nothing is to be done, and others have their turn."""
-
-    seconds: float
-
-
-Pruning = Generator[Step | Pause, Any, T]
-"""Steps, and pauses between them; see ``agentstore.repositories.steps``."""
-
-
 class Pace:
     """How many rows the next transaction may delete, and how long others have their turn."""
 
@@ -62,9 +50,12 @@ class Pace:
         self._began = self._took = 0.0
         self.rows = min(most, FIRST)
 
-    def write(self, body: Callable[..., T], *args: Any, **kwargs: Any) -> Step:
+    def write(
+        self, body: Callable[..., T], *args: Any, repeatable: bool = True, **kwargs: Any
+    ) -> Step:
         """Make a step of a body that writes."""
-        return Step(Mode.WRITE, partial(self._timed, lambda unit: body(unit, *args, **kwargs)))
+        timed = partial(self._timed, lambda unit: body(unit, *args, **kwargs))
+        return Step(Mode.WRITE, timed, repeatable)
 
     @property
     def is_spent(self) -> bool:

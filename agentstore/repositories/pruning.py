@@ -33,12 +33,12 @@ from sqlalchemy import (
 from agentstore.dialects.base import Mode
 from agentstore.errors import InvalidInput
 from agentstore.records import PruneReport
-from agentstore.repositories import expiry
+from agentstore.repositories import erasing, expiry
 from agentstore.repositories.base import window
 from agentstore.repositories.checkpoint_pruning import prune_checkpoints
 from agentstore.repositories.expiry import FIRST_OF_ALL, Ended, end_expired, end_idle
 from agentstore.repositories.messages import Messages
-from agentstore.repositories.pacing import Pace, Pruning
+from agentstore.repositories.pacing import Pace
 from agentstore.repositories.pruning_preview import preview
 from agentstore.repositories.pruning_terms import (
     Progress,
@@ -50,14 +50,14 @@ from agentstore.repositories.pruning_terms import (
     walked,
 )
 from agentstore.repositories.reclaiming import reclaimed
-from agentstore.repositories.steps import Step
+from agentstore.repositories.steps import Step, Steps
 from agentstore.retention import RetentionPolicy
 from agentstore.unit import Unit
 
 Note = Callable[[dict[str, int], int], None]
 """Takes down what one transaction deleted: rows by table, and how many of the rule's things."""
 
-Rule = Callable[[Terms, Pace, Note], Pruning[None]]
+Rule = Callable[[Terms, Pace, Note], Steps[None]]
 
 Place = tuple[datetime, int] | None
 """A row's time and number, to go on behind; None at the beginning, and at the end."""
@@ -74,7 +74,7 @@ _SESSIONS = 100
 
 def prune(
     policy: RetentionPolicy, *, dry_run: bool, reclaim: bool, progress: Progress | None
-) -> Pruning[PruneReport]:
+) -> Steps[PruneReport]:
     """Delete what a policy says, or count it; see ``Store.prune``."""
     if not isinstance(policy, RetentionPolicy):
         raise InvalidInput(f"policy must be a RetentionPolicy, not {type(policy).__name__}.")
@@ -107,8 +107,9 @@ def prune(
 
 
 def _rules(policy: RetentionPolicy) -> Iterator[tuple[str, Rule, int]]:
-    # Sessions first: what goes with them need not be looked at again. Also without a rule about
-    # them, what an interrupted clean-up has left of one is finished.
+    # Users and sessions first: what goes with them need not be looked at again. Also without a
+    # rule about them, what an interrupted deletion or clean-up has left of one is finished.
+    yield "users", _users, erasing.ROWS
     yield "sessions", _sessions, expiry.ROWS
     if policy.tool_logs is not None:
         yield "tool_logs", _tool_logs, ROWS
@@ -122,10 +123,15 @@ def _rules(policy: RetentionPolicy) -> Iterator[tuple[str, Rule, int]]:
         yield "streams", _streams, ROWS
 
 
-# --- Sessions --------------------------------------------------------------------------------
+# --- Users and sessions ----------------------------------------------------------------------
 
 
-def _sessions(terms: Terms, pace: Pace, note: Note) -> Pruning[None]:
+def _users(terms: Terms, pace: Pace, note: Note) -> Steps[None]:
+    for user_id in (yield Step(Mode.READ, erasing.unfinished)):
+        yield from erasing.finish_user(user_id, pace, note)
+
+
+def _sessions(terms: Terms, pace: Pace, note: Note) -> Steps[None]:
     deadline = terms.now if terms.policy.expired_sessions else FIRST_OF_ALL
     more: bool = yield Step(Mode.READ, partial(_any_candidates, deadline=deadline))
     while more:
@@ -166,7 +172,7 @@ def _end_idle(unit: Unit, pks: Sequence[int], terms: Terms, pace: Pace) -> Ended
 # --- Rows that nothing refers to -------------------------------------------------------------
 
 
-def _tool_logs(terms: Terms, pace: Pace, note: Note) -> Pruning[None]:
+def _tool_logs(terms: Terms, pace: Pace, note: Note) -> Steps[None]:
     more: bool = yield Step(Mode.READ, partial(_any_tool_log, terms=terms))
     place: Place = None
     while more:
@@ -210,7 +216,7 @@ def _behind(
     return conditions
 
 
-def _tasks(terms: Terms, pace: Pace, note: Note) -> Pruning[None]:
+def _tasks(terms: Terms, pace: Pace, note: Note) -> Steps[None]:
     for status in terms.policy.task_statuses:
         after: int | None = 0
         while after is not None:
@@ -268,7 +274,7 @@ def _delete_by_pk(
 # --- Reservations and streams ------------------------------------------------------------------
 
 
-def _reservations(terms: Terms, pace: Pace, note: Note) -> Pruning[None]:
+def _reservations(terms: Terms, pace: Pace, note: Note) -> Steps[None]:
     more: bool = yield Step(Mode.READ, partial(_any_reservation, terms=terms))
     place: Place = None
     while more:
@@ -320,7 +326,7 @@ def _delete_reservations(unit: Unit, terms: Terms, pace: Pace, place: Place) -> 
     return len(gone_rows), None if over else (found[-1].expires_at, found[-1].pk)
 
 
-def _streams(terms: Terms, pace: Pace, note: Note) -> Pruning[None]:
+def _streams(terms: Terms, pace: Pace, note: Note) -> Steps[None]:
     more = bool((yield Step(Mode.READ, partial(idle_messages, terms=terms, after=0, most=1))))
     after: int | None = 0 if more else None
     while after is not None:

@@ -16,11 +16,12 @@ from typing import Any
 from sqlalchemy import and_, func, literal, or_, select, tuple_
 
 from agentstore.dialects.base import Mode
+from agentstore.leaving import owner_stays
 from agentstore.records import PruneReport
 from agentstore.repositories.base import window
+from agentstore.repositories.erasing import unfinished
 from agentstore.repositories.expiry import is_closed
-from agentstore.repositories.ownership import count_of_sessions
-from agentstore.repositories.pacing import Pruning
+from agentstore.repositories.owned_counts import count_of_sessions, count_of_user
 from agentstore.repositories.pruning_terms import (
     PAGE,
     Progress,
@@ -34,7 +35,7 @@ from agentstore.repositories.pruning_terms import (
     is_milestone,
     walked,
 )
-from agentstore.repositories.steps import Step
+from agentstore.repositories.steps import Step, Steps
 from agentstore.unit import Unit
 
 _SESSIONS = 100
@@ -55,9 +56,11 @@ class _Counts:
         self._tell(rule, self.rules[rule])
 
 
-def preview(terms: Terms, tell: Progress) -> Pruning[PruneReport]:
+def preview(terms: Terms, tell: Progress) -> Steps[PruneReport]:
     """Count what would go; see ``Store.prune``."""
     policy, counts = terms.policy, _Counts(tell)
+    for user_id in (yield Step(Mode.READ, unfinished)):
+        yield from _user(terms, counts, user_id)
     yield from _sessions(terms, counts)
     if policy.tool_logs is not None:
         yield from _tool_logs(terms, counts)
@@ -78,10 +81,28 @@ def preview(terms: Terms, tell: Progress) -> Pruning[PruneReport]:
     )
 
 
-# --- Sessions --------------------------------------------------------------------------------
+# --- Users and sessions ----------------------------------------------------------------------
 
 
-def _sessions(terms: Terms, counts: _Counts) -> Pruning[None]:
+def _user(terms: Terms, counts: _Counts, user_id: str) -> Steps[None]:
+    """Count what is left of a user who is being deleted."""
+    after: int | None = 0
+    while after is not None:
+        ids, after = yield Step(Mode.SNAPSHOT, partial(_theirs, user_id=user_id, after=after))
+        yield from _count_sessions(terms, counts, ids, of_users=True)
+    rows = yield Step(Mode.SNAPSHOT, partial(count_of_user, user_id=user_id))
+    counts.add("users", 1, rows)
+
+
+def _theirs(unit: Unit, user_id: str, after: int) -> tuple[list[str], int | None]:
+    sessions = unit.tables.sessions.c
+    query = select(sessions.id, sessions.activity)
+    query = query.where(sessions.user_id == user_id, sessions.activity > after)
+    rows = unit.connection.execute(query.order_by(sessions.activity).limit(PAGE)).all()
+    return [row.id for row in rows], rows[-1].activity if len(rows) == PAGE else None
+
+
+def _sessions(terms: Terms, counts: _Counts) -> Steps[None]:
     place: tuple[datetime, int] | None = None
     while True:
         step = partial(_expired, terms=terms, place=place)
@@ -107,7 +128,7 @@ def _expired(
         sessions.expires_at,
         sessions.ttl_seconds,
         sessions.last_active_at,
-    ).where(sessions.expires_at <= terms.now)
+    ).where(sessions.expires_at <= terms.now, owner_stays(unit.tables, sessions.user_id))
     if place is not None:
         here, pk = place
         later = and_(sessions.expires_at == here, sessions.pk > pk)
@@ -129,15 +150,19 @@ def _idle(unit: Unit, terms: Terms, after: int) -> tuple[list[str], int | None]:
     sessions = unit.tables.sessions
     c = sessions.c
     columns = [c.pk, c.id, c.active_branch, c.ttl_seconds, c.last_active_at]
-    rows, edge = walked(unit, sessions, columns, after, [], doomed_idle(unit.tables, terms))
+    doomed = (doomed_idle(unit.tables, terms), owner_stays(unit.tables, c.user_id))
+    rows, edge = walked(unit, sessions, columns, after, [], *doomed)
     return [row.id for row in rows if not _goes_by_itself(row, terms)], edge
 
 
-def _count_sessions(terms: Terms, counts: _Counts, ids: Sequence[str]) -> Pruning[None]:
+def _count_sessions(
+    terms: Terms, counts: _Counts, ids: Sequence[str], *, of_users: bool = False
+) -> Steps[None]:
     for start in range(0, len(ids), _SESSIONS):
         some = [*ids[start : start + _SESSIONS]]
         rows = yield Step(Mode.SNAPSHOT, partial(_all_of, terms=terms, ids=some))
-        counts.add("sessions", len(some), rows)
+        rule, things = ("users", 0) if of_users else ("sessions", len(some))
+        counts.add(rule, things, rows)
 
 
 def _all_of(unit: Unit, terms: Terms, ids: list[str]) -> dict[str, int]:
@@ -187,7 +212,7 @@ def _staying(unit: Unit, terms: Terms, owners: Sequence[str | None]) -> int:
 # --- Tool logs, tasks, reservations, streams ---------------------------------------------------
 
 
-def _tool_logs(terms: Terms, counts: _Counts) -> Pruning[None]:
+def _tool_logs(terms: Terms, counts: _Counts) -> Steps[None]:
     place: tuple[datetime, int] | None = None
     while True:
         gone, place = yield Step(Mode.SNAPSHOT, partial(_old_logs, terms=terms, place=place))
@@ -213,7 +238,7 @@ def _old_logs(
     return gone, (rows[-1].created_at, rows[-1].pk) if len(rows) == PAGE else None
 
 
-def _tasks(terms: Terms, counts: _Counts) -> Pruning[None]:
+def _tasks(terms: Terms, counts: _Counts) -> Steps[None]:
     for status in terms.policy.task_statuses:
         after: int | None = 0
         while after is not None:
@@ -234,12 +259,13 @@ def _reservations(unit: Unit, terms: Terms) -> int:
     assert terms.policy.reservations is not None
     expires_at = unit.tables.quota_reservations.c.expires_at
     query = select(func.count()).where(
-        *window(expires_at, None, terms.before(terms.policy.reservations))
+        *window(expires_at, None, terms.before(terms.policy.reservations)),
+        owner_stays(unit.tables, unit.tables.quota_reservations.c.user_id),
     )
     return int(unit.connection.execute(query).scalar_one())
 
 
-def _streams(terms: Terms, counts: _Counts) -> Pruning[None]:
+def _streams(terms: Terms, counts: _Counts) -> Steps[None]:
     after = 0
     while True:
         step = partial(_idle_streams, terms=terms, after=after)
@@ -263,7 +289,7 @@ def _idle_streams(unit: Unit, terms: Terms, after: int) -> tuple[int, int, int |
 # --- Checkpoints -----------------------------------------------------------------------------
 
 
-def _checkpoints(terms: Terms, counts: _Counts) -> Pruning[None]:
+def _checkpoints(terms: Terms, counts: _Counts) -> Steps[None]:
     after: int | None = 0
     while after is not None:
         threads, after = yield Step(Mode.SNAPSHOT, partial(_threads, terms=terms, after=after))
@@ -281,7 +307,8 @@ def _threads(unit: Unit, terms: Terms, after: int) -> tuple[list[str], int | Non
         doomed_checkpoint(unit.tables, terms, checkpoints),
     )
     columns = [threads.c.pk, threads.c.id, threads.c.session_id]
-    rows, edge = walked(unit, threads, columns, after, [], old.exists())
+    stays = owner_stays(unit.tables, threads.c.user_id)
+    rows, edge = walked(unit, threads, columns, after, [], old.exists(), stays)
     owners = sorted({row.session_id for row in rows if row.session_id is not None})
     doomed = doomed_sessions(unit, terms, owners)
     return [row.id for row in rows if row.session_id not in doomed], edge

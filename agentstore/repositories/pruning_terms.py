@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Table, and_, false, literal, select, tuple_
 
+from agentstore.leaving import leaving
 from agentstore.repositories.expiry import is_closed
 from agentstore.repositories.streams import idle_streams
 from agentstore.retention import RetentionPolicy
@@ -149,11 +150,15 @@ def doomed_sessions(unit: Unit, terms: Terms, ids: Sequence[str]) -> set[str]:
         sessions.ttl_seconds,
         sessions.last_active_at,
         idle.label("idle"),
+        sessions.user_id.in_(leaving(unit.tables)).label("of_leaving"),
     ).where(sessions.id.in_(ids))
     return {
         row.id
         for row in unit.connection.execute(query)
-        if row.idle or is_closed(row) or (policy.expired_sessions and has_expired(row, terms.now))
+        if row.idle
+        or row.of_leaving
+        or is_closed(row)
+        or (policy.expired_sessions and has_expired(row, terms.now))
     }
 
 

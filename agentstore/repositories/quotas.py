@@ -16,6 +16,7 @@ from sqlalchemy import case, delete, func, insert, select, update
 from agentstore import validation
 from agentstore.errors import InvalidInput, NotFound, QuotaExceeded
 from agentstore.ids import new_id
+from agentstore.leaving import owner_stays
 from agentstore.records import ReservationRecord
 from agentstore.repositories.base import Repository, appends, reads, writes
 
@@ -159,7 +160,11 @@ class Quotas(Repository):
         enough = users.c.quota_total.is_(None) | (spoken_for + tokens <= users.c.quota_total)
         query = (
             update(users)
-            .where(users.c.id == user_id, *([enough] if tokens else []))
+            .where(
+                users.c.id == user_id,
+                users.c.deleting.is_(None),
+                *([enough] if tokens else []),
+            )
             .values(values)
             .returning(
                 case((users.c.quota_total.is_(None), None), else_=users.c.quota_total - spoken_for)
@@ -177,7 +182,10 @@ class Quotas(Repository):
         self.connection.execute(lock)
         query = (
             delete(reservations)
-            .where(reservations.c.id == reservation_id)
+            .where(
+                reservations.c.id == reservation_id,
+                owner_stays(self.tables, reservations.c.user_id),
+            )
             .returning(reservations.c.user_id, reservations.c.tokens, reservations.c.lapsed)
         )
         found = self.connection.execute(query).first()
@@ -200,7 +208,7 @@ class Quotas(Repository):
             .scalar_subquery()
         )
         query = select(users.quota_total, users.quota_used + users.quota_reserved - expired).where(
-            users.id == user_id
+            users.id == user_id, users.deleting.is_(None)
         )
         row = self.connection.execute(query).first()
         if row is None:

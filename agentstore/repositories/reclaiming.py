@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentstore.dialects.base import Mode
-from agentstore.repositories.pacing import Pace, Pruning
-from agentstore.repositories.steps import Step
+from agentstore.repositories.pacing import Pace
+from agentstore.repositories.steps import Step, Steps
 from agentstore.unit import Unit
 
 
-def reclaimed(table_names: Sequence[str], pace: Pace) -> Pruning[int]:
+def reclaimed(table_names: Sequence[str], pace: Pace) -> Steps[int]:
     """Give back space, while others work.
 
     Args:

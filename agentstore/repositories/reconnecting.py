@@ -9,8 +9,8 @@ from sqlalchemy import and_, select
 
 from agentstore import validation
 from agentstore.errors import InvalidInput, NotFound
+from agentstore.leaving import session_is_open
 from agentstore.repositories.branches import Branches
-from agentstore.states import NO_BRANCH
 from agentstore.unit import Unit
 
 _VERSION = 1
@@ -26,7 +26,7 @@ def state_dict(unit: Unit, session_id: str) -> dict[str, Any]:
     query = (
         select(sessions.c.user_id, branches.c.name)
         .join_from(sessions, branches, active)
-        .where(sessions.c.id == session_id, sessions.c.active_branch > NO_BRANCH)
+        .where(sessions.c.id == session_id, session_is_open(unit.tables))
     )
     row = unit.connection.execute(query).first()
     if row is None:

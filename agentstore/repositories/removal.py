@@ -13,11 +13,11 @@ from sqlalchemy import delete, func, select, update
 
 from agentstore import validation
 from agentstore.errors import NotFound
+from agentstore.leaving import session_is_open
 from agentstore.repositories.blobs import attached_to, drop_unattached
 from agentstore.repositories.lines import newest, no_branch
 from agentstore.repositories.message_rows import message_record
 from agentstore.repositories.search import forget_deleted
-from agentstore.states import NO_BRANCH
 from agentstore.types import Nanos, from_nanos
 from agentstore.unit import Unit
 
@@ -49,7 +49,7 @@ def lock_session(unit: Unit, session_id: str) -> LockedSession:
             sessions.last_seq,
             sessions.turn,
         )
-        .where(sessions.id == session_id, sessions.active_branch > NO_BRANCH)
+        .where(sessions.id == session_id, session_is_open(unit.tables))
         .with_for_update()
     )
     row = unit.connection.execute(query).first()

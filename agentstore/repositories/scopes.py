@@ -61,7 +61,7 @@ DECISIONS: dict[str, dict[str, Decision]] = {
         "list": KEEPS,
         "find_by_preference": KEEPS,
         "update": _USER,
-        "delete": _USER,
+        "delete": KEEPS,
         "check_quota": _USER,
         "consume_quota": _USER,
         "reserve_quota": _USER,
@@ -114,7 +114,7 @@ DECISIONS: dict[str, dict[str, Decision]] = {
         "search": KEEPS,
         "follow": Refused("it follows the messages of all sessions"),
         "pop": _SESSION,
-        "delete": names(session_id=its.session, ids=its.messages),
+        "delete": names(session_id=its.session, ids=its.few_messages),
         "delete_by_mark": _SESSION,
         "size": _SESSION,
         "clear": _SESSION,
@@ -207,7 +207,7 @@ DECISIONS: dict[str, dict[str, Decision]] = {
     "Marks": {
         "of": names(ids=its.messages),
         "count": _SESSION,
-        "update": names(session_id=its.session, ids=its.messages),
+        "update": names(session_id=its.session, ids=its.few_messages),
     },
     "Summaries": {
         "put": _SESSION,

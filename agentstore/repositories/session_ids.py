@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from sqlalchemy import or_, select
 
 from agentstore.errors import InvalidInput
+from agentstore.leaving import owner_stays
 from agentstore.paging import check_limit
 from agentstore.repositories import scoping
 from agentstore.repositories.base import chunks, ids_of
@@ -45,7 +46,11 @@ def ids_beginning(unit: Unit, beginnings: Sequence[str], limit: int) -> list[str
             sessions.id.between(text + _LOWEST[len(text) :], text + _HIGHEST[len(text) :])
             for text in chunk
         )
-        query = select(sessions.id).where(or_(*ranges), *scoping.sessions(unit, sessions.id))
+        query = select(sessions.id).where(
+            or_(*ranges),
+            owner_stays(unit.tables, sessions.user_id),
+            *scoping.sessions(unit, sessions.id),
+        )
         query = query.limit(limit)
         found.update(unit.connection.execute(query).scalars())
     whole = (id for id in found if len(id) == len(_LOWEST) and is_beginning(id))

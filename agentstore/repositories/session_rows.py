@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Select, bindparam, select
 
 from agentstore import validation
+from agentstore.leaving import owner_stays
 from agentstore.records import SessionRecord
 from agentstore.schema import Tables
 from agentstore.session_cache import Documents
@@ -96,7 +97,8 @@ def select_sessions(tables: Tables, *, documents: bool = True) -> Select[Any]:
     )
     if documents:
         query = query.add_columns(data.metadata, data.config, data.state)
-    return query.join_from(tables.sessions, tables.session_data)
+    query = query.join_from(tables.sessions, tables.session_data)
+    return query.where(owner_stays(tables, sessions.user_id))
 
 
 @lru_cache(maxsize=64)

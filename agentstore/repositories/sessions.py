@@ -18,6 +18,7 @@ from agentstore.errors import (
     shown,
 )
 from agentstore.ids import new_id
+from agentstore.leaving import leaving, owner_stays, session_is_open
 from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.records import (
     DeletionReceipt,
@@ -112,7 +113,7 @@ class Sessions(Repository):
         }
         if user_id is not None:
             users = tables.users
-            owner = select(users.c.pk).where(users.c.id == user_id)
+            owner = select(users.c.pk).where(users.c.id == user_id, users.c.deleting.is_(None))
             if self.connection.execute(owner).first() is None:
                 raise NotFound("user", user_id)
         sessions = tables.sessions
@@ -255,16 +256,19 @@ class Sessions(Repository):
     @reads
     def count(self, *, user_id: str | None = None, status: str | None = None) -> int:
         """Count sessions, of a user and in a status if given."""
-        query = select(func.count()).select_from(self.tables.sessions)
+        sessions = self.tables.sessions
+        query = select(func.count()).select_from(sessions)
         query = _filtered(query, self.tables, user_id, status)
-        # Those that are being deleted are taken off: an index has the few of them, and no index
+        # Those that are being deleted are taken off: indexes have the few of them, and no index
         # that is counted says which they are.
         closed = query.where(
-            self.tables.sessions.c.expires_at == expiry.FIRST_OF_ALL,
-            self.tables.sessions.c.active_branch == NO_BRANCH,
+            sessions.c.expires_at == expiry.FIRST_OF_ALL,
+            sessions.c.active_branch == NO_BRANCH,
+            owner_stays(self.tables, sessions.c.user_id),
         )
-        both = select(query.scalar_subquery() - closed.scalar_subquery())
-        return int(self.connection.execute(both).scalar_one())
+        of_leaving = query.where(sessions.c.user_id.in_(leaving(self.tables)))
+        off = closed.scalar_subquery() + of_leaving.scalar_subquery()
+        return int(self.connection.execute(select(query.scalar_subquery() - off)).scalar_one())
 
     @writes
     def rename(self, session_id: str, title: str | None) -> SessionRecord:
@@ -409,7 +413,8 @@ class Sessions(Repository):
         Raises:
             NotFound: There is no such session.
         """
-        return delete_owned(self.unit, "session", session_id)
+        stays = owner_stays(self.tables, self.tables.sessions.c.user_id)
+        return delete_owned(self.unit, "session", session_id, stays)
 
     @in_steps
     def delete_expired(
@@ -480,7 +485,7 @@ class Sessions(Repository):
         """
         sessions = self.tables.sessions.c
         query = select(sessions.status, sessions.last_active_at)
-        query = query.where(sessions.id == session_id, sessions.active_branch > NO_BRANCH)
+        query = query.where(sessions.id == session_id, session_is_open(self.tables))
         found = self.connection.execute(query.with_for_update()).first()
         if found is None:
             raise NotFound("session", session_id)
@@ -502,7 +507,7 @@ class Sessions(Repository):
 
     def _change(self, session_id: str, **values: Any) -> None:
         sessions = self.tables.sessions
-        open_one = (sessions.c.id == session_id, sessions.c.active_branch > NO_BRANCH)
+        open_one = (sessions.c.id == session_id, session_is_open(self.tables))
         query = update(sessions).where(*open_one).values(values)
         if self.connection.execute(query).rowcount == 0:
             raise NotFound("session", session_id)

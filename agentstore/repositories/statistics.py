@@ -39,6 +39,7 @@ from agentstore.health_records import (
     ToolStatistics,
     UserStatistics,
 )
+from agentstore.leaving import owner_stays, session_stays
 from agentstore.paging import check_limit
 from agentstore.records import UsageSum
 from agentstore.repositories.base import window
@@ -92,10 +93,11 @@ def statistics(unit: Unit, days: int, top: int, order: Order, exact: bool | None
     tokens: int | None = None
     cost: Decimal | None = None
     if counted:
-        found = select(totals.status, func.count()).group_by(totals.status)
+        stays = owner_stays(unit.tables, totals.user_id)
+        found = select(totals.status, func.count()).where(stays).group_by(totals.status)
         by_status = {status: int(count) for status, count in unit.connection.execute(found)}
         summed = unit.connection.execute(
-            select(_sum(totals.total_tokens), _sum(totals.total_cost))
+            select(_sum(totals.total_tokens), _sum(totals.total_cost)).where(stays)
         ).one()
         tokens, cost = int(summed[0]), from_nanos(int(summed[1]))
     return Statistics(
@@ -125,10 +127,20 @@ class _Window:
         self.unit = unit
         self.since = since
         tables = unit.tables
+        said, made, used, logs = (
+            tables.messages.c,
+            tables.sessions.c,
+            tables.turn_usage.c,
+            tables.tool_logs.c,
+        )
         self.messages = self._from(tables.messages, counted)
+        self.messages.append(session_stays(tables, said.session_id))
         self.sessions = self._from(tables.sessions, counted)
-        self.used = window(tables.turn_usage.c.created_at, since, None)
-        self.logs = window(tables.tool_logs.c.created_at, since, None)
+        self.sessions.append(owner_stays(tables, made.user_id))
+        self.used = window(used.created_at, since, None)
+        self.used.append(session_stays(tables, used.session_id))
+        self.logs = window(logs.created_at, since, None)
+        self.logs.append(session_stays(tables, logs.session_id))
 
     def _from(self, table: Table, counted: bool) -> list[ColumnElement[bool]]:
         in_time = table.c.created_at >= self.since
@@ -325,7 +337,7 @@ def _expired(unit: Unit, now: datetime) -> int:
     sessions = unit.tables.sessions.c
     query = (
         select(sessions.ttl_seconds, sessions.last_active_at, sessions.active_branch)
-        .where(sessions.expires_at <= now)
+        .where(sessions.expires_at <= now, owner_stays(unit.tables, sessions.user_id))
         .order_by(sessions.expires_at)
         .limit(_EXPIRED_UP_TO)
     )

@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from agentstore.dialects.base import Mode
 from agentstore.repositories.base import Repository
-from agentstore.unit import Unit
+from agentstore.unit import Unit, rest
 
 R = TypeVar("R", bound=Repository)
 P = ParamSpec("P")
@@ -26,14 +26,26 @@ W = TypeVar("W")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A unit of work: what it needs of its transaction, and its body, which may be repeated."""
+    """A unit of work: what it needs of its transaction, and its body, which may be repeated.
+
+    Attributes:
+        repeatable: Whether also if it is not known whether it was committed.
+    """
 
     mode: Mode
     work: Callable[[Unit], Any]
+    repeatable: bool = True
 
 
-Steps = Generator[Step, Any, T]
-"""What a body in steps gives: steps, and in the end its result."""
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Seconds in which nothing is to be done, and others have their turn."""
+
+    seconds: float
+
+
+Steps = Generator[Step | Pause, Any, T]
+"""What a body in steps gives: steps, perhaps pauses between them, and in the end its result."""
 
 
 def in_steps(
@@ -43,10 +55,12 @@ def in_steps(
 
     @wraps(body)
     def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        def run(wanted: Step) -> Any:
+        def run(wanted: Step | Pause) -> Any:
+            if isinstance(wanted, Pause):
+                return rest(wanted.seconds)
             if self._runner is None:
                 return wanted.work(self.unit)
-            return self._runner.run(wanted.mode, wanted.work, repeatable=True)
+            return self._runner.run(wanted.mode, wanted.work, repeatable=wanted.repeatable)
 
         return drive(body(self, *args, **kwargs), run)
 

@@ -24,6 +24,7 @@ from sqlalchemy import (
 
 from agentstore import validation
 from agentstore.errors import InvalidInput, NotFound, StreamEnded
+from agentstore.leaving import session_stays
 from agentstore.paging import check_limit
 from agentstore.records import MessageRecord
 from agentstore.repositories.appending import append_drafts
@@ -141,7 +142,11 @@ class Streams(Repository):
             messages.session_id,
             literal(text, chunks.c.content.type),
             literal(self.unit.now(), chunks.c.created_at.type),
-        ).where(messages.id == bindparam("id"), messages.status == STREAMING)
+        ).where(
+            messages.id == bindparam("id"),
+            messages.status == STREAMING,
+            session_stays(self.tables, messages.session_id),
+        )
         if position is not None:
             piece = piece.where(next_.scalar_subquery() == position)
         # Who ends the message locks its row, and then looks which pieces there are: either this
@@ -247,7 +252,9 @@ class Streams(Repository):
 
     def _end(self, message_id: str, status: str, given: dict[str, Any]) -> MessageRecord:
         messages = self.tables.messages.c
-        owner = select(messages.session_id).where(messages.id == message_id)
+        owner = select(messages.session_id).where(
+            messages.id == message_id, session_stays(self.tables, messages.session_id)
+        )
         session_id = self.connection.execute(owner).scalar()
         if session_id is None:
             raise NotFound("message", message_id)
@@ -282,8 +289,10 @@ class Streams(Repository):
             StreamEnded: It is finished, or was given up.
         """
         messages = self.tables.messages.c
-        query = select(messages.status).where(messages.id == message_id).with_for_update()
-        status = self.connection.execute(query).scalar()
+        query = select(messages.status).where(
+            messages.id == message_id, session_stays(self.tables, messages.session_id)
+        )
+        status = self.connection.execute(query.with_for_update()).scalar()
         if status is None:
             raise NotFound("message", message_id)
         if status != STREAMING:

@@ -22,6 +22,7 @@ from agentstore import validation
 from agentstore.backoff import DEFAULT_BACKOFF, Backoff
 from agentstore.dialects.base import EngineDialect
 from agentstore.dialects.signals import TaskSignal
+from agentstore.leaving import session_stays
 from agentstore.paging import MAX_LIMIT, check_limit
 from agentstore.prepared import dialect_of
 from agentstore.records import TaskBatch, TaskRecord
@@ -258,7 +259,11 @@ class TaskQueue(TaskRows):
         begin_anew(self.unit, self._now())
         query = (
             select(*tasks.c, self._now().label("now"))
-            .where(tasks.c.status == RUNNING, tasks.c.lease_expires_at <= self._now())
+            .where(
+                tasks.c.status == RUNNING,
+                tasks.c.lease_expires_at <= self._now(),
+                session_stays(self.tables, tasks.c.session_id),
+            )
             .order_by(tasks.c.lease_expires_at)
             .limit(limit)
             .with_for_update(skip_locked=True)
@@ -287,7 +292,9 @@ class TaskQueue(TaskRows):
         """
         tasks = self.tables.tasks
         dead = select(tasks.c.pk).where(
-            tasks.c.queue == validation.key("queue", queue), tasks.c.status == "dead"
+            tasks.c.queue == validation.key("queue", queue),
+            tasks.c.status == "dead",
+            session_stays(self.tables, tasks.c.session_id),
         )
         if kind is not None:
             dead = dead.where(tasks.c.kind == validation.key("kind", kind))

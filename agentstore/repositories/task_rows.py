@@ -34,6 +34,7 @@ from agentstore.errors import (
     NotFound,
     SessionOccupied,
 )
+from agentstore.leaving import session_stays
 from agentstore.records import TaskRecord, maker
 from agentstore.repositories.base import Repository, reads
 from agentstore.settings import utc_now
@@ -90,7 +91,8 @@ class TaskRows(Repository):
     def find(self, task_id: str) -> TaskRecord | None:
         """Give a task, or None."""
         tasks = self.tables.tasks
-        row = self.connection.execute(select(tasks).where(tasks.c.id == task_id)).first()
+        stays = session_stays(self.tables, tasks.c.session_id)
+        row = self.connection.execute(select(tasks).where(tasks.c.id == task_id, stays)).first()
         return None if row is None else task_record(row)
 
     def _server_clock(self) -> ColumnElement[datetime] | None:
@@ -128,7 +130,11 @@ class TaskRows(Repository):
         """
         tasks, now = self.tables.tasks, self._now()
         c = tasks.c
-        conditions = [c.id == task_id, c.status.in_(only_from or sources(TASK_TRANSITIONS, wanted))]
+        conditions = [
+            c.id == task_id,
+            c.status.in_(only_from or sources(TASK_TRANSITIONS, wanted)),
+            session_stays(self.tables, c.session_id),
+        ]
         if token is not None:
             conditions.append(c.fence == validation.amount("fence", token))
         elif held:

@@ -38,6 +38,7 @@ from sqlalchemy import (
 from agentstore.backoff import Backoff
 from agentstore.dialects.base import EngineDialect
 from agentstore.encoding import load_json
+from agentstore.leaving import session_stays
 from agentstore.prepared import Prepared
 from agentstore.records import TaskRecord
 from agentstore.repositories.task_rows import (
@@ -76,17 +77,18 @@ def claim_statement(
     It returns rows of ``pk`` and ``FIELDS``.
     """
     tasks, now = tables.tasks, current(clock)
+    stays = session_stays(tables, tasks.c.session_id)
     limit = bindparam("limit", type_=BigInteger, literal_execute=True)
     first = tasks.c.priority.desc(), tasks.c.pk
     if queues == 1:
         # In the order of the index, so that only what is taken is read.
-        waiting = select(tasks.c.pk).where(*_due(dialect, tasks, now, ["queue_0"], kinds))
+        waiting = select(tasks.c.pk).where(*_due(dialect, tasks, now, ["queue_0"], kinds), stays)
         waiting = waiting.where(_may_start(dialect, tasks, now, ["queue_0"], kinds))
     else:
         names = [f"queue_{n}" for n in range(queues)]
         heads = [
             select(tasks.c.pk)
-            .where(*_due(dialect, tasks, now, [name], kinds))
+            .where(*_due(dialect, tasks, now, [name], kinds), stays)
             .where(_may_start(dialect, tasks, now, names, kinds))
             .order_by(*first)
             .limit(limit + _PASSED_OVER)
@@ -124,9 +126,10 @@ def due_statement(
 ) -> Select[Any]:
     """Find when the next task is due, and the present."""
     tasks = tables.tasks
+    stays = session_stays(tables, tasks.c.session_id)
     earliest = []
     for n in range(queues):
-        head = select(tasks.c.run_at).where(*_waiting(tasks, [f"queue_{n}"], kinds))
+        head = select(tasks.c.run_at).where(*_waiting(tasks, [f"queue_{n}"], kinds), stays)
         earliest.append(head.order_by(tasks.c.run_at).limit(1).subquery())
     found = union_all(*(select(head.c.run_at) for head in earliest)).subquery()
     query = select(found.c.run_at, current(clock).label("now"))
@@ -142,7 +145,7 @@ def heartbeat_statement(tables: Tables, clock: EngineDialect | None) -> Any:
         select(tasks.c.pk)
         # The ids apart, because not every engine finds pairs by an index.
         .where(tasks.c.id.in_(bindparam("ids", expanding=True)), pairs)
-        .where(tasks.c.status == RUNNING)
+        .where(tasks.c.status == RUNNING, session_stays(tables, tasks.c.session_id))
         .order_by(tasks.c.pk)
         .with_for_update()
     )
@@ -167,7 +170,11 @@ def held_statement(
     named = [bindparam(f"id_{n}", type_=tasks.c.id.type) for n in range(ids)]
     query = (
         select(*_record_columns(tasks), *(() if clock is None else (current(clock),)))
-        .where(tasks.c.id.in_(named), tasks.c.status == RUNNING)
+        .where(
+            tasks.c.id.in_(named),
+            tasks.c.status == RUNNING,
+            session_stays(tables, tasks.c.session_id),
+        )
         .order_by(tasks.c.pk)
         .with_for_update()
     )

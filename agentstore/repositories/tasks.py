@@ -23,8 +23,9 @@ from sqlalchemy import (
 from agentstore import validation
 from agentstore.backoff import DEFAULT_BACKOFF, Backoff
 from agentstore.dialects.base import EngineDialect
-from agentstore.errors import InvalidInput, NotFound, shown
+from agentstore.errors import AlreadyExists, InvalidInput, NotFound, shown
 from agentstore.ids import new_id
+from agentstore.leaving import session_is_open, session_stays
 from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.records import Page, TaskRecord
 from agentstore.repositories import scoping
@@ -33,7 +34,7 @@ from agentstore.repositories.task_queue import TaskQueue
 from agentstore.repositories.task_rows import RUNNING, task_record
 from agentstore.repositories.task_statements import current
 from agentstore.schema import Tables
-from agentstore.states import NO_BRANCH, TASK_STATUSES, TASK_TRANSITIONS, sources
+from agentstore.states import TASK_STATUSES, TASK_TRANSITIONS, sources
 from agentstore.types import require_utc
 
 _MAX_PRIORITY = 2**31 - 1
@@ -83,6 +84,7 @@ class Tasks(TaskQueue):
 
         Raises:
             NotFound: There is no such session, or it is being deleted.
+            AlreadyExists: The idempotency key is that of a task whose user is being deleted.
             NaiveDatetime: ``run_at`` has no time zone.
             InvalidInput: An argument cannot be stored.
         """
@@ -104,10 +106,13 @@ class Tasks(TaskQueue):
             raise InvalidInput("alone_in_session needs a session: pass the session_id.")
         tasks = self.tables.tasks
         if idempotency_key is not None:
-            query = select(tasks).where(
+            stays = session_stays(self.tables, tasks.c.session_id).label("stays")
+            query = select(tasks, stays).where(
                 tasks.c.queue == queue, tasks.c.idempotency_key == idempotency_key
             )
             if (first := self.connection.execute(query).first()) is not None:
+                if not first.stays:
+                    raise AlreadyExists("idempotency key of a task", idempotency_key)
                 return task_record(first)
         clock = self._clock()
         if clock is None:
@@ -130,7 +135,10 @@ class Tasks(TaskQueue):
     ) -> Page[TaskRecord]:
         """List tasks, the newest first, of a session, in a status, in a queue if given."""
         tasks = self.tables.tasks
-        query = select(tasks).where(*scoping.sessions(self.unit, tasks.c.session_id))
+        query = select(tasks).where(
+            session_stays(self.tables, tasks.c.session_id),
+            *scoping.sessions(self.unit, tasks.c.session_id),
+        )
         if session_id is not None:
             query = query.where(tasks.c.session_id == validation.text("session_id", session_id))
         if status is not None:
@@ -158,7 +166,10 @@ class Tasks(TaskQueue):
         """
         tasks = self.tables.tasks.c
         query = select(tasks.queue, tasks.status, func.count()).group_by(tasks.queue, tasks.status)
-        query = query.where(*scoping.sessions(self.unit, tasks.session_id))
+        query = query.where(
+            session_stays(self.tables, tasks.session_id),
+            *scoping.sessions(self.unit, tasks.session_id),
+        )
         if session_id is not None:
             query = query.where(tasks.session_id == validation.text("session_id", session_id))
         if queue is not None:
@@ -284,7 +295,11 @@ class Tasks(TaskQueue):
         ahead = held & (c.updated_at > now)  # what says that the clock was set back; see ``leases``
         query = (
             update(self.tables.tasks)
-            .where(c.id == task_id, c.status.in_(sources(TASK_TRANSITIONS, "cancelled")))
+            .where(
+                c.id == task_id,
+                c.status.in_(sources(TASK_TRANSITIONS, "cancelled")),
+                session_stays(self.tables, c.session_id),
+            )
             .values(
                 status=case((held, RUNNING), else_=literal_column("'cancelled'")),
                 cancel_requested=or_(c.cancel_requested, held),
@@ -328,7 +343,7 @@ def _insert(
     values |= {"created_at": now, "updated_at": now}
     row = select(*values.values())
     if not alone:
-        there = (sessions.id == bindparam("session_id"), sessions.active_branch > NO_BRANCH)
+        there = (sessions.id == bindparam("session_id"), session_is_open(tables))
         row = row.where(select(sessions.pk).where(*there).exists())
     added = insert(tasks).from_select(list(values), row).returning(*tasks.c)
     return dialect.announcing(added, tables)

@@ -22,6 +22,7 @@ from agentstore import validation
 from agentstore.errors import AgentStoreError, InvalidInput, NotFound, WrongSession
 from agentstore.gathering import Body
 from agentstore.ids import new_id
+from agentstore.leaving import session_is_open, session_stays
 from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.records import Page, ToolLogRecord, ToolStats
 from agentstore.repositories import scoping
@@ -34,7 +35,6 @@ from agentstore.repositories.base import (
 )
 from agentstore.repositories.inserting import New, NewRow
 from agentstore.schema import Tables
-from agentstore.states import NO_BRANCH
 from agentstore.types import iso
 from agentstore.unit import Unit
 
@@ -55,7 +55,7 @@ class NewLog(NewRow):
         sessions, messages = tables.sessions.c, tables.messages.c
         owner = (
             select(sessions.pk)
-            .where(sessions.id == new["session_id"], sessions.active_branch > NO_BRANCH)
+            .where(sessions.id == new["session_id"], session_is_open(tables))
             .exists()
         )
         message = (
@@ -69,9 +69,7 @@ class NewLog(NewRow):
         """Say what is missing."""
         session_id, message_id = self.row["session_id"], self.row["message_id"]
         sessions = unit.tables.sessions.c
-        session = select(sessions.pk).where(
-            sessions.id == session_id, sessions.active_branch > NO_BRANCH
-        )
+        session = select(sessions.pk).where(sessions.id == session_id, session_is_open(unit.tables))
         if unit.connection.execute(session).first() is None or message_id is None:
             return NotFound("session", session_id)
         return WrongSession(session_id, message_id)
@@ -145,7 +143,8 @@ class ToolLogs(Repository):
     def find(self, log_id: str) -> ToolLogRecord | None:
         """Give a log, or None."""
         logs = self.tables.tool_logs
-        row = self.connection.execute(select(logs).where(logs.c.id == log_id)).first()
+        stays = session_stays(self.tables, logs.c.session_id)
+        row = self.connection.execute(select(logs).where(logs.c.id == log_id, stays)).first()
         return None if row is None else tool_log_record(row)
 
     @reads
@@ -248,7 +247,10 @@ def _stats(tables: Tables, conditions: Sequence[ColumnElement[bool]]) -> Select[
 
 def _of(unit: Unit, session_id: str | None, tool: str | None) -> list[ColumnElement[bool]]:
     logs = unit.tables.tool_logs.c
-    conditions = scoping.sessions(unit, logs.session_id)
+    conditions = [
+        session_stays(unit.tables, logs.session_id),
+        *scoping.sessions(unit, logs.session_id),
+    ]
     if session_id is not None:
         conditions.append(logs.session_id == validation.text("session_id", session_id))
     if tool is not None:

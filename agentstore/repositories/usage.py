@@ -21,6 +21,7 @@ from agentstore import validation
 from agentstore.errors import InvalidInput, NotFound, shown
 from agentstore.gathering import Body
 from agentstore.ids import new_id
+from agentstore.leaving import owner_stays, session_stays
 from agentstore.records import DatabaseTotals, UsageRecord, UsageSum, UserStats
 from agentstore.repositories.base import (
     Repository,
@@ -80,7 +81,8 @@ class Usage(Repository):
             tables.messages,
             tables.tool_logs,
         )
-        if self.connection.execute(select(users.c.pk).where(users.c.id == user_id)).first() is None:
+        there = select(users.c.pk).where(users.c.id == user_id, users.c.deleting.is_(None))
+        if self.connection.execute(there).first() is None:
             raise NotFound("user", user_id)
         of_user = (sessions.c.user_id == user_id, sessions.c.active_branch > NO_BRANCH)
         theirs = select(sessions.c.id).where(*of_user)
@@ -265,6 +267,7 @@ class Usage(Repository):
         if branch is not None:
             query = query.where(used.branch == validation.amount("branch", branch))
         query = query.where(*window(used.created_at, since, until))
+        query = query.where(session_stays(self.tables, used.session_id))
         if dimension != "total":
             query = query.group_by(key)
         sums = [
@@ -317,6 +320,9 @@ class Usage(Repository):
     def totals(self) -> DatabaseTotals:
         """Count the rows of every table, exactly, and add the messages up.
 
+        Rows of users who are being deleted count as long as they are there; sessions by their
+        status, tokens and costs leave them out.
+
         Reads the whole database: for people and reports, not for a hot path.
         """
         tables, execute = self.tables, self.connection.execute
@@ -326,17 +332,18 @@ class Usage(Repository):
             for table in tables.metadata.sorted_tables
         }
         sessions = tables.sessions.c
+        stays = owner_stays(tables, sessions.user_id)
         by_status: dict[str, int] = {
             status: int(count)
             for status, count in execute(
-                select(sessions.status, func.count()).group_by(sessions.status)
+                select(sessions.status, func.count()).where(stays).group_by(sessions.status)
             )
         }
         totals: Any = execute(
             select(
                 func.coalesce(func.sum(sessions.total_tokens), 0),
                 func.coalesce(func.sum(sessions.total_cost, type_=Nanos()), from_nanos(0)),
-            )
+            ).where(stays)
         ).one()
         cost: Decimal = totals[1]
         return DatabaseTotals(

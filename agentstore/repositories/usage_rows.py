@@ -9,10 +9,10 @@ from sqlalchemy import Select, Table, func, select
 
 from agentstore.errors import AgentStoreError, NotFound
 from agentstore.gathering import ALONE
+from agentstore.leaving import session_is_open
 from agentstore.records import UsageRecord
 from agentstore.repositories.inserting import New, NewRow
 from agentstore.schema import Tables
-from agentstore.states import NO_BRANCH
 from agentstore.unit import Unit
 
 
@@ -48,7 +48,7 @@ class NewUsage(NewRow):
         values = dict(new)
         values["turn"] = func.coalesce(new["turn"], sessions.turn)
         values["branch"] = func.coalesce(new["branch"], sessions.active_branch)
-        there = (sessions.id == new["session_id"], sessions.active_branch > NO_BRANCH)
+        there = (sessions.id == new["session_id"], session_is_open(tables))
         return select(*values.values()).where(*there)
 
     def why_not(self, unit: Unit) -> AgentStoreError:

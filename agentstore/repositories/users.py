@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Select, bindparam, delete, insert, select, update
 
 from agentstore import validation
-from agentstore.errors import AlreadyExists, NotFound
+from agentstore.errors import AlreadyExists, BeingDeleted, NotFound
 from agentstore.ids import new_id
 from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.preferences import digest, digests, path_of
@@ -23,8 +23,9 @@ from agentstore.repositories.base import (
     reads,
     writes,
 )
-from agentstore.repositories.ownership import delete_owned
+from agentstore.repositories.erasing import delete_user
 from agentstore.repositories.quotas import Quotas
+from agentstore.repositories.steps import Steps, in_steps
 from agentstore.schema import Tables
 
 
@@ -53,7 +54,8 @@ class Users(Quotas, ApiKeys):
             id: The application's own id; left out, a UUIDv7 is made.
 
         Raises:
-            AlreadyExists: The id is taken.
+            AlreadyExists: The id is taken; ``BeingDeleted`` if by a user whose deletion has not
+                ended.
             InvalidInput: An argument cannot be stored.
         """
         row: dict[str, Any] = {
@@ -64,9 +66,12 @@ class Users(Quotas, ApiKeys):
             "preferences": validation.json_object("preferences", preferences),
         }
         row["created_at"] = row["updated_at"] = self.unit.now()
-        if self._row(row["id"]) is not None:
-            raise AlreadyExists("user", row["id"])
-        self.connection.execute(insert(self.tables.users), row)
+        users = self.tables.users
+        taken = self.connection.execute(select(users.c.deleting).where(users.c.id == row["id"]))
+        if (there := taken.first()) is not None:
+            error = AlreadyExists if there.deleting is None else BeingDeleted
+            raise error("user", row["id"])
+        self.connection.execute(insert(users), row)
         self._index_preferences(row["id"], preferences)
         return self.get(row["id"])
 
@@ -94,7 +99,7 @@ class Users(Quotas, ApiKeys):
     ) -> Page[UserRecord]:
         """List users, the newest first, of one email address if given."""
         users = self.tables.users
-        query = select(users).where(*scoping.users(self.unit))
+        query = select(users).where(users.c.deleting.is_(None), *scoping.users(self.unit))
         if email is not None:
             query = query.where(users.c.email == validation.key("email", email))
         return one_page(
@@ -130,7 +135,11 @@ class Users(Quotas, ApiKeys):
         query = (
             select(users)
             .join(preferences, preferences.c.user_id == users.c.id)
-            .where(preferences.c.digest == wanted, *scoping.users(self.unit))
+            .where(
+                preferences.c.digest == wanted,
+                users.c.deleting.is_(None),
+                *scoping.users(self.unit),
+            )
         )
         cursors = Cursors("users by preference", wanted)
         return one_page(self.connection, query, [users.c.pk], cursors, limit, cursor, user_record)
@@ -164,7 +173,8 @@ class Users(Quotas, ApiKeys):
             changes["preferences"] = validation.json_object("preferences", preferences)
         changes["updated_at"] = self.unit.now()
         users = self.tables.users
-        query = update(users).where(users.c.id == user_id).values(changes)
+        there = (users.c.id == user_id, users.c.deleting.is_(None))
+        query = update(users).where(*there).values(changes)
         if self.connection.execute(query).rowcount == 0:
             raise NotFound("user", user_id)
         if not isinstance(preferences, Unset):
@@ -173,17 +183,33 @@ class Users(Quotas, ApiKeys):
             self._index_preferences(user_id, preferences)
         return self.get(user_id)
 
-    @writes
-    def delete(self, user_id: str) -> DeletionReceipt:
+    @in_steps
+    def delete(self, user_id: str) -> Steps[DeletionReceipt]:
         """Delete a user and all that is theirs: sessions and everything below, keys, threads.
 
+        A user with up to 500 rows goes in one transaction. With more, the first one, which is
+        short however many they are, closes everything: from then on nothing of the user is found,
+        listed, counted, claimed or written by anybody, and keys authenticate nobody, as if all
+        were gone. The rows go in the following transactions, each of up to 500 and of fewer where
+        they are large, so that no other writer waits long, on SQLite with pauses between them.
+
+        If that is interrupted, what is left stays closed: call this again, or ``prune`` or
+        ``sessions.delete_expired``, to go on. Until it ends the ids of the user and of what is
+        theirs are taken. Attachments whose bytes others have too leave those there.
+
+        Inside a transaction it is all one, of whatever size, and others wait for its end.
+
         Returns:
-            How many rows went, for each table.
+            How many rows went, for each table, in all transactions of all calls together. If
+            several delete the same user at once, the call that ends it has this, and the others
+            have receipts without rows.
 
         Raises:
             NotFound: There is no such user.
+            ConnectionLost: It is not known whether the last transaction was committed; call this
+                again.
         """
-        return delete_owned(self.unit, "user", user_id)
+        return (yield from delete_user(user_id))
 
     def _row(self, user_id: str) -> Any:
         statement = _by_id(self.tables)
@@ -200,7 +226,8 @@ class Users(Quotas, ApiKeys):
 
 @lru_cache(maxsize=64)
 def _by_id(tables: Tables) -> Select[Any]:
-    return select(tables.users).where(tables.users.c.id == bindparam("user_id"))
+    users = tables.users
+    return select(users).where(users.c.id == bindparam("user_id"), users.c.deleting.is_(None))
 
 
 def user_record(row: Any) -> UserRecord:

@@ -86,6 +86,7 @@ ROWS: dict[str, tuple[int, Columns]] = {
             "quota_used": always(0),
             "quota_reserved": always(0),
             "created_at": ago,
+            "deleting": always(None),
         },
     ),
     "user_preferences": (
@@ -432,6 +433,16 @@ def a_user(store: Store) -> str:
     return user.id
 
 
+def a_user_with_much(store: Store) -> str:
+    """Make a user who does not go in one transaction."""
+    user_id = a_user(store)
+    session = store.sessions.create(user_id)
+    store.messages.save_many(session.id, [{"role": "user", "content": "hello"}] * 600)
+    store.checkpoints.put("much", {"a": 1}, user_id=user_id)
+    store.messages.search("hello")
+    return user_id
+
+
 def a_session(store: Store, id: str | None = None) -> str:
     session = store.sessions.create("user-7", id=id)
     store.messages.save_many(session.id, [{"role": "user", "content": "hello"}] * 3)
@@ -705,7 +716,8 @@ CASES: dict[str, dict[str, Prepare]] = {
     "users.list": listing("users.list", email="mail-7"),
     "users.find_by_preference": listing("users.find_by_preference", "theme", 8),
     "users.update": call("users.update", "user-7", name="Other", preferences={"c": 1}),
-    "users.delete": on_a_new(a_user, "users.delete"),
+    "users.delete": on_a_new(a_user, "users.delete")
+    | {"in steps": on_a_new(a_user_with_much, "users.delete")[""]},
     "users.check_quota": call("users.check_quota", "user-7", 5),
     "users.consume_quota": call("users.consume_quota", "user-7", 5)
     | also(

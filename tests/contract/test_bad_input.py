@@ -1044,6 +1044,13 @@ def rows_about_memory() -> list[Row]:
         )
     ]
     rows += [
+        Row(f"200,000 ids to {what}", f, InvalidInput, "200000 ids; pass up to 1000 at once")
+        for what, f in {
+            "delete": lambda s, _: s.messages.delete([f"id {n}" for n in range(200_000)]),
+            "mark": lambda s, x: s.marks.update(x, "m", ids=["x"] * 200_000),
+        }.items()
+    ]
+    rows += [
         Row(f"a branch {place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), error, word)
         for place, f in TAKES_A_SUMMARY_OF.items()
         for kind, v, error, word in (

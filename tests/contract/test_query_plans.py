@@ -30,12 +30,34 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("usage.sum_by(*", "*"): "a sum reads what it adds up: everything, if nothing narrows it",
     ("tool_logs.stats(*", "*"): "statistics read what they are of, and rank it for the p95",
     ("usage.stats(*", "sorts*"): "the tool statistics of the window, ranked for the p95",
+    ("*", "reads all*ix_users_deleting*"): "it holds those who are being deleted alone",
+    **{
+        (call, reads): "it is in that order, and passes over those who are being deleted"
+        for call, walks in {
+            "sessions.list()": (
+                "sessions USING INDEX ix_sessions_activity",
+                "ix_sessions_activity",
+            ),
+            "sessions.walk()": ("sessions", "pk_sessions"),
+            "messages.follow(*": ("messages", "pk_messages"),
+            "checkpoints.threads()": (
+                "checkpoint_threads USING INDEX ix_checkpoint_threads_activity",
+                "ix_checkpoint_threads_activity",
+            ),
+            "users.list()": ("users", "pk_users"),
+            "tasks.list()": ("tasks", "pk_tasks"),
+            "tool_logs.list()": ("tool_logs", "pk_tool_logs"),
+        }.items()
+        for reads in (f"reads all: SCAN {walks[0]}", f"reads all of an index: {walks[1]}")
+    },
+    ("tasks.list(session_id, status, queue)", "sorts: pk DESC"): "the tasks of one session",
     ("*", "reads all*search_queue*"): "the queue holds only what is not indexed yet",
     ("search.reindex()", "reads all*"): "it makes the index anew",
     ("messages.search(*", "sorts*"): "the hits of a page's batch are put in order",
     ("*", "sorts: USE TEMP B-TREE FOR DISTINCT"): "the few owners of the ids that were passed",
     ("messages.delete(*", "sorts: session_id"): "the few owners of the ids that were passed",
     ("users.delete()", "sorts*"): "what is deleted is locked in one order",
+    ("users.delete(in steps)", "sorts*"): "as many rows as go in one transaction",
     ("sessions.delete()", "sorts*"): "what is deleted is locked in one order",
     ("attachments.delete(with*", "sorts*"): "what is deleted is locked in one order",
     ("sessions.delete_expired(*", "sorts*"): "what goes is locked, and goes, in one order",

@@ -697,7 +697,7 @@ def test_pauses_give_others_their_turn_where_writers_wait_for_each_other(
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr("agentstore.store.time", SimpleNamespace(sleep=slept.append))
+    monkeypatch.setattr("agentstore.unit.time", SimpleNamespace(sleep=slept.append))
     monkeypatch.setattr(
         "agentstore.aio.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep})
     )

@@ -56,6 +56,11 @@ EXAMPLES = [
         ("user 'alice' exists already", "Choose another id"),
     ),
     Example(
+        errors.BeingDeleted("user", "alice"),
+        {"kind": "user", "key": "alice"},
+        ("user 'alice' is being deleted", "users.delete() again"),
+    ),
+    Example(
         errors.WrongThread("t1", "c1"),
         {"thread_id": "t1", "checkpoint_id": "c1"},
         ("'c1' is taken in another thread than 't1'", "Choose another id"),
