@@ -23,6 +23,15 @@ _PAGE = 500
 _MOST_NAMED = 20
 _OF_ALL = (ConnectionLost, DatabaseBusy, DatabaseUnreachable, SchemaError, TransactionMisuse)
 """What fails for one session then fails for the others too."""
+_OF_ONE = (
+    AgentStoreError,
+    ArithmeticError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What rows may raise that no store wrote."""
 
 
 def export_lines(
@@ -56,7 +65,7 @@ def export_lines(
             continue  # deleted meanwhile
         except _OF_ALL:
             raise
-        except (AgentStoreError, ValueError, LookupError, TypeError, RecursionError) as error:
+        except _OF_ONE as error:
             cause = cause or error
             total += 1
             broken = [*broken, found][:_MOST_NAMED]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from agentstore.errors import AlreadyExists, InvalidInput, OutsideScope
+from agentstore.errors import AlreadyExists, InvalidInput, OutsideScope, UnscopedOnly
 from agentstore.store import Repositories, Store, Transaction
 from agentstore.transcripts.layouts import conversation_id, layout_of, to_message
 from agentstore.transcripts.reading import Format, Line, Reading
@@ -174,7 +174,7 @@ def _store_batch(transaction: Transaction, batch: Sequence[Line]) -> Imported:
     for line in batch:
         try:
             count = None if line.again else _store(transaction, line.session_id, line.conversation)
-        except (InvalidInput, AlreadyExists, OutsideScope) as error:
+        except (InvalidInput, AlreadyExists, OutsideScope, UnscopedOnly) as error:
             raise _Refused(line, str(error)) from error
         if count is None:
             skipped += 1

@@ -29,6 +29,9 @@ _MOST_NAMED = 20
 _BATCH_MESSAGES = 2000
 """Messages in one transaction: the sync of its commit no longer counts beyond that."""
 
+_BATCH_BYTES = 8 * 2**20
+"""Bytes of lines in memory, but for a line that has more."""
+
 _SHAREGPT_ROLES = {
     "human": "user",
     "user": "user",
@@ -101,7 +104,7 @@ class Reading:
     def batches(self) -> Iterator[list[Line]]:
         """Give conversations in batches, up to the first line that is broken."""
         batch: list[Line] = []
-        messages = 0
+        messages = size = 0
         for number, raw in self._lines:
             line = self._read(number, raw)
             if not self.is_sound():
@@ -109,12 +112,13 @@ class Reading:
             if line is None:
                 continue
             batch.append(line)
-            messages += len(line.conversation["messages"])
-            if messages >= _BATCH_MESSAGES or len(batch) >= _BATCH_MESSAGES:
+            messages += len(line.conversation["messages"]) + 1
+            size += line.size
+            if messages >= _BATCH_MESSAGES or size >= _BATCH_BYTES:
                 yield batch
                 if not self.is_sound():
                     return
-                batch, messages = [], 0
+                batch, messages, size = [], 0, 0
         if batch:
             yield batch
 
@@ -232,8 +236,8 @@ def _load(text: str) -> Any:
     except _Inexact as found:
         places = (token.start() for token in _TOKENS.finditer(text) if token[0] == found.literal)
         raise _Broken(
-            f"a float does not hold the number at character {next(places, 0) + 1}: write it as a "
-            "string, or with up to 15 digits"
+            f"a float does not hold the number at character {next(places, 0) + 1}: round it, or "
+            "write it as a string"
         ) from None
     except RecursionError:
         raise _Broken("not JSON: nested too deep") from None
