@@ -189,6 +189,9 @@ class AsyncSessions(AsyncRepository[Sessions]):
     delete = lift(Sessions.delete)
     delete_expired = lift_steps(Sessions.delete_expired)
     verify = lift(Sessions.verify)
+    _ids_after = lift(Sessions._ids_after)
+    _read_whole = lift(Sessions._read_whole)
+    _keep_layout = lift(Sessions._keep_layout)
 
 
 class AsyncMessages(AsyncRepository[Messages]):

@@ -11,7 +11,7 @@ too, so that code which knows nothing of this library can still handle them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 E = TypeVar("E", bound=BaseException)
@@ -786,20 +786,50 @@ class BackupOutdated(SchemaError):
 
 
 class TranscriptError(InvalidInput):
-    """A line of an import file that is not a conversation.
+    """Lines of an import file that are not conversations, or cannot be stored.
 
     Attributes:
-        line: Its number, from 1.
-        imported: How many conversations stay imported.
+        source: The file.
+        problems: The first twenty of these lines, each with its number, from 1, and what is wrong.
+        total: How many such lines there are in all.
+        line: The number of the first.
+        problem: What is wrong with it.
+        imported: How many conversations before it stay imported.
     """
 
-    def __init__(self, source: str, line: int, problem: str, imported: int) -> None:
+    def __init__(
+        self, source: str, problems: Sequence[tuple[int, str]], total: int, imported: int
+    ) -> None:
         self.source = source
-        self.line = line
-        self.problem = problem
+        self.problems = tuple(problems)
+        self.total = total
+        self.line, self.problem = self.problems[0]
         self.imported = imported
+        named = "; ".join(f"line {line}: {words.rstrip('.')}" for line, words in self.problems)
+        more = total - len(self.problems)
+        others = f"; and {more:,} more lines like these" if more else ""
         stays = f"{imported} conversations before it were imported" if imported else ""
         super().__init__(
-            f"{source}, line {line}: {problem.rstrip('.')}. {stays or 'Nothing was imported'}. "
-            "Mend the line and import again; conversations that are there already are skipped."
+            f"{source}, {named}{others}. {stays or 'Nothing was imported'}. Mend the file and "
+            "import it again; conversations that are there already are skipped."
+        )
+
+
+class ExportIncomplete(AgentStoreError):
+    """Some sessions cannot be read, so an export has all conversations but theirs.
+
+    Attributes:
+        sessions: The ids of the first twenty of these sessions.
+        total: How many there are in all.
+    """
+
+    def __init__(self, sessions: Sequence[str], total: int) -> None:
+        self.sessions = tuple(sessions)
+        self.total = total
+        more = total - len(self.sessions)
+        others = f" and {more:,} more" if more else ""
+        super().__init__(
+            f"The export lacks what cannot be read: the sessions "
+            f"{', '.join(map(repr, self.sessions))}{others}. All others are in it. Run agentstore "
+            "doctor, which says what is wrong with them."
         )

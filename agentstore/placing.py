@@ -1,4 +1,4 @@
-"""Files that are there whole, or not at all, and never take another one's place.
+"""Files that are there whole, or not at all, and never take another one's place unasked.
 
 A file is made in a folder of its own beside its target, which only this user can enter and which
 says by its name what it is. When it is whole and on the disk it is linked under the target's name:
@@ -41,10 +41,20 @@ class NewFile:
             makes beside it, with a longer name, is taken away with it.
     """
 
-    def __init__(self, target: Path, *, beside: Collection[Path] = ()) -> None:
-        """Take the target, and what must not be there either."""
+    def __init__(
+        self, target: Path, *, beside: Collection[Path] = (), replace: bool = False
+    ) -> None:
+        """Take the target, and what must not be there either.
+
+        Args:
+            target: Its name.
+            beside: What must not be there either.
+            replace: Whether to take the place of a file. Of nothing else: what a link leads to
+                is never touched.
+        """
         self._target = target
         self._beside = beside
+        self._replace = replace
         self._folder = target.with_name(_FOLDER.format(target.name))
         self.path = self._folder / _FILE
 
@@ -60,7 +70,10 @@ class NewFile:
         with translating(self._target):
             _flush(self.path)
             self._require_room(*self._beside)
-            _link(self.path, self._target)
+            if self._replaces_a_file():
+                self.path.replace(self._target)
+            else:
+                _link(self.path, self._target)
             _flush(self._target.parent)
             return self._target.stat().st_size
 
@@ -74,7 +87,8 @@ class NewFile:
             BackupError: This is no POSIX system.
         """
         try:
-            self._require_room(self._target, *self._beside)
+            targets = [] if self._replaces_a_file() else [self._target]
+            self._require_room(*targets, *self._beside)
         except TargetExists:
             self._sweep()
             raise
@@ -87,6 +101,13 @@ class NewFile:
             yield self
         finally:
             self._leave(lock)
+
+    def _replaces_a_file(self) -> bool:
+        """Say whether there is a file whose place this one is to take."""
+        try:
+            return self._replace and stat.S_ISREG(self._target.lstat().st_mode)
+        except OSError:
+            return False
 
     def _require_room(self, *paths: Path) -> None:
         for path in paths:
@@ -113,8 +134,9 @@ class NewFile:
             import fcntl  # which is nowhere else
         except ImportError:
             raise BackupError(
-                "Backups are made, and files restored, on POSIX systems only: this one has no "
-                "locks of the kind that they need. Run the command on Linux or macOS."
+                "Files are made and restored on POSIX systems only: this one has no locks of the "
+                "kind that they need. Run the command on Linux or macOS; an export can also go to "
+                "standard output."
             ) from None
         name = self._folder / _LOCK
         while True:

@@ -343,18 +343,37 @@ class MessageRecord:
 
         Returns:
             A new dict with role, content and, where they are set, tool_calls, tool_call_id and
-            name. An imported message has the very keys, in the order, that it was imported with.
+            name. An imported message has the very keys, in the order, that it was imported with;
+            its role may be ``function``, which is stored as ``tool``.
         """
-        if self.chat_keys is None:
-            chat = {"role": self.role, "content": self.content}
-            for key in ("tool_calls", "tool_call_id", "name"):
-                if (value := getattr(self, key)) is not None:
-                    chat[key] = value
-            return chat
+        chat: dict[str, Any] = {"role": self.role, "content": self.content}
+        for key in ("tool_calls", "tool_call_id", "name"):
+            if (value := getattr(self, key)) is not None:
+                chat[key] = value
+        return chat if self.chat_keys is None else self._laid_out(chat)
+
+    def _laid_out(self, chat: dict[str, Any]) -> dict[str, Any]:
+        """Put a chat message into the layout that it was imported with.
+
+        Whatever the row says of that, the role is the message's, and nothing that is set is left
+        out.
+        """
         extra = self.payload if isinstance(self.payload, dict) else {}
-        return {
-            key: getattr(self, key) if key in CHAT_KEYS else extra[key] for key in self.chat_keys
+        keys = self.chat_keys if isinstance(self.chat_keys, list) else []
+        found = {
+            key: getattr(self, key) if key in CHAT_KEYS else extra[key]
+            for key in keys
+            if isinstance(key, str) and (key in CHAT_KEYS or key in extra)
         }
+        missing = {
+            key: value
+            for key, value in chat.items()
+            if key not in found and (key == "role" or value is not None)
+        }
+        found = {**missing, **found}
+        if self.role == "tool" and extra.get("role") == OLD_TOOL_ROLE:
+            found["role"] = OLD_TOOL_ROLE
+        return found
 
 
 make_message_record = maker(MessageRecord)
@@ -362,6 +381,9 @@ make_message_record = maker(MessageRecord)
 
 CHAT_KEYS = ("role", "content", "tool_calls", "tool_call_id", "name")
 """The keys of a chat message that have columns of their own, in their usual order."""
+
+OLD_TOOL_ROLE = "function"
+"""What the role of tools was called; a message that has it is stored with the role ``tool``."""
 
 
 @dataclass(frozen=True, slots=True)

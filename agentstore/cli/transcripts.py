@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,19 +13,30 @@ import typer
 from agentstore import transcripts
 from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, Url, app, whole_id
 from agentstore.cli.output import print_json, progress, say
-from agentstore.errors import InvalidInput
+from agentstore.errors import ExportIncomplete, InvalidInput, TargetExists
+from agentstore.placing import NewFile, translating
+
+
+class _Format(StrEnum):
+    CHAT, SHAREGPT = transcripts.FORMATS
 
 
 @app.command("import", rich_help_panel=MOVE)
 def import_(
     file: Annotated[Path, typer.Argument(help="JSONL, one conversation a line.")],
     atomic: Annotated[bool, typer.Option("--atomic", help="All or nothing.")] = False,
+    format_: Annotated[
+        _Format,
+        typer.Option("--format", help="sharegpt: conversations of from and value."),
+    ] = _Format.CHAT,
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
     """Import conversations in chat format; those that are there already are skipped.
+
+    A broken line ends it: what came before stays, unless --atomic, and all broken lines are named.
 
     Example: [bold]agentstore import conversations.jsonl[/bold]
     """
@@ -33,7 +46,11 @@ def import_(
     ):
         task = bar.add_task("importing", total=file.stat().st_size)
         done = transcripts.import_file(
-            store, file, atomic=atomic, progress=lambda size: bar.advance(task, size)
+            store,
+            file,
+            atomic=atomic,
+            format=format_.value,
+            progress=lambda size: bar.advance(task, size),
         )
     if as_json:
         print_json(
@@ -53,7 +70,7 @@ def export(
     file: Annotated[Path | None, typer.Argument(help="Where to; standard output if none.")] = None,
     session: Annotated[str | None, typer.Option(help="Only this session.")] = None,
     user: Annotated[str | None, typer.Option(help="Only this user's sessions.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
@@ -63,6 +80,7 @@ def export(
 ) -> None:
     """Export conversations in chat format, one a line, in the order of their creation.
 
+    The file is there when it is whole, for this user alone to read. A link is never followed.
     What is exported is JSON in any case; --json is about what is said of it, and standard output
     alone, without a file, is the conversations and nothing else.
 
@@ -78,21 +96,43 @@ def export(
                 sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
             return
-        if file.exists() and not force:
-            raise FileExistsError(f"{file} exists. Choose another name, or pass --force.")
         if session is not None:
             store.sessions.get(session)
-        written = 0
-        partial = file.with_name(f"{file.name}.partial")
-        total = store.sessions.count() if session is None else 1
-        with partial.open("wb") as target, progress(total) as bar:
-            task = bar.add_task("exporting", total=total)
-            for line in lines:
-                target.write(line)
-                bar.advance(task)
-                written += 1
-        partial.replace(file)
+        total = 1 if session is not None else store.sessions.count(user_id=user)
+        written, incomplete = _write_file(lines, file, force, total)
     if as_json:
         print_json({"conversations": written, "file": str(file)})
     else:
         say(f"{written:,} conversations are in {file}.")
+    if incomplete is not None:
+        raise incomplete
+
+
+def _write_file(
+    lines: Iterable[bytes], file: Path, force: bool, total: int
+) -> tuple[int, ExportIncomplete | None]:
+    """Make the file; give how many lines it has, and what it lacks."""
+    written, incomplete = 0, None
+    try:
+        with (
+            NewFile(file, replace=force).in_the_making() as new,
+            progress(total) as bar,
+            translating(file),
+        ):
+            task = bar.add_task("exporting", total=total)
+            with new.path.open("wb") as target:
+                try:
+                    for line in lines:
+                        target.write(line)
+                        bar.advance(task)
+                        written += 1
+                except ExportIncomplete as error:
+                    incomplete = error
+            new.publish()
+    except TargetExists as found:
+        if force:
+            raise
+        raise FileExistsError(
+            f"{found.path} exists. Choose another name, or pass --force."
+        ) from None
+    return written, incomplete

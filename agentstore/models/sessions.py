@@ -64,7 +64,11 @@ class Session(Base):
 
 
 class SessionData(Base):
-    """The documents of a session, under one version number (optimistic concurrency)."""
+    """The documents of a session, under one version number (optimistic concurrency).
+
+    ``layout`` keeps what an unusual line of an imported file looked like. Only an import writes
+    it, and only an export reads it.
+    """
 
     __tablename__ = "session_data"
 
@@ -78,6 +82,7 @@ class SessionData(Base):
     config: Mapped[dict[str, Any]]
     state: Mapped[Any | None]
     updated_at: Mapped[datetime]
+    layout: Mapped[Any | None]
 
 
 class BranchSegment(Base):

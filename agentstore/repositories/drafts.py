@@ -156,11 +156,13 @@ def tool_call_rows(message_id: str, tool_calls: list[Any], place: str) -> list[d
 
 
 def _require_chat_keys(keys: Any, payload: Any, prefix: str) -> None:
-    """Require of an imported message that ``to_chat`` will find every key's value."""
+    """Require of an imported message a role, and that ``to_chat`` will find every key's value."""
     if keys is None:
         return
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise InvalidInput(f"{prefix}chat_keys must be a list of str.")
+    if "role" not in keys:
+        raise InvalidInput(f"{prefix}chat_keys must name role.")
     extra = payload if isinstance(payload, dict) else {}
     if any(key not in CHAT_KEYS and key not in extra for key in keys):
         raise InvalidInput(

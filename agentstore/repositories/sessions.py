@@ -46,6 +46,12 @@ from agentstore.repositories.restoring import restored
 from agentstore.repositories.session_ids import ids_beginning
 from agentstore.repositories.session_rows import find_session, select_sessions, session_record
 from agentstore.repositories.steps import Steps, in_steps
+from agentstore.repositories.whole_sessions import (
+    WholeSession,
+    ids_after,
+    keep_layout,
+    read_whole,
+)
 from agentstore.schema import Tables
 from agentstore.states import MAIN, NO_BRANCH, SESSION_STATUSES, SESSION_TRANSITIONS, sources
 from agentstore.types import Nanos, from_nanos
@@ -472,6 +478,18 @@ class Sessions(Repository):
             (session.message_count, session.total_tokens, session.total_cost),
             (int(count), int(tokens), cost),
         )
+
+    @reads
+    def _ids_after(self, user_id: str | None, after: int, limit: int) -> Sequence[tuple[int, str]]:
+        return ids_after(self.unit, user_id, after, limit)
+
+    @reads_snapshot
+    def _read_whole(self, session_id: str) -> WholeSession:
+        return read_whole(self.unit, session_id)
+
+    @writes
+    def _keep_layout(self, session_id: str, layout: Any) -> None:
+        keep_layout(self.unit, session_id, layout)
 
     def _without_secrets(self, config: Mapping[str, Any] | None) -> Any:
         secrets = self.unit.settings.secrets

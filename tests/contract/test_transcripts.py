@@ -1,14 +1,26 @@
 """Conversations in and out: what goes in comes out equal, from every driver."""
 
+import contextlib
+import hashlib
 import json
+import re
+import tracemalloc
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import update
 
 from agentstore import transcripts
-from agentstore.errors import NotFound, TranscriptError
+from agentstore.engine import open_engine, parse_url
+from agentstore.errors import ExportIncomplete, InvalidInput, NotFound, TranscriptError
+from agentstore.schema import PLAIN, tables
+from agentstore.settings import Settings
+from agentstore.transcripts.lines_seen import Before, LinesSeen
+from agentstore.transcripts.reading import Reading
+from agentstore.types import Document
 
 SAMPLES = Path(__file__).parents[2] / "examples" / "conversations.jsonl"
 REAL = Path(__file__).parents[3] / "shared" / "data"
@@ -207,3 +219,439 @@ def test_more_than_one_batch_is_imported_whole_and_progress_adds_up(store):
     assert sum(seen) == sum(map(len, made))
     assert len(seen) > 1
     assert store.sessions.verify("c3").agree
+
+
+# --- What callers of the store can write, and an export says ----------------------------------
+
+
+OLD_KEY = "agentstore.transcript"
+FORGED = {
+    "nothing": {},
+    "keys without values": {"keys": ["nope"], "extra": {}},
+    "another's id, user and words": {
+        "keys": ["id", "user", "messages"],
+        "extra": {"id": "bobs", "user": "bob", "messages": [{"role": "user", "content": "I pay"}]},
+    },
+    "no messages": {"keys": ["id"], "extra": {}},
+    "keys that are no texts": {"keys": [1, {"a": 1}], "extra": {"1": 2}},
+    "no object": ["keys", "extra"],
+}
+
+
+def two_users(store):
+    for user in ("alice", "bob"):
+        store.users.create(user, id=user)
+    store.scoped("bob").sessions.create(id="bobs", title="Bob's")
+    store.scoped("bob").messages.save("bobs", "user", "real words")
+    return store.scoped("alice")
+
+
+@pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED.keys())
+def test_metadata_of_a_tenant_change_nothing_of_an_export_but_the_metadata(store, forged):
+    alice = two_users(store)
+    alice.sessions.create(id="hers", title="Hers", metadata={OLD_KEY: forged})
+    alice.messages.save("hers", "user", "hello")
+    assert exported(store) == [
+        conversation("bobs", chat("real words"), user="bob", title="Bob's"),
+        conversation("hers", chat("hello"), user="alice", title="Hers", metadata={OLD_KEY: forged}),
+    ]
+
+
+def chat(content, role="user"):
+    return {"role": role, "content": content}
+
+
+payloads = st.none() | st.text() | st.dictionaries(st.sampled_from(["role", "id", "x"]), st.text())
+keys_of_messages = st.lists(st.sampled_from(["role", "content", "x", "id", "name", "user"]))
+
+
+@given(
+    metadata=st.dictionaries(
+        st.sampled_from([OLD_KEY, "layout", "id", "user", "messages"]),
+        st.sampled_from([*FORGED.values(), 1, "bob"]),
+    ),
+    layout=st.none() | st.sampled_from([*FORGED.values(), 1, "bob"]),
+    keys=keys_of_messages,
+    payload=payloads,
+    role=st.sampled_from(["user", "assistant", "tool"]),
+)
+@settings(max_examples=15)
+def test_whatever_a_tenant_writes_its_line_is_its_own_and_can_be_imported(
+    store, metadata, layout, keys, payload, role
+):
+    if store.users.find("alice") is None:
+        two_users(store)
+    alice = store.scoped("alice")
+    made = alice.sessions.create(title="Hers", metadata=metadata)
+    message = {"role": role, "content": "hello", "payload": payload}
+    with contextlib.suppress(InvalidInput):
+        alice.messages.save_many(made.id, [{**message, "chat_keys": keys}])
+    alice.messages.save_many(made.id, [message])
+    store.sessions._keep_layout(made.id, layout)  # as one who can write to the database may
+    (line,) = transcripts.export_lines(store, session_id=made.id)
+    found = json.loads(line)
+    assert [found["id"], found["user"], found["title"]] == [made.id, "alice", "Hers"]
+    assert found.get("metadata", {}) == metadata
+    for each in found["messages"]:
+        assert each["content"] == "hello"
+        assert each["role"] == role or (each["role"] == "function" and role == "tool")
+    others = [json.loads(x) for x in transcripts.export_lines(store, user_id="bob")]
+    assert others == [conversation("bobs", chat("real words"), user="bob", title="Bob's")]
+    store.sessions.delete(made.id)
+    assert transcripts.import_lines(store, [line]).conversations == 1
+    assert list(transcripts.export_lines(store, session_id=made.id)) == [line]
+
+
+def test_a_layout_is_no_argument_of_a_public_method_and_in_no_record(store):
+    line = b'{"messages": [], "reward": 1, "id": "s"}\n'
+    transcripts.import_lines(store, [line])
+    record = store.sessions.get("s")
+    assert record.metadata == {}
+    assert "reward" not in repr(record)
+    store.sessions.update("s", metadata={"a": 1})
+    store.sessions.update("s", metadata={})
+    assert list(transcripts.export_lines(store)) == [line]
+
+
+def test_what_is_set_after_an_import_is_exported_beside_what_the_line_had(store):
+    transcripts.import_lines(store, [b'{"id": "s", "messages": [], "reward": 1}\n'])
+    store.sessions.update("s", title="Set", metadata={"a": 1})
+    store.messages.save("s", "user", "more")
+    assert exported(store) == [
+        {
+            "id": "s",
+            "title": "Set",
+            "metadata": {"a": 1},
+            "messages": [chat("more")],
+            "reward": 1,
+        }
+    ]
+
+
+def test_a_message_without_the_role_it_was_stored_with_is_not_exported(store, place):
+    store.sessions.create(id="s")
+    with pytest.raises(InvalidInput, match="must name role"):
+        store.messages.save_many("s", [{"role": "user", "content": "x", "chat_keys": ["content"]}])
+    store.messages.save("s", "user", "words")
+    change(place, messages={"chat_keys": ["name", "gone", 1, {"a": 1}, "content"]})
+    assert [list(m.items()) for m in exported(store)[0]["messages"]] == [
+        [("role", "user"), ("name", None), ("content", "words")]
+    ]
+    change(place, messages={"chat_keys": {"role": "system"}, "payload": [1]})
+    assert exported(store)[0]["messages"] == [chat("words")]
+
+
+def change(place, **tables_and_values):
+    """Write into rows past the store, as a program of somebody's may."""
+    engine = open_engine(parse_url(place.url), Settings())
+    with engine.begin() as connection:
+        for name, values in tables_and_values.items():
+            connection.execute(update(tables(PLAIN)[name]).values(values))
+    engine.dispose()
+
+
+def spoil(place, session_id):
+    """Put into a session what the engine takes for JSON, and no store can read."""
+    damaged = Document('{"a": "\ufdd00022"}')
+    engine = open_engine(parse_url(place.url), Settings())
+    data = tables(PLAIN).session_data
+    with engine.begin() as connection:
+        row = update(data).where(data.c.session_id == session_id)
+        connection.execute(row.values(metadata=damaged))
+    engine.dispose()
+
+
+def test_a_session_that_cannot_be_read_stops_no_other_one_and_is_named(store, place):
+    for number in range(30):
+        store.sessions.create(id=f"s{number}")
+    spoil(place, "s3")
+    spoil(place, "s4")
+    lines = []
+    with pytest.raises(ExportIncomplete) as caught:
+        for line in transcripts.export_lines(store):
+            lines.append(json.loads(line)["id"])
+    assert lines == [f"s{number}" for number in range(30) if number not in (3, 4)]
+    assert caught.value.sessions == ("s3", "s4")
+    assert caught.value.total == 2
+    with pytest.raises(ExportIncomplete, match="'s4'"):
+        list(transcripts.export_lines(store, session_id="s4"))
+    assert len(list(transcripts.export_lines(store, session_id="s5"))) == 1
+
+
+def test_a_session_that_is_deleted_during_an_export_is_left_out(store):
+    for number in range(3):
+        store.sessions.create(id=f"s{number}")
+    lines = transcripts.export_lines(store)
+    assert json.loads(next(lines))["id"] == "s0"
+    store.sessions.delete("s1")
+    assert [json.loads(line)["id"] for line in lines] == ["s2"]
+
+
+def test_in_a_scope_only_its_own_is_exported(store):
+    alice = two_users(store)
+    alice.sessions.create(id="hers")
+    assert [json.loads(x)["id"] for x in transcripts.export_lines(alice)] == ["hers"]
+    assert list(transcripts.export_lines(alice, user_id="bob")) == []
+    with pytest.raises(NotFound):
+        list(transcripts.export_lines(alice, session_id="bobs"))
+
+
+# --- Lines with and without ids -----------------------------------------------------------------
+
+
+def test_a_line_without_an_id_is_skipped_the_second_time(store):
+    lines = [b'{"messages": [{"role": "user", "content": "hello"}], "reward": 0.5}\n']
+    assert transcripts.import_lines(store, lines) == transcripts.Imported(1, 1, 0)
+    assert transcripts.import_lines(store, lines) == transcripts.Imported(0, 0, 1)
+    other_order = b'{"reward": 5e-1, "messages":[{"content":"hello","role":"user"}], "id": null}'
+    assert transcripts.import_lines(store, [other_order]) == transcripts.Imported(0, 0, 1)
+    assert list(transcripts.export_lines(store)) == lines
+    (session,) = store.sessions.list()
+    assert session.id == transcripts.conversation_id(json.loads(lines[0]))
+    assert re.fullmatch("sha256:[0-9a-f]{64}", session.id)
+
+
+def test_the_id_of_a_line_without_one_is_the_digest_that_the_docs_promise():
+    made = {"user": "ann", "messages": [{"role": "user", "content": "天气 \ud800"}], "id": None}
+    text = r'{"messages":[{"content":"\u5929\u6c14 \ud800","role":"user"}],"user":"ann"}'
+    expected = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    assert transcripts.conversation_id(made) == expected
+
+
+def test_the_same_words_of_two_users_are_two_conversations(store):
+    lines = [json.dumps({"user": user, "messages": []}).encode() for user in ("ann", "bob", None)]
+    assert transcripts.import_lines(store, lines).conversations == 3
+
+
+def test_a_conversation_without_an_id_that_has_changed_is_exported_under_its_id(store):
+    line = b'{"messages": [], "title": "Old"}\n'
+    transcripts.import_lines(store, [line])
+    (session,) = store.sessions.list()
+    store.messages.save(session.id, "user", "more")
+    lines = list(transcripts.export_lines(store))
+    assert json.loads(lines[0])["id"] == session.id
+    assert transcripts.import_lines(store, lines) == transcripts.Imported(0, 0, 1)
+
+
+@pytest.mark.parametrize("atomic", [False, True], ids=["in batches", "atomic"])
+def test_a_line_that_is_twice_in_a_file_is_stored_once_and_counted(store, atomic):
+    named, unnamed = conversation("x", chat("a")), {"messages": [chat("b")]}
+    lines = lines_of(named, unnamed, unnamed, named, unnamed)
+    done = transcripts.import_lines(store, lines, atomic=atomic)
+    assert done == transcripts.Imported(2, 2, 3)
+
+
+@pytest.mark.parametrize("atomic", [False, True], ids=["in batches", "atomic"])
+def test_two_conversations_with_one_id_are_complained_about_with_both_lines(store, atomic):
+    made = lines_of(conversation("x", chat("a")), conversation("y"), conversation("x", chat("b")))
+    for _ in range(2):  # the first of them is there already the second time
+        with pytest.raises(TranscriptError, match="line 3: it has the id of line 1") as caught:
+            transcripts.import_lines(store, made, atomic=atomic)
+        assert caught.value.line == 3
+    assert store.sessions.count() == (0 if atomic else 2)
+
+
+def test_an_id_that_another_users_session_has_is_complained_about(store):
+    store.users.create("Ann", id="ann")
+    store.sessions.create("ann", id="x")
+    mine = lines_of(conversation("y", user="bob"), conversation("x", chat("lost?"), user="bob"))
+    with pytest.raises(TranscriptError, match="line 2: Its id is that of another user's") as caught:
+        transcripts.import_lines(store, mine)
+    assert caught.value.imported == 1
+    with pytest.raises(TranscriptError, match="line 1"):
+        transcripts.import_lines(store.scoped("ann"), mine)
+
+
+def test_many_ids_are_told_apart_and_found_again():
+    seen = LinesSeen()
+    for number in range(5_000):
+        assert seen.note(f"id{number}", b"line", number) is None
+    assert [seen.note(f"id{number}", b"line", 9) for number in range(5_000)] == [
+        Before(number, same=True) for number in range(5_000)
+    ]
+    assert seen.note("id7", b"another", 9) == Before(7, same=False)
+
+
+# --- Lines that would not come out as they went in ----------------------------------------------
+
+
+LOSSY = {
+    "a key twice": (b'{"id": "s", "messages": [], "id": "t"}', "key twice .'id'"),
+    "a key twice, deep inside": (
+        b'{"messages": [], "x": [[{"a": {"my diagnosis": 1, "my diagnosis": 2}}]]}',
+        "key twice .a str of 12 characters",
+    ),
+    "digits beyond a float": (
+        b'{"x": "1.00000000000000000001", "messages": [], "y": 1.00000000000000000001}',
+        "number at character 54",
+    ),
+    "a number beyond the largest float": (b'{"messages": [], "x": 1e400}', "character 23"),
+    "a number below the smallest float": (b'{"messages": [], "x": 1e-400}', "character 23"),
+    "an endless exponent": (b'{"messages": [], "x": -1e-99999999999999999999}', "character 23"),
+    "an integer with 5,000 digits": (
+        b'{"messages": [], "x": ' + b"7" * 5000 + b"}",
+        "more than 4,300 digits",
+    ),
+    "Infinity": (b'{"messages": [], "x": -Infinity}', "-Infinity is not JSON"),
+}
+
+
+@pytest.mark.parametrize(("line", "words"), LOSSY.values(), ids=LOSSY.keys())
+def test_what_would_be_lost_is_refused(store, line, words):
+    with pytest.raises(TranscriptError, match=words) as caught:
+        transcripts.import_lines(store, [line])
+    assert "diagnosis" not in str(caught.value)
+    assert store.sessions.count() == 0
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["0.1", "1.50", "1E5", "-0.0", "1e22", "1.7976931348623157e308", "5e-324", "9" * 4300, "-0"],
+)
+def test_a_number_that_is_the_same_in_other_words_is_kept(store, number):
+    line = f'{{"id": "s", "messages": [], "x": {number}}}'.encode()
+    transcripts.import_lines(store, [line])
+    assert Decimal(json.dumps(exported(store)[0]["x"])) == Decimal(number)
+
+
+# --- Files of other forms -----------------------------------------------------------------------
+
+
+def test_a_file_from_before_tools_keeps_the_role_function(store):
+    line = (
+        b'{"id": "s", "messages": [{"role": "user", "content": "weather?"}, '
+        b'{"role": "assistant", "content": null, "function_call": {"name": "w", "arguments": ""}}, '
+        b'{"role": "function", "name": "w", "content": "fine"}, '
+        b'{"role": "function", "content": "usual keys"}]}\n'
+    )
+    transcripts.import_lines(store, [line])
+    assert list(transcripts.export_lines(store)) == [line]
+    history = store.messages.history("s", 1)
+    assert history[-1].role == "tool"
+    assert history[-1].to_chat() == {"role": "function", "content": "usual keys"}
+
+
+ANOTHER_FORM = {
+    "an array": ([b'[{"messages": []},\n', b'{"messages": []}]\n'], "line 1: .* JSON array"),
+    "an array over many lines": ([b"\n", b"  [\n", b" {\n"], "line 2: .* JSON array"),
+    "an object over many lines": ([b"{\n", b'"messages": []\n', b"}\n"], "over several lines"),
+    "ShareGPT's": ([b'{"conversations": []}\n'] * 3, "--format sharegpt"),
+}
+
+
+@pytest.mark.parametrize(("lines", "words"), ANOTHER_FORM.values(), ids=ANOTHER_FORM.keys())
+def test_a_file_of_another_form_gets_one_hint_of_what_is_expected(store, lines, words):
+    with pytest.raises(TranscriptError, match=words) as caught:
+        transcripts.import_lines(store, lines)
+    assert caught.value.total == 1
+
+
+def test_a_file_that_is_an_array_is_not_read_whole(store, tmp_path):
+    path = tmp_path / "array.json"
+    with path.open("wb") as file:
+        file.write(b"\xef\xbb\xbf \n[{")
+        file.truncate(2**33)
+    with pytest.raises(TranscriptError, match="JSON array"):
+        transcripts.import_file(store, path)
+
+
+SHAREGPT = b"""
+{"id": "a", "conversations": [{"from": "system", "value": "Be kind."}, {"from": "human", "value":
+ "hi", "weight": 0}, {"from": "gpt", "value": "hello"}, {"from": "observation", "value": "42"}]}
+""".replace(b"\n", b"")
+
+
+def test_conversations_of_sharegpt_become_chat_messages(store):
+    done = transcripts.import_lines(store, [SHAREGPT], format="sharegpt")
+    assert done == transcripts.Imported(1, 4, 0)
+    assert exported(store) == [
+        {
+            "id": "a",
+            "messages": [
+                chat("Be kind.", "system"),
+                {"role": "user", "content": "hi", "weight": 0},
+                chat("hello", "assistant"),
+                chat("42", "tool"),
+            ],
+        }
+    ]
+    unnamed = [SHAREGPT.replace(b'"id": "a", ', b"")]
+    assert transcripts.import_lines(store, unnamed, format="sharegpt").conversations == 1
+    assert transcripts.import_lines(store, unnamed, format="sharegpt").skipped == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ({"messages": []}, "'conversations' is not a list"),
+        ({"conversations": [], "messages": []}, "'conversations' and 'messages'"),
+        (
+            {"conversations": [{"from": "nobody at all", "value": "x"}]},
+            r"\[0\].from is a str of 13",
+        ),
+        ({"conversations": [{"from": ["gpt"], "value": "x"}]}, "use one of human"),
+        ({"conversations": [{"from": "gpt", "value": "x", "content": "y"}]}, "beside it"),
+        ({"conversations": [{"from": "gpt"}]}, "no 'value'"),
+        ({"conversations": [{"from": "gpt", "value": 1}]}, "content must be"),
+    ],
+)
+def test_what_is_not_sharegpt_is_refused(store, line, words):
+    with pytest.raises(TranscriptError, match=words):
+        transcripts.import_lines(store, lines_of(line), format="sharegpt")
+
+
+def test_a_format_that_nobody_knows_is_refused(store):
+    with pytest.raises(InvalidInput, match="chat, sharegpt"):
+        transcripts.import_lines(store, [], format="xml")
+
+
+# --- All broken lines ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("atomic", [False, True], ids=["in batches", "atomic"])
+def test_all_broken_lines_are_named_whether_they_are_no_json_or_cannot_be_stored(store, atomic):
+    good = lines_of(*(conversation(f"c{number}", chat("hello")) for number in range(6)))
+    robot = lines_of(conversation("r", {"role": "robot"}))
+    lines = [
+        *(good[0], good[1], robot[0]),
+        *(good[2], robot[0], b"{secret words", good[3]),
+        *lines_of({"id": "x" * 300, "messages": []}, {"id": "m", "messages": 1}),
+        *lines_of({"id": "c5", "messages": []}),
+        *(good[4], b'{"messages": [{"role": "user", "a": 1, "a": 2}]}', good[5]),
+    ]
+    with pytest.raises(TranscriptError) as caught:
+        transcripts.import_lines(store, lines, atomic=atomic)
+    error = caught.value
+    assert [number for number, _ in error.problems] == [3, 5, 6, 8, 9, 12, 13]
+    assert (error.line, error.total, error.imported) == (3, 7, 0 if atomic else 2)
+    assert [made["id"] for made in exported(store)] == ([] if atomic else ["c0", "c1"])
+    assert "secret" not in str(error)
+    mended = [*good, *lines_of(conversation("r", chat("hello")))]
+    assert transcripts.import_lines(store, mended).skipped == (0 if atomic else 2)
+
+
+def test_of_many_broken_lines_the_first_twenty_are_named_and_all_are_counted(store):
+    lines = [b"{\xff\n"] * 50_000
+    with pytest.raises(TranscriptError, match="and 49,980 more lines") as caught:
+        transcripts.import_lines(store, lines)
+    assert [number for number, _ in caught.value.problems] == list(range(1, 21))
+    assert len(str(caught.value)) < 2_000
+
+
+def test_progress_counts_what_is_only_checked_too(store):
+    lines = [*lines_of(conversation("a")), b"{broken\n", *lines_of(conversation("b"))]
+    seen = []
+    with pytest.raises(TranscriptError):
+        transcripts.import_lines(store, lines, progress=seen.append)
+    assert sum(seen) == len(lines[0]) + len(lines[2])
+
+
+def test_no_more_is_in_memory_than_a_batch_and_a_little_for_each_line():
+    line = '{{"messages": [], "x": "{}' + "x" * 200_000 + '"}}'
+    reading = Reading((line.format(number).encode() for number in range(600)), "big", "chat")
+    tracemalloc.start()
+    try:
+        assert sum(map(len, reading.batches())) == 600
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()

@@ -218,9 +218,21 @@ EXAMPLES = [
         ("0001", "--upgrade"),
     ),
     Example(
-        errors.TranscriptError("talks.jsonl", 7, "no messages", 6),
-        {"source": "talks.jsonl", "line": 7, "problem": "no messages", "imported": 6},
-        ("talks.jsonl, line 7", "6 conversations", "import again"),
+        errors.TranscriptError("talks.jsonl", [(7, "no messages"), (9, "not JSON")], 5, 6),
+        {
+            "source": "talks.jsonl",
+            "problems": ((7, "no messages"), (9, "not JSON")),
+            "total": 5,
+            "line": 7,
+            "problem": "no messages",
+            "imported": 6,
+        },
+        ("talks.jsonl, line 7", "line 9", "3 more", "6 conversations", "import it again"),
+    ),
+    Example(
+        errors.ExportIncomplete(["s", "t"], 3),
+        {"sessions": ("s", "t"), "total": 3},
+        ("'s', 't' and 1 more", "agentstore doctor"),
     ),
 ]
 IDS = [f"{type(example.error).__name__}-{n}" for n, example in enumerate(EXAMPLES)]

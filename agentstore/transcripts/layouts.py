@@ -1,0 +1,105 @@
+"""How a line is laid out: which keys it has, in which order, and those without a column.
+
+What is stored of that may have been written by anybody who can write to the database, so it is
+believed only in what it can say: an order, and values of keys that have no column.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from agentstore.records import CHAT_KEYS, OLD_TOOL_ROLE, MessageRecord, SessionRecord
+
+KEYS = ("id", "title", "user", "model", "metadata", "messages")
+"""The keys of a conversation that have a place of their own, in their usual order."""
+
+
+def conversation_id(conversation: dict[str, Any]) -> str:
+    """Give the id of the session that a conversation is stored as.
+
+    Returns:
+        Its ``id``. Without one, ``sha256:`` and the SHA-256, in hexadecimal, of the conversation
+        as JSON in ASCII, without ``id``, its keys sorted and no spaces between: the user is a part
+        of it, and two lines that say the same have the same.
+    """
+    given: str | None = conversation.get("id")
+    if given is not None:
+        return given
+    named = {key: value for key, value in conversation.items() if key != "id"}
+    text = json.dumps(named, sort_keys=True, separators=(",", ":"))
+    return f"sha256:{hashlib.sha256(text.encode('ascii')).hexdigest()}"
+
+
+def layout_of(conversation: dict[str, Any]) -> dict[str, Any] | None:
+    """Give what has to be kept of a line beside its columns; None where it is a usual one."""
+    usual = [key for key in KEYS if key != "metadata" or conversation.get(key)]
+    if list(conversation) == usual:
+        return None
+    extra = {key: value for key, value in conversation.items() if key not in KEYS}
+    return {"keys": list(conversation), "extra": extra}
+
+
+def to_conversation(
+    session: SessionRecord, messages: Iterable[MessageRecord], layout: Any = None
+) -> dict[str, Any]:
+    """Give a session as a conversation in chat format; it is written as JSON as it is.
+
+    Args:
+        session: The session.
+        messages: What it is to have as messages.
+        layout: What ``layout_of`` gave of the line that it was made of, if it was.
+    """
+    values: dict[str, Any] = {
+        "id": session.id,
+        "title": session.title,
+        "user": session.user_id,
+        "model": session.model,
+        "metadata": session.metadata,
+        "messages": [message.to_chat() for message in messages],
+    }
+    found = _valid(layout)
+    if found is None:
+        return {key: value for key, value in values.items() if key != "metadata" or value}
+    keys, extra = found
+    laid_out = {key: extra[key] if key in extra else values[key] for key in keys}
+    # What was set since stands before what the line had.
+    since = {
+        key: values[key]
+        for key in KEYS
+        if key not in laid_out and key != "id" and (values[key] or key == "messages")
+    }
+    line = {**since, **laid_out}
+    if "id" in line or conversation_id(line) == session.id:
+        return line
+    return {"id": session.id, **line}
+
+
+def _valid(layout: Any) -> tuple[list[str], dict[str, Any]] | None:
+    """Give the keys and the values that a stored layout may speak of; None if it is none."""
+    if not isinstance(layout, dict):
+        return None
+    keys, extra = layout.get("keys"), layout.get("extra")
+    if not isinstance(keys, list) or not isinstance(extra, dict):
+        return None
+    others = {key: value for key, value in extra.items() if key not in KEYS}
+    known = [key for key in keys if isinstance(key, str) and (key in KEYS or key in others)]
+    return known, others
+
+
+def to_message(chat: dict[str, Any]) -> dict[str, Any]:
+    """Give a chat message as the arguments with which it is saved."""
+    message = {key: chat[key] for key in CHAT_KEYS if key in chat}
+    extra = {key: value for key, value in chat.items() if key not in CHAT_KEYS}
+    usual = ["role", "content"]
+    usual += [key for key in CHAT_KEYS[2:] if chat.get(key) is not None]
+    if message.get("role") == OLD_TOOL_ROLE:
+        message["role"] = "tool"
+        extra["role"] = OLD_TOOL_ROLE
+    if list(chat) != usual or extra:
+        message["chat_keys"] = list(chat)
+        if extra:
+            message["payload"] = extra
+    return message

@@ -1,0 +1,206 @@
+"""``export FILE`` makes a file that is whole and its user's alone; ``import`` says what it met."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentstore import Store, transcripts
+from agentstore.schema import PLAIN, tables
+from agentstore.types import Document
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def filled(url):
+    with Store(url) as store:
+        for number in range(3):
+            store.sessions.create(id=f"s{number}")
+    return url
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "exports"
+    made.mkdir()
+    return made
+
+
+def lines_in(path):
+    return path.read_bytes().splitlines()
+
+
+def test_an_exported_file_is_for_its_user_alone_and_nothing_is_left_beside_it(told, filled, folder):
+    target = folder / "out.jsonl"
+    told("export", target)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert list(folder.iterdir()) == [target]
+    target.chmod(0o644)
+    told("export", target, "--force")
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert list(folder.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("options", [(), ("--force",)], ids=["plain", "force"])
+def test_an_export_follows_no_link_that_lies_where_it_writes(told, filled, folder, options):
+    precious = folder / "precious"
+    precious.write_text("precious")
+    target = folder / "out.jsonl"
+    (folder / "out.jsonl.partial").symlink_to(precious)
+    told("export", target, *options)
+    assert len(lines_in(target)) == 3
+    assert precious.read_text() == "precious"
+    assert (folder / "out.jsonl.partial").is_symlink()
+
+
+@pytest.mark.parametrize("options", [(), ("--force",)], ids=["plain", "force"])
+def test_an_export_refuses_a_target_that_is_a_link_or_a_folder(told, filled, folder, options):
+    precious = folder / "precious"
+    precious.write_text("precious")
+    dangling, link, inner = folder / "a.jsonl", folder / "b.jsonl", folder / "c.jsonl"
+    dangling.symlink_to(folder / "nowhere")
+    link.symlink_to(precious)
+    inner.mkdir()
+    for target in (dangling, link, inner):
+        assert f"{target} exists" in told("export", target, *options, code=1)
+    assert precious.read_text() == "precious"
+    assert sorted(folder.iterdir()) == sorted([dangling, link, inner, precious])
+
+
+@pytest.mark.parametrize("options", [(), ("--force",)], ids=["plain", "force"])
+def test_an_export_does_not_replace_what_appeared_meanwhile(
+    told, filled, folder, options, monkeypatch
+):
+    target = folder / "out.jsonl"
+    precious = folder / "precious"
+    precious.write_text("precious")
+    real = transcripts.export_lines
+
+    def slow(*arguments, **more):
+        for line in real(*arguments, **more):
+            if not os.path.lexists(target):
+                if options:
+                    target.symlink_to(precious)
+                else:
+                    target.write_text("somebody else's")
+            yield line
+
+    monkeypatch.setattr(transcripts, "export_lines", slow)
+    assert "exists" in told("export", target, *options, code=1)
+    assert target.read_text() == ("precious" if options else "somebody else's")
+
+
+def test_a_file_that_is_replaced_is_whole_at_any_moment(told, filled, folder, monkeypatch):
+    target = folder / "out.jsonl"
+    target.write_text("before")
+    real = transcripts.export_lines
+
+    def failing(*arguments, **more):
+        yield from real(*arguments, **more)
+        assert target.read_text() == "before"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(transcripts, "export_lines", failing)
+    told("export", target, "--force", code=130)
+    assert target.read_text() == "before"
+    assert list(folder.iterdir()) == [target]
+
+
+@pytest.mark.crash
+def test_an_export_that_is_killed_leaves_nothing_to_read_and_the_next_one_tidies_up(
+    told, filled, folder
+):
+    target = folder / "out.jsonl"
+    code = (
+        "import os, signal, sys\n"
+        "from agentstore import cli, transcripts\n"
+        "def lines(*_, **__):\n"
+        "    yield b'{}\\n' * 100_000\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "transcripts.export_lines = lines\n"
+        f"cli.main(['export', {str(target)!r}, '--url', {filled!r}])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    killed = subprocess.run([sys.executable, "-c", code], env=environment, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert not target.exists()
+    (left,) = folder.iterdir()
+    assert stat.S_IMODE(left.stat().st_mode) == 0o700
+    told("export", target)
+    assert list(folder.iterdir()) == [target]
+
+
+def test_two_exports_into_one_file_do_not_mix(told, filled, folder, monkeypatch):
+    target = folder / "out.jsonl"
+    real = transcripts.export_lines
+    refused = []
+
+    def another_in_between(*arguments, **more):
+        monkeypatch.setattr(transcripts, "export_lines", real)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "agentstore.cli", "export", str(target), "--url", filled]
+        done = subprocess.run(command, env=environment, capture_output=True, check=False)
+        refused.append((done.returncode, b"Another process" in done.stderr))
+        yield from real(*arguments, **more)
+
+    monkeypatch.setattr(transcripts, "export_lines", another_in_between)
+    told("export", target)
+    assert refused == [(1, True)]
+    assert len(lines_in(target)) == 3
+
+
+def test_a_disk_without_room_leaves_no_file(told, filled, folder, monkeypatch):
+    def full(*_, **__):
+        yield b"{}\n"
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(transcripts, "export_lines", full)
+    said = told("export", folder / "out.jsonl", code=1)
+    assert "No space left on device" in said
+    assert "Nothing was kept" in said
+    assert list(folder.iterdir()) == []
+
+
+def test_an_export_that_lacks_a_session_has_the_others_and_fails(told, filled, folder):
+    with Store(filled) as store, store._engine.begin() as connection:
+        data = tables(PLAIN).session_data
+        damaged = data.update().where(data.c.session_id == "s1")
+        connection.execute(damaged.values(metadata=Document('{"a": "\ufdd00022"}')))
+    target = folder / "out.jsonl"
+    said = told("export", target, "--json", code=1)
+    assert "the sessions 's1'" in said
+    assert "agentstore doctor" in said
+    assert [json.loads(line)["id"] for line in lines_in(target)] == ["s0", "s2"]
+    assert "'s1'" in told("export", code=1)
+
+
+def test_an_import_names_all_broken_lines_in_one_line(told, tmp_path):
+    path = tmp_path / "talks.jsonl"
+    path.write_text('{"id": "a", "messages": []}\nbroken\n{"id": "b", "messages": 1}\n')
+    said = told("import", path, code=1)
+    assert "line 2: not JSON" in said
+    assert "line 3: 'messages' is not" in said
+    assert "1 conversations before it were imported" in said
+    assert said.count("\n") == 1
+
+
+def test_sharegpt_is_read_when_asked_for_and_hinted_at_when_not(told, tmp_path):
+    path = tmp_path / "talks.jsonl"
+    path.write_text('{"id": "a", "conversations": [{"from": "human", "value": "hi"}]}\n')
+    assert "--format sharegpt" in told("import", path, code=1)
+    assert "1 conversations, 1 messages" in told("import", path, "--format", "sharegpt")
+    assert json.loads(told("export"))["messages"] == [{"role": "user", "content": "hi"}]
+    assert "xml" in told("import", path, "--format", "xml", code=2)
+
+
+def test_a_line_without_an_id_is_said_to_be_there_already(told, tmp_path):
+    path = tmp_path / "talks.jsonl"
+    path.write_text('{"messages": []}\n' * 2)
+    assert "1 were there already" in told("import", path)
+    assert "2 were there already" in told("import", path)
