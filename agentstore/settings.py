@@ -58,6 +58,7 @@ class StoreOptions(TypedDict, total=False):
     session_cache: int
     slow_after: float | None
     telemetry: bool
+    search_characters: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,7 @@ class Settings:
     session_cache: int = 0
     slow_after: float | None = None
     telemetry: bool = False
+    search_characters: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what could only fail later, and less clearly."""
@@ -167,6 +169,12 @@ class Settings:
         if most is not None and (type(most) is not int or most < 1):
             raise InvalidInput(
                 f"max_attachment_bytes is {shown(most)}; use a whole number above 0, or None."
+            )
+
+        most = self.search_characters
+        if most is not None and (type(most) is not int or not 1 <= most <= 10**9):
+            raise InvalidInput(
+                f"search_characters is {shown(most)}; use a whole number from 1 to 10**9, or None."
             )
 
     @property

@@ -1,0 +1,50 @@
+"""How many characters of a message are searched: the database keeps the number with its index.
+
+An index that holds a longer message goes on holding all of it, until it is made anew.
+
+Revision ID: 0005
+Revises: 0004
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+from agentstore.revisions import TEXT, Place
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+WHOLE, LIMITED = "1", "1:250000"
+"""How an index was made: by which version of the segmentation, of how many characters."""
+
+CHARACTERS = 250_000
+
+
+def upgrade() -> None:
+    """Note the limit where no message is longer."""
+    _rename(WHOLE, LIMITED)
+
+
+def downgrade() -> None:
+    """Forget the limit where no message is longer; elsewhere the index is to be made anew."""
+    _rename(LIMITED, WHOLE)
+
+
+def _rename(before: str, after: str) -> None:
+    place = Place()
+    state = sa.table(
+        place.table("search_state"), sa.column("segmentation", TEXT), schema=place.schema
+    )
+    messages = sa.table(
+        place.table("messages"),
+        *(sa.column(name, TEXT) for name in ("content", "blocks", "payload")),
+        schema=place.schema,
+    )
+    longer = sa.or_(*(sa.func.length(sa.cast(c, TEXT)) > CHARACTERS for c in messages.c))
+    op.execute(
+        state.update()
+        .where(state.c.segmentation == before, ~sa.select(sa.literal(1)).where(longer).exists())
+        .values(segmentation=after)
+    )
