@@ -44,14 +44,16 @@ from agentstore.dialects.postgresql_search_queue import (
     PostgreSQLQueue,
     TsVector,
     index_of,
+    own_entries,
     queries_for_waiting,
     queue_of,
     state_of,
 )
 from agentstore.dialects.row_security import policy
 from agentstore.dialects.search import Entry, IndexState, Phrase, Question
-from agentstore.dialects.search_objects import postgresql_objects
+from agentstore.dialects.search_objects import postgresql_objects_by_session
 from agentstore.schema import Tables
+from agentstore.types import SafeText
 
 PART_TOKENS = 8_000
 PART_BYTES = 500_000
@@ -93,7 +95,8 @@ class PostgreSQLSearch(PostgreSQLQueue):
         missing = _missing(connection, tables) if thorough else ()
         if missing:
             return IndexState(None, 0, 0, 0, missing)
-        row = connection.execute(_state_query(tables)).one()
+        query = _state_query(tables, of_a_user=user_id is not None)
+        row = connection.execute(query, {"user_id": user_id}).one()
         newest = int(row.newest or 0)
         if row.segmentation is None:
             return IndexState(None, newest, 0, 0, ())
@@ -150,7 +153,7 @@ class PostgreSQLSearch(PostgreSQLQueue):
         """Empty the index; the walk goes to the newest message, later ones are queued."""
         names = tables.names
         missing = _missing(connection, tables)
-        for name, statement in postgresql_objects(names.schema, names.prefix).items():
+        for name, statement in postgresql_objects_by_session(names.schema, names.prefix).items():
             if name in missing:
                 connection.exec_driver_sql(statement)
                 for secured in policy(names, name.removeprefix(names.prefix)):
@@ -269,10 +272,13 @@ def _cut(tokens: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 @lru_cache(maxsize=64)
-def _state_query(tables: Tables) -> Select[Any]:
+def _state_query(tables: Tables, *, of_a_user: bool) -> Select[Any]:
     state, queue = state_of(tables.names), queue_of(tables.names)
     newest = select(func.max(tables.messages.c.pk).label("newest")).subquery()
-    queued = select(queue.c.pk).exists().label("queued")
+    waits = select(queue.c.pk)
+    if of_a_user:
+        waits = own_entries(tables, bindparam("user_id", type_=SafeText))
+    queued = waits.exists().label("queued")
     columns = (state.c.segmentation, state.c.indexed_through, state.c.walk_through)
     return select(newest.c.newest, queued, *columns).select_from(newest.outerjoin(state, true()))
 
@@ -286,7 +292,7 @@ def _missing(connection: Connection, tables: Tables) -> tuple[str, ...]:
     ).c
     messages = func.to_regclass(f"{schema}{tables.messages.name}")
     checks: dict[str, ColumnElement[bool]] = {}
-    for name in postgresql_objects(names.schema, names.prefix):
+    for name in postgresql_objects_by_session(names.schema, names.prefix):
         if name.endswith("()"):
             checks[name] = func.to_regprocedure(f"{schema}{name}").is_not(None)
         elif name.endswith(("search_inserted", "search_updated")):

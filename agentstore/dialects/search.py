@@ -165,7 +165,7 @@ class SearchIndex(Protocol):
     ) -> list[int]:
         """Give the row numbers of messages whose changes are not in the index yet, in any order.
 
-        Those of messages that are gone may be among them, unless only a user's are asked for.
+        Those of messages that are gone may be among them.
         """
 
     def sizes(self, connection: Connection, tables: Tables, pks: Sequence[int]) -> Iterator[int]:

@@ -39,8 +39,8 @@ from agentstore.types import Json, SafeText
 PASSED = 2_000
 """Messages of others that a user's search passes in one transaction, by queueing them: some ms."""
 
-FEW = 10_000
-"""So many messages that wait are looked at to find a user's among them: 20 ms."""
+FEW = 3_000
+"""So many messages that wait are looked at to find a user's among them: some 10 ms."""
 
 _ONE_BY_ONE = {"stream_results": True, "max_row_buffer": 1}
 """A text may be as large as memory; the driver in this process fetches row by row anyway."""

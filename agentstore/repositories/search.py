@@ -118,11 +118,10 @@ def _all_rounds(
     done = misses = 0
     while (limit is None or done < limit) and misses < _MISSES:
         ready: Ready = yield Step(Mode.SNAPSHOT, segmented)
-        if ready.goes_on:
-            taken, indexed = yield Step(Mode.WRITE, partial(take_in, ready=ready, wait=True))
-            done += taken
-            misses = 0 if taken or not ready.batch.changes else misses + 1
-            tell(indexed)
+        taken, indexed = yield Step(Mode.WRITE, partial(take_in, ready=ready, wait=True))
+        done += taken
+        misses = 0 if taken or not ready.batch.changes else misses + 1
+        tell(indexed)
         if ready.batch.whole:
             break
     return done

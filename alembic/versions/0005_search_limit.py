@@ -1,6 +1,7 @@
-"""How many characters of a message are searched: the database keeps the number with its index.
+"""How many characters of a message are searched, and on PostgreSQL, whose changes wait.
 
-An index that holds a longer message goes on holding all of it, until it is made anew.
+The database keeps the number with its index. An index that holds a longer message goes on holding
+all of it, until it is made anew.
 
 Revision ID: 0005
 Revises: 0004
@@ -9,7 +10,7 @@ Revises: 0004
 import sqlalchemy as sa
 from alembic import op
 
-from agentstore.revisions import TEXT, Place
+from agentstore.revisions import TEXT, Place, search_objects
 
 revision = "0005"
 down_revision = "0004"
@@ -23,17 +24,24 @@ CHARACTERS = 250_000
 
 
 def upgrade() -> None:
-    """Note the limit where no message is longer."""
-    _rename(WHOLE, LIMITED)
+    """Note the limit where no message is longer; sort the queue by sessions."""
+    place = Place()
+    _rename(place, WHOLE, LIMITED)
+    if place.on_postgresql:
+        for statement in search_objects.queue_by_session(place.schema, place.prefix):
+            op.execute(statement)
 
 
 def downgrade() -> None:
     """Forget the limit where no message is longer; elsewhere the index is to be made anew."""
-    _rename(LIMITED, WHOLE)
-
-
-def _rename(before: str, after: str) -> None:
     place = Place()
+    _rename(place, LIMITED, WHOLE)
+    if place.on_postgresql:
+        for statement in search_objects.queue_by_session(place.schema, place.prefix, back=True):
+            op.execute(statement)
+
+
+def _rename(place: Place, before: str, after: str) -> None:
     state = sa.table(
         place.table("search_state"), sa.column("segmentation", TEXT), schema=place.schema
     )
