@@ -91,9 +91,9 @@ class PostgreSQLQueue:
         sized = select(messages.pk, _size(tables)).where(
             messages.pk.in_({entry.message_pk for entry in entries})
         )
-        sizes = {pk: size for pk, size in connection.execute(sized).all()} if entries else {}
+        sizes = {row[0]: row[1] for row in connection.execute(sized)} if entries else {}
         queued: dict[int, list[tuple[str, int]]] = {}
-        whole = True
+        whole = len(entries) < rows
         for pk, message_pk, session_id in entries:
             if message_pk not in queued and not room.takes(sizes.get(message_pk, 0)):
                 whole = False
@@ -178,6 +178,10 @@ class PostgreSQLQueue:
         if free:
             connection.execute(delete(index).where(index.c.message_pk.in_(free)))
         return {pk: pk in held for pk in free}
+
+    def may_write(self, connection: Connection) -> bool:
+        """True: ``take`` leaves what others have locked."""
+        return True
 
     def held(self, connection: Connection, tables: Tables, limit: int) -> list[Change]:
         """None: the index knows by itself what to take out."""

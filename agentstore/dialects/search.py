@@ -242,6 +242,13 @@ class SearchIndex(Protocol):
             As many as asked for, all under ``before``. Fewer only where there are no more.
         """
 
+    def may_write(self, connection: Connection) -> bool:
+        """Say whether a write need not wait for somebody who keeps the engine's one writer's lock.
+
+        Where each may have its turn beside others, it need not. The connection is in a transaction
+        that has read what it wanted, and may begin another one.
+        """
+
     def held(self, connection: Connection, tables: Tables, limit: int) -> list[Change]:
         """Give the oldest changes of those messages whose former text the queue holds."""
 

@@ -6,6 +6,8 @@ is known again by its value: row numbers of the queue come again, and new messag
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -29,6 +31,7 @@ from sqlalchemy import (
     type_coerce,
     update,
 )
+from sqlalchemy.exc import OperationalError
 
 from agentstore.dialects.search import Batch, Change, Room, Source, whose
 from agentstore.dialects.search_objects import QUEUE, state_table
@@ -42,6 +45,10 @@ PASSED = 2_000
 FEW = 3_000
 """So many messages that wait are looked at to find a user's among them: some 10 ms."""
 
+PATIENCE = 0.1
+"""Seconds for which a search tries whether somebody keeps the lock."""
+
+_PAUSE = 0.003
 _ONE_BY_ONE = {"stream_results": True, "max_row_buffer": 1}
 """A text may be as large as memory; the driver in this process fetches row by row anyway."""
 
@@ -166,6 +173,30 @@ class SQLiteQueue:
         else:
             walked = []
         return {pk: pk in now for pk in (*queued, *walked)}
+
+    def may_write(self, connection: Connection) -> bool:
+        """Try, for a tenth of a second: who queued behind a long transaction would wait for it."""
+        connection.exec_driver_sql("ROLLBACK")
+        before = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+        connection.exec_driver_sql("PRAGMA busy_timeout = 0")
+        deadline = time.monotonic() + PATIENCE
+        try:
+            while True:
+                try:
+                    connection.exec_driver_sql("BEGIN IMMEDIATE")
+                except OperationalError as error:
+                    code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+                    if code != sqlite3.SQLITE_BUSY:
+                        raise
+                else:
+                    connection.exec_driver_sql("ROLLBACK")
+                    return True
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(_PAUSE)
+        finally:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
+            connection.exec_driver_sql("BEGIN")  # for whoever ends it
 
     def held(self, connection: Connection, tables: Tables, limit: int) -> list[Change]:
         """Look from the newest entry back: what this transaction left is there."""

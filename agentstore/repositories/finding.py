@@ -166,11 +166,17 @@ def in_order(
 
 
 def _catch_up(asked: Request) -> Steps[None]:
-    """Bring the index up to date as far as a search needs it, and may wait for it."""
+    """Bring the index up to date as far as a search needs it, and has not to wait for others."""
+
+    def prepare(unit: Unit) -> Ready | None:
+        ready = segmented(unit, asked.whose(unit))
+        may_go_on = ready.goes_on and unit.dialect.search.may_write(unit.connection)
+        return ready if may_go_on else None
+
     changes = text = 0
     while changes <= MOST_PENDING and text <= MOST_TEXT:
-        ready: Ready = yield Step(Mode.SNAPSHOT, lambda unit: segmented(unit, asked.whose(unit)))
-        if not ready.goes_on:
+        ready: Ready | None = yield Step(Mode.SNAPSHOT, prepare)
+        if ready is None:
             return
         taken = yield Step(Mode.WRITE, partial(take_in, ready=ready, wait=False))
         if taken is None or ready.batch.whole:
