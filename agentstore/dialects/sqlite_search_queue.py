@@ -177,7 +177,7 @@ class SQLiteQueue:
     def may_write(self, connection: Connection) -> bool:
         """Try, for a tenth of a second: who queued behind a long transaction would wait for it."""
         connection.exec_driver_sql("ROLLBACK")
-        before = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+        patience = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
         connection.exec_driver_sql("PRAGMA busy_timeout = 0")
         deadline = time.monotonic() + PATIENCE
         try:
@@ -195,7 +195,7 @@ class SQLiteQueue:
                     return False
                 time.sleep(_PAUSE)
         finally:
-            connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(patience)}")
             connection.exec_driver_sql("BEGIN")  # for whoever ends it
 
     def held(self, connection: Connection, tables: Tables, limit: int) -> list[Change]:

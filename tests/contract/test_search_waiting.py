@@ -154,7 +154,7 @@ def test_one_tenant_s_long_texts_hold_up_nobody(place, store, watched):
             thread.join()
     assert failed == []
     assert len(found) == 20
-    assert max(waits.values()) < 5  # it took half a minute and more, or DatabaseBusy
+    assert max(waits.values()) < 15, waits  # it took half a minute and more, or DatabaseBusy
     assert max(map(sum, sizes)) <= 256_000
     assert max(max(batch, default=0) for batch in sizes) <= LIMIT + 1
 
