@@ -272,7 +272,9 @@ def _search(patient: Patient) -> Iterator[Finding]:
         yield Finding(Severity.ERROR, "search", what, "search_index", mend)
     elif state.pending > _MANY_PENDING:
         more = " or more" if state.pending >= _COUNT_TO else ""
-        what = f"{state.pending:,}{more} changes wait; the next search brings them all in first."
+        what = (
+            f"{state.pending:,}{more} changes wait; a search of all messages brings them in first."
+        )
         mend = "store.search.refresh(), now and then"
         yield Finding(Severity.WARNING, "search", what, "search_queue", mend)
 

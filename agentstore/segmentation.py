@@ -12,9 +12,10 @@ sees nothing but tokens:
 - A run of other letters and digits is one token, an emoji is one token, and a flag is. All else
   separates.
 
-The invariant: what is indexed depends on the text and on ``VERSION`` alone. Whoever changes a
-token that any text gives must change ``VERSION``; an index of another version is not searched
-but rebuilt.
+The invariant: what is indexed depends on the text, on ``VERSION`` and on how many characters of a
+message count, and on nothing else. An index remembers both, see ``manner``. Whoever changes a token
+that any text gives must change ``VERSION``; an index of another version is not searched but
+rebuilt.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ from functools import lru_cache
 
 VERSION = "1"
 """The version of what this module makes of a text; an index remembers it."""
+
+MOST_CHARACTERS = 250_000
+"""How many characters of a message are indexed, unless somebody says otherwise. So much of a text
+in words takes SQLite 15 to 40 ms to take in, for which its other writers wait."""
 
 MAX_TOKEN = 64
 """Characters of a token that count: words that agree so far are one. No language's words are
@@ -78,6 +83,22 @@ class Run:
 
     text: str
     unspaced: bool
+
+
+def manner(characters: int) -> str:
+    """Name the way in which an index is made: the version, and how many characters count."""
+    return f"{VERSION}:{characters}"
+
+
+def version_of(made: str) -> str:
+    """Give the version in the name of a manner."""
+    return made.partition(":")[0]
+
+
+def characters_of(made: str) -> int | None:
+    """Give the characters that count; None for all, as in indexes from before there was a limit."""
+    characters = made.partition(":")[2]
+    return int(characters) if characters else None
 
 
 def normalized(text: str) -> str:

@@ -58,6 +58,7 @@ class StoreOptions(TypedDict, total=False):
     session_cache: int
     slow_after: float | None
     telemetry: bool
+    search_characters: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,10 @@ class Settings:
             default, logs none and costs nothing.
         telemetry: Whether each call is a span, and counted, by OpenTelemetry's API, which has to
             be installed (``agentstore[otel]``). Off by default, and then costs nothing.
+        search_characters: How many characters of a message are searched, from its beginning, in
+            an index that is made anew (``store.search.reindex``). The database keeps the number,
+            so that all who share it search the same. None, the default, leaves it as it is, which
+            is 250,000 unless somebody said otherwise.
     """
 
     create: bool = True
@@ -132,6 +137,7 @@ class Settings:
     session_cache: int = 0
     slow_after: float | None = None
     telemetry: bool = False
+    search_characters: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what could only fail later, and less clearly."""
@@ -167,6 +173,12 @@ class Settings:
         if most is not None and (type(most) is not int or most < 1):
             raise InvalidInput(
                 f"max_attachment_bytes is {shown(most)}; use a whole number above 0, or None."
+            )
+
+        most = self.search_characters
+        if most is not None and (type(most) is not int or not 1 <= most <= 10**9):
+            raise InvalidInput(
+                f"search_characters is {shown(most)}; use a whole number from 1 to 10**9, or None."
             )
 
     @property

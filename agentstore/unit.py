@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
 
-from agentstore.dialects.base import EngineDialect, Mode
+from agentstore.dialects.base import MODE, EngineDialect, Mode
 from agentstore.schema import Tables
 from agentstore.session_cache import SessionCache
 from agentstore.settings import Settings
@@ -112,6 +112,11 @@ class ScopedUnit(Unit):
     def only(self) -> str | None:
         """The user."""
         return self.user_id if self.filters else None
+
+
+def in_transaction(unit: Unit) -> bool:
+    """Say whether a body that only reads was given a unit that may write, to join it."""
+    return unit.connection.get_execution_options().get(MODE) is not Mode.SNAPSHOT
 
 
 class Runner(Protocol):

@@ -23,7 +23,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Integer,
-    MetaData,
     Select,
     Table,
     Text,
@@ -39,13 +38,22 @@ from sqlalchemy import (
     true,
     update,
 )
-from sqlalchemy import Column as TableColumn
 from sqlalchemy.types import UserDefinedType
 
+from agentstore.dialects.postgresql_search_queue import (
+    PostgreSQLQueue,
+    TsVector,
+    index_of,
+    own_entries,
+    queries_for_waiting,
+    queue_of,
+    state_of,
+)
 from agentstore.dialects.row_security import policy
-from agentstore.dialects.search import Change, Entry, IndexState, Phrase, Question, Source, whose
-from agentstore.dialects.search_objects import INDEX, QUEUE, postgresql_objects, state_table
-from agentstore.schema import Names, Tables
+from agentstore.dialects.search import Entry, IndexState, Phrase, Question
+from agentstore.dialects.search_objects import postgresql_objects_by_session
+from agentstore.schema import Tables
+from agentstore.types import SafeText
 
 PART_TOKENS = 8_000
 PART_BYTES = 500_000
@@ -62,15 +70,6 @@ newest 20 took 33 ms without eras and 0.9 ms with them."""
 _LONG = "LONG"
 
 
-class _TsVector(UserDefinedType[str]):
-    """SQLAlchemy's own would import the driver, which a store on SQLite has no use for."""
-
-    cache_ok = True
-
-    def get_col_spec(self, **_: Any) -> str:
-        return "tsvector"
-
-
 class _TsQuery(UserDefinedType[str]):
     cache_ok = True
 
@@ -78,91 +77,36 @@ class _TsQuery(UserDefinedType[str]):
         return "tsquery"
 
 
-class PostgreSQLSearch:
+class PostgreSQLSearch(PostgreSQLQueue):
     """The index of PostgreSQL; see ``SearchIndex`` for what each method promises."""
 
     holds_deleted_text = False
 
     def state(
-        self, connection: Connection, tables: Tables, count_to: int, *, thorough: bool = False
-    ) -> IndexState:
-        """Read it in one statement; what is missing would otherwise be an error of the server's."""
-        names, messages = tables.names, tables.messages.c
-        missing = _missing(connection, tables) if thorough else ()
-        if missing:
-            return IndexState(None, 0, 0, 0, missing)
-        row = connection.execute(_state_query(tables)).one()
-        newest = int(row.newest or 0)
-        if row.segmentation is None:
-            return IndexState(None, newest, 0, 0, ())
-        waiting = 0
-        if row.queued:
-            waiting += _count(connection, select(_queue(names).c.message_pk), count_to)
-        walked = newest
-        if row.indexed_through < row.walk_through:
-            walked = row.indexed_through
-            fresh = select(messages.pk).where(
-                messages.pk > row.indexed_through, messages.pk <= row.walk_through
-            )
-            waiting += _count(connection, fresh, count_to)
-        return IndexState(row.segmentation, newest, walked, min(waiting, count_to), ())
-
-    def waiting(
-        self, connection: Connection, tables: Tables, limit: int, user_id: str | None
-    ) -> list[int]:
-        """Read the queue, and what the walk has not come to."""
-        queue, state, messages = _queue(tables.names).c, _state(tables.names).c, tables.messages.c
-        ahead = (
-            messages.pk > select(state.indexed_through).scalar_subquery(),
-            messages.pk <= select(state.walk_through).scalar_subquery(),
-        )
-        found: set[int] = set()
-        for pk, query in (
-            (queue.message_pk, select(queue.message_pk)),
-            (messages.pk, select(messages.pk).where(*ahead)),
-        ):
-            some = query.where(*whose(tables, pk, user_id)).limit(limit)
-            found.update(connection.execute(some).scalars())
-        return list(found)
-
-    def take(
         self,
         connection: Connection,
         tables: Tables,
-        segmentation: str,
-        limit: int,
+        count_to: int,
+        user_id: str | None = None,
         *,
-        new: bool = True,
-    ) -> list[Change]:
-        """Take the queue first, then go on with the walk; the lock on the state is the turn."""
-        queue, state, messages = _queue(tables.names), _state(tables.names), tables.messages.c
-        columns = (state.c.segmentation, state.c.indexed_through, state.c.walk_through)
-        turn = connection.execute(select(*columns).with_for_update()).first()
-        if turn is None or turn.segmentation != segmentation:
-            return []
-        through, walk_through = turn.indexed_through, turn.walk_through
-        oldest = select(queue.c.pk).order_by(queue.c.pk).limit(limit)
-        taken = delete(queue).where(queue.c.pk.in_(oldest)).returning(queue.c.message_pk)
-        pks = set(connection.execute(taken).scalars())
-        source = select(
-            messages.pk, messages.session_id, messages.content, messages.blocks, messages.payload
-        )
-        found: dict[int, Source] = {}
-        if pks:
-            rows = connection.execute(source.where(messages.pk.in_(pks))).all()
-            found = {pk: Source(*rest) for pk, *rest in rows}
-        changes = [Change(pk, None, found.get(pk)) for pk in sorted(pks)]
-        if new and len(pks) < limit and through < walk_through:
-            query = source.where(messages.pk > through, messages.pk <= walk_through)
-            rows = connection.execute(query.order_by(messages.pk).limit(limit - len(pks))).all()
-            changes += [Change(pk, None, Source(*rest)) for pk, *rest in rows if pk not in pks]
-            last = rows[-1].pk if rows else walk_through
-            connection.execute(update(state).values(indexed_through=last))
-        if changes:
-            index = _index(tables.names)
-            gone = [change.message_pk for change in changes]
-            connection.execute(delete(index).where(index.c.message_pk.in_(gone)))
-        return changes
+        thorough: bool = False,
+    ) -> IndexState:
+        """Read it in one statement; what is missing would otherwise be an error of the server's."""
+        missing = _missing(connection, tables) if thorough else ()
+        if missing:
+            return IndexState(None, 0, 0, 0, missing)
+        query = _state_query(tables, of_a_user=user_id is not None)
+        row = connection.execute(query, {"user_id": user_id}).one()
+        newest = int(row.newest or 0)
+        if row.segmentation is None:
+            return IndexState(None, newest, 0, 0, ())
+        through, walk_through = row.indexed_through, row.walk_through
+        walked = min(through, newest) if through < walk_through else newest
+        waiting = 0
+        if row.queued or through < walk_through:
+            queries = queries_for_waiting(tables, through, walk_through, user_id)
+            waiting = sum(_count(connection, query, count_to) for query in queries)
+        return IndexState(row.segmentation, newest, walked, min(waiting, count_to), ())
 
     def write(
         self,
@@ -172,10 +116,10 @@ class PostgreSQLSearch:
         added: Sequence[Entry],
     ) -> None:
         """Insert; what there was of a message went when its change was taken."""
-        index = _index(tables.names)
+        index = index_of(tables.names)
         rows = [row for entry in added for row in _parts(entry)]
         if rows:
-            words = cast(bindparam("words_", type_=Text), _TsVector())
+            words = cast(bindparam("words_", type_=Text), TsVector())
             connection.execute(insert(index).values(words=words), rows)
 
     def candidates(
@@ -209,12 +153,12 @@ class PostgreSQLSearch:
         """Empty the index; the walk goes to the newest message, later ones are queued."""
         names = tables.names
         missing = _missing(connection, tables)
-        for name, statement in postgresql_objects(names.schema, names.prefix).items():
+        for name, statement in postgresql_objects_by_session(names.schema, names.prefix).items():
             if name in missing:
                 connection.exec_driver_sql(statement)
                 for secured in policy(names, name.removeprefix(names.prefix)):
                     connection.exec_driver_sql(secured)
-        state, queue, index = _state(names), _queue(names), _index(names)
+        state, queue, index = state_of(names), queue_of(names), index_of(names)
         turn = connection.execute(select(state.c.number).with_for_update()).first()
         connection.execute(delete(index))
         newest = select(func.coalesce(func.max(tables.messages.c.pk), 0)).scalar_subquery()
@@ -251,7 +195,7 @@ def _found(tables: Tables, phrases: int, *, joined: bool) -> Select[Any]:
     What GIN finds is materialized, because the planner would otherwise, for the sake of the
     order, walk all messages backwards: 265 ms for a rare word, instead of 0.4.
     """
-    index = _index(tables.names)
+    index = index_of(tables.names)
     under = index.c.message_pk < bindparam("before", type_=BigInteger)
     matching: Any = select(index.c.message_pk).where(_holds(index, "together"), under)
     if phrases > 1:
@@ -328,10 +272,13 @@ def _cut(tokens: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 @lru_cache(maxsize=64)
-def _state_query(tables: Tables) -> Select[Any]:
-    state, queue = _state(tables.names), _queue(tables.names)
+def _state_query(tables: Tables, *, of_a_user: bool) -> Select[Any]:
+    state, queue = state_of(tables.names), queue_of(tables.names)
     newest = select(func.max(tables.messages.c.pk).label("newest")).subquery()
-    queued = select(queue.c.pk).exists().label("queued")
+    waits = select(queue.c.pk)
+    if of_a_user:
+        waits = own_entries(tables, bindparam("user_id", type_=SafeText))
+    queued = waits.exists().label("queued")
     columns = (state.c.segmentation, state.c.indexed_through, state.c.walk_through)
     return select(newest.c.newest, queued, *columns).select_from(newest.outerjoin(state, true()))
 
@@ -345,7 +292,7 @@ def _missing(connection: Connection, tables: Tables) -> tuple[str, ...]:
     ).c
     messages = func.to_regclass(f"{schema}{tables.messages.name}")
     checks: dict[str, ColumnElement[bool]] = {}
-    for name in postgresql_objects(names.schema, names.prefix):
+    for name in postgresql_objects_by_session(names.schema, names.prefix):
         if name.endswith("()"):
             checks[name] = func.to_regprocedure(f"{schema}{name}").is_not(None)
         elif name.endswith(("search_inserted", "search_updated")):
@@ -362,29 +309,3 @@ def _missing(connection: Connection, tables: Tables) -> tuple[str, ...]:
 def _count(connection: Connection, query: Select[Any], count_to: int) -> int:
     counted = select(func.count()).select_from(query.limit(count_to).subquery())
     return int(connection.execute(counted).scalar_one())
-
-
-@lru_cache(maxsize=64)
-def _state(names: Names) -> Table:
-    return state_table(names)
-
-
-@lru_cache(maxsize=64)
-def _queue(names: Names) -> Table:
-    return Table(
-        f"{names.prefix}{QUEUE}",
-        MetaData(schema=names.schema),
-        TableColumn("pk", BigInteger, primary_key=True),
-        TableColumn("message_pk", BigInteger),
-    )
-
-
-@lru_cache(maxsize=64)
-def _index(names: Names) -> Table:
-    return Table(
-        f"{names.prefix}{INDEX}",
-        MetaData(schema=names.schema),
-        TableColumn("message_pk", BigInteger, primary_key=True),
-        TableColumn("part", Integer, primary_key=True),
-        TableColumn("words", _TsVector()),
-    )

@@ -7,7 +7,7 @@ not answer with too few. ``agentstore.repositories`` looks at the text of what i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,7 +24,7 @@ class IndexState:
     """What an index is, and whether it is up to date.
 
     Attributes:
-        segmentation: The version of the segmentation that made its tokens; None where the index
+        segmentation: How its tokens were made, see ``segmentation.manner``; None where the index
             has lost its state.
         newest: The largest row number of a message.
         walked: The index has met every message up to this row number; making it anew begins at 0.
@@ -57,11 +57,50 @@ class Change:
         before: What the index holds of it and must be told to take it out; None where it holds
             nothing, or knows itself.
         after: What the message is now; None if it is gone.
+        seen: How the dialect knows again what it has read.
     """
 
     message_pk: int
     before: Source | None
     after: Source | None
+    seen: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Changes that were read, to be taken later, as far as they are still as they were.
+
+    Attributes:
+        changes: No two are of one message.
+        whole: Whether nothing else waited.
+        walk: From which row number to which the changes walk through all messages, where they do.
+    """
+
+    changes: list[Change]
+    whole: bool
+    walk: tuple[int, int] | None = None
+
+
+class Room:
+    """What a batch has room for: always one message, and then up to so much."""
+
+    def __init__(self, rows: int, size: int) -> None:
+        self._rows, self._size = rows, size
+        self._empty = True
+
+    @property
+    def full(self) -> bool:
+        """Whether it has no room for another row."""
+        return self._rows < 1
+
+    def takes(self, size: int) -> bool:
+        """Say whether a message of that many bytes goes in, and put it in."""
+        if not self._empty and (self._rows < 1 or self._size < size):
+            return False
+        self._rows -= 1
+        self._size -= size
+        self._empty = False
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +142,13 @@ class SearchIndex(Protocol):
     """Whether the queue holds the text of deleted messages until it is drained."""
 
     def state(
-        self, connection: Connection, tables: Tables, count_to: int, *, thorough: bool = False
+        self,
+        connection: Connection,
+        tables: Tables,
+        count_to: int,
+        user_id: str | None = None,
+        *,
+        thorough: bool = False,
     ) -> IndexState:
         """Say what the index is.
 
@@ -111,6 +156,7 @@ class SearchIndex(Protocol):
             connection: Where to look.
             tables: The tables.
             count_to: How far to count the changes that wait.
+            user_id: Count those of this user's messages alone.
             thorough: Look for missing objects even where that takes a query of its own.
         """
 
@@ -119,7 +165,31 @@ class SearchIndex(Protocol):
     ) -> list[int]:
         """Give the row numbers of messages whose changes are not in the index yet, in any order.
 
-        Those of messages that are gone may be among them, unless only a user's are asked for.
+        Those of messages that are gone may be among them.
+        """
+
+    def sizes(self, connection: Connection, tables: Tables, pks: Sequence[int]) -> Iterator[int]:
+        """Say of messages, one by one, how many bytes searching has to read, or nearly so."""
+
+    def read(
+        self,
+        connection: Connection,
+        tables: Tables,
+        rows: int,
+        size: int,
+        user_id: str | None = None,
+        *,
+        new: bool = True,
+    ) -> Batch:
+        """Read changes that wait; nothing is locked, and nothing taken.
+
+        Args:
+            connection: In a transaction that sees one state.
+            tables: The tables.
+            rows: How many at most.
+            size: How many bytes of messages at most, though always one message.
+            user_id: Only those of this user's messages.
+            new: Whether messages that were never indexed count too.
         """
 
     def take(
@@ -127,20 +197,25 @@ class SearchIndex(Protocol):
         connection: Connection,
         tables: Tables,
         segmentation: str,
-        limit: int,
+        batch: Batch,
         *,
-        new: bool = True,
-    ) -> list[Change]:
-        """Take up to so many changes that wait; ``write`` must follow in this transaction.
+        wait: bool,
+    ) -> dict[int, bool] | None:
+        """Take those changes of a batch that are still as they were read.
 
-        Others who take wait until it ends, and then find what is left.
+        ``write`` must follow in this transaction, of these and no others. The rest is left for
+        whoever reads next: others have taken it, or the message has changed again.
 
         Args:
             connection: In a write transaction.
             tables: The tables.
-            segmentation: Take nothing if the index is of another version by now.
-            limit: How many.
-            new: Whether messages that were never indexed count too.
+            segmentation: Take nothing if the index was made anew in another manner meanwhile.
+            batch: What was read.
+            wait: Whether to wait for whoever else is taking, where that is possible.
+
+        Returns:
+            The row numbers of the messages whose changes were taken, and whether they are still
+            there; None if somebody else is taking.
         """
 
     def write(
@@ -166,6 +241,19 @@ class SearchIndex(Protocol):
         Returns:
             As many as asked for, all under ``before``. Fewer only where there are no more.
         """
+
+    def may_write(self, connection: Connection) -> bool:
+        """Say whether a write need not wait for somebody who keeps the engine's one writer's lock.
+
+        Where each may have its turn beside others, it need not. The connection is in a transaction
+        that has read what it wanted, and may begin another one.
+        """
+
+    def held(self, connection: Connection, tables: Tables, limit: int) -> list[Change]:
+        """Give the oldest changes of those messages whose former text the queue holds."""
+
+    def forget(self, connection: Connection, tables: Tables, changes: Sequence[Change]) -> None:
+        """Let go of former text; ``write`` has taken it out. What messages are now still waits."""
 
     def reset(self, connection: Connection, tables: Tables, segmentation: str) -> None:
         """Empty the index, mend what is missing of it, and have every message walked again."""

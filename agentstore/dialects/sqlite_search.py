@@ -4,6 +4,8 @@ The index cannot be asked what it holds of a message, and must be told when to f
 triggers queue the old text. Wrong old tokens would leave words behind that point to a message
 without them, which is why what is found is looked at again before it counts.
 
+What waits for the index is in ``sqlite_search_queue``.
+
 ``columnsize=0`` and no ``bm25()``: scores are not FTS5's, see ``agentstore.search_terms``.
 """
 
@@ -15,8 +17,6 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
-    Boolean,
-    Column,
     ColumnClause,
     Connection,
     Integer,
@@ -32,27 +32,38 @@ from sqlalchemy import (
     insert,
     select,
     table,
-    update,
 )
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import DropTable
 
-from agentstore.dialects.search import Change, Entry, IndexState, Question, Source, whose
-from agentstore.dialects.search_objects import INDEX, QUEUE, sqlite_objects, state_table
+from agentstore.dialects.search import Entry, IndexState, Question
+from agentstore.dialects.search_objects import INDEX, sqlite_objects
+from agentstore.dialects.sqlite_search_queue import (
+    SQLiteQueue,
+    count_of,
+    queries_for_waiting,
+    queue_of,
+    state_of,
+)
 from agentstore.schema import Names, Tables
-from agentstore.types import Json, SafeText
 
 
-class SQLiteSearch:
+class SQLiteSearch(SQLiteQueue):
     """The index of SQLite; see ``SearchIndex`` for what each method promises."""
 
     holds_deleted_text = True
 
     def state(
-        self, connection: Connection, tables: Tables, count_to: int, *, thorough: bool = False
+        self,
+        connection: Connection,
+        tables: Tables,
+        count_to: int,
+        user_id: str | None = None,
+        *,
+        thorough: bool = False,
     ) -> IndexState:
         """Read it in one statement, which fails if a table is gone and counts the triggers."""
-        names, messages = tables.names, tables.messages.c
+        names = tables.names
         try:
             row = connection.execute(_state_query(tables)).one()
         except OperationalError:
@@ -65,77 +76,11 @@ class SQLiteSearch:
         if row.indexed_through is None:
             return IndexState(None, newest, 0, 0, ())
         waiting = 0
-        if row.queued:
-            queue = _queue(names).c
-            waiting += _count(connection, select(queue.message_pk).distinct(), count_to)
-        if newest > row.indexed_through:
-            fresh = select(messages.pk).where(messages.pk > row.indexed_through)
-            waiting += _count(connection, fresh, count_to)
+        if row.queued or newest > row.indexed_through:
+            queries = queries_for_waiting(connection, tables, row.indexed_through, user_id)
+            waiting = sum(count_of(connection, query, count_to) for query in queries)
         waiting = min(waiting, count_to)
         return IndexState(row.segmentation, newest, row.indexed_through, waiting, ())
-
-    def waiting(
-        self, connection: Connection, tables: Tables, limit: int, user_id: str | None
-    ) -> list[int]:
-        """Read the queue, and what is newer than all that was indexed."""
-        queue, messages = _queue(tables.names).c, tables.messages.c
-        through = select(_state(tables.names).c.indexed_through).scalar_subquery()
-        found: set[int] = set()
-        for pk, query in (
-            (queue.message_pk, select(queue.message_pk).distinct()),
-            (messages.pk, select(messages.pk).where(messages.pk > through)),
-        ):
-            some = query.where(*whose(tables, pk, user_id)).limit(limit)
-            found.update(connection.execute(some).scalars())
-        return list(found)
-
-    def take(
-        self,
-        connection: Connection,
-        tables: Tables,
-        segmentation: str,
-        limit: int,
-        *,
-        new: bool = True,
-    ) -> list[Change]:
-        """Take the queue first; of several changes of one message the oldest says what is in."""
-        queue, state = _queue(tables.names), _state(tables.names)
-        turn = connection.execute(select(state.c.segmentation, state.c.indexed_through)).first()
-        if turn is None or turn.segmentation != segmentation:
-            return []
-        oldest = (
-            select(func.min(queue.c.pk)).group_by(queue.c.message_pk).limit(limit).scalar_subquery()
-        )
-        entries = connection.execute(select(queue).where(queue.c.pk.in_(oldest))).all()
-        queued = [entry.message_pk for entry in entries]
-        now = _sources(connection, tables, queued)
-        changes = [
-            Change(
-                entry.message_pk,
-                Source(entry.owner, entry.content, entry.blocks, entry.payload)
-                if entry.was_indexed
-                else None,
-                now.get(entry.message_pk),
-            )
-            for entry in entries
-        ]
-        if queued:
-            connection.execute(delete(queue).where(queue.c.message_pk.in_(queued)))
-        if not new or len(changes) >= limit:
-            return changes
-        messages = tables.messages.c
-        through = turn.indexed_through
-        query = (
-            _source_columns(tables)
-            .where(messages.pk > through)
-            .order_by(messages.pk)
-            .limit(limit - len(changes))
-        )
-        for pk, *source in connection.execute(query).all():
-            changes.append(Change(pk, None, Source(*source)))
-            through = pk
-        connection.execute(update(state).values(indexed_through=through))
-        return changes
 
     def write(
         self,
@@ -179,8 +124,8 @@ class SQLiteSearch:
         for name, statement in objects.items():
             if name in missing or name == index.name:
                 connection.exec_driver_sql(statement)
-        connection.execute(delete(_queue(names)))
-        state = _state(names)
+        connection.execute(delete(queue_of(names)))
+        state = state_of(names)
         connection.execute(delete(state))
         connection.execute(
             insert(state).values(number=1, segmentation=segmentation, indexed_through=0)
@@ -221,11 +166,6 @@ def _missing(connection: Connection, names: Names) -> tuple[str, ...]:
     return tuple(name for name in sqlite_objects(names.prefix) if name not in there)
 
 
-def _count(connection: Connection, query: Select[Any], count_to: int) -> int:
-    counted = select(func.count()).select_from(query.limit(count_to).subquery())
-    return int(connection.execute(counted).scalar_one())
-
-
 @lru_cache(maxsize=64)
 def _candidates(tables: Tables) -> Select[Any]:
     """Give the query for row numbers.
@@ -249,7 +189,7 @@ def _candidates(tables: Tables) -> Select[Any]:
 
 @lru_cache(maxsize=64)
 def _state_query(tables: Tables) -> Select[Any]:
-    state, queue, names = _state(tables.names), _queue(tables.names), tables.names
+    state, queue, names = state_of(tables.names), queue_of(tables.names), tables.names
     master = table("sqlite_master", column("name", Text))
     objects = select(func.count()).where(master.c.name.in_(list(sqlite_objects(names.prefix))))
     return select(
@@ -258,40 +198,6 @@ def _state_query(tables: Tables) -> Select[Any]:
         select(queue.c.pk).exists().label("queued"),
         select(state.c.segmentation).scalar_subquery().label("segmentation"),
         select(state.c.indexed_through).scalar_subquery().label("indexed_through"),
-    )
-
-
-def _source_columns(tables: Tables) -> Select[Any]:
-    messages = tables.messages.c
-    return select(
-        messages.pk, messages.session_id, messages.content, messages.blocks, messages.payload
-    )
-
-
-def _sources(connection: Connection, tables: Tables, pks: Sequence[int]) -> dict[int, Source]:
-    if not pks:
-        return {}
-    query = _source_columns(tables).where(tables.messages.c.pk.in_(pks))
-    return {pk: Source(*source) for pk, *source in connection.execute(query).all()}
-
-
-@lru_cache(maxsize=64)
-def _state(names: Names) -> Table:
-    return state_table(names)
-
-
-@lru_cache(maxsize=64)
-def _queue(names: Names) -> Table:
-    return Table(
-        f"{names.prefix}{QUEUE}",
-        MetaData(),
-        Column("pk", Integer, primary_key=True),
-        Column("message_pk", Integer),
-        Column("was_indexed", Boolean),
-        Column("owner", SafeText),
-        Column("content", SafeText),
-        Column("blocks", Json),
-        Column("payload", Json),
     )
 
 

@@ -7,7 +7,9 @@ Order ``recent`` is that of the row numbers, the last created first. Order ``rel
 the hits in blocks of the most recent 500, the best of a block first: so its cost is bounded
 where a word is in a tenth of all messages, and its pages hold each hit once while others write.
 
-A store that only reads cannot bring the index up to date. There all messages whose changes wait
+A search brings the index up to date first, as far as it asks for it: in a scope, or for one user,
+that is what this user's messages lack. It waits for nobody who does the same, and does not begin in
+a transaction, nor on a store that only reads. What still waits then is read itself: those messages
 are candidates too, and their text decides as it does about the others.
 """
 
@@ -26,17 +28,23 @@ from agentstore.dialects.base import Mode
 from agentstore.dialects.search import Phrase, Question
 from agentstore.errors import InvalidInput, SearchIndexStale, shown
 from agentstore.paging import Cursors, check_limit
-from agentstore.readable import readable_text
 from agentstore.records import MessageRecord, Page, SearchHit
 from agentstore.repositories.base import chunks
-from agentstore.repositories.search import drain, trouble_with
+from agentstore.repositories.search import (
+    BATCH,
+    Ready,
+    searched_text,
+    segmented,
+    take_in,
+    trouble_with,
+)
 from agentstore.repositories.steps import Step, Steps
 from agentstore.search_terms import Terms, parse
-from agentstore.segmentation import tokens
+from agentstore.segmentation import characters_of, tokens
 from agentstore.snippets import snippet
 from agentstore.states import ROLES
 from agentstore.types import MAX_INTEGER, require_utc
-from agentstore.unit import Unit
+from agentstore.unit import Unit, in_transaction
 
 Order = Literal["relevance", "recent"]
 
@@ -46,6 +54,10 @@ BLOCK = 500
 MOST_PENDING = 10_000
 """Changes that a search takes into the index before it answers: a second or two. With more it
 says so, rather than let its caller wait for minutes."""
+
+MOST_TEXT = 8_000_000
+"""Characters of text that a search takes into the index before it answers, and that it reads
+itself afterwards: a second or two. What it took in is in, so that the next one gets further."""
 
 _MOST_SESSIONS = 100
 """Sessions of a user that are named to the index; those of a user with more are filtered out of
@@ -68,6 +80,10 @@ class Request:
     order: str
     limit: int
     cursor: str | None
+
+    def whose(self, unit: Unit) -> str | None:
+        """Give the user whose messages alone are asked for; None for all users'."""
+        return self.user_id if unit.only is None else unit.only
 
 
 def request(
@@ -106,14 +122,6 @@ def request(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Behind:
-    """The index lacks so many changes, some of them of messages up to this row number."""
-
-    changes: int
-    newest: int
-
-
 def in_order(
     asked: Request,
     columns: Callable[[Unit], Select[Any]],
@@ -127,39 +135,67 @@ def in_order(
         record: Makes a record of its rows.
     """
 
-    def look(unit: Unit, before: Behind | None) -> Page[SearchHit] | Behind:
-        index, theirs = unit.dialect.search, unit.only
-        state = index.state(unit.connection, unit.tables, MOST_PENDING + 1)
-        far_behind = state.pending > MOST_PENDING
+    def look(unit: Unit, *, last: bool) -> Page[SearchHit] | None:
+        """Give the hits; None if the index is to be brought up to date before."""
+        index, theirs = unit.dialect.search, asked.whose(unit)
+        state = index.state(unit.connection, unit.tables, MOST_PENDING + 1, theirs)
         if (problem := trouble_with(state)) is not None:
-            raise SearchIndexStale(problem, state.pending if theirs is None else 0)
-        if unit.settings.read_only or (far_behind and theirs is not None):
-            # What waits is read itself; in a scope that is one's own, whatever others wrote.
-            waiting: list[int] = []
-            if state.pending:
-                most = MOST_PENDING + 1
-                waiting = index.waiting(unit.connection, unit.tables, most, theirs)
-            if len(waiting) > MOST_PENDING:
-                raise _far_behind(len(waiting))
-            return _Search(unit, asked, state.newest, columns(unit), record, waiting).page()
-        if far_behind:
+            raise SearchIndexStale(problem, state.pending)
+        assert state.segmentation is not None
+        if unit.scope is not None and unit.dialect.hides_rows and state.walked < state.newest:
+            raise SearchIndexStale("is being made anew", state.pending)
+        if state.pending > MOST_PENDING:
             raise _far_behind(state.pending)
-        if state.pending and (before is None or state.walked < min(before.newest, state.newest)):
-            if before is not None and unit.scope is not None and unit.dialect.hides_rows:
-                raise SearchIndexStale("is being made anew", 0)  # how much others wrote is theirs
-            return Behind(state.pending, state.newest if before is None else before.newest)
-        return _Search(unit, asked, state.newest, columns(unit), record).page()
+        characters = characters_of(state.segmentation)
+        waiting: list[int] = []
+        if state.pending:
+            if not (last or unit.settings.read_only or in_transaction(unit)):
+                return None
+            most = MOST_PENDING + 1
+            waiting = index.waiting(unit.connection, unit.tables, most, theirs)
+            if len(waiting) > MOST_PENDING or _too_much(unit, waiting, characters):
+                raise _far_behind(len(waiting))
+        return _Search(unit, asked, state.newest, columns(unit), record, characters, waiting).page()
 
-    found = yield Step(Mode.SNAPSHOT, lambda unit: look(unit, None))
-    while isinstance(found, Behind):
-        before, done = found, 0
-        while done < before.changes and (taken := (yield Step(Mode.WRITE, drain))):
-            done += taken
-        # What others wrote since the call began may be missing, or they could hold it up forever.
-        # What was there before may not, although somebody made the index anew meanwhile.
-        found = yield Step(Mode.SNAPSHOT, partial(look, before=before))
-    page: Page[SearchHit] = found
+    page: Page[SearchHit] | None = yield Step(Mode.SNAPSHOT, partial(look, last=False))
+    if page is None:
+        yield from _catch_up(asked)
+        page = yield Step(Mode.SNAPSHOT, partial(look, last=True))
+    assert page is not None
     return page
+
+
+def _catch_up(asked: Request) -> Steps[None]:
+    """Bring the index up to date as far as a search needs it, and has not to wait for others."""
+
+    def prepare(unit: Unit) -> Ready | None:
+        ready = segmented(unit, asked.whose(unit))
+        may_go_on = ready.goes_on and unit.dialect.search.may_write(unit.connection)
+        return ready if may_go_on else None
+
+    changes = text = 0
+    while changes <= MOST_PENDING and text <= MOST_TEXT:
+        ready: Ready | None = yield Step(Mode.SNAPSHOT, prepare)
+        if ready is None:
+            return
+        taken = yield Step(Mode.WRITE, partial(take_in, ready=ready, wait=False))
+        if taken is None or ready.batch.whole:
+            return
+        changes += max(len(ready.batch.changes), BATCH)
+        text += ready.size
+
+
+def _too_much(unit: Unit, waiting: Sequence[int], characters: int | None) -> bool:
+    """Say whether messages have more text than a search reads without an index."""
+    if len(waiting) * (characters or MAX_INTEGER) <= MOST_TEXT:
+        return False
+    text = 0
+    for chunk in chunks(waiting):
+        for size in unit.dialect.search.sizes(unit.connection, unit.tables, chunk):
+            text += size if characters is None else min(size, characters)
+            if text > MOST_TEXT:
+                return True
+    return False
 
 
 def _far_behind(pending: int) -> SearchIndexStale:
@@ -185,9 +221,11 @@ class _Search:
         newest: int,
         columns: Select[Any],
         record: Callable[[Any], MessageRecord],
-        waiting: Sequence[int] = (),
+        characters: int | None,
+        waiting: Sequence[int],
     ) -> None:
         self._unit = unit
+        self._characters = characters
         self._waiting = waiting
         self._asked = asked
         self._newest = newest
@@ -309,7 +347,7 @@ class _Search:
         rows = self._unit.connection.execute(query).all()
         found = []
         for row in sorted(rows, key=lambda row: -row.pk):
-            text = readable_text(row.content, row.blocks, row.payload)
+            text = searched_text(row, self._characters)
             score = self._asked.terms.score(tokens(text))
             if score is not None:
                 found.append(_Match(row.pk, round(score * _MICRO), text, row))

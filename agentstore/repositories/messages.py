@@ -342,7 +342,10 @@ class Messages(Streams):
         """Find messages by their words, on all branches, in any language.
 
         What was saved before the call is found, whoever saved it: the index is brought up to
-        date first, which is a write where something is new and costs nothing otherwise.
+        date first, for the one user if one is named, which is a write where something is new
+        and costs nothing otherwise. Where others keep it from writing, or in a transaction,
+        it reads what is new itself. Of a message its first 250,000 characters are searched,
+        see ``Settings.search_characters``.
 
         Args:
             text: Words, all of which a message must hold; ``"words in quotes"`` in a row;
@@ -365,7 +368,7 @@ class Messages(Streams):
 
         Raises:
             SearchIndexStale: The index is damaged, of another version, or lacks more than
-                10,000 changes; the error says what to run.
+                10,000 changes or too much text; the error says what to run.
             InvalidInput: An argument cannot be asked for.
         """
         asked = finding.request(

@@ -22,7 +22,7 @@ from agentstore.errors import (
     SchemaOutdated,
 )
 from agentstore.schema import PLAIN, Names
-from agentstore.segmentation import VERSION
+from agentstore.segmentation import MOST_CHARACTERS, manner
 from agentstore.transfer.ends import End, opened, upgraded
 from agentstore.transfer.following import Following, Ready, change_log
 from agentstore.transfer.inspection import Contents, compare, inspect
@@ -321,7 +321,7 @@ class _Copy:
         with self._target.committing(writing):
             self._journal.require_own(writing)
             dialect.moving.set_counters(writing, tables, counters)
-            dialect.search.reset(writing, tables, VERSION)
+            dialect.search.reset(writing, tables, manner(MOST_CHARACTERS))
         dialect.moving.refresh(writing, [shape.table for shape in self._target.shapes])
 
     def _verify(self, contents: Contents, writing: Connection) -> dict[str, Digest]:

@@ -647,13 +647,13 @@ def test_a_message_is_found_although_the_index_is_begun_anew_while_it_is_looked_
     more = save(store, session, "pear")
     resets = []
 
-    def drain_and_begin_anew(unit):
-        taken = search.drain(unit)
+    def take_in_and_begin_anew(unit, **options):
+        taken = search.take_in(unit, **options)
         if not resets:
             resets.append(search._reset(unit))
         return taken
 
-    monkeypatch.setattr("agentstore.repositories.finding.drain", drain_and_begin_anew)
+    monkeypatch.setattr(finding, "take_in", take_in_and_begin_anew)
     assert ids(store.messages.search("pear")) == more
     assert ids(store.messages.search("apple")) == first
     assert resets == [2]

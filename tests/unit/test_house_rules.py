@@ -335,6 +335,9 @@ PRAGMAS = {
         "cursor.execute(f'PRAGMA busy_timeout={int(settings.busy_timeout * 1000)}')",
         "cursor.execute(f'PRAGMA synchronous={settings.synchronous}')",
     ],
+    "dialects.sqlite_search_queue": [
+        "connection.exec_driver_sql(f'PRAGMA busy_timeout = {int(patience)}')"
+    ],
     "dialects.sqlite_space": ["cursor.execute(f'PRAGMA busy_timeout={int(patience)}')"],
 }
 """A pragma takes no parameters. These get a number, and names that were checked or are our own."""

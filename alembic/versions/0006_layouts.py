@@ -3,8 +3,8 @@
 Until now they were in ``metadata``, under a key that any caller could set. Those that an import
 may have written move; whatever else stands under that key is the application's, and stays.
 
-Revision ID: 0005
-Revises: 0004
+Revision ID: 0006
+Revises: 0005
 """
 
 import json
@@ -17,8 +17,8 @@ from alembic import op
 
 from agentstore.revisions import JSON, TEXT, Place, column
 
-revision = "0005"
-down_revision = "0004"
+revision = "0006"
+down_revision = "0005"
 branch_labels = None
 depends_on = None
 

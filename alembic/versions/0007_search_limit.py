@@ -1,0 +1,58 @@
+"""How many characters of a message are searched, and on PostgreSQL, whose changes wait.
+
+The database keeps the number with its index. An index that holds a longer message goes on holding
+all of it, until it is made anew.
+
+Revision ID: 0007
+Revises: 0006
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+from agentstore.revisions import TEXT, Place, search_objects
+
+revision = "0007"
+down_revision = "0006"
+branch_labels = None
+depends_on = None
+
+WHOLE, LIMITED = "1", "1:250000"
+"""How an index was made: by which version of the segmentation, of how many characters."""
+
+CHARACTERS = 250_000
+
+
+def upgrade() -> None:
+    """Note the limit where no message is longer; sort the queue by sessions."""
+    place = Place()
+    _rename(place, WHOLE, LIMITED)
+    if place.on_postgresql:
+        for statement in search_objects.queue_by_session(place.schema, place.prefix):
+            op.execute(statement)
+
+
+def downgrade() -> None:
+    """Forget the limit where no message is longer; elsewhere the index is to be made anew."""
+    place = Place()
+    _rename(place, LIMITED, WHOLE)
+    if place.on_postgresql:
+        for statement in search_objects.queue_by_session(place.schema, place.prefix, back=True):
+            op.execute(statement)
+
+
+def _rename(place: Place, before: str, after: str) -> None:
+    state = sa.table(
+        place.table("search_state"), sa.column("segmentation", TEXT), schema=place.schema
+    )
+    messages = sa.table(
+        place.table("messages"),
+        *(sa.column(name, TEXT) for name in ("content", "blocks", "payload")),
+        schema=place.schema,
+    )
+    longer = sa.or_(*(sa.func.length(sa.cast(c, TEXT)) > CHARACTERS for c in messages.c))
+    op.execute(
+        state.update()
+        .where(state.c.segmentation == before, ~sa.select(sa.literal(1)).where(longer).exists())
+        .values(segmentation=after)
+    )
