@@ -40,7 +40,7 @@ def metadata_before(databases, *several):
     with opened(url, names) as store:
         for number, metadata in enumerate(several):
             store.sessions.create(id=f"s{number}", metadata=metadata)
-    migrations.downgrade(url, revision="0004", names=names)
+    migrations.downgrade(url, revision="0005", names=names)
     migrations.upgrade(url, names=names)
     found = documents(url, names)
     return [found[f"s{number}"] for number in range(len(several))]
@@ -56,7 +56,7 @@ def test_an_imported_line_comes_out_the_same_after_going_back_and_forth(database
     stored = documents(url, names)
     assert stored["s"][0] == {}
     assert stored["s"][1]["extra"].keys() == {"reward", "why"}
-    migrations.downgrade(url, revision="0004", names=names)
+    migrations.downgrade(url, revision="0005", names=names)
     migrations.upgrade(url, names=names)
     assert documents(url, names) == stored
     with opened(url, names) as store:
@@ -101,7 +101,7 @@ def test_going_back_drops_a_layout_that_nobody_could_read(databases):
         data = tables(names).session_data
         connection.execute(update(data).values(layout=["none"]))
     engine.dispose()
-    migrations.downgrade(url, revision="0004", names=names)
+    migrations.downgrade(url, revision="0005", names=names)
     migrations.upgrade(url, names=names)
     assert documents(url, names) == {"s": ({"a": 1}, None)}
 
@@ -115,7 +115,7 @@ def test_many_layouts_move_in_pieces(databases):
     with opened(url, names) as store:
         transcripts.import_lines(store, lines)
     stored = documents(url, names)
-    migrations.downgrade(url, revision="0004", names=names)
+    migrations.downgrade(url, revision="0005", names=names)
     migrations.upgrade(url, names=names)
     assert documents(url, names) == stored
     assert all(layout for _, layout in stored.values())

@@ -21,7 +21,7 @@ def test_what_is_indexed_and_what_waits_is_found_before_and_after(databases, lon
         store.messages.save(session, "user", "apple " + "x" * longest + " beyond")
         if longest > MOST_CHARACTERS:
             assert store.search.refresh() == 1
-    migrations.downgrade(url, revision="0004", names=names)
+    migrations.downgrade(url, revision="0006", names=names)
     migrations.upgrade(url, names=names)
     with opened(url, names) as store:
         assert store.search.status().segmentation == "1:250000"
@@ -38,7 +38,7 @@ def test_an_index_that_holds_a_longer_message_goes_on_holding_all_of_it(database
         session = store.sessions.create(id="s").id
         store.messages.save(session, "user", "x" * MOST_CHARACTERS + " beyond")
         assert len(store.messages.search("beyond")) == 1
-    migrations.downgrade(url, revision="0004", names=names)
+    migrations.downgrade(url, revision="0006", names=names)
     migrations.upgrade(url, names=names)
     with opened(url, names) as store:
         assert store.search.status().segmentation == "1"
