@@ -452,6 +452,26 @@ class QuotaExceeded(AgentStoreError):
         )
 
 
+class CounterFull(AgentStoreError):
+    """A counter has no room for what was to be added to it; nothing was written.
+
+    Counters go up to 2**63 - 1, money to as many billionths: a session has room for nine thousand
+    million calls of the most tokens, and for nine million of the highest cost.
+
+    Attributes:
+        kind: Whose counter it is: ``session`` or ``user``.
+        key: Its id.
+    """
+
+    def __init__(self, kind: str, key: str) -> None:
+        self.kind = kind
+        self.key = key
+        super().__init__(
+            f"The counters of the {kind} {key!r} have no room for that. Go on in another {kind}; "
+            "agentstore doctor says whether they are what they should be."
+        )
+
+
 class SearchIndexStale(AgentStoreError):
     """The search index does not say what the messages say; messages themselves are not affected.
 

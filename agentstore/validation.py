@@ -22,9 +22,13 @@ MAX_KEY_BYTES = 1024
 MAX_MARKS = 100
 """In one call: on one message, or in one filter."""
 
-MAX_TOKENS = 10**12
-MAX_COST_NANOS = 10**15
-"""Of one call. They leave room for millions of the largest in the sums, which have 64 bits."""
+MAX_TOKENS = 10**9
+MAX_COST_NANOS = 10**12
+"""Of one call. A session's counters, which have 64 bits, have room for nine thousand million calls
+with as many tokens, and for nine million that cost as much. Sums have room for anything."""
+
+MAX_MILLISECONDS = 10.0**12
+"""Of one call: thirty years."""
 
 
 def text(name: str, value: object) -> str:
@@ -69,19 +73,19 @@ def optional_key(name: str, value: object) -> str | None:
 
 
 def tokens(name: str, value: object) -> int:
-    """Require a number of tokens: a whole number from 0 to 10**12."""
+    """Require a number of tokens: a whole number from 0 to 10**9."""
     return amount(name, value, most=MAX_TOKENS)
 
 
 def cost(name: str, value: Decimal | int | str | None) -> Decimal:
-    """Require an amount of money, up to 1,000,000; None is nothing.
+    """Require an amount of money, up to 1,000; None is nothing.
 
     Raises:
         InvalidInput: It is a float, negative, finer than a billionth, or too large.
     """
     nanos = 0 if value is None else to_nanos(name, value)
     if nanos > MAX_COST_NANOS:
-        raise InvalidInput(f"{name} is {from_nanos(nanos)}; it must be up to 1000000 for one call.")
+        raise InvalidInput(f"{name} is {from_nanos(nanos)}; it must be up to 1000 for one call.")
     return from_nanos(nanos)
 
 

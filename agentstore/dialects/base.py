@@ -12,8 +12,10 @@ from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sqlalchemy import URL, Connection, Engine
+from sqlalchemy import URL, BigInteger, Connection, Engine, literal_column, type_coerce
 from sqlalchemy.exc import DBAPIError
+
+from agentstore.types import MAX_INTEGER
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Executable, FromClause, Insert, Select, Table
@@ -85,6 +87,19 @@ def number_rows(
         row["turn"] += first_turn
         row["branch"] = branch
     return int(first_seq)
+
+
+def has_room(counter: ColumnElement[Any], more: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Say whether a counter can grow by so much; beyond 64 bits SQLite would make it a float."""
+    most = literal_column(str(MAX_INTEGER), BigInteger)
+    return type_coerce(counter, BigInteger) <= most - more
+
+
+def room_for(
+    sessions: Table, tokens: ColumnElement[Any], cost: ColumnElement[Any]
+) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """Say whether a session's counters have room for what messages add to them."""
+    return has_room(sessions.c.total_tokens, tokens), has_room(sessions.c.total_cost, cost)
 
 
 class EngineDialect(Protocol):

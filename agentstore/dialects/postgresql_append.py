@@ -33,7 +33,7 @@ from sqlalchemy import (
 from sqlalchemy import Sequence as DatabaseSequence
 from sqlalchemy.types import TypeEngine
 
-from agentstore.dialects.base import number_rows
+from agentstore.dialects.base import number_rows, room_for
 from agentstore.encoding import decode_text
 from agentstore.prepared import Prepared, dialect_of
 from agentstore.schema import Tables
@@ -166,8 +166,8 @@ def _counted_one(tables: Tables, *, wait: bool) -> CTE:
     counts = {
         "messages": bindparam("messages", type_=BigInteger),
         "users": bindparam("users", type_=BigInteger),
-        "tokens": bindparam("tokens"),
-        "cost": bindparam("cost"),
+        "tokens": bindparam("tokens", type_=sessions.c.total_tokens.type),
+        "cost": bindparam("cost", type_=sessions.c.total_cost.type),
         "now": _now(tables),
     }
     here = sessions.c.id == bindparam("session_id", type_=sessions.c.id.type)
@@ -208,7 +208,10 @@ def _counted_many(tables: Tables) -> CTE:
 def _count(counting: Update, tables: Tables, counts: Mapping[str, ColumnElement[Any]]) -> CTE:
     sessions = tables.sessions.c
     return (
-        counting.where(sessions.active_branch > NO_BRANCH)
+        counting.where(
+            sessions.active_branch > NO_BRANCH,
+            *room_for(tables.sessions, counts["tokens"], counts["cost"]),
+        )
         .values(
             last_seq=sessions.last_seq + counts["messages"],
             turn=sessions.turn + counts["users"],

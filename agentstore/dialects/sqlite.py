@@ -54,6 +54,7 @@ from agentstore.dialects.sqlite_tasks import FileTasks
 from agentstore.prepared import run_sql
 from agentstore.schema import Names, Tables
 from agentstore.settings import Settings
+from agentstore.types import MAX_INTEGER
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -295,7 +296,7 @@ class SQLite(FileTasks, FileParts):
         )
         lapsed = connection.execute(marked).scalars().all()
         if lapsed:
-            less = users.c.quota_reserved - sum(lapsed)
+            less = users.c.quota_reserved - min(sum(lapsed), MAX_INTEGER)
             connection.execute(
                 update(users).where(users.c.id == user_id).values(quota_reserved=less)
             )

@@ -7,10 +7,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Self, get_args
 
-from sqlalchemy import select
+from sqlalchemy import and_, literal, select
 
 from agentstore import validation
-from agentstore.errors import AlreadyExists, InvalidInput, NotFound, shown
+from agentstore.dialects.base import room_for
+from agentstore.errors import (
+    AgentStoreError,
+    AlreadyExists,
+    CounterFull,
+    InvalidInput,
+    NotFound,
+    shown,
+)
 from agentstore.gathering import ALONE
 from agentstore.records import MessageRecord
 from agentstore.repositories.base import chunks
@@ -20,6 +28,7 @@ from agentstore.repositories.message_rows import message_records, select_message
 from agentstore.repositories.removal import lock_session
 from agentstore.repositories.rewriting import rewrite_message
 from agentstore.repositories.search import forget_deleted
+from agentstore.states import NO_BRANCH
 from agentstore.types import from_nanos, to_nanos
 from agentstore.unit import Unit
 
@@ -160,8 +169,20 @@ def _write(
     session.add(drafts, now)
     session.rows[0]["idempotency_key"] = idempotency_key
     if session_id not in _append(unit, [session], wait=True):
-        raise NotFound("session", session_id)
+        raise _why_not(unit, session)
     return [new.record() for new in drafts]
+
+
+def _why_not(unit: Unit, session: _Gathered) -> AgentStoreError:
+    """Say why nothing was appended."""
+    sessions, counts = unit.tables.sessions, session.counts()
+    tokens = literal(counts["tokens"], sessions.c.total_tokens.type)
+    cost = literal(counts["cost"], sessions.c.total_cost.type)
+    there = (sessions.c.id == session.session_id, sessions.c.active_branch > NO_BRANCH)
+    full = select(sessions.c.pk).where(*there, ~and_(*room_for(sessions, tokens, cost)))
+    if unit.connection.execute(full).first() is None:
+        return NotFound("session", session.session_id)
+    return CounterFull("session", session.session_id)
 
 
 def _characters(new: Draft) -> int:

@@ -45,9 +45,10 @@ from agentstore.repositories.restoring import restored
 from agentstore.repositories.session_ids import ids_beginning
 from agentstore.repositories.session_rows import find_session, select_sessions, session_record
 from agentstore.repositories.steps import Steps, in_steps
+from agentstore.repositories.sums import exact_sum
 from agentstore.schema import Tables
 from agentstore.states import MAIN, NO_BRANCH, SESSION_STATUSES, SESSION_TRANSITIONS, sources
-from agentstore.types import Nanos, from_nanos
+from agentstore.types import from_nanos
 
 _ONLY_BY = {"paused": "sessions.resume()", "waiting_user": "sessions.answer()"}
 """What alone makes a session in this status active again."""
@@ -458,14 +459,14 @@ class Sessions(Repository):
         messages = self.tables.messages
         query = select(
             func.count(),
-            func.coalesce(func.sum(messages.c.token_count), 0),
-            func.coalesce(func.sum(messages.c.cost, type_=Nanos()), from_nanos(0)),
+            exact_sum(messages.c.token_count),
+            exact_sum(messages.c.cost),
         ).where(messages.c.session_id == session_id)
         count, tokens, cost = self.connection.execute(query).one()
         return SessionCounters(
             session_id,
             (session.message_count, session.total_tokens, session.total_cost),
-            (int(count), int(tokens), cost),
+            (int(count), tokens, from_nanos(cost)),
         )
 
     def _without_secrets(self, config: Mapping[str, Any] | None) -> Any:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Self
 
 from sqlalchemy import Select, Table, func, select
 
+from agentstore import validation
 from agentstore.errors import AgentStoreError, NotFound
 from agentstore.gathering import ALONE
+from agentstore.prices import Price
 from agentstore.records import UsageRecord
 from agentstore.repositories.inserting import New, NewRow
 from agentstore.schema import Tables
@@ -19,6 +22,13 @@ from agentstore.unit import Unit
 def priced_by_session(kwargs: Mapping[str, Any]) -> bool:
     """Say whether the session has to be asked for the model first, and by it for the price."""
     return kwargs.get("model") is None and kwargs.get("cost") is None
+
+
+def priced(price: Price, amounts: Mapping[str, Any], cached_input_tokens: int) -> Decimal:
+    """Compute what was used costs; raises InvalidInput if that is more than a call may cost."""
+    tokens = (amounts["input_tokens"], amounts["output_tokens"])
+    cost = price.cost(*tokens, cached_input_tokens)
+    return validation.cost("The cost by the store's prices", cost)
 
 
 class NewUsage(NewRow):
@@ -63,8 +73,7 @@ class NewUsage(NewRow):
             self.row["model"] = unit.connection.execute(query).scalar()
             price = unit.settings.prices.find(self.row["model"])
             if price is not None:
-                tokens = (self.row["input_tokens"], self.row["output_tokens"])
-                self.row["cost"] = price.cost(*tokens, self.cached_input_tokens)
+                self.row["cost"] = priced(price, self.row, self.cached_input_tokens)
         return super().alone(unit)
 
     @classmethod
