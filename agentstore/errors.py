@@ -455,8 +455,8 @@ class QuotaExceeded(AgentStoreError):
 class CounterFull(AgentStoreError):
     """A counter has no room for what was to be added to it; nothing was written.
 
-    Counters go up to 2**63 - 1, money to as many billionths: a session has room for nine thousand
-    million calls of the most tokens, and for nine million of the highest cost.
+    A session's have room for 2**62 tokens and as many billionths of money: for four thousand
+    million calls of the most tokens, or four million of the highest cost.
 
     Attributes:
         kind: Whose counter it is: ``session`` or ``user``.

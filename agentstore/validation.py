@@ -24,8 +24,8 @@ MAX_MARKS = 100
 
 MAX_TOKENS = 10**9
 MAX_COST_NANOS = 10**12
-"""Of one call. A session's counters, which have 64 bits, have room for nine thousand million calls
-with as many tokens, and for nine million that cost as much. Sums have room for anything."""
+"""Of one call. A session's counters have room for four thousand million calls with as many tokens,
+and for four million that cost as much. Sums have room for anything."""
 
 MAX_MILLISECONDS = 10.0**12
 """Of one call: thirty years."""

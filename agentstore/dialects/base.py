@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sqlalchemy import URL, BigInteger, Connection, Engine, literal_column, type_coerce
 from sqlalchemy.exc import DBAPIError
 
-from agentstore.types import MAX_INTEGER
-
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Executable, FromClause, Insert, Select, Table
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -89,17 +87,16 @@ def number_rows(
     return int(first_seq)
 
 
-def has_room(counter: ColumnElement[Any], more: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Say whether a counter can grow by so much; beyond 64 bits SQLite would make it a float."""
-    most = literal_column(str(MAX_INTEGER), BigInteger)
-    return type_coerce(counter, BigInteger) <= most - more
+FULL = 2**62
+"""A session's counter that is as large takes no more. What one call adds is less than that, so no
+counter ever has more than 64 bits, which SQLite would make a float."""
 
 
-def room_for(
-    sessions: Table, tokens: ColumnElement[Any], cost: ColumnElement[Any]
-) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    """Say whether a session's counters have room for what messages add to them."""
-    return has_room(sessions.c.total_tokens, tokens), has_room(sessions.c.total_cost, cost)
+def room_in(sessions: Table) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """Say whether a session's counters have room for what a call adds; nothing is bound to it."""
+    most = literal_column(str(FULL), BigInteger)
+    cost = type_coerce(sessions.c.total_cost, BigInteger)
+    return sessions.c.total_tokens < most, cost < most
 
 
 class EngineDialect(Protocol):

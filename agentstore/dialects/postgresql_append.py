@@ -33,7 +33,7 @@ from sqlalchemy import (
 from sqlalchemy import Sequence as DatabaseSequence
 from sqlalchemy.types import TypeEngine
 
-from agentstore.dialects.base import number_rows, room_for
+from agentstore.dialects.base import number_rows, room_in
 from agentstore.encoding import decode_text
 from agentstore.prepared import Prepared, dialect_of
 from agentstore.schema import Tables
@@ -166,8 +166,8 @@ def _counted_one(tables: Tables, *, wait: bool) -> CTE:
     counts = {
         "messages": bindparam("messages", type_=BigInteger),
         "users": bindparam("users", type_=BigInteger),
-        "tokens": bindparam("tokens", type_=sessions.c.total_tokens.type),
-        "cost": bindparam("cost", type_=sessions.c.total_cost.type),
+        "tokens": bindparam("tokens"),
+        "cost": bindparam("cost"),
         "now": _now(tables),
     }
     here = sessions.c.id == bindparam("session_id", type_=sessions.c.id.type)
@@ -210,7 +210,7 @@ def _count(counting: Update, tables: Tables, counts: Mapping[str, ColumnElement[
     return (
         counting.where(
             sessions.active_branch > NO_BRANCH,
-            *room_for(tables.sessions, counts["tokens"], counts["cost"]),
+            *room_in(tables.sessions),
         )
         .values(
             last_seq=sessions.last_seq + counts["messages"],

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Dialect, bindparam, func, insert, select, update
 
-from agentstore.dialects.base import number_rows, room_for
+from agentstore.dialects.base import number_rows, room_in
 from agentstore.prepared import Prepared, dialect_of
 from agentstore.schema import Tables
 from agentstore.states import NO_BRANCH
@@ -57,21 +57,19 @@ def append(
 @lru_cache(maxsize=64)
 def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, Prepared, Prepared, Prepared]:
     sessions = tables.sessions
-    tokens = bindparam("tokens", type_=sessions.c.total_tokens.type)
-    cost = bindparam("cost", type_=sessions.c.total_cost.type)
     count = (
         update(sessions)
         .where(
             sessions.c.id == bindparam("session_id"),
             sessions.c.active_branch > NO_BRANCH,
-            *room_for(sessions, tokens, cost),
+            *room_in(sessions),
         )
         .values(
             last_seq=sessions.c.last_seq + bindparam("messages"),
             turn=sessions.c.turn + bindparam("users"),
             message_count=sessions.c.message_count + bindparam("messages"),
-            total_tokens=sessions.c.total_tokens + tokens,
-            total_cost=sessions.c.total_cost + cost,
+            total_tokens=sessions.c.total_tokens + bindparam("tokens"),
+            total_cost=sessions.c.total_cost + bindparam("cost"),
             activity=next_activity(tables),
             last_active_at=bindparam("now"),
         )

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Self, get_args
 
-from sqlalchemy import and_, literal, select
+from sqlalchemy import and_, select
 
 from agentstore import validation
-from agentstore.dialects.base import room_for
+from agentstore.dialects.base import FULL, room_in
 from agentstore.errors import (
     AgentStoreError,
     AlreadyExists,
@@ -168,21 +168,21 @@ def _write(
     session = _Gathered(session_id)
     session.add(drafts, now)
     session.rows[0]["idempotency_key"] = idempotency_key
+    if max(session.tokens, session.cost) > FULL:
+        raise CounterFull("session", session_id)
     if session_id not in _append(unit, [session], wait=True):
-        raise _why_not(unit, session)
+        raise _why_not(unit, session_id)
     return [new.record() for new in drafts]
 
 
-def _why_not(unit: Unit, session: _Gathered) -> AgentStoreError:
+def _why_not(unit: Unit, session_id: str) -> AgentStoreError:
     """Say why nothing was appended."""
-    sessions, counts = unit.tables.sessions, session.counts()
-    tokens = literal(counts["tokens"], sessions.c.total_tokens.type)
-    cost = literal(counts["cost"], sessions.c.total_cost.type)
-    there = (sessions.c.id == session.session_id, sessions.c.active_branch > NO_BRANCH)
-    full = select(sessions.c.pk).where(*there, ~and_(*room_for(sessions, tokens, cost)))
+    sessions = unit.tables.sessions
+    there = (sessions.c.id == session_id, sessions.c.active_branch > NO_BRANCH)
+    full = select(sessions.c.pk).where(*there, ~and_(*room_in(sessions)))
     if unit.connection.execute(full).first() is None:
-        return NotFound("session", session.session_id)
-    return CounterFull("session", session.session_id)
+        return NotFound("session", session_id)
+    return CounterFull("session", session_id)
 
 
 def _characters(new: Draft) -> int:

@@ -11,10 +11,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import case, delete, func, insert, literal, select, update
+from sqlalchemy import case, delete, func, insert, select, update
 
 from agentstore import validation
-from agentstore.dialects.base import has_room
 from agentstore.errors import AgentStoreError, CounterFull, InvalidInput, NotFound, QuotaExceeded
 from agentstore.ids import new_id
 from agentstore.records import ReservationRecord
@@ -125,7 +124,7 @@ class Quotas(Repository):
         spoken_for = users.c.quota_used + (users.c.quota_reserved - counted)
         settled = self.connection.execute(
             update(users)
-            .where(users.c.id == found.user_id, has_room(spoken_for, literal(tokens)))
+            .where(users.c.id == found.user_id, spoken_for <= MAX_INTEGER - tokens)
             .values(
                 quota_used=users.c.quota_used + tokens,
                 quota_reserved=users.c.quota_reserved - counted,

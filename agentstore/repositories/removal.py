@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import delete, func, literal, select, update
+from sqlalchemy import delete, func, select, update
 
 from agentstore import validation
-from agentstore.dialects.base import room_for
+from agentstore.dialects.base import room_in
 from agentstore.errors import CounterFull, NotFound
 from agentstore.repositories.blobs import attached_to, drop_unattached
 from agentstore.repositories.consistency import mend_sessions
@@ -119,12 +119,12 @@ def count_in(unit: Unit, session_id: str, messages: int, tokens: int, cost: Deci
     sessions = unit.tables.sessions
     so_far, nothing = sessions.c.total_cost, from_nanos(0)
     less = max(nothing, -cost)  # money is no debt
-    more = literal(max(tokens, 0)), literal(max(nothing, cost), so_far.type)
+    grows = tokens > 0 or cost > 0
     counted = unit.connection.execute(
         update(sessions)
         .where(
             sessions.c.id == session_id,
-            *room_for(sessions, *more),
+            *(room_in(sessions) if grows else ()),
             sessions.c.total_tokens >= -tokens,
             so_far >= less,
         )
@@ -136,7 +136,7 @@ def count_in(unit: Unit, session_id: str, messages: int, tokens: int, cost: Deci
     )
     if counted.rowcount:
         return
-    if tokens > 0 or cost > 0:
+    if grows:
         raise CounterFull("session", session_id)
     mend_sessions(unit, [session_id])
 

@@ -24,6 +24,7 @@ MOST_TOKENS, MOST_COST = 10**9, Decimal(1000)
 MOST_NANOS = 10**12
 MILLION = 10**6
 LARGEST = 2**63 - 1
+FULL = 2**62
 DAY = timedelta(days=1)
 T = tables()
 
@@ -131,41 +132,35 @@ def test_what_used_most_comes_first_also_beyond_64_bits(place, store):
 def test_a_session_whose_counter_has_no_room_says_so_and_nothing_is_written(place, store, what):
     session = store.sessions.create().id
     other = store.sessions.create().id
-    set_counters(place, session, LARGEST - 5, LARGEST - 5)
-    amount = {"token_count": int, "cost": from_nanos}[what]
+    most = {"token_count": MOST_TOKENS, "cost": MOST_COST}[what]
+    nearly = {"token_count": (FULL - 1, 0), "cost": (0, FULL - 1)}[what]
+    set_counters(place, session, *nearly)
+    store.messages.save(session, "user", "the last", external_id="y", **{what: most})
     before = store.sessions.get(session)
     for refused in (
-        lambda: store.messages.save(session, "user", "hello", **{what: amount(6)}),
-        lambda: store.messages.save_many(
-            session, [{"role": "user", what: amount(3)}, {"role": "user", what: amount(3)}]
-        ),
+        lambda: store.messages.save(session, "user", "hello"),
+        lambda: store.messages.save_many(session, [{"role": "user"}, {"role": "user"}]),
         lambda: store.messages.save(
-            session, "user", "hello", external_id="x", on_duplicate="replace", **{what: amount(6)}
+            session, "user", "hello", external_id="x", on_duplicate="replace", **{what: 1}
         ),
+        lambda: store.branches.compact(session, "short", from_turn=1, to_turn=1, token_count=1),
     ):
         with pytest.raises(CounterFull) as caught:
             refused()
         assert (caught.value.kind, caught.value.key) == ("session", session)
-    assert store.messages.history(session) == []
+    assert [each.content for each in store.messages.history(session)] == ["the last"]
     assert store.sessions.get(session) == before
-    store.messages.save(other, "user", "hello", **{what: amount(6)})
-    store.messages.save(session, "user", "hello", external_id="y", **{what: amount(5)})
-    with pytest.raises(CounterFull):
-        store.messages.save(
-            session, "user", "more", external_id="y", on_duplicate="replace", **{what: amount(11)}
-        )
+    store.messages.save(other, "user", "hello", **{what: most})
     store.messages.save(
-        session, "user", "less", external_id="y", on_duplicate="replace", **{what: amount(1)}
+        session, "user", "less", external_id="y", on_duplicate="replace", **{what: 0}
     )
-    found = store.sessions.get(session)
-    counter = found.total_tokens if what == "token_count" else int(found.total_cost.scaleb(9))
-    assert counter == LARGEST - 4
+    store.messages.save(session, "user", "now there is room", **{what: 1})
 
 
 def test_callers_beside_one_whose_counter_is_full_are_served(place, store):
     full = store.sessions.create().id
     sessions = [store.sessions.create().id for _ in range(8)]
-    set_counters(place, full, LARGEST, 0)
+    set_counters(place, full, FULL, 0)
     heard = []
 
     def save(session):
