@@ -56,10 +56,7 @@ def key(name: str, value: object) -> str:
     found = text(name, value)
     if not found:
         raise InvalidInput(f"{name} is empty. Pass 1 to {MAX_KEY_CHARACTERS} characters.")
-    stored = encode_text(found)
-    if len(found) > MAX_KEY_CHARACTERS or (
-        not stored.isascii() and len(stored.encode("utf-8")) > MAX_KEY_BYTES
-    ):
+    if not is_short(found):
         raise InvalidInput(
             f"{name} has {len(found)} characters. Pass up to {MAX_KEY_CHARACTERS}, and up to "
             f"{MAX_KEY_BYTES} bytes in UTF-8."
@@ -67,9 +64,22 @@ def key(name: str, value: object) -> str:
     return found
 
 
+def is_short(found: str) -> bool:
+    """Say whether a text is short enough for an index, as it is stored."""
+    if len(found) > MAX_KEY_CHARACTERS:
+        return False
+    stored = encode_text(found)
+    return stored.isascii() or len(stored.encode("utf-8")) <= MAX_KEY_BYTES
+
+
 def optional_key(name: str, value: object) -> str | None:
     """Require a key or None."""
     return None if value is None else key(name, value)
+
+
+def optional_label(name: str, value: object) -> str | None:
+    """Require a key, an empty str or None."""
+    return optional_text(name, value) if value == "" else optional_key(name, value)
 
 
 def tokens(name: str, value: object) -> int:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, Connection
+    from sqlalchemy import URL, ColumnElement, Connection
 
     from agentstore.findings import Finding
     from agentstore.schema import Tables
@@ -129,6 +129,9 @@ class Checks(Protocol):
 
     def pulse(self, connection: Connection, tables: Tables) -> Pulse:
         """Say how it is, in one statement or without leaving the process."""
+
+    def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
+        """Give the bytes that a text takes, which is not NULL."""
 
     def hidden(self, connection: Connection, tables: Tables) -> Hidden | None:
         """Say which rows are kept from whoever is connected; None where all are seen."""

@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import ARRAY, Connection, Text, bindparam, column, func, select, table, text
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Connection,
+    Text,
+    bindparam,
+    column,
+    func,
+    select,
+    table,
+    text,
+)
 
 from agentstore.dialects.checks import Footprint, Hidden, Pulse, TableSize
 from agentstore.dialects.postgresql_visibility import hidden_rows
@@ -44,6 +55,10 @@ class PostgreSQLChecks:
             )
         ).one()
         return Pulse(found[0].split()[0], found[1], not found[2] and found[3] == "off")
+
+    def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
+        """Ask for them."""
+        return func.octet_length(column)
 
     def hidden(self, connection: Connection, tables: Tables) -> Hidden | None:
         """Ask what the policies ask."""

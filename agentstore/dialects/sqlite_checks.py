@@ -50,6 +50,10 @@ class SQLiteChecks:
         revision = connection.execute(select(version.c.version_num)).scalar()
         return Pulse(sqlite3.sqlite_version, revision, _writable(connection))
 
+    def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
+        """Count them; not every library has a function for it."""
+        return func.length(cast(column, LargeBinary))
+
     def hidden(self, connection: Connection, tables: Tables) -> Hidden | None:
         """Hide nothing: whoever can read the file reads all of it."""
         return None

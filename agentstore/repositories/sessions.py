@@ -98,7 +98,7 @@ class Sessions(Repository):
             "id": session_id,
             "user_id": validation.optional_key("user_id", user_id),
             "title": validation.optional_text("title", title),
-            "model": validation.optional_text("model", model),
+            "model": validation.optional_label("model", model),
             "ttl_seconds": _seconds(ttl),
             "expires_at": None if ttl is None else now + ttl,
             "created_at": now,
@@ -321,7 +321,7 @@ class Sessions(Repository):
         if not isinstance(title, Unset):
             changes["title"] = validation.optional_text("title", title)
         if not isinstance(model, Unset):
-            changes["model"] = validation.optional_text("model", model)
+            changes["model"] = validation.optional_label("model", model)
         if not isinstance(ttl, Unset):
             changes["ttl_seconds"] = _seconds(ttl)
         locked = self._lock(session_id)

@@ -70,7 +70,9 @@ class NewUsage(NewRow):
         if self.cached_input_tokens is not None:
             sessions = unit.tables.sessions.c
             query = select(sessions.model).where(sessions.id == self.row["session_id"])
-            self.row["model"] = unit.connection.execute(query).scalar()
+            model = unit.connection.execute(query).scalar()
+            # It may have been written before models were bounded.
+            self.row["model"] = validation.optional_label("The session's model", model)
             price = unit.settings.prices.find(self.row["model"])
             if price is not None:
                 self.row["cost"] = priced(price, self.row, self.cached_input_tokens)
