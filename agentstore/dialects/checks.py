@@ -25,7 +25,8 @@ class Pulse:
     Attributes:
         version: Of the server, or of the library.
         revision: The schema's; None where its table is empty.
-        writable: Whether it takes writes, as far as can be told without one.
+        writable: Whether it takes writes, as far as can be told without changing anything: its
+            disk has room too.
     """
 
     version: str
@@ -128,7 +129,7 @@ class Checks(Protocol):
     """The engine's name in lower case, as tools that watch databases call it."""
 
     def pulse(self, connection: Connection, tables: Tables) -> Pulse:
-        """Say how it is, in one statement or without leaving the process."""
+        """Say how it is, in two statements or without leaving the process."""
 
     def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         """Give the bytes that a text takes, which is not NULL."""

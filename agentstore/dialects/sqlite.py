@@ -223,7 +223,8 @@ class SQLite(FileTasks, FileParts):
         extended = getattr(error.orig, "sqlite_errorcode", 0)
         if extended == sqlite3.SQLITE_CORRUPT_VTAB:
             return Diagnosis(Failure.FINAL, errors.DatabaseCorrupt(_DAMAGED_INDEX))
-        code = extended & 0xFF
+        no_room = extended == sqlite3.SQLITE_IOERR_SHMSIZE  # for the index of the WAL
+        code = sqlite3.SQLITE_FULL if no_room else extended & 0xFF
         if code == sqlite3.SQLITE_CONSTRAINT:
             return Diagnosis(
                 Failure.FINAL, errors.ConstraintViolation(f"{error.orig}. Nothing was written.")

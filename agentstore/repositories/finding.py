@@ -24,7 +24,7 @@ from sqlalchemy import ColumnElement, Select, select
 from agentstore import validation
 from agentstore.dialects.base import Mode
 from agentstore.dialects.search import Phrase, Question
-from agentstore.errors import InvalidInput, SearchIndexStale, shown
+from agentstore.errors import DatabaseFull, InvalidInput, SearchIndexStale, shown
 from agentstore.paging import Cursors, check_limit
 from agentstore.readable import readable_text
 from agentstore.records import MessageRecord, Page, SearchHit
@@ -127,13 +127,13 @@ def in_order(
         record: Makes a record of its rows.
     """
 
-    def look(unit: Unit, before: Behind | None) -> Page[SearchHit] | Behind:
+    def look(unit: Unit, before: Behind | None, full: bool = False) -> Page[SearchHit] | Behind:
         index, theirs = unit.dialect.search, unit.only
         state = index.state(unit.connection, unit.tables, MOST_PENDING + 1)
         far_behind = state.pending > MOST_PENDING
         if (problem := trouble_with(state)) is not None:
             raise SearchIndexStale(problem, state.pending if theirs is None else 0)
-        if unit.settings.read_only or (far_behind and theirs is not None):
+        if full or unit.settings.read_only or (far_behind and theirs is not None):
             # What waits is read itself; in a scope that is one's own, whatever others wrote.
             waiting: list[int] = []
             if state.pending:
@@ -152,12 +152,15 @@ def in_order(
 
     found = yield Step(Mode.SNAPSHOT, lambda unit: look(unit, None))
     while isinstance(found, Behind):
-        before, done = found, 0
-        while done < before.changes and (taken := (yield Step(Mode.WRITE, drain))):
-            done += taken
+        before, done, full = found, 0, False
+        try:
+            while done < before.changes and (taken := (yield Step(Mode.WRITE, drain))):
+                done += taken
+        except DatabaseFull:
+            full = True  # there is no room for the index, but what waits can be read
         # What others wrote since the call began may be missing, or they could hold it up forever.
         # What was there before may not, although somebody made the index anew meanwhile.
-        found = yield Step(Mode.SNAPSHOT, partial(look, before=before))
+        found = yield Step(Mode.SNAPSHOT, partial(look, before=before, full=full))
     page: Page[SearchHit] = found
     return page
 
