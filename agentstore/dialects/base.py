@@ -204,6 +204,8 @@ class EngineDialect(Protocol):
     def lock_for_migration(self, connection: Connection, names: Names) -> None:
         """Begin the transaction of a migration, and wait until no other one runs.
 
+        Its commit waits for the disk, whatever was set.
+
         Raises:
             DatabaseBusy: Another migration took longer than the timeout.
         """
