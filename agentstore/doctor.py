@@ -25,7 +25,7 @@ from agentstore.engine import open_engine, parse_url, show_url
 from agentstore.errors import AgentStoreError, DatabaseError
 from agentstore.findings import Finding, Severity, exit_code, listed
 from agentstore.migrations import HEAD, REVISIONS, current
-from agentstore.repositories import consistency
+from agentstore.repositories import bounds, consistency
 from agentstore.repositories.search import trouble_with
 from agentstore.runners import UnitRunner, names_on
 from agentstore.schema import PLAIN, Names, tables
@@ -286,8 +286,10 @@ _EXAMINATIONS = (
     Examination("deletions", lambda p: consistency.leaving_users(p.connection, p.tables)),
     Examination("orphans", lambda p: consistency.copies(p.connection, p.tables)),
     Examination("tool_calls", lambda p: consistency.tool_calls(p.connection, p.tables)),
+    Examination("texts", lambda p: bounds.texts(p.connection, p.tables, dialect_for(p.url).checks)),
+    Examination("amounts", lambda p: bounds.amounts(p.connection, p.tables)),
 )
-_DEEP = ("orphans", "tool_calls")
+_DEEP = ("orphans", "tool_calls", "texts", "amounts")
 """Those that read whole tables."""
 
 _OF_ROWS = ("counters", "deletions", *_DEEP)

@@ -463,6 +463,26 @@ class QuotaExceeded(AgentStoreError):
         )
 
 
+class CounterFull(AgentStoreError):
+    """A counter has no room for what was to be added to it; nothing was written.
+
+    A session's have room for 2**62 tokens and as many billionths of money: for four thousand
+    million calls of the most tokens, or four million of the highest cost.
+
+    Attributes:
+        kind: Whose counter it is: ``session`` or ``user``.
+        key: Its id.
+    """
+
+    def __init__(self, kind: str, key: str) -> None:
+        self.kind = kind
+        self.key = key
+        super().__init__(
+            f"The counters of the {kind} {key!r} have no room for that. Go on in another {kind}; "
+            "agentstore doctor says whether they are what they should be."
+        )
+
+
 class SearchIndexStale(AgentStoreError):
     """The search index does not say what the messages say; messages themselves are not affected.
 

@@ -177,7 +177,10 @@ def judged(
             "Run agentstore upgrade, or the version of agentstore that fits."
         )
     elif not pulse.writable and not settings.read_only:
-        reason = "The database takes no writes. Check its permissions, or connect to the primary."
+        reason = (
+            "The database takes no writes. Check that its disk has room, check its permissions, or "
+            "connect to the primary."
+        )
     return HealthRecord(
         ok=reason is None,
         reason=reason,

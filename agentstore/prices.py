@@ -15,14 +15,19 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import ROUND_HALF_EVEN, Decimal
+from decimal import ROUND_HALF_EVEN, Context, Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
 from agentstore.errors import InvalidInput
 
-_MILLION = Decimal(1_000_000)
+_MOST = Decimal(1_000_000_000)
+"""A price that nobody asks for, in any currency."""
+
+_EXACT = Context(prec=80, rounding=ROUND_HALF_EVEN)
+"""The caller's own decimal context may round to a few digits."""
+
 _NANO = Decimal("0.000000001")
 _DATE_AT_THE_END = re.compile(r"-(\d{8}|\d{4}-\d{2}-\d{2})\Z")
 
@@ -47,8 +52,8 @@ class Price:
             value = getattr(self, name)
             if value is None and name == "cached_input":
                 continue
-            if not isinstance(value, Decimal) or not value.is_finite() or value < 0:
-                raise InvalidInput(f"The {name} price must be a Decimal, zero or more.")
+            if not isinstance(value, Decimal) or not value.is_finite() or not 0 <= value <= _MOST:
+                raise InvalidInput(f"The {name} price must be a Decimal from 0 to {_MOST}.")
 
     def cost(self, input_tokens: int, output_tokens: int, cached_input_tokens: int = 0) -> Decimal:
         """Compute what a request costs, rounded to a billionth (half to even).
@@ -59,12 +64,10 @@ class Price:
             cached_input_tokens: How many of the tokens read were cached.
         """
         cached = self.input if self.cached_input is None else self.cached_input
-        total = (
-            (input_tokens - cached_input_tokens) * self.input
-            + cached_input_tokens * cached
-            + output_tokens * self.output
-        ) / _MILLION
-        return total.quantize(_NANO, rounding=ROUND_HALF_EVEN)
+        total = _EXACT.multiply(Decimal(input_tokens - cached_input_tokens), self.input)
+        total = _EXACT.fma(Decimal(cached_input_tokens), cached, total)
+        total = _EXACT.fma(Decimal(output_tokens), self.output, total)
+        return _EXACT.quantize(_EXACT.scaleb(total, -6), _NANO)
 
 
 class Prices:

@@ -31,10 +31,14 @@ from sqlalchemy.sql.visitors import replacement_traverse
 from agentstore import models
 from agentstore.errors import InvalidInput
 from agentstore.models.base import PartialIndex
+from agentstore.types import SafeText
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*\Z")
 MAX_PREFIX = 15
 """PostgreSQL cuts names at 63 bytes; the longest name of an index here has 47."""
+
+LONGEST_ENTRY = 2_600
+"""Bytes of text in an entry of an index: PostgreSQL takes 2,704 with what else is in it."""
 
 _MAX_SCHEMA = 63
 _RESERVED = ("pg_", "sqlite_")
@@ -204,6 +208,22 @@ class Tables:
     def checkpoint_writes(self) -> Table:
         """See ``models.CheckpointWrite``."""
         return self["checkpoint_writes"]
+
+
+@lru_cache(maxsize=256)
+def indexed_texts(table: Table) -> tuple[tuple[str, ...], ...]:
+    """Give the names of text columns that stand side by side in an entry of an index of a table.
+
+    What stands in a longer entry too is left out.
+    """
+    keys = (c for c in table.constraints if isinstance(c, UniqueConstraint | PrimaryKeyConstraint))
+    entries = {
+        tuple(column.name for column in each.columns if isinstance(column.type, SafeText))
+        for each in (*table.indexes, *keys)
+    }
+    return tuple(
+        sorted(one for one in entries if one and not any(set(one) < set(more) for more in entries))
+    )
 
 
 @lru_cache(maxsize=64)

@@ -22,9 +22,13 @@ MAX_KEY_BYTES = 1024
 MAX_MARKS = 100
 """In one call: on one message, or in one filter."""
 
-MAX_TOKENS = 10**12
-MAX_COST_NANOS = 10**15
-"""Of one call. They leave room for millions of the largest in the sums, which have 64 bits."""
+MAX_TOKENS = 10**9
+MAX_COST_NANOS = 10**12
+"""Of one call. A session's counters have room for four thousand million calls with as many tokens,
+and for four million that cost as much. Sums have room for anything."""
+
+MAX_MILLISECONDS = 10.0**12
+"""Of one call: thirty years."""
 
 
 def text(name: str, value: object) -> str:
@@ -52,10 +56,7 @@ def key(name: str, value: object) -> str:
     found = text(name, value)
     if not found:
         raise InvalidInput(f"{name} is empty. Pass 1 to {MAX_KEY_CHARACTERS} characters.")
-    stored = encode_text(found)
-    if len(found) > MAX_KEY_CHARACTERS or (
-        not stored.isascii() and len(stored.encode("utf-8")) > MAX_KEY_BYTES
-    ):
+    if not is_short(found):
         raise InvalidInput(
             f"{name} has {len(found)} characters. Pass up to {MAX_KEY_CHARACTERS}, and up to "
             f"{MAX_KEY_BYTES} bytes in UTF-8."
@@ -63,25 +64,38 @@ def key(name: str, value: object) -> str:
     return found
 
 
+def is_short(found: str) -> bool:
+    """Say whether a text is short enough for an index, as it is stored."""
+    if len(found) > MAX_KEY_CHARACTERS:
+        return False
+    stored = encode_text(found)
+    return stored.isascii() or len(stored.encode("utf-8")) <= MAX_KEY_BYTES
+
+
 def optional_key(name: str, value: object) -> str | None:
     """Require a key or None."""
     return None if value is None else key(name, value)
 
 
+def optional_label(name: str, value: object) -> str | None:
+    """Require a key, an empty str or None."""
+    return optional_text(name, value) if value == "" else optional_key(name, value)
+
+
 def tokens(name: str, value: object) -> int:
-    """Require a number of tokens: a whole number from 0 to 10**12."""
+    """Require a number of tokens: a whole number from 0 to 10**9."""
     return amount(name, value, most=MAX_TOKENS)
 
 
 def cost(name: str, value: Decimal | int | str | None) -> Decimal:
-    """Require an amount of money, up to 1,000,000; None is nothing.
+    """Require an amount of money, up to 1,000; None is nothing.
 
     Raises:
         InvalidInput: It is a float, negative, finer than a billionth, or too large.
     """
     nanos = 0 if value is None else to_nanos(name, value)
     if nanos > MAX_COST_NANOS:
-        raise InvalidInput(f"{name} is {from_nanos(nanos)}; it must be up to 1000000 for one call.")
+        raise InvalidInput(f"{name} is {from_nanos(nanos)}; it must be up to 1000 for one call.")
     return from_nanos(nanos)
 
 

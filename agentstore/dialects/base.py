@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sqlalchemy import URL, Connection, Engine
+from sqlalchemy import URL, BigInteger, Connection, Engine, literal_column, type_coerce
 from sqlalchemy.exc import DBAPIError
 
 if TYPE_CHECKING:
@@ -85,6 +85,18 @@ def number_rows(
         row["turn"] += first_turn
         row["branch"] = branch
     return int(first_seq)
+
+
+FULL = 2**62
+"""A session's counter that is as large takes no more. What one call adds is less than that, so no
+counter ever has more than 64 bits, which SQLite would make a float."""
+
+
+def room_in(sessions: Table) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """Say whether a session's counters have room for what a call adds; nothing is bound to it."""
+    most = literal_column(str(FULL), BigInteger)
+    cost = type_coerce(sessions.c.total_cost, BigInteger)
+    return sessions.c.total_tokens < most, cost < most
 
 
 class EngineDialect(Protocol):
@@ -191,6 +203,8 @@ class EngineDialect(Protocol):
 
     def lock_for_migration(self, connection: Connection, names: Names) -> None:
         """Begin the transaction of a migration, and wait until no other one runs.
+
+        Its commit waits for the disk, whatever was set.
 
         Raises:
             DatabaseBusy: Another migration took longer than the timeout.

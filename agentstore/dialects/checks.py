@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, Connection
+    from sqlalchemy import URL, ColumnElement, Connection
 
     from agentstore.findings import Finding
     from agentstore.schema import Tables
@@ -25,7 +25,8 @@ class Pulse:
     Attributes:
         version: Of the server, or of the library.
         revision: The schema's; None where its table is empty.
-        writable: Whether it takes writes, as far as can be told without one.
+        writable: Whether it takes writes, as far as can be told without changing anything: its
+            disk has room too.
     """
 
     version: str
@@ -128,7 +129,10 @@ class Checks(Protocol):
     """The engine's name in lower case, as tools that watch databases call it."""
 
     def pulse(self, connection: Connection, tables: Tables) -> Pulse:
-        """Say how it is, in one statement or without leaving the process."""
+        """Say how it is, in two statements or without leaving the process."""
+
+    def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
+        """Give the bytes that a text takes, which is not NULL."""
 
     def hidden(self, connection: Connection, tables: Tables) -> Hidden | None:
         """Say which rows are kept from whoever is connected; None where all are seen."""

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agentstore.schema import indexed_texts
+
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
 
@@ -56,6 +58,11 @@ class Shape:
     table: Table
     columns: tuple[tuple[str, Kind], ...]
     key: tuple[str, ...]
+
+    @property
+    def indexed(self) -> tuple[tuple[str, ...], ...]:
+        """The texts that stand side by side in an entry of an index, by their columns' names."""
+        return indexed_texts(self.table)
 
     @property
     def key_positions(self) -> tuple[int, ...]:
@@ -123,13 +130,23 @@ class Stripped:
 class Moving(Protocol):
     """One engine's ways. Connections are in a transaction unless it says otherwise."""
 
+    longest_entry: int | None
+    """The most bytes of text in one entry of an index; None where there is no such limit."""
+
     def dangling(self, connection: Connection, shape: Shape, left_out: LeftOut) -> list[Flaw]:
         """Find the rows that refer to one that is not there, or is left out."""
 
     def examine(
-        self, connection: Connection, shape: Shape, left_out: LeftOut
+        self, connection: Connection, shape: Shape, left_out: LeftOut, longest: int | None = None
     ) -> tuple[Digest, list[Flaw]]:
         """Read a table: digest what is sound and not left out, and say what is not sound.
+
+        Args:
+            connection: Where to read.
+            shape: The table.
+            left_out: The rows that are left out.
+            longest: The ``longest_entry`` of where the rows are to go. An engine that has the
+                limit itself need not look.
 
         Raises:
             DatabaseCorrupt: So many rows are not sound that this is no data of ours.

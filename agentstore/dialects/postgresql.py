@@ -68,6 +68,7 @@ _MIGRATION_LOCK = 0x61676E7473746F72 >> 1
 """Any number that no other program locks: the letters "agntstor"."""
 
 _AUTOCOMMIT = "AUTOCOMMIT"
+_COMMIT = "synchronous_commit"
 
 _ADVICE: dict[str, tuple[Failure, type[errors.DatabaseError], str]] = {
     "40": (
@@ -251,7 +252,15 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts):
         return False
 
     def lock_for_migration(self, connection: Connection, names: Names) -> None:
-        """Wait for a lock that ends with the transaction; make the schema if there is none."""
+        """Wait for a lock that ends with the transaction; make the schema if there is none.
+
+        The commit waits for the disk, whatever was set.
+        """
+        connection.execute(
+            select(func.set_config(_COMMIT, "on", True)).where(
+                func.current_setting(_COMMIT) == "off"
+            )
+        )
         connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
         if names.schema is not None:
             schemas = connection.dialect.get_schema_names(connection)

@@ -33,7 +33,7 @@ from sqlalchemy import (
 from sqlalchemy import Sequence as DatabaseSequence
 from sqlalchemy.types import TypeEngine
 
-from agentstore.dialects.base import number_rows
+from agentstore.dialects.base import number_rows, room_in
 from agentstore.encoding import decode_text
 from agentstore.leaving import session_is_open
 from agentstore.prepared import Prepared, dialect_of
@@ -208,7 +208,7 @@ def _counted_many(tables: Tables) -> CTE:
 def _count(counting: Update, tables: Tables, counts: Mapping[str, ColumnElement[Any]]) -> CTE:
     sessions = tables.sessions.c
     return (
-        counting.where(session_is_open(tables))
+        counting.where(session_is_open(tables), *room_in(tables.sessions))
         .values(
             last_seq=sessions.last_seq + counts["messages"],
             turn=sessions.turn + counts["users"],

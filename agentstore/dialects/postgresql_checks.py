@@ -9,13 +9,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import ARRAY, Connection, Text, bindparam, column, func, select, table, text
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Connection,
+    Text,
+    bindparam,
+    column,
+    func,
+    select,
+    table,
+    text,
+)
+from sqlalchemy.exc import DBAPIError
 
 from agentstore.dialects.checks import Footprint, Hidden, Pulse, TableSize
 from agentstore.dialects.postgresql_visibility import hidden_rows
 from agentstore.dialects.row_security import policy_name
 from agentstore.dialects.search_objects import INDEX, QUEUE, STATE
 from agentstore.schema import Names, Tables
+
+_DISK_FULL = "53100"
+_TRIAL = """DO $$ BEGIN
+SET LOCAL work_mem = '64kB';
+PERFORM count(*) FROM generate_series(1, 5000);
+END $$"""
+"""What does not fit into so little memory is set down in a file for a moment."""
 
 _SIZES = text("""
 SELECT c.relname, pg_total_relation_size(c.oid),
@@ -43,7 +62,12 @@ class PostgreSQLChecks:
                 func.current_setting("transaction_read_only"),
             )
         ).one()
-        return Pulse(found[0].split()[0], found[1], not found[2] and found[3] == "off")
+        writable = not found[2] and found[3] == "off" and _has_room(connection)
+        return Pulse(found[0].split()[0], found[1], writable)
+
+    def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
+        """Ask for them."""
+        return func.octet_length(column)
 
     def hidden(self, connection: Connection, tables: Tables) -> Hidden | None:
         """Ask what the policies ask."""
@@ -68,6 +92,17 @@ class PostgreSQLChecks:
             total = sizes[key].bytes + int(size)
             sizes[key] = TableSize(0 if key == search[0] else int(count), total, True)
         return {name.removeprefix(names.prefix): size for name, size in sizes.items()}
+
+
+def _has_room(connection: Connection) -> bool:
+    """Have the server write a file that is gone at once, on the disk of the database."""
+    try:
+        connection.exec_driver_sql(_TRIAL)
+    except DBAPIError as error:
+        if connection.invalidated:
+            raise
+        return getattr(error.orig, "sqlstate", None) != _DISK_FULL
+    return True
 
 
 def every_table(tables: Tables) -> list[str]:

@@ -24,7 +24,7 @@ from agentstore.dialects.postgresql_visibility import hidden_rows
 from agentstore.dialects.row_security import policy_name
 from agentstore.dialects.search_objects import postgresql_drops
 from agentstore.errors import DatabaseCorrupt, DatabaseError
-from agentstore.schema import Names, Tables
+from agentstore.schema import LONGEST_ENTRY, Names, Tables
 
 _ISO: LiteralString = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')"""
 _SELECTED: dict[Kind, LiteralString] = {
@@ -86,6 +86,8 @@ _ACTIVITY = "activity"
 class PostgreSQLMoving:
     """See ``Moving`` for what each method promises."""
 
+    longest_entry: int | None = LONGEST_ENTRY
+
     def dangling(self, connection: Connection, shape: Shape, left_out: LeftOut) -> list[Flaw]:
         """Find those alone whose parent is left out: the server has let no others in."""
         found: dict[int, Flaw] = {}
@@ -115,7 +117,7 @@ class PostgreSQLMoving:
         return list(found.values())
 
     def examine(
-        self, connection: Connection, shape: Shape, left_out: LeftOut
+        self, connection: Connection, shape: Shape, left_out: LeftOut, longest: int | None = None
     ) -> tuple[Digest, list[Flaw]]:
         """Let the server compute the digest; what no other engine can hold is in none."""
         _require_all_rows(connection, shape)

@@ -12,6 +12,7 @@ import random
 import sqlite3
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,7 @@ from agentstore.dialects.sqlite_tasks import FileTasks
 from agentstore.prepared import run_sql
 from agentstore.schema import Names, Tables
 from agentstore.settings import Settings
+from agentstore.types import MAX_INTEGER
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -61,6 +63,8 @@ if TYPE_CHECKING:
 
 _IMMEDIATE = "BEGIN IMMEDIATE"
 _CONFIGURED = "agentstore_configured"
+_SYNCHRONOUS = "agentstore_synchronous"
+_FULL = 2
 _BEGIN = {Mode.READ: None, Mode.SNAPSHOT: "BEGIN"}
 """What begins a transaction. A single SELECT is its own; all that write are immediate."""
 
@@ -222,7 +226,8 @@ class SQLite(FileTasks, FileParts):
         extended = getattr(error.orig, "sqlite_errorcode", 0)
         if extended == sqlite3.SQLITE_CORRUPT_VTAB:
             return Diagnosis(Failure.FINAL, errors.DatabaseCorrupt(_DAMAGED_INDEX))
-        code = extended & 0xFF
+        no_room = extended == sqlite3.SQLITE_IOERR_SHMSIZE  # for the index of the WAL
+        code = sqlite3.SQLITE_FULL if no_room else extended & 0xFF
         if code == sqlite3.SQLITE_CONSTRAINT:
             return Diagnosis(
                 Failure.FINAL, errors.ConstraintViolation(f"{error.orig}. Nothing was written.")
@@ -237,8 +242,13 @@ class SQLite(FileTasks, FileParts):
         return not connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1").first()
 
     def lock_for_migration(self, connection: Connection, names: Names) -> None:
-        """Take the write lock at once; foreign keys are off, or a rebuilt table empties others."""
+        """Take the write lock at once; foreign keys are off, or a rebuilt table empties others.
+
+        The commit waits for the disk, however the store's others do: a schema is not made twice.
+        """
         _pragma(connection, "foreign_keys=OFF")
+        connection.info[_SYNCHRONOUS] = before = int(_pragma(connection, "synchronous"))
+        _pragma(connection, f"synchronous={max(before, _FULL)}")
         connection.execution_options(**{MODE: Mode.WRITE})
         connection.begin()
 
@@ -255,7 +265,16 @@ class SQLite(FileTasks, FileParts):
             )
 
     def unlock_after_migration(self, connection: Connection) -> None:
-        """Enforce foreign keys again."""
+        """Enforce foreign keys again, and bring what was committed from the log into the file.
+
+        As far as readers let it: it is on the disk already, but only until the log begins anew,
+        which with ``synchronous=OFF`` waits for nothing.
+        """
+        with suppress(sqlite3.Error):  # a disk that is full, say; the commit stands
+            _pragma(connection, "wal_checkpoint(PASSIVE)")
+        before = connection.info.pop(_SYNCHRONOUS, None)
+        if before is not None:
+            _pragma(connection, f"synchronous={before}")
         _pragma(connection, "foreign_keys=ON")
 
     def utc_day(self, instant: ColumnElement[Any]) -> ColumnElement[str]:
@@ -295,7 +314,7 @@ class SQLite(FileTasks, FileParts):
         )
         lapsed = connection.execute(marked).scalars().all()
         if lapsed:
-            less = users.c.quota_reserved - sum(lapsed)
+            less = users.c.quota_reserved - min(sum(lapsed), MAX_INTEGER)
             connection.execute(
                 update(users).where(users.c.id == user_id).values(quota_reserved=less)
             )

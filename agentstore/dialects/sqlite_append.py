@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Dialect, bindparam, func, insert, select, update
 
-from agentstore.dialects.base import number_rows
+from agentstore.dialects.base import number_rows, room_in
 from agentstore.leaving import session_is_open
 from agentstore.prepared import Prepared, dialect_of
 from agentstore.schema import Tables
@@ -59,7 +59,9 @@ def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, Prepared, Pr
     sessions = tables.sessions
     count = (
         update(sessions)
-        .where(sessions.c.id == bindparam("session_id"), session_is_open(tables))
+        .where(
+            sessions.c.id == bindparam("session_id"), session_is_open(tables), *room_in(sessions)
+        )
         .values(
             last_seq=sessions.c.last_seq + bindparam("messages"),
             turn=sessions.c.turn + bindparam("users"),

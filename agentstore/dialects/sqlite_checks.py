@@ -7,8 +7,10 @@ hold times the number of its rows: good to about a factor of two.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,11 @@ from agentstore.schema import Names, Tables
 _SAMPLE = 100
 """Rows that an estimate of a table's size looks at."""
 
+_TRIAL = 64 * 1024
+"""Bytes: about what a save adds to the log."""
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+
 _SIZES = """
 SELECT m.tbl_name, sum(s.pgsize) FROM dbstat AS s JOIN sqlite_master AS m ON m.name = s.name
 WHERE s.aggregate = 1 GROUP BY m.tbl_name"""
@@ -49,6 +56,10 @@ class SQLiteChecks:
         version = _version_table(tables.names)
         revision = connection.execute(select(version.c.version_num)).scalar()
         return Pulse(sqlite3.sqlite_version, revision, _writable(connection))
+
+    def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
+        """Count them; not every library has a function for it."""
+        return func.length(cast(column, LargeBinary))
 
     def hidden(self, connection: Connection, tables: Tables) -> Hidden | None:
         """Hide nothing: whoever can read the file reads all of it."""
@@ -121,12 +132,23 @@ def _version_table(names: Names) -> Any:
 
 
 def _writable(connection: Connection) -> bool:
-    """Ask the connection and the file system; a trial would wait for whoever writes."""
+    """Ask the connection and the file system; a row of ours would wait for whoever writes."""
     url = connection.engine.url
     if pragma(connection, "PRAGMA query_only") or url.query.get("mode") == "ro":
         return False
     file = database_file(connection)
-    return file is None or (os.access(file, os.W_OK) and os.access(file.parent, os.W_OK))
+    if file is None:
+        return True
+    return os.access(file, os.W_OK) and os.access(file.parent, os.W_OK) and _has_room(file.parent)
+
+
+def _has_room(folder: Path) -> bool:
+    """Write a file without a name where the log would have to grow."""
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as trial:
+            return trial.write(b"\xa5" * _TRIAL) == _TRIAL
+    except OSError as error:
+        return error.errno not in _NO_ROOM
 
 
 def _measured(connection: Connection) -> dict[str, int] | None:

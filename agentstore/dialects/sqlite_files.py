@@ -27,6 +27,11 @@ from agentstore.settings import Settings
 _STAMP = "agentstore_stamp"
 _NO_INDEX = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 """What SQLite says where the index of a WAL is not there and cannot be made."""
+LONGEST_LOG = 64 * 1024 * 1024
+"""Bytes to which a WAL is cut when it is begun anew. A reader that stays for long makes it grow,
+and without a limit it would keep that size for ever. A log of a usual size is never cut: to grow
+again costs each commit more than to write over what is there."""
+
 Stamp = tuple[int, ...]
 
 
@@ -53,6 +58,7 @@ def configure(dbapi_connection: Any, settings: Settings, *, adopted: bool) -> No
     cursor.execute(f"PRAGMA busy_timeout={int(settings.busy_timeout * 1000)}")
     if not settings.read_only:
         _switch_to_wal(cursor, settings.busy_timeout)
+        cursor.execute(f"PRAGMA journal_size_limit={LONGEST_LOG}")
     elif not adopted:
         cursor.execute("PRAGMA query_only=ON")
     cursor.execute("PRAGMA foreign_keys=ON")

@@ -33,6 +33,7 @@ from agentstore.schema import Tables
 
 _DAY = "[0-9][0-9][0-9][0-9]-[0-1][0-9]-[0-3][0-9]"
 _TIME = "[0-2][0-9]:[0-5][0-9]:[0-5][0-9]." + "[0-9]" * 6
+_LONGEST_SHOWN = 255
 _SOUND = {
     Kind.TEXT: "typeof({0}) = 'text' AND instr({0}, char(0)) = 0",
     Kind.JSON: "typeof({0}) = 'text' AND json_valid({0}) AND instr({0}, char(0)) = 0",
@@ -51,6 +52,8 @@ _SOUND = {
 
 class SQLiteMoving:
     """See ``Moving`` for what each method promises."""
+
+    longest_entry: int | None = None
 
     def dangling(self, connection: Connection, shape: Shape, left_out: LeftOut) -> list[Flaw]:
         """Look for the parent of each row, by the parents' index."""
@@ -82,13 +85,13 @@ class SQLiteMoving:
         return list(found.values())
 
     def examine(
-        self, connection: Connection, shape: Shape, left_out: LeftOut
+        self, connection: Connection, shape: Shape, left_out: LeftOut, longest: int | None = None
     ) -> tuple[Digest, list[Flaw]]:
         """Read it in batches; SQLite looks at the types, Python at the encoding."""
         summing = Summing([kind for _, kind in shape.columns])
         bad: dict[int, str | None] = {}
         with _bytes_for_text(connection) as driver:
-            for batch in batches(_rows(driver, shape, left_out.get(shape.name, ()))):
+            for batch in batches(_rows(driver, shape, left_out.get(shape.name, ()), longest)):
                 sound = [row for row in batch if row[1]]
                 bad |= {row[0]: None for row in batch if not row[1]}
                 wrong = _undecodable(shape, sound)
@@ -98,7 +101,7 @@ class SQLiteMoving:
                 _refuse_too_many(bad)
                 summing.add([row[2:-1] for row in sound])
         flaws = [
-            _flaw(connection, shape, number, reason or _reason(connection, shape, number))
+            _flaw(connection, shape, number, reason or _reason(connection, shape, number, longest))
             for number, reason in bad.items()
         ]
         return summing.digest(), flaws
@@ -236,6 +239,19 @@ def sound(shape: Shape) -> str:
     return " AND ".join([*checks, *(f"({rule}) IS NOT 0" for rule in _rules(shape).values())])
 
 
+def _fits(shape: Shape, longest: int | None) -> str:
+    """Write what else holds of one that fits into indexes of this limit."""
+    if longest is None:
+        return sound(shape)
+    return " AND ".join([sound(shape), *(f"{_entry(e)} <= {longest}" for e in shape.indexed)])
+
+
+def _entry(columns: Sequence[str]) -> str:
+    """Write how many bytes of text an entry of an index has."""
+    lengths = [f"coalesce(length(CAST({quoted(name)} AS BLOB)), 0)" for name in columns]
+    return f"({' + '.join(lengths)})"
+
+
 def _rules(shape: Shape) -> dict[str, str]:
     """Give the table's CHECKs, which a connection can turn off, by their names."""
     return {
@@ -261,7 +277,9 @@ def _decoded(kind: Kind, value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) and kind is not Kind.BYTES else value
 
 
-def _rows(driver: Any, shape: Shape, missing: Collection[int]) -> Iterable[Row]:
+def _rows(
+    driver: Any, shape: Shape, missing: Collection[int], longest: int | None
+) -> Iterable[Row]:
     """Give rows: number, whether SQLite finds it sound, the columns, and its length or so."""
     length = " + ".join(
         f"coalesce(length({quoted(name)}), 0)"
@@ -269,7 +287,7 @@ def _rows(driver: Any, shape: Shape, missing: Collection[int]) -> Iterable[Row]:
         if kind in (Kind.TEXT, Kind.JSON, Kind.BYTES)
     )
     query = (
-        f"SELECT rowid, {sound(shape)}, {_columns(shape)}, {length or 0}"
+        f"SELECT rowid, {_fits(shape, longest)}, {_columns(shape)}, {length or 0}"
         f" FROM {quoted(shape.table.name)} WHERE rowid {_NOT_IN}"
     )
     rows: Iterable[Row] = driver.execute(query, (_list(missing),))
@@ -294,7 +312,7 @@ def _undecodable(shape: Shape, rows: list[Row]) -> dict[int, str | None]:
     return found
 
 
-def _reason(connection: Connection, shape: Shape, number: int) -> str:
+def _reason(connection: Connection, shape: Shape, number: int, longest: int | None) -> str:
     """Say which column SQLite does not find sound."""
     columns = ", ".join(
         f"{quoted(name)} IS NULL OR {_SOUND[kind].format(quoted(name))}, typeof({quoted(name)})"
@@ -312,7 +330,20 @@ def _reason(connection: Connection, shape: Shape, number: int) -> str:
             wrong.append(f"{name}: {what} {'with a NUL' if same else f'that is not {kind.value}'}")
     kept = found[2 * len(shape.columns) :]
     wrong += [f"against {name}" for name, sound in zip(rules, kept, strict=True) if not sound]
+    if longest is not None:
+        wrong += _too_long(connection, shape, number, longest)
     return "; ".join(wrong)
+
+
+def _too_long(connection: Connection, shape: Shape, number: int, longest: int) -> list[str]:
+    lengths = ", ".join(map(_entry, shape.indexed))
+    query = f"SELECT {lengths} FROM {quoted(shape.table.name)} WHERE rowid = ?"
+    found = driver_of(connection).execute(query, (number,)).fetchone()
+    return [
+        f"{', '.join(columns)}: {length:,} bytes, and an index takes {longest:,}"
+        for columns, length in zip(shape.indexed, found, strict=True)
+        if length > longest
+    ]
 
 
 _ARTICLES = {"text": "text", "blob": "bytes", "integer": "a whole number", "real": "a number"}
@@ -328,8 +359,14 @@ def _flaw(connection: Connection, shape: Shape, number: int, reason: str) -> Fla
         name: _shown(value, kind)
         for name, value, kind in zip(names, row, row[len(names) :], strict=False)
     }
-    key = ", ".join(f"{name}={values[name]}" for name in shape.key)
+    key = ", ".join(f"{name}={short(values[name])}" for name in shape.key)
     return Flaw(shape.name, key, reason, number, values)
+
+
+def short(value: Any) -> Any:
+    """Show a value of a key, or how long it is: it may be anybody's words."""
+    is_long = isinstance(value, str) and len(value) > _LONGEST_SHOWN
+    return f"({len(value):,} characters)" if is_long else value
 
 
 def _shown(value: Any, kind: bytes) -> Any:

@@ -7,10 +7,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Self, get_args
 
-from sqlalchemy import select
+from sqlalchemy import and_, select
 
 from agentstore import validation
-from agentstore.errors import AlreadyExists, InvalidInput, NotFound, shown
+from agentstore.dialects.base import FULL, room_in
+from agentstore.errors import (
+    AgentStoreError,
+    AlreadyExists,
+    CounterFull,
+    InvalidInput,
+    NotFound,
+    shown,
+)
 from agentstore.gathering import ALONE
 from agentstore.records import MessageRecord
 from agentstore.repositories.base import chunks
@@ -20,6 +28,7 @@ from agentstore.repositories.message_rows import message_records, select_message
 from agentstore.repositories.removal import lock_session
 from agentstore.repositories.rewriting import rewrite_message
 from agentstore.repositories.search import forget_deleted
+from agentstore.states import NO_BRANCH
 from agentstore.types import from_nanos, to_nanos
 from agentstore.unit import Unit
 
@@ -159,9 +168,21 @@ def _write(
     session = _Gathered(session_id)
     session.add(drafts, now)
     session.rows[0]["idempotency_key"] = idempotency_key
+    if max(session.tokens, session.cost) > FULL:
+        raise CounterFull("session", session_id)
     if session_id not in _append(unit, [session], wait=True):
-        raise NotFound("session", session_id)
+        raise _why_not(unit, session_id)
     return [new.record() for new in drafts]
+
+
+def _why_not(unit: Unit, session_id: str) -> AgentStoreError:
+    """Say why nothing was appended."""
+    sessions = unit.tables.sessions
+    there = (sessions.c.id == session_id, sessions.c.active_branch > NO_BRANCH)
+    full = select(sessions.c.pk).where(*there, ~and_(*room_in(sessions)))
+    if unit.connection.execute(full).first() is None:
+        return NotFound("session", session_id)
+    return CounterFull("session", session_id)
 
 
 def _characters(new: Draft) -> int:

@@ -92,6 +92,8 @@ def copy_thread(unit: Unit, source: str, target: str) -> int:
         }
         for row in rows
     ]
+    for copied in copies:
+        require_place(target, copied["namespace"], copied["id"])
     if copies:
         connection.execute(insert(checkpoints).inline(), copies)
     query = select(checkpoints.c.pk, checkpoints.c.namespace, checkpoints.c.id)
@@ -132,6 +134,8 @@ def copy_thread(unit: Unit, source: str, target: str) -> int:
         }
         for row in pending
     ]
+    for copied in copies:
+        require_place(target, copied["namespace"], copied["checkpoint_id"], copied["task_id"])
     if copies:
         connection.execute(insert(writes).inline(), copies)
     return len(rows)

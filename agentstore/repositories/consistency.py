@@ -31,6 +31,7 @@ from agentstore.findings import Finding, Severity, listed
 from agentstore.leaving import leaving, session_is_open, session_stays
 from agentstore.repositories.base import chunks
 from agentstore.repositories.drafts import tool_call_rows
+from agentstore.repositories.sums import Halves, halves
 from agentstore.schema import Tables
 from agentstore.unit import Unit
 
@@ -53,8 +54,8 @@ def wrong_sessions(connection: Connection, tables: Tables, *, deep: bool) -> lis
     added = _sums(tables, deep=deep)
     wrong = or_(
         sessions.message_count != func.coalesce(added.c.messages, 0),
-        sessions.total_tokens != func.coalesce(added.c.tokens, 0),
-        type_coerce(sessions.total_cost, BigInteger) != func.coalesce(added.c.cost, 0),
+        sessions.total_tokens != Halves.of(added.c, "tokens").fitting(),
+        type_coerce(sessions.total_cost, BigInteger) != Halves.of(added.c, "cost").fitting(),
         sessions.last_seq < func.coalesce(added.c.last_seq, 0),
     )
     query = (
@@ -69,6 +70,14 @@ def wrong_sessions(connection: Connection, tables: Tables, *, deep: bool) -> lis
     return list(connection.execute(query).scalars())
 
 
+def _overfull_sessions(connection: Connection, tables: Tables, *, deep: bool) -> list[str]:
+    """Give the ids of sessions to which no counter could do justice."""
+    added = _sums(tables, deep=deep)
+    beyond = [Halves.of(added.c, name).fitting().is_(None) for name in ("tokens", "cost")]
+    query = select(added.c.session_id).where(or_(*beyond)).order_by(added.c.session_id)
+    return list(connection.execute(query.limit(_MOST)).scalars())
+
+
 def mend_sessions(unit: Unit, ids: Sequence[str]) -> None:
     """Count again, with each session locked, so that no message comes in between."""
     sessions, messages = unit.tables.sessions, unit.tables.messages
@@ -79,11 +88,15 @@ def mend_sessions(unit: Unit, ids: Sequence[str]) -> None:
         of_session = messages.c.session_id == sessions.c.id
         sums = {
             "message_count": func.count(),
-            "total_tokens": func.coalesce(func.sum(messages.c.token_count), 0),
-            "total_cost": func.coalesce(func.sum(messages.c.cost), 0),
+            "total_tokens": halves(messages.c.token_count).fitting(),
+            "total_cost": halves(messages.c.cost).fitting(),
         }
         counted = {
-            name: select(value).where(of_session).scalar_subquery() for name, value in sums.items()
+            name: func.coalesce(
+                select(value).where(of_session).scalar_subquery(),
+                type_coerce(sessions.c[name], BigInteger),  # what has no room stays
+            )
+            for name, value in sums.items()
         }
         unit.connection.execute(update(sessions).where(mine).values(counted))
         newest = select(func.max(messages.c.seq)).where(of_session).scalar_subquery()
@@ -108,7 +121,7 @@ def mend_users(unit: Unit, ids: Sequence[str]) -> None:
         lock = select(users.c.pk).where(mine).order_by(users.c.pk).with_for_update()
         unit.connection.execute(lock).all()
         added = _reserved(unit.tables).where(reservations.c.user_id == users.c.id)
-        values = {"quota_reserved": added.scalar_subquery()}
+        values = {"quota_reserved": func.coalesce(added.scalar_subquery(), users.c.quota_reserved)}
         unit.connection.execute(update(users).where(mine).values(values))
 
 
@@ -127,6 +140,14 @@ def counters(connection: Connection, tables: Tables, deep: bool) -> Iterator[Fin
             f"{_many(sessions)} sessions have counters that their messages do not add up to.",
             listed(sessions),
             "agentstore doctor --fix" + (" --deep" if deep else ""),
+        )
+    if overfull := _overfull_sessions(connection, tables, deep=deep):
+        yield Finding(
+            Severity.ERROR,
+            "counters",
+            f"The messages of {_many(overfull)} sessions add up to more than a counter holds.",
+            listed(overfull),
+            "Delete some of these messages, or these sessions; then agentstore doctor --fix",
         )
     users = wrong_users(connection, tables)
     if users:
@@ -254,8 +275,8 @@ def _sums(tables: Tables, *, deep: bool) -> Subquery:
     query = select(
         messages.session_id,
         func.count().label("messages"),
-        func.sum(messages.token_count).label("tokens"),
-        func.sum(type_coerce(messages.cost, BigInteger)).label("cost"),
+        *halves(messages.token_count).labelled("tokens"),
+        *halves(messages.cost).labelled("cost"),
         func.max(messages.seq).label("last_seq"),
     ).group_by(messages.session_id)
     if not deep:
@@ -265,5 +286,4 @@ def _sums(tables: Tables, *, deep: bool) -> Subquery:
 
 def _reserved(tables: Tables) -> Select[Any]:
     reservations = tables.quota_reservations.c
-    total = func.coalesce(func.sum(reservations.tokens), 0)
-    return select(total).where(reservations.lapsed.is_(False))
+    return select(halves(reservations.tokens).fitting()).where(reservations.lapsed.is_(False))

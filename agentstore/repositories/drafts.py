@@ -173,7 +173,7 @@ def _require_chat_keys(keys: Any, payload: Any, prefix: str) -> None:
 
 def indexed_call_id(call_id: str) -> str:
     """Give a call's id as it is indexed: some providers' are too long for an index."""
-    if len(call_id) <= validation.MAX_KEY_CHARACTERS:
+    if validation.is_short(call_id):
         return call_id
     return f"sha256:{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()}"
 

@@ -26,7 +26,7 @@ from sqlalchemy import ColumnElement, Select, select
 from agentstore import validation
 from agentstore.dialects.base import Mode
 from agentstore.dialects.search import Phrase, Question
-from agentstore.errors import InvalidInput, SearchIndexStale, shown
+from agentstore.errors import DatabaseFull, InvalidInput, SearchIndexStale, shown
 from agentstore.paging import Cursors, check_limit
 from agentstore.records import MessageRecord, Page, SearchHit
 from agentstore.repositories.base import chunks
@@ -178,7 +178,10 @@ def _catch_up(asked: Request) -> Steps[None]:
         ready: Ready | None = yield Step(Mode.SNAPSHOT, prepare)
         if ready is None:
             return
-        taken = yield Step(Mode.WRITE, partial(take_in, ready=ready, wait=False))
+        try:
+            taken = yield Step(Mode.WRITE, partial(take_in, ready=ready, wait=False))
+        except DatabaseFull:
+            return  # there is no room for the index, but what waits can be read
         if taken is None or ready.batch.whole:
             return
         changes += max(len(ready.batch.changes), BATCH)

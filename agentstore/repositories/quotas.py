@@ -14,11 +14,13 @@ from typing import Any
 from sqlalchemy import case, delete, func, insert, select, update
 
 from agentstore import validation
-from agentstore.errors import InvalidInput, NotFound, QuotaExceeded
+from agentstore.errors import AgentStoreError, CounterFull, InvalidInput, NotFound, QuotaExceeded
 from agentstore.ids import new_id
 from agentstore.leaving import owner_stays
 from agentstore.records import ReservationRecord
 from agentstore.repositories.base import Repository, appends, reads, writes
+from agentstore.repositories.sums import exact_sum
+from agentstore.types import MAX_INTEGER
 
 _MAX_TTL = timedelta(days=366)
 
@@ -51,8 +53,9 @@ class Quotas(Repository):
 
         Raises:
             QuotaExceeded: Fewer are left; none were consumed.
+            CounterFull: The user has no limit, but has consumed as much as can be counted.
             NotFound: There is no such user.
-            InvalidInput: The amount is negative or not a whole number.
+            InvalidInput: The amount is negative, not a whole number or more than 10**9.
         """
         validation.tokens("tokens", tokens)
         used = self.tables.users.c.quota_used
@@ -61,7 +64,7 @@ class Quotas(Repository):
             if row is not None:
                 remaining: int | None = row[0]
                 return None if remaining is None else max(0, remaining)
-        raise QuotaExceeded(user_id, tokens, self._remaining(user_id) or 0)
+        raise self._too_much(user_id, tokens)
 
     @writes
     def reserve_quota(
@@ -76,6 +79,7 @@ class Quotas(Repository):
 
         Raises:
             QuotaExceeded: Fewer are left; none were reserved.
+            CounterFull: The user has no limit, but has consumed as much as can be counted.
             NotFound: There is no such user.
             InvalidInput: The amount or the time is not positive.
         """
@@ -97,7 +101,7 @@ class Quotas(Repository):
             }
             self.connection.execute(insert(self.tables.quota_reservations), row)
             return record
-        raise QuotaExceeded(user_id, tokens, self._remaining(user_id) or 0)
+        raise self._too_much(user_id, tokens)
 
     @writes
     def settle_quota(self, reservation_id: str, tokens: int) -> int | None:
@@ -111,19 +115,24 @@ class Quotas(Repository):
 
         Raises:
             NotFound: There is no such reservation: it was settled or released.
+            CounterFull: The user has consumed as much as can be counted.
             InvalidInput: The amount is negative or not a whole number.
         """
         validation.tokens("tokens", tokens)
         users = self.tables.users
         found = self._take(reservation_id)
-        self.connection.execute(
+        counted = _counted(found)
+        spoken_for = users.c.quota_used + (users.c.quota_reserved - counted)
+        settled = self.connection.execute(
             update(users)
-            .where(users.c.id == found.user_id)
+            .where(users.c.id == found.user_id, spoken_for <= MAX_INTEGER - tokens)
             .values(
                 quota_used=users.c.quota_used + tokens,
-                quota_reserved=users.c.quota_reserved - _counted(found),
+                quota_reserved=users.c.quota_reserved - counted,
             )
         )
+        if settled.rowcount == 0:
+            raise CounterFull("user", found.user_id)
         return self._remaining(found.user_id)
 
     @writes
@@ -157,7 +166,8 @@ class Quotas(Repository):
         """Change the user's row if so many tokens are left; give what is left then."""
         users = self.tables.users
         spoken_for = users.c.quota_used + users.c.quota_reserved
-        enough = users.c.quota_total.is_(None) | (spoken_for + tokens <= users.c.quota_total)
+        # Without a limit there is that of the column; together they never overflow.
+        enough = spoken_for <= func.coalesce(users.c.quota_total, MAX_INTEGER) - tokens
         query = (
             update(users)
             .where(
@@ -199,7 +209,7 @@ class Quotas(Repository):
         """Give the tokens left, expired reservations not counted; None without limit."""
         users, reservations = self.tables.users.c, self.tables.quota_reservations.c
         expired = (
-            select(func.coalesce(func.sum(reservations.tokens), 0))
+            select(exact_sum(reservations.tokens))
             .where(
                 reservations.user_id == users.id,
                 reservations.expires_at <= self.unit.now(),
@@ -207,14 +217,21 @@ class Quotas(Repository):
             )
             .scalar_subquery()
         )
-        query = select(users.quota_total, users.quota_used + users.quota_reserved - expired).where(
+        query = select(users.quota_total, users.quota_used, users.quota_reserved, expired).where(
             users.id == user_id, users.deleting.is_(None)
         )
         row = self.connection.execute(query).first()
         if row is None:
             raise NotFound("user", user_id)
-        total, spoken_for = row
-        return None if total is None else max(0, int(total) - int(spoken_for))
+        total, used, reserved, lapsing = row
+        return None if total is None else max(0, int(total) - int(used) - int(reserved) + lapsing)
+
+    def _too_much(self, user_id: str, tokens: int) -> AgentStoreError:
+        """Say why so many tokens cannot be spent; raises NotFound."""
+        remaining = self._remaining(user_id)
+        if remaining is None:
+            return CounterFull("user", user_id)
+        return QuotaExceeded(user_id, tokens, remaining)
 
 
 def _counted(found: Any) -> int:

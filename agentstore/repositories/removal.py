@@ -12,13 +12,16 @@ from typing import Any
 from sqlalchemy import delete, func, select, update
 
 from agentstore import validation
-from agentstore.errors import NotFound
+from agentstore.dialects.base import room_in
+from agentstore.errors import CounterFull, NotFound
 from agentstore.leaving import session_is_open
 from agentstore.repositories.blobs import attached_to, drop_unattached
+from agentstore.repositories.consistency import mend_sessions
 from agentstore.repositories.lines import newest, no_branch
 from agentstore.repositories.message_rows import message_record
 from agentstore.repositories.search import forget_deleted
-from agentstore.types import Nanos, from_nanos
+from agentstore.repositories.sums import exact_sum
+from agentstore.types import MAX_INTEGER, from_nanos
 from agentstore.unit import Unit
 
 
@@ -88,8 +91,8 @@ def remove_messages(unit: Unit, session_id: str, *conditions: Any) -> int:
     matching = (messages.c.session_id == session_id, *conditions)
     query = select(
         func.count(),
-        func.coalesce(func.sum(messages.c.token_count), 0),
-        func.coalesce(func.sum(messages.c.cost, type_=Nanos()), from_nanos(0)),
+        exact_sum(messages.c.token_count),
+        exact_sum(messages.c.cost),
     ).where(*matching)
     count, tokens, cost = unit.connection.execute(query).one()
     if not count:
@@ -98,23 +101,44 @@ def remove_messages(unit: Unit, session_id: str, *conditions: Any) -> int:
     unit.connection.execute(delete(messages).where(*matching))
     drop_unattached(unit, attached)
     forget_deleted(unit)
-    count_in(unit, session_id, -int(count), -int(tokens), -cost)
+    if max(tokens, cost) > MAX_INTEGER:  # written before calls were bounded, so no counter has it
+        mend_sessions(unit, [session_id])
+    else:
+        count_in(unit, session_id, -int(count), -tokens, -from_nanos(cost))
     return int(count)
 
 
 def count_in(unit: Unit, session_id: str, messages: int, tokens: int, cost: Decimal) -> None:
-    """Change a session's counters by so much, in the transaction that changes the rows."""
+    """Change a locked session's counters by so much, in the transaction that changes the rows.
+
+    Counters that say less than what goes were wrong, and are counted again.
+
+    Raises:
+        CounterFull: They have no room for it.
+    """
     sessions = unit.tables.sessions
-    so_far = sessions.c.total_cost
-    unit.connection.execute(
+    so_far, nothing = sessions.c.total_cost, from_nanos(0)
+    less = max(nothing, -cost)  # money is no debt
+    grows = tokens > 0 or cost > 0
+    counted = unit.connection.execute(
         update(sessions)
-        .where(sessions.c.id == session_id)
+        .where(
+            sessions.c.id == session_id,
+            *(room_in(sessions) if grows else ()),
+            sessions.c.total_tokens >= -tokens,
+            so_far >= less,
+        )
         .values(
             message_count=sessions.c.message_count + messages,
             total_tokens=sessions.c.total_tokens + tokens,
-            total_cost=so_far + cost if cost >= 0 else so_far - abs(cost),  # money is no debt
+            total_cost=so_far + cost if cost >= 0 else so_far - less,
         )
     )
+    if counted.rowcount:
+        return
+    if grows:
+        raise CounterFull("session", session_id)
+    mend_sessions(unit, [session_id])
 
 
 def settle_turn(unit: Unit, session_id: str) -> None:

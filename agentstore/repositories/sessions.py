@@ -46,6 +46,7 @@ from agentstore.repositories.restoring import restored
 from agentstore.repositories.session_ids import ids_beginning
 from agentstore.repositories.session_rows import find_session, select_sessions, session_record
 from agentstore.repositories.steps import Steps, in_steps
+from agentstore.repositories.sums import exact_sum
 from agentstore.repositories.whole_sessions import (
     WholeSession,
     ids_after,
@@ -54,7 +55,7 @@ from agentstore.repositories.whole_sessions import (
 )
 from agentstore.schema import Tables
 from agentstore.states import MAIN, NO_BRANCH, SESSION_STATUSES, SESSION_TRANSITIONS, sources
-from agentstore.types import Nanos, from_nanos
+from agentstore.types import from_nanos
 
 _ONLY_BY = {"paused": "sessions.resume()", "waiting_user": "sessions.answer()"}
 """What alone makes a session in this status active again."""
@@ -104,7 +105,7 @@ class Sessions(Repository):
             "id": session_id,
             "user_id": validation.optional_key("user_id", user_id),
             "title": validation.optional_text("title", title),
-            "model": validation.optional_text("model", model),
+            "model": validation.optional_label("model", model),
             "ttl_seconds": _seconds(ttl),
             "expires_at": None if ttl is None else now + ttl,
             "created_at": now,
@@ -330,7 +331,7 @@ class Sessions(Repository):
         if not isinstance(title, Unset):
             changes["title"] = validation.optional_text("title", title)
         if not isinstance(model, Unset):
-            changes["model"] = validation.optional_text("model", model)
+            changes["model"] = validation.optional_label("model", model)
         if not isinstance(ttl, Unset):
             changes["ttl_seconds"] = _seconds(ttl)
         locked = self._lock(session_id)
@@ -469,14 +470,14 @@ class Sessions(Repository):
         messages = self.tables.messages
         query = select(
             func.count(),
-            func.coalesce(func.sum(messages.c.token_count), 0),
-            func.coalesce(func.sum(messages.c.cost, type_=Nanos()), from_nanos(0)),
+            exact_sum(messages.c.token_count),
+            exact_sum(messages.c.cost),
         ).where(messages.c.session_id == session_id)
         count, tokens, cost = self.connection.execute(query).one()
         return SessionCounters(
             session_id,
             (session.message_count, session.total_tokens, session.total_cost),
-            (int(count), int(tokens), cost),
+            (int(count), tokens, from_nanos(cost)),
         )
 
     @reads

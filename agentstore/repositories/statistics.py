@@ -26,7 +26,6 @@ from sqlalchemy import (
     func,
     literal,
     select,
-    type_coerce,
     union_all,
 )
 
@@ -43,6 +42,14 @@ from agentstore.leaving import owner_stays, session_stays
 from agentstore.paging import check_limit
 from agentstore.records import UsageSum
 from agentstore.repositories.base import window
+from agentstore.repositories.sums import (
+    Halves,
+    exact_sum,
+    halves,
+    halves_of_sums,
+    mean_of,
+    milliseconds,
+)
 from agentstore.states import NO_BRANCH
 from agentstore.types import from_nanos
 from agentstore.unit import Unit
@@ -59,6 +66,7 @@ _COUNT_UP_TO = 16 * 1024 * 1024
 _MOST_DAYS = 3660
 _EXPIRED_UP_TO = 10_000
 _SEARCH = "search_index"
+_SPENT = ("tokens", "used_tokens", "cost", "used_cost")
 
 
 def statistics(unit: Unit, days: int, top: int, order: Order, exact: bool | None) -> Statistics:
@@ -97,9 +105,9 @@ def statistics(unit: Unit, days: int, top: int, order: Order, exact: bool | None
         found = select(totals.status, func.count()).where(stays).group_by(totals.status)
         by_status = {status: int(count) for status, count in unit.connection.execute(found)}
         summed = unit.connection.execute(
-            select(_sum(totals.total_tokens), _sum(totals.total_cost)).where(stays)
+            select(exact_sum(totals.total_tokens), exact_sum(totals.total_cost)).where(stays)
         ).one()
-        tokens, cost = int(summed[0]), from_nanos(int(summed[1]))
+        tokens, cost = summed[0], from_nanos(summed[1])
     return Statistics(
         measured_at=now,
         engine=checks.system,
@@ -187,11 +195,15 @@ def _growth(
         said.created_at,
         window.messages,
         func.count(),
-        _sum(said.token_count),
-        _sum(said.cost),
+        exact_sum(said.token_count),
+        exact_sum(said.cost),
     )
     recorded = _by_day(
-        window.unit, used.created_at, window.used, _sum(used.total_tokens), _sum(used.cost)
+        window.unit,
+        used.created_at,
+        window.used,
+        exact_sum(used.total_tokens),
+        exact_sum(used.cost),
     )
     found: list[DayStatistics] = []
     for number in range(days):
@@ -231,51 +243,55 @@ def _users(window: _Window, top: int, order: Order) -> tuple[UserStatistics, ...
     tables = window.unit.tables
     said, made, used = tables.messages, tables.sessions, tables.turn_usage
     none = literal(0, BigInteger)
+    nothing = Halves(none, none)
     written: Select[Any] = (
         select(
             made.c.user_id,
             func.count().label("messages"),
-            _sum(said.c.token_count).label("tokens"),
-            _sum(said.c.cost).label("cost"),
-            none.label("used_tokens"),
-            none.label("used_cost"),
+            *halves(said.c.token_count).labelled("tokens"),
+            *nothing.labelled("used_tokens"),
+            *halves(said.c.cost).labelled("cost"),
+            *nothing.labelled("used_cost"),
         )
         .join_from(said, made, made.c.id == said.c.session_id)
         .where(*window.messages)
         .group_by(made.c.user_id)
     )
     recorded: Select[Any] = (
-        select(made.c.user_id, none, none, none, _sum(used.c.total_tokens), _sum(used.c.cost))
+        select(
+            made.c.user_id,
+            none,
+            *nothing,
+            *halves(used.c.total_tokens),
+            *nothing,
+            *halves(used.c.cost),
+        )
         .join_from(used, made, made.c.id == used.c.session_id)
         .where(*window.used)
         .group_by(made.c.user_id)
     )
     both = union_all(written, recorded).subquery().c
-    costs, tokens = (
-        (func.sum(both.cost), func.sum(both.used_cost)),
-        (
-            func.sum(both.tokens),
-            func.sum(both.used_tokens),
-        ),
-    )
+    sums = {name: halves_of_sums(Halves.of(both, name)) for name in _SPENT}
     # What was recorded and what the messages say is often the same money, said twice.
-    cost = case((costs[0] > costs[1], costs[0]), else_=costs[1])
-    amount = case((tokens[0] > tokens[1], tokens[0]), else_=tokens[1])
-    ranks = (cost, amount) if order == "cost" else (amount, cost)
+    ranks = {
+        "tokens": sums["tokens"].carried().larger(sums["used_tokens"].carried()),
+        "cost": sums["cost"].carried().larger(sums["used_cost"].carried()),
+    }
+    first, second = ("cost", "tokens") if order == "cost" else ("tokens", "cost")
     query = (
-        select(both.user_id, func.sum(both.messages), *tokens, *costs)
+        select(both.user_id, func.sum(both.messages), *(each.whole() for each in sums.values()))
         .group_by(both.user_id)
-        .order_by(*(rank.desc() for rank in ranks), both.user_id)
+        .order_by(*(half.desc() for half in (*ranks[first], *ranks[second])), both.user_id)
         .limit(top)
     )
     return tuple(
         UserStatistics(
             user_id=row[0],
             messages=int(row[1]),
-            tokens=int(row[2]),
-            used_tokens=int(row[3]),
-            cost=from_nanos(int(row[4])),
-            used_cost=from_nanos(int(row[5])),
+            tokens=row[2],
+            used_tokens=row[3],
+            cost=from_nanos(row[4]),
+            used_cost=from_nanos(row[5]),
         )
         for row in window.unit.connection.execute(query)
     )
@@ -286,47 +302,47 @@ def _tools(window: _Window, top: int) -> tuple[ToolStatistics, ...]:
     calls = func.count().label("calls")
     failures = func.coalesce(func.sum(case((logs.success.is_(False), 1), else_=0)), 0)
     query = (
-        select(logs.tool, calls, failures, func.avg(logs.elapsed_ms))
+        select(logs.tool, calls, failures, *milliseconds(logs.elapsed_ms))
         .where(*window.logs)
         .group_by(logs.tool)
         .order_by(calls.desc(), logs.tool)
         .limit(top)
     )
     return tuple(
-        ToolStatistics(tool, int(count), int(failed), None if mean is None else float(mean))
-        for tool, count, failed, mean in window.unit.connection.execute(query)
+        ToolStatistics(tool, int(count), int(failed), mean_of(*times))
+        for tool, count, failed, *times in window.unit.connection.execute(query)
     )
 
 
 def _models(window: _Window, top: int, order: Order) -> tuple[UsageSum, ...]:
     used = window.unit.tables.turn_usage.c
-    cost, tokens = _sum(used.cost), _sum(used.total_tokens)
+    cost, tokens = halves(used.cost), halves(used.total_tokens)
     ranks = (cost, tokens) if order == "cost" else (tokens, cost)
     unknown = case((used.cost.is_(None), used.requests), else_=0)
     query = (
         select(
             used.model,
-            _sum(used.requests),
-            _sum(used.input_tokens),
-            _sum(used.output_tokens),
-            tokens,
-            cost,
-            _sum(unknown),
+            exact_sum(used.requests),
+            exact_sum(used.input_tokens),
+            exact_sum(used.output_tokens),
+            tokens.whole(),
+            cost.whole(),
+            exact_sum(unknown),
         )
         .where(*window.used)
         .group_by(used.model)
-        .order_by(*(rank.desc() for rank in ranks), used.model)
+        .order_by(*(half.desc() for rank in ranks for half in rank.carried()), used.model)
         .limit(top)
     )
     return tuple(
         UsageSum(
             key=row[0],
-            requests=int(row[1]),
-            input_tokens=int(row[2]),
-            output_tokens=int(row[3]),
-            total_tokens=int(row[4]),
-            cost=from_nanos(int(row[5])),
-            unpriced_requests=int(row[6]),
+            requests=row[1],
+            input_tokens=row[2],
+            output_tokens=row[3],
+            total_tokens=row[4],
+            cost=from_nanos(row[5]),
+            unpriced_requests=row[6],
         )
         for row in window.unit.connection.execute(query)
     )
@@ -346,8 +362,3 @@ def _expired(unit: Unit, now: datetime) -> int:
         or row.last_active_at + timedelta(seconds=row.ttl_seconds) <= now
         for row in unit.connection.execute(query)
     )
-
-
-def _sum(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Add up whole numbers; money as whole billionths. 0 where there is nothing."""
-    return func.coalesce(func.sum(type_coerce(column, BigInteger)), 0)

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from agentstore.dialects.base import Mode
+from agentstore.errors import DatabaseFull
 from agentstore.repositories.base import Repository
 from agentstore.unit import Unit, rest
 
@@ -70,23 +71,29 @@ def in_steps(
 
 def drive(steps: Generator[W, Any, T], run: Callable[[W], Any]) -> T:
     """Drive a body in steps."""
-    result: Any = None
+    go_on = partial(steps.send, None)
     while True:
         try:
-            wanted = steps.send(result)
+            wanted = go_on()
         except StopIteration as ended:
             found: T = ended.value
             return found
-        result = run(wanted)
+        try:
+            go_on = partial(steps.send, run(wanted))
+        except DatabaseFull as error:
+            go_on = partial(steps.throw, error)  # it may know what to do without a write
 
 
 async def driven(steps: Generator[W, Any, T], run: Callable[[W], Awaitable[Any]]) -> T:
     """Drive a body in steps from a coroutine."""
-    result: Any = None
+    go_on = partial(steps.send, None)
     while True:
         try:
-            wanted = steps.send(result)
+            wanted = go_on()
         except StopIteration as ended:
             found: T = ended.value
             return found
-        result = await run(wanted)
+        try:
+            go_on = partial(steps.send, await run(wanted))
+        except DatabaseFull as error:
+            go_on = partial(steps.throw, error)

@@ -76,7 +76,8 @@ class Tasks(TaskQueue):
             priority: The highest goes first.
             run_at: When it may be started at the earliest; None means now, by the clock that
                 leases go by.
-            max_retries: How often a failed attempt may be repeated.
+            max_retries: How often a failed attempt may be repeated. That a worker dies is one:
+                with 0 the task is dead then.
             queue: Which workers take it.
             alone_in_session: Whether it waits while another task of its session that asked for
                 the same runs.

@@ -34,6 +34,7 @@ from agentstore.repositories.base import (
     window,
 )
 from agentstore.repositories.inserting import New, NewRow
+from agentstore.repositories.sums import finite, mean_of, milliseconds
 from agentstore.schema import Tables
 from agentstore.types import iso
 from agentstore.unit import Unit
@@ -100,7 +101,7 @@ class ToolLogs(Repository):
             tool: The tool's name.
             input: What it was called with, any JSON.
             output: What it gave, any JSON.
-            elapsed_ms: How long it took, in milliseconds.
+            elapsed_ms: How long it took, in milliseconds, up to 10**12.
             success: Whether it did what it should.
             error: What went wrong.
             message_id: The message that called it, of the same session.
@@ -210,7 +211,7 @@ def tool_stats(
             tool=row.tool,
             calls=int(row.calls),
             failures=int(row.failures),
-            mean_ms=None if row.mean_ms is None else float(row.mean_ms),
+            mean_ms=mean_of(*row[4:]),
             p95_ms=None if row.p95_ms is None else float(row.p95_ms),
         )
         for row in repository.connection.execute(query)
@@ -221,16 +222,15 @@ def tool_stats(
 
 def _stats(tables: Tables, conditions: Sequence[ColumnElement[bool]]) -> Select[Any]:
     logs = tables.tool_logs.c
-    timed = case((logs.elapsed_ms.is_(None), 1), else_=0)
+    elapsed = finite(logs.elapsed_ms)
+    timed = case((elapsed.is_(None), 1), else_=0)
     ranked = (
         select(
             logs.tool,
             logs.success,
-            logs.elapsed_ms,
-            func.row_number()
-            .over(partition_by=(logs.tool, timed), order_by=logs.elapsed_ms)
-            .label("rank"),
-            func.count(logs.elapsed_ms).over(partition_by=logs.tool).label("timed"),
+            elapsed.label("elapsed_ms"),
+            func.row_number().over(partition_by=(logs.tool, timed), order_by=elapsed).label("rank"),
+            func.count(elapsed).over(partition_by=logs.tool).label("timed"),
         )
         .where(*conditions)
         .subquery("ranked")
@@ -240,8 +240,8 @@ def _stats(tables: Tables, conditions: Sequence[ColumnElement[bool]]) -> Select[
         ranked.c.tool,
         func.count().label("calls"),
         func.sum(cast(case((ranked.c.success, 0), else_=1), Integer)).label("failures"),
-        func.avg(ranked.c.elapsed_ms).label("mean_ms"),
         func.min(case((at_p95, ranked.c.elapsed_ms))).label("p95_ms"),
+        *milliseconds(ranked.c.elapsed_ms),
     ).group_by(ranked.c.tool)
 
 
@@ -271,8 +271,8 @@ def _milliseconds(value: object) -> float | None:
         number = float(value)
     except OverflowError:
         number = float("inf")
-    if not 0 <= number < float("inf"):
-        raise InvalidInput(f"elapsed_ms is {number}; it must be finite, zero or more.")
+    if not 0 <= number <= validation.MAX_MILLISECONDS:
+        raise InvalidInput(f"elapsed_ms is {number}; it must be from 0 to 10**12.")
     return number
 
 

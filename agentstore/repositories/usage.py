@@ -31,10 +31,11 @@ from agentstore.repositories.base import (
     window,
     writes,
 )
+from agentstore.repositories.sums import exact_sum
 from agentstore.repositories.tool_logs import tool_stats
-from agentstore.repositories.usage_rows import NewUsage, priced_by_session, usage_record
+from agentstore.repositories.usage_rows import NewUsage, priced, priced_by_session, usage_record
 from agentstore.states import NO_BRANCH
-from agentstore.types import Nanos, from_nanos, require_utc
+from agentstore.types import from_nanos, require_utc
 
 _MAX_DAYS = 36500
 
@@ -90,8 +91,8 @@ class Usage(Repository):
         count, tokens, cost = self.connection.execute(
             select(
                 func.count(),
-                func.coalesce(func.sum(messages.c.token_count), 0),
-                func.coalesce(func.sum(messages.c.cost, type_=Nanos()), from_nanos(0)),
+                exact_sum(messages.c.token_count),
+                exact_sum(messages.c.cost),
             ).where(messages.c.session_id.in_(theirs), *in_window)
         ).one()
         written_to = (
@@ -107,8 +108,8 @@ class Usage(Repository):
             until=end,
             sessions=int(self.connection.execute(touched).scalar_one()),
             messages=int(count),
-            tokens=int(tokens),
-            cost=cost,
+            tokens=tokens,
+            cost=from_nanos(cost),
             tools=tool_stats(
                 self,
                 [
@@ -153,7 +154,8 @@ class Usage(Repository):
 
         Raises:
             NotFound: There is no such session, or it is being deleted.
-            InvalidInput: An amount is negative or no whole number.
+            InvalidInput: An amount is negative, no whole number, or more than 10**9; or the cost,
+                whether passed or computed, is more than 1,000.
         """
         amounts = _amounts(
             input_tokens, output_tokens, total_tokens, cached_input_tokens, requests, details
@@ -247,12 +249,18 @@ class Usage(Repository):
         unknown = case((used.cost.is_(None), used.requests), else_=0)
         query = select(
             key,
-            func.sum(used.requests),
-            func.sum(used.input_tokens),
-            func.sum(used.output_tokens),
-            func.sum(used.total_tokens),
-            func.coalesce(func.sum(used.cost, type_=Nanos()), from_nanos(0)),
-            func.sum(unknown),
+            *map(
+                exact_sum,
+                (
+                    used.requests,
+                    used.input_tokens,
+                    used.output_tokens,
+                    used.total_tokens,
+                    used.cost,
+                    unknown,
+                ),
+            ),
+            func.count(),
         )
         if dimension == "user" or user_id is not None:
             query = query.join_from(
@@ -273,15 +281,15 @@ class Usage(Repository):
         sums = [
             UsageSum(
                 key=date.fromisoformat(row[0]) if dimension == "day" else row[0],
-                requests=int(row[1]),
-                input_tokens=int(row[2]),
-                output_tokens=int(row[3]),
-                total_tokens=int(row[4]),
-                cost=row[5],
-                unpriced_requests=int(row[6]),
+                requests=row[1],
+                input_tokens=row[2],
+                output_tokens=row[3],
+                total_tokens=row[4],
+                cost=from_nanos(row[5]),
+                unpriced_requests=row[6],
             )
             for row in self.connection.execute(query)
-            if row[1] is not None
+            if row[7]
         ]
         # Sorted here, since the engines' collations differ.
         return tuple(sorted(sums, key=lambda found: (found.key is not None, found.key)))
@@ -300,9 +308,7 @@ class Usage(Repository):
         if cost is not None:
             amounts["cost"] = validation.cost("cost", cost)
         elif price is not None:
-            amounts["cost"] = price.cost(
-                amounts["input_tokens"], amounts["output_tokens"], cached_input_tokens
-            )
+            amounts["cost"] = priced(price, amounts, cached_input_tokens)
         row = {
             "id": new_id(),
             "session_id": validation.text("session_id", session_id),
@@ -339,15 +345,11 @@ class Usage(Repository):
                 select(sessions.status, func.count()).where(stays).group_by(sessions.status)
             )
         }
-        totals: Any = execute(
-            select(
-                func.coalesce(func.sum(sessions.total_tokens), 0),
-                func.coalesce(func.sum(sessions.total_cost, type_=Nanos()), from_nanos(0)),
-            ).where(stays)
+        tokens, cost = execute(
+            select(exact_sum(sessions.total_tokens), exact_sum(sessions.total_cost)).where(stays)
         ).one()
-        cost: Decimal = totals[1]
         return DatabaseTotals(
-            dict(sorted(rows.items())), dict(sorted(by_status.items())), int(totals[0]), cost
+            dict(sorted(rows.items())), dict(sorted(by_status.items())), tokens, from_nanos(cost)
         )
 
 

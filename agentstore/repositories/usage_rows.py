@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Self
 
 from sqlalchemy import Select, Table, func, select
 
+from agentstore import validation
 from agentstore.errors import AgentStoreError, NotFound
 from agentstore.gathering import ALONE
 from agentstore.leaving import session_is_open
+from agentstore.prices import Price
 from agentstore.records import UsageRecord
 from agentstore.repositories.inserting import New, NewRow
 from agentstore.schema import Tables
@@ -19,6 +22,13 @@ from agentstore.unit import Unit
 def priced_by_session(kwargs: Mapping[str, Any]) -> bool:
     """Say whether the session has to be asked for the model first, and by it for the price."""
     return kwargs.get("model") is None and kwargs.get("cost") is None
+
+
+def priced(price: Price, amounts: Mapping[str, Any], cached_input_tokens: int) -> Decimal:
+    """Compute what was used costs; raises InvalidInput if that is more than a call may cost."""
+    tokens = (amounts["input_tokens"], amounts["output_tokens"])
+    cost = price.cost(*tokens, cached_input_tokens)
+    return validation.cost("The cost by the store's prices", cost)
 
 
 class NewUsage(NewRow):
@@ -60,11 +70,12 @@ class NewUsage(NewRow):
         if self.cached_input_tokens is not None:
             sessions = unit.tables.sessions.c
             query = select(sessions.model).where(sessions.id == self.row["session_id"])
-            self.row["model"] = unit.connection.execute(query).scalar()
+            model = unit.connection.execute(query).scalar()
+            # It may have been written before models were bounded.
+            self.row["model"] = validation.optional_label("The session's model", model)
             price = unit.settings.prices.find(self.row["model"])
             if price is not None:
-                tokens = (self.row["input_tokens"], self.row["output_tokens"])
-                self.row["cost"] = price.cost(*tokens, self.cached_input_tokens)
+                self.row["cost"] = priced(price, self.row, self.cached_input_tokens)
         return super().alone(unit)
 
     @classmethod

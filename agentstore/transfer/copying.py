@@ -266,7 +266,8 @@ class _Copy:
     def _inspect(self, reading: Connection, quarantine: Quarantine | None) -> Contents:
         """Read the source whole, and deal with what is not sound."""
         with self._timed("reading"):
-            contents = inspect(self._source, reading, self._progress)
+            longest = self._target.dialect.moving.longest_entry
+            contents = inspect(self._source, reading, self._progress, longest)
         if quarantine is None:
             contents.require_sound()
         else:

@@ -42,10 +42,13 @@ class Contents:
             raise UnsoundRows(rows, len(self.flaws))
 
 
-def inspect(end: End, connection: Connection, progress: OnProgress) -> Contents:
+def inspect(
+    end: End, connection: Connection, progress: OnProgress, longest: int | None = None
+) -> Contents:
     """Read a database whole.
 
-    A row that refers to one that is left out is left out too.
+    A row that refers to one that is left out is left out too. So is one for which an index of where
+    it is to go has no room; see ``Moving.examine``.
     """
     contents = Contents()
     moving = end.dialect.moving
@@ -53,12 +56,12 @@ def inspect(end: End, connection: Connection, progress: OnProgress) -> Contents:
         progress(Progress("reading", shape.name, 0, None))
         left_out = contents.left_out
         contents.leave_out(moving.dangling(connection, shape, left_out))
-        digest, flaws = moving.examine(connection, shape, left_out)
+        digest, flaws = moving.examine(connection, shape, left_out, longest)
         contents.leave_out(flaws)
         if contents.left_out.get(shape.name) and _refers_to_itself(shape):
             while dangling := moving.dangling(connection, shape, left_out):
                 contents.leave_out(dangling)
-            digest, _ = moving.examine(connection, shape, left_out)
+            digest, _ = moving.examine(connection, shape, left_out, longest)
         contents.digests[shape.name] = digest
         progress(Progress("reading", shape.name, digest.rows, digest.rows))
     return contents

@@ -38,7 +38,7 @@ new_messages = st.fixed_dictionaries(
         "metadata": st.none() | json_objects(),
         "payload": json_values(),
         "external_id": st.none() | keys(),
-        "token_count": st.integers(0, 10**12),
+        "token_count": st.integers(0, 10**9),
         "cost": st.none() | st.decimals("0", "1000", places=9),
     },
 )

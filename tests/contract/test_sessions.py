@@ -526,7 +526,7 @@ def test_the_counters_hold_while_many_write_and_delete_at_once(store, session):
 
 
 def test_money_is_exact_whatever_the_callers_decimal_context_is(store, session):
-    costs = ["0.1", Decimal("1234.567891234"), 3, "0.000000001", Decimal("1000000"), "1E-9"]
+    costs = ["0.1", Decimal("234.567891234"), 3, "0.000000001", Decimal("1000"), "1E-9"]
     exact = sum(map(Decimal, costs), Decimal(0))
     for prec in (4, 28, 60):
         with decimal.localcontext(prec=prec):

@@ -117,7 +117,7 @@ records = st.lists(
     st.tuples(
         st.integers(0, 3),
         st.sampled_from(["small", "other", None]),
-        st.integers(0, 10**12),
+        st.integers(0, 10**9),
         st.integers(0, 10**6),
     ),
     max_size=8,

@@ -223,9 +223,9 @@ def test_consuming_leaves_the_rest_and_takes_nothing_where_too_little_is_left(st
 
 def test_a_user_without_limit_consumes_and_is_counted(store):
     user = store.users.create("Alice")
-    assert store.users.check_quota(user.id, 10**12)
-    assert store.users.consume_quota(user.id, 10**12) is None
-    assert store.users.get(user.id).quota_used == 10**12
+    assert store.users.check_quota(user.id, 10**9)
+    assert store.users.consume_quota(user.id, 10**9) is None
+    assert store.users.get(user.id).quota_used == 10**9
 
 
 def test_a_limit_below_what_was_used_leaves_nothing_and_no_less_than_nothing(store):
@@ -254,7 +254,7 @@ def test_tokens_that_are_set_aside_cannot_be_consumed(place, store):
 
 def test_what_is_no_amount_of_tokens_is_neither_checked_nor_consumed(store):
     user = store.users.create("Alice", quota_total=100)
-    for tokens in (-1, -(10**12), 1.5, True, "5", None, 10**12 + 1, 10**5000):
+    for tokens in (-1, -(10**9), 1.5, True, "5", None, 10**9 + 1, 10**5000):
         for call in (store.users.consume_quota, store.users.check_quota):
             with pytest.raises(InvalidInput, match="tokens"):
                 call(user.id, tokens)

@@ -169,6 +169,11 @@ EXAMPLES = [
         ("4 tokens left", "10 were asked for", "quota_total"),
     ),
     Example(
+        errors.CounterFull("session", "s1"),
+        {"kind": "session", "key": "s1"},
+        ("no room", "another session", "agentstore doctor"),
+    ),
+    Example(
         errors.SchemaMissing("0002", "agentstore upgrade"),
         {"current": None, "head": "0002"},
         ("0002", "Run: agentstore upgrade"),

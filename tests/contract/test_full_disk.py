@@ -1,0 +1,168 @@
+"""A disk without room: said by health(), typed on opening, and no hindrance to reading."""
+
+import subprocess
+import sys
+import textwrap
+import time
+
+import psycopg
+import pytest
+from sqlalchemy import NullPool, create_engine, text
+
+from agentstore.dialects import postgresql_checks, sqlite
+from agentstore.errors import DatabaseFull
+from agentstore.repositories import finding
+from tests.conftest import in_the_process, on_a_server
+from tests.programs.copies import driver_url
+
+
+def without_room(place, limit, program):
+    """Run a program in a process whose files cannot grow beyond so many bytes."""
+    opening = f"BlockingStore(lambda: AsyncStore({place.driver.url(place.url)!r}))"
+    if not place.driver.asynchronous:
+        opening = f"Store({place.url!r})"
+    written = f"""
+import resource
+from agentstore import AsyncStore, Store
+from agentstore.testing import BlockingStore
+from agentstore.errors import DatabaseFull
+
+def opened():
+    return {opening}
+
+def limit(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+LIMIT, NONE = {limit}, resource.RLIM_INFINITY
+{textwrap.dedent(program)}
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", written], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["done"]), done.stderr
+
+
+@in_the_process
+def test_health_says_that_nothing_can_be_written_where_no_file_can_grow(place):
+    without_room(
+        place,
+        48 * 1024,
+        """
+        with opened() as store:
+            session = store.sessions.create()
+            store.messages.save(session.id, "user", "hello")
+            assert store.health().writable
+            limit(LIMIT)
+            found = store.health()
+            assert (found.ok, found.writable) == (False, False), found
+            assert "room" in found.reason
+            assert store.messages.history(session.id)[0].content == "hello"
+            limit(NONE)
+            assert store.health().ok
+            print("done")
+        """,
+    )
+
+
+@in_the_process
+def test_opening_a_file_whose_log_has_no_room_says_that_the_disk_is_full(place):
+    without_room(
+        place,
+        16 * 1024,
+        """
+        limit(LIMIT)
+        try:
+            with opened() as store:
+                store.sessions.list()
+        except DatabaseFull as error:
+            assert "full" in str(error)
+            print("done")
+        """,
+    )
+
+
+@in_the_process
+def test_a_probe_of_the_disk_leaves_no_file_and_waits_for_no_writer(place, tmp_path):
+    engine = create_engine(place.url, poolclass=NullPool)
+    with place.open() as store, engine.connect() as writer:
+        before = sorted(tmp_path.iterdir())
+        writer.exec_driver_sql("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        assert store.health().writable
+        assert time.monotonic() - began < 5  # busy_timeout is 30
+        writer.exec_driver_sql("ROLLBACK")
+        assert sorted(tmp_path.iterdir()) == before
+
+
+@in_the_process
+def test_a_search_reads_where_the_file_has_no_room_for_the_index(place, monkeypatch):
+    with place.open() as store:
+        session = store.sessions.create().id
+        words = " ".join(f"word{n}" for n in range(2000))
+        for n in range(20):
+            store.messages.save(session, "user", f"hello number{n} {words}")
+    engine = create_engine(place.url)
+    with engine.connect() as connection:
+        pages = connection.execute(text("PRAGMA page_count")).scalar_one()
+    engine.dispose()
+    configure = sqlite.configure_new
+
+    def limited(connection, *args, **kwargs):
+        configure(connection, *args, **kwargs)
+        connection.cursor().execute(f"PRAGMA max_page_count={pages}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite, "configure_new", limited)
+        with place.open() as store:
+            with pytest.raises(DatabaseFull):
+                store.search.refresh()
+            assert len(store.messages.search("hello").items) == 20
+            (hit,) = store.messages.search("number7").items
+            assert hit.message.content.startswith("hello number7")
+    with place.open() as store:
+        assert len(store.messages.search("hello").items) == 20
+        assert store.search.status().pending == 0
+
+
+def test_a_search_reads_wherever_there_is_no_room_for_the_index(store, session, monkeypatch):
+    store.messages.save(session.id, "user", "hello world")
+
+    def no_room(_unit):
+        raise DatabaseFull("There is no room.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(finding, "drain", no_room)
+        assert len(store.messages.search("hello").items) == 1
+        assert store.messages.search("absent").items == ()
+    assert store.search.status().pending == 1
+    assert len(store.messages.search("hello").items) == 1
+    assert store.search.status().pending == 0
+
+
+@on_a_server
+def test_health_has_a_server_write_to_its_disk(place):
+    def written():
+        with psycopg.connect(driver_url(place.url)) as connection:
+            query = "SELECT temp_bytes FROM pg_stat_database WHERE datname = current_database()"
+            return connection.execute(query).fetchone()[0]
+
+    assert written() == 0
+    with place.open() as store:
+        assert store.health().writable
+    deadline = time.monotonic() + 30  # the server counts when the connection ends
+    while not written() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert written() > 0
+
+
+@on_a_server
+@pytest.mark.parametrize(("code", "writable"), [("53100", False), ("53400", True), ("55P03", True)])
+def test_only_a_disk_without_room_makes_a_server_one_that_takes_no_writes(
+    store, monkeypatch, code, writable
+):
+    failing = f"DO $$ BEGIN RAISE EXCEPTION 'no room' USING ERRCODE = '{code}'; END $$"
+    monkeypatch.setattr(postgresql_checks, "_TRIAL", failing)
+    found = store.health()
+    assert (found.ok, found.writable) == (writable, writable)
+    monkeypatch.undo()
+    assert store.health().ok
