@@ -39,6 +39,7 @@ from agentstore import errors
 from agentstore.dialects.base import READ_ONLY, Diagnosis, Failure, Mode
 from agentstore.dialects.listening import listen_once
 from agentstore.dialects.postgresql_append import append, arrays, next_activity
+from agentstore.dialects.postgresql_forks import sever
 from agentstore.dialects.postgresql_greeting import greet, threshold
 from agentstore.dialects.postgresql_parts import ServerParts
 from agentstore.dialects.postgresql_scopes import SecuredRows
@@ -185,6 +186,13 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts):
     def take_over(self, connection: Connection) -> None:
         """Set autocommit on a connection of the application's own engine, until it is back."""
         take_over(connection)
+
+    def leave_behind(self, connection: Connection, *, busy: bool) -> None:
+        """Never asked: there is no one writer."""
+
+    def abandon(self, connection: Connection) -> None:
+        """Replace its socket."""
+        sever(connection.connection.driver_connection)
 
     def many_connections(self, url: URL) -> bool:
         """Any number."""

@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Engine, event
 
+from agentstore.dialects.postgresql_forks import note
 from agentstore.settings import AUTO, Settings
 
 _log = logging.getLogger("agentstore.connections")
@@ -66,6 +67,8 @@ class _Greeter:
         """Ask and tell what there is, in one round trip, or none."""
         record.info[_SEEN] = self.asks
         own = getattr(driver_s, "driver_connection", driver_s)
+        if not self._adopted:
+            note(own)
         wanted = _settings(own, adopted=self._adopted)
         prepares = own.prepare_threshold is not None
         if self.asks and prepares:
