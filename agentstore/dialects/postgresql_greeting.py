@@ -9,7 +9,8 @@ prepared. That is found out for each connection, because what is at the end of a
 Statements have names that no other client has. So even who insists on preparing, or sits behind a
 pooler that names the server's process, gets an error and never another's answer.
 
-Dates come as text, and the driver reads them in the style ISO alone.
+Dates come as text, which the driver reads in the style ISO alone; and it writes what the client's
+encoding has. Both may be set for a role or a database, whoever uses it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,6 @@ _SEEN = "agentstore_seen"
 
 PREPARE_AFTER = 5
 """Executions before a statement is prepared, where nobody said otherwise: the driver's default."""
-
-_PROCESS = "pg_backend_pid()"
 
 
 def threshold(settings: Settings) -> int | None:
@@ -69,13 +68,11 @@ class _Greeter:
         own = getattr(driver_s, "driver_connection", driver_s)
         if not self._adopted:
             note(own)
-        wanted = _settings(own, adopted=self._adopted)
+        wrong = _wrong_settings(own, adopted=self._adopted)
         prepares = own.prepare_threshold is not None
-        if self.asks and prepares:
-            wanted.insert(0, _PROCESS)
-        if wanted:
-            answer = _ask(driver_s, f"SELECT {', '.join(wanted)}")
-            if wanted[0] == _PROCESS and answer[0] != own.info.backend_pid:
+        if any(wrong.values()) or (self.asks and prepares):
+            (process, *_) = _ask(driver_s, wrong)
+            if self.asks and prepares and process != own.info.backend_pid:
                 own.prepare_threshold = None
                 self._warn(own)
         if prepares:
@@ -103,32 +100,40 @@ class _Greeter:
 _adopted: WeakKeyDictionary[Engine, _Greeter] = WeakKeyDictionary()
 
 
-def _settings(own: Any, *, adopted: bool) -> list[str]:
-    """Give what sets what is not as it has to be.
+def _wrong_settings(own: Any, *, adopted: bool) -> dict[str, bool]:
+    """Say which settings are not as they have to be.
 
-    The server says these settings when it is connected to, so looking costs nothing. A pooler
-    knows them too, and keeps them for each client. ISO alone keeps the order of day and month.
-    An application may want its own time zone; the times are the same in any.
+    The server says these when it is connected to, so looking costs nothing. A pooler knows them
+    too, and keeps them for each client. An application may want its own time zone; the times are
+    the same in any.
     """
-    wanted = []
-    if not (own.pgconn.parameter_status(b"DateStyle") or b"ISO").startswith(b"ISO"):
-        wanted.append("set_config('DateStyle', 'ISO', false)")
-    if not adopted and own.pgconn.parameter_status(b"TimeZone") not in (None, *_UTC):
-        wanted.append("set_config('TimeZone', 'UTC', false)")
-    return wanted
+    zone = own.pgconn.parameter_status(b"TimeZone")
+    style = own.pgconn.parameter_status(b"DateStyle") or b"ISO"
+    return {
+        "style": not style.startswith(b"ISO"),
+        "encoding": own.pgconn.parameter_status(b"client_encoding") not in (None, b"UTF8"),
+        "zone": not adopted and zone not in (None, b"UTC", b"Etc/UTC", b"GMT", b"Etc/GMT"),
+    }
 
 
-_UTC = (b"UTC", b"Etc/UTC", b"GMT", b"Etc/GMT")
+_QUESTION = """
+    SELECT
+        pg_backend_pid(),
+        CASE WHEN %(style)s::boolean THEN set_config('DateStyle', 'ISO', false) END,
+        CASE WHEN %(encoding)s::boolean THEN set_config('client_encoding', 'UTF8', false) END,
+        CASE WHEN %(zone)s::boolean THEN set_config('TimeZone', 'UTC', false) END
+"""
+"""ISO alone keeps the order of day and month."""
 
 
-def _ask(driver_s: Any, query: str) -> Any:
-    """Run a query outside of a transaction."""
+def _ask(driver_s: Any, wrong: dict[str, bool]) -> Any:
+    """Ask for the process, and set what is wrong, outside of a transaction."""
     before = driver_s.autocommit
     if not before:
         driver_s.autocommit = True
     cursor = driver_s.cursor()
     try:
-        cursor.execute(query)
+        cursor.execute(_QUESTION, wrong)
         return cursor.fetchone()
     finally:
         cursor.close()
