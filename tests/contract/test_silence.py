@@ -179,6 +179,23 @@ def test_without_a_limit_the_system_s_own_stay(over_tcp: str) -> None:
         assert told(store)[4] == 0
 
 
+@pytest.mark.parametrize("driver", POSTGRESQL_DRIVERS)
+def test_of_several_hosts_the_one_that_answers_and_takes_writes_is_used(
+    over_tcp: str, driver: Any
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        dead = nobody.getsockname()[1]
+    url = make_url(over_tcp)
+    several = url.set(host=None, port=None).update_query_dict(
+        {"host": [f"127.0.0.1:{dead}", f"127.0.0.1:{url.port}"]}
+    )
+    wanted = several.update_query_dict({"target_session_attrs": "read-write"})
+    with driver.open(wanted.render_as_string(hide_password=False)) as store:
+        session = store.sessions.create()
+        assert store.sessions.get(session.id) == session
+        assert store.health().writable
+
+
 def test_a_connect_timeout_in_the_url_wins(own_server: Server) -> None:
     url = own_server.create_database(f"waits_{time.monotonic_ns()}")
     migrations.upgrade(url)

@@ -118,6 +118,6 @@ def test_what_helps_to_find_a_mistake_is_shown() -> None:
 
 
 def test_a_file_is_shown_with_its_path(tmp_path: Any) -> None:
-    with Store(f"sqlite:///{tmp_path}/a@b.db?timeout=3") as store:
-        assert f"{tmp_path}/a@b.db?timeout=3" in repr(store)
+    with Store(f"sqlite:///{tmp_path}/a.db?timeout=3") as store:
+        assert f"{tmp_path}/a.db?timeout=3" in repr(store)
     assert show_url(make_url(f"sqlite:///a.db?key={SECRET}")) == "sqlite:///a.db?key=***"
