@@ -40,6 +40,7 @@ from agentstore.dialects import dialect_for
 from agentstore.dialects.base import Mode
 from agentstore.engine import adopt_engine, open_async_engine, open_engine, parse_url, show_url
 from agentstore.errors import UnscopedOnly
+from agentstore.forking import of_this_process, store_of_parent
 from agentstore.health import DEFAULT_TIMEOUT, AsyncProbe
 from agentstore.health_records import HealthRecord, Statistics
 from agentstore.observation import observer_for, watching
@@ -490,7 +491,8 @@ class AsyncStore(AsyncRepositories):
                     async_engine, dialect, settings, owns_engine=True
                 )
         self._opened = False
-        self._closed = False
+        self._closed = self._inherited = False
+        of_this_process(self)
         self._opening = asyncio.Lock()
         super().__init__(_StoreRunner(self))
         self._announce = announcing(self._observer)
@@ -527,6 +529,8 @@ class AsyncStore(AsyncRepositories):
         """Open the database, if that is not done; see ``Store`` for what may be raised."""
         if self._opened:
             return
+        if self._inherited:
+            raise store_of_parent()
         async with self._opening:
             if self._closed:
                 raise store_is_closed()
@@ -537,15 +541,23 @@ class AsyncStore(AsyncRepositories):
     async def close(self) -> None:
         """Close the store's connections; those of an engine handed in stay open.
 
-        Calls and transactions that run are waited for, up to ``busy_timeout``.
+        Calls and transactions that run are waited for, up to ``busy_timeout``. In a process that
+        was forked this does nothing: they are its parent's.
 
         Raises:
             TransactionMisuse: This is called inside the store's own transaction.
         """
+        if self._inherited:
+            return
         refuse_inside_own_transaction(self)
         self._closed = True
         self._opened = False
         await self._unit_runner.close()
+
+    def left_behind(self) -> None:
+        """Refuse all further calls; called in a child that was forked."""
+        self._closed = self._inherited = True
+        self._opened = False
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncTransaction]:

@@ -7,9 +7,11 @@ about a URL never quotes it, and statements' parameters are hidden from SQLAlche
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
+from urllib.parse import quote_plus
 
 from sqlalchemy import URL, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError
@@ -23,22 +25,79 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 
+_SHOWN = frozenset(
+    (
+        "host",
+        "hostaddr",
+        "port",
+        "dbname",
+        "sslmode",
+        "target_session_attrs",
+        "load_balance_hosts",
+        "application_name",
+        "connect_timeout",
+        "keepalives",
+        "keepalives_idle",
+        "keepalives_interval",
+        "keepalives_count",
+        "tcp_user_timeout",
+        "mode",
+        "cache",
+        "immutable",
+        "uri",
+        "timeout",
+    )
+)
+"""Parameters of a URL that are no secret; of all others only the names are shown."""
+
+_AFTER_PASSWORD = re.compile(r"[^:/]*:[^@]*@(?P<rest>.*)", re.DOTALL)
+
+
 def parse_url(url: str | URL | None) -> URL:
     """Read a URL; None means ``AGENTSTORE_URL``, else ``sqlite:///agentstore.db``.
 
     Raises:
         UnsupportedUrl: It is not a database URL; the error does not quote it.
     """
+    given = default_url() if url is None else url
     try:
-        return make_url(default_url() if url is None else url)
+        parsed = make_url(given)
     except (ArgumentError, ValueError):
         raise UnsupportedUrl("This is not a database URL") from None
+    if isinstance(given, str):
+        secret = _AFTER_PASSWORD.match(given.partition("://")[2])
+        if secret is not None and "@" in secret["rest"]:
+            raise _unclear()
+    _require_plain_host(parsed)
+    return parsed
+
+
+def _require_plain_host(url: URL) -> None:
+    """Refuse a URL whose host would be the rest of a password.
+
+    Raises:
+        UnsupportedUrl: It is one.
+    """
+    if "@" in (url.host or ""):
+        raise _unclear()
+
+
+def _unclear() -> UnsupportedUrl:
+    return UnsupportedUrl(
+        "This URL has an @ after the one that ends its password. In a password, a name or a "
+        "parameter write @ as %40, / as %2F, # as %23, ? as %3F, : as %3A, % as %25"
+    )
 
 
 def show_url(url: URL) -> str:
-    """Write a URL for people: without its password, wherever that stands."""
-    secret = [key for key in url.query if "password" in key.lower()]
-    return url.difference_update_query(secret).render_as_string(hide_password=True)
+    """Write a URL for people: without its password, and what may be one, wherever that stands."""
+    plain = url.set(query={}).render_as_string(hide_password=True)
+    shown = [
+        f"{quote_plus(name)}={quote_plus(value, safe='/,:') if name in _SHOWN else '***'}"
+        for name, values in url.query.items()
+        for value in ((values,) if isinstance(values, str) else values)
+    ]
+    return f"{plain}?{'&'.join(shown)}" if shown else plain
 
 
 def open_engine(url: URL, settings: Settings) -> Engine:
@@ -101,6 +160,7 @@ def adopt_engine(
             ("create_async_engine", "Store") if asynchronous else ("create_engine", "AsyncStore")
         )
         raise InvalidInput(f"This store needs an engine made by {maker}(); {store} takes this one.")
+    _require_plain_host(sync_engine.url)
     dialect = dialect_for(sync_engine.url)
     dialect.url(sync_engine.url, asynchronous=asynchronous)
     dialect.install(sync_engine, settings, adopted=True)

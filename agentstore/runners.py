@@ -22,6 +22,7 @@ from agentstore.dialects import EngineDialect
 from agentstore.dialects.base import Mode
 from agentstore.dialects.causes import cause_of
 from agentstore.errors import AgentStoreError, DatabaseReadOnly, TransactionMisuse
+from agentstore.forking import of_this_process, store_of_parent
 from agentstore.gatherers import Gatherer
 from agentstore.gathering import Call
 from agentstore.observation import TRANSACTION, Observer, retried
@@ -128,6 +129,13 @@ class JoinRunner:
         self.lost: Trouble | None = None
         """Why the transaction is gone as a whole, if a savepoint could not be gone back to: what
         came after that would be in no transaction at all."""
+        of_this_process(self)
+
+    def left_behind(self) -> None:
+        """Refuse all further calls; in a child that was forked inside the transaction."""
+        self._busy = threading.Lock()
+        self.lost = Trouble(store_of_parent(), repeatable=False, in_doubt=False)
+        self._unit.dialect.abandon(self._unit.connection)
 
     def refuse(self) -> None:
         """Refuse all further calls."""

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal, TypedDict
+from typing import Final, Literal, TypedDict
 
 from agentstore.errors import InvalidInput, shown
 from agentstore.prices import Prices, default_prices
@@ -21,6 +21,8 @@ DEFAULT_URL = "sqlite:///agentstore.db"
 URL_VARIABLE = "AGENTSTORE_URL"
 
 Synchronous = Literal["FULL", "EXTRA", "NORMAL", "OFF"]
+AUTO: Final = "auto"
+PrepareThreshold = Literal["auto"] | int | None
 Clock = Callable[[], datetime]
 
 
@@ -45,8 +47,9 @@ class StoreOptions(TypedDict, total=False):
     max_overflow: int
     pool_timeout: float
     connect_timeout: float
+    network_timeout: float
     ping_after: float
-    prepare_threshold: int | None
+    prepare_threshold: PrepareThreshold
     busy_timeout: float
     synchronous: Synchronous
     max_retries: int
@@ -80,11 +83,25 @@ class Settings:
         pool_size: Connections kept open. An in-memory SQLite database has always one.
         max_overflow: Connections opened beyond that under load, and closed again after.
         pool_timeout: Seconds to wait for a free connection before ``DatabaseBusy``.
-        connect_timeout: Seconds to wait for a PostgreSQL server before ``DatabaseUnreachable``.
+        connect_timeout: Seconds to wait for a PostgreSQL server before ``DatabaseUnreachable``:
+            for each host of the URL, when a connection is made, and for the answer when one that
+            lay idle is tested. ``connect_timeout`` in the URL wins.
+        network_timeout: After how many seconds without a sign of life from the other machine a
+            TCP connection to PostgreSQL is given up: it becomes ``tcp_user_timeout``, and
+            keepalives begin after half of it. 0 leaves these to the system, where it is hours;
+            libpq's parameters in the URL win, each for itself. A frozen server on a machine that
+            lives is not found by this.
         ping_after: A connection that lay idle for longer than so many seconds is tested before
-            it is used, and replaced if it died; a test costs one round trip on PostgreSQL.
-        prepare_threshold: After how many executions psycopg prepares a statement on the server.
-            Set None behind pgbouncer in transaction mode.
+            it is used, and replaced if it died or does not answer within ``connect_timeout``; a
+            test costs one round trip on PostgreSQL.
+        prepare_threshold: After how many executions psycopg prepares a statement on the server;
+            None means never. ``"auto"``, the default, means after 5, and never where there is a
+            pooler in front of the server, which lends the connections on which statements are
+            prepared to others: each new connection is asked, in one round trip, and the first
+            that finds one logs a warning by the logger ``agentstore.connections``. A number is
+            kept, pooler or not. With an engine of the application's own ``"auto"`` switches
+            preparing off on its connections where there is a pooler, and all else leaves it as
+            the application has it.
         busy_timeout: Seconds that a SQLite writer waits for other processes before
             ``DatabaseBusy``.
         synchronous: SQLite's durability. FULL, the default, survives a power cut. With NORMAL
@@ -124,8 +141,9 @@ class Settings:
     max_overflow: int = 20
     pool_timeout: float = 30.0
     connect_timeout: float = 10.0
+    network_timeout: float = 30.0
     ping_after: float = 5.0
-    prepare_threshold: int | None = 5
+    prepare_threshold: PrepareThreshold = "auto"
     busy_timeout: float = 30.0
     synchronous: Synchronous = "FULL"
     max_retries: int = 5
@@ -148,7 +166,19 @@ class Settings:
             )
         if type(self.read_only) is not bool:
             raise InvalidInput(f"read_only is {shown(self.read_only)}; use True or False.")
-        for name in ("pool_timeout", "connect_timeout", "ping_after", "busy_timeout"):
+        threshold = self.prepare_threshold
+        if threshold not in (None, AUTO) and (type(threshold) is not int or threshold < 0):
+            raise InvalidInput(
+                f"prepare_threshold is {shown(threshold)}; use a number of executions, zero or "
+                'more, None, or "auto".'
+            )
+        for name in (
+            "pool_timeout",
+            "connect_timeout",
+            "network_timeout",
+            "ping_after",
+            "busy_timeout",
+        ):
             if getattr(self, name) < 0:
                 raise InvalidInput(f"{name} is negative; use seconds, zero or more.")
         idle = self.stream_timeout

@@ -3,7 +3,8 @@
 A call on one of the store's repositories is a transaction of its own. ``transaction()`` makes
 several calls one; ``run()`` does the same with a function, and repeats it after a conflict.
 
-A store may be used from any number of threads. After ``fork()`` the child must open its own.
+A store may be used from any number of threads. A process that is forked must open its own; the one
+that it has of its parent refuses all calls.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from agentstore.dialects import dialect_for
 from agentstore.dialects.base import Mode
 from agentstore.engine import adopt_engine, open_engine, parse_url, show_url
 from agentstore.errors import TransactionMisuse
+from agentstore.forking import of_this_process, store_of_parent
 from agentstore.health import DEFAULT_TIMEOUT, Probe
 from agentstore.health_records import HealthRecord, Statistics
 from agentstore.observation import observer_for, watching
@@ -104,13 +106,14 @@ class Store(Repositories):
         else:
             dialect = adopt_engine(engine, settings, asynchronous=False)
         self._engine = engine
-        self._closed = False
+        self._closed = self._inherited = False
         self._runner = UnitRunner(engine, dialect, settings, owns_engine=self._owns_engine)
         super().__init__(_StoreRunner(self, self._runner))
         self._announce = announcing(self._observer)
         self._watch = watching(self._observer)
         if self._observer is not None:
             self._observer.watch(self)
+        of_this_process(self)
         self._probe = Probe(engine, self._runner.once, settings, lambda: self._closed)
         try:
             self._runner.open()
@@ -139,7 +142,10 @@ class Store(Repositories):
         """Close the store's connections; those of an engine handed in stay open.
 
         Calls that other threads are in end as they would have: this waits for those that write.
+        In a process that was forked it does nothing: they are its parent's.
         """
+        if self._inherited:
+            return
         self._closed = True
         self._runner.close(wait=not in_own_transaction(self))
         if self._owns_engine:
@@ -296,7 +302,13 @@ class Store(Repositories):
         """
         return ScopedStore(self, Scope(user_id))
 
+    def left_behind(self) -> None:
+        """Refuse all further calls; called in a child that was forked."""
+        self._closed = self._inherited = True
+
     def _require_open(self) -> None:
+        if self._inherited:
+            raise store_of_parent()
         if self._closed:
             raise TransactionMisuse("This store is closed. Open another Store.")
 

@@ -97,6 +97,10 @@ class Job:
         return self._heard.wait(timeout)
 
 
+class GroupFailed(Exception):
+    """Writes that were to go together do not; each is to be run by itself."""
+
+
 def turn_never_came() -> DatabaseBusy:
     """Say that other writers of this store were in front for too long."""
     return DatabaseBusy(
@@ -121,3 +125,13 @@ def interrupted(*, in_doubt: bool) -> Trouble:
         advice = f"{said}. Nothing was written; repeat the call."
     lost = ConnectionLost(advice, in_doubt=in_doubt)
     return Trouble(lost, repeatable=not in_doubt, in_doubt=in_doubt)
+
+
+def of_the_body(error: BaseException) -> bool:
+    """Say whether an error is the body's own, to be raised where its caller is.
+
+    If it is not, the thread was interrupted that happened to run the body; only the main one is.
+    """
+    return isinstance(error, Exception) or (
+        threading.current_thread() is not threading.main_thread()
+    )

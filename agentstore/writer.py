@@ -31,11 +31,12 @@ from agentstore.dialects import EngineDialect
 from agentstore.dialects.base import Mode
 from agentstore.dialects.causes import cause_of
 from agentstore.errors import DatabaseBusy
+from agentstore.forking import of_this_process
 from agentstore.gathering import ALONE, MOST_TOGETHER, Write, run_together
 from agentstore.prepared import run_sql
 from agentstore.recovery import HANDLED, Trouble, trouble
 from agentstore.unit import Unit
-from agentstore.write_jobs import Job, State, interrupted, turn_never_came
+from agentstore.write_jobs import GroupFailed, Job, State, interrupted, of_the_body, turn_never_came
 
 
 class Writer:
@@ -73,7 +74,8 @@ class Writer:
         self._lock = threading.Lock()
         self._queue: deque[Job] = deque()
         self._led = False  # if not, the queue is empty
-        self._closing = False
+        self._closing = self._busy = False
+        of_this_process(self)
 
     # --- The queue ---------------------------------------------------------------------------
 
@@ -163,8 +165,10 @@ class Writer:
                     job = self._queue.popleft()
                     job.state = State.RUNNING
                     batch.append(job)
+            self._busy = True
             self._run_batch(batch)
         finally:
+            self._busy = False
             self._answer(batch)
             self.hand_over()
 
@@ -195,6 +199,14 @@ class Writer:
             with suppress(DatabaseBusy), self.alone():
                 pass
 
+    def left_behind(self) -> None:
+        """Leave connection and queue to the parent; in a child that was forked."""
+        self._lock = threading.Lock()
+        self._queue.clear()
+        connection, self._connection, self._driver_connection = self._connection, None, None
+        if connection is not None and self._keeps_connection:
+            self._dialect.leave_behind(connection, busy=self._busy)
+
     def _wait_for_turn(self, job: Job) -> None:
         """Wait until a job is done, or has the lead."""
         if self.enqueue(job) or job.wait(self._timeout):
@@ -222,7 +234,7 @@ class Writer:
             groups = [list(jobs) for _, jobs in groupby(batch, key=lambda job: job.kind)]
             try:
                 done = self._run_together(batch, groups)
-            except _GroupFailed:
+            except GroupFailed:
                 done = self._run_together(batch, [[job] for job in batch])
             if done:
                 return
@@ -235,7 +247,7 @@ class Writer:
         The groups are the batch, those together whose writes may go together.
 
         Raises:
-            _GroupFailed: They do not; nothing was committed.
+            GroupFailed: They do not; nothing was committed.
         """
         begun = False
         try:
@@ -252,7 +264,7 @@ class Writer:
             for job in batch:
                 job.state = State.COMMITTING
             connection.commit()
-        except _GroupFailed as failed:
+        except GroupFailed as failed:
             self._roll_back(drop=isinstance(failed.__cause__, HANDLED))
             raise
         except HANDLED as error:
@@ -280,15 +292,15 @@ class Writer:
         Not in a savepoint: SQLite would copy each page that they change beforehand.
 
         Raises:
-            _GroupFailed: They do not go together, and may have left something behind.
+            GroupFailed: They do not go together, and may have left something behind.
         """
         unit = self._make_unit(connection)
         try:
             outcomes = run_together(unit, kind, [job.start for job in jobs])
         except BaseException as error:
-            if not _of_the_body(error):
+            if not of_the_body(error):
                 raise
-            raise _GroupFailed from error
+            raise GroupFailed from error
         left: list[Job] = []
         for job, outcome in zip(jobs, outcomes, strict=True):
             if outcome is ALONE:
@@ -312,7 +324,7 @@ class Writer:
         except HANDLED as error:
             job.error = self._failed(error, committing=False)
         except BaseException as error:
-            if not _of_the_body(error):
+            if not of_the_body(error):
                 raise
             job.error = error
         if job.error is not None:
@@ -336,7 +348,7 @@ class Writer:
             self._roll_back(drop=True)
         except BaseException as error:
             self._roll_back(drop=not isinstance(error, Exception))
-            if not _of_the_body(error):
+            if not of_the_body(error):
                 raise
             job.error = error
         else:
@@ -384,17 +396,3 @@ class Writer:
             # After an interrupt SQLAlchemy lets go of it unclosed, and with it of a lock.
             with suppress(Exception):
                 self._engine.dialect.do_close(detached)
-
-
-class _GroupFailed(Exception):
-    """Writes that were to go together do not; each is to be run by itself."""
-
-
-def _of_the_body(error: BaseException) -> bool:
-    """Say whether an error is the body's own, to be raised where its caller is.
-
-    If it is not, the thread was interrupted that happened to run the body; only the main one is.
-    """
-    return isinstance(error, Exception) or (
-        threading.current_thread() is not threading.main_thread()
-    )

@@ -23,6 +23,7 @@ from sqlalchemy import create_engine, make_url, text
 
 from agentstore import AsyncStore, Store, migrations
 from agentstore.testing import BlockingStore
+from tests.poolers import description
 from tests.servers import Installation, Server, installations
 
 # A shell starts what it puts into the background deaf to interrupts, and so would be each program
@@ -176,6 +177,10 @@ def _repeats(item: pytest.Item) -> bool:
         if any(isinstance(part, Driver) and part.name == "aiosqlite" for part in parts):
             return True
     return False
+
+
+def pytest_report_header() -> str:
+    return description()
 
 
 @pytest.hookimpl(trylast=True)

@@ -248,6 +248,24 @@ class Server:
             self.stop_hard()
         self._launch()
 
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop every process of the server for the block: the system takes what is sent to it."""
+        assert self._process is not None, "this server is not started"
+        main = self._process.pid
+        stopped = [main]
+        os.kill(main, signal.SIGSTOP)  # first, so that it starts no other
+        try:
+            for child in Path(f"/proc/{main}/task/{main}/children").read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(child), signal.SIGSTOP)
+                    stopped.append(int(child))
+            yield
+        finally:
+            for process in reversed(stopped):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGCONT)
+
     def create_database(self, name: str, template: str | None = None) -> str:
         """Create a database, as a copy of a template if one is given, and return its URL."""
         statement = sql.SQL("create database {}").format(sql.Identifier(name))

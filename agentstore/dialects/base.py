@@ -175,6 +175,19 @@ class EngineDialect(Protocol):
     def take_over(self, connection: Connection) -> None:
         """Prepare a connection that was checked out, and is in no transaction, for a unit."""
 
+    def leave_behind(self, connection: Connection, *, busy: bool) -> None:
+        """Leave the connection that one writer keeps to the parent, in a child that was forked.
+
+        Args:
+            connection: The connection.
+            busy: Whether the writer was using it.
+        """
+
+    def abandon(self, connection: Connection) -> None:
+        """See to it, in a child that was forked, that nothing that is done to a connection in use
+        reaches the parent.
+        """
+
     def many_connections(self, url: URL) -> bool:
         """Say whether this database can have more than one connection."""
 

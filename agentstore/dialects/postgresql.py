@@ -11,7 +11,6 @@ on the session's row, so two sessions never wait for each other.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -25,14 +24,13 @@ from sqlalchemy import (
     Insert,
     Select,
     Table,
-    event,
     func,
     select,
     true,
     update,
 )
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
-from sqlalchemy.exc import DataError, DBAPIError, DisconnectionError
+from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.schema import CreateSchema
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from sqlalchemy.types import TypeEngine
@@ -41,9 +39,12 @@ from agentstore import errors
 from agentstore.dialects.base import READ_ONLY, Diagnosis, Failure, Mode
 from agentstore.dialects.listening import listen_once
 from agentstore.dialects.postgresql_append import append, arrays, next_activity
+from agentstore.dialects.postgresql_forks import sever
+from agentstore.dialects.postgresql_greeting import greet, threshold
 from agentstore.dialects.postgresql_parts import ServerParts
 from agentstore.dialects.postgresql_scopes import SecuredRows
 from agentstore.dialects.postgresql_search import PostgreSQLSearch
+from agentstore.dialects.postgresql_silence import test_those_idle, timeouts
 from agentstore.dialects.postgresql_space import ServerSpace
 from agentstore.dialects.postgresql_tasks import NotifyingTasks
 from agentstore.dialects.postgresql_transactions import (
@@ -63,12 +64,16 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 
-_LAST_USED = "agentstore_last_used"
 _MIGRATION_LOCK = 0x61676E7473746F72 >> 1
 """Any number that no other program locks: the letters "agntstor"."""
 
 _AUTOCOMMIT = "AUTOCOMMIT"
 _COMMIT = "synchronous_commit"
+
+_POOLER = (
+    "If a pooler that lends connections to others, such as pgbouncer in transaction mode, is in "
+    "front of the server, open the store with prepare_threshold=None."
+)
 
 _ADVICE: dict[str, tuple[Failure, type[errors.DatabaseError], str]] = {
     "40": (
@@ -93,11 +98,14 @@ _ADVICE: dict[str, tuple[Failure, type[errors.DatabaseError], str]] = {
         errors.DatabaseBusy,
         "The server cancelled the statement, most likely by statement_timeout. Raise it.",
     ),
+    "26000": (Failure.FINAL, errors.DatabaseError, f"Nothing was written. {_POOLER}"),
+    "42P05": (Failure.FINAL, errors.DatabaseError, f"Nothing was written. {_POOLER}"),
     "57P": (
         Failure.DISCONNECTED,
         errors.ConnectionLost,
         "The server is shutting down or starting up. Retry when it is back.",
     ),
+    "08P01": (Failure.DISCONNECTED, errors.ConnectionLost, f"The connection broke. {_POOLER}"),
     "08": (Failure.DISCONNECTED, errors.ConnectionLost, "The connection broke."),
     "25006": (
         Failure.FINAL,
@@ -157,14 +165,12 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts):
             "pool_use_lifo": True,  # few callers warm few connections' statements
             "pool_reset_on_return": None,  # see end_what_is_open
             "isolation_level": _AUTOCOMMIT,
-            "connect_args": {
-                "connect_timeout": max(1, round(settings.connect_timeout)),
-                "prepare_threshold": settings.prepare_threshold,
-            },
+            "connect_args": timeouts(url, settings) | {"prepare_threshold": threshold(settings)},
         }
 
     def install(self, engine: Engine, settings: Settings, *, adopted: bool) -> None:
-        """Test a connection that lay idle before it is used again."""
+        """Greet new connections, and test one that lay idle before it is used again."""
+        greet(engine, settings, adopted=adopted)
         if adopted:
             give_back_to(engine)
             return  # the application's pool has its own ways of telling, its connections stay
@@ -176,25 +182,18 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts):
         listen_once(engine, "begin", begin)
         listen_once(engine, "reset", end_what_is_open)
 
-        @event.listens_for(engine, "checkin")
-        def remember(dbapi_connection: Any, record: Any) -> None:
-            record.info[_LAST_USED] = time.monotonic()
-
-        @event.listens_for(engine, "checkout")
-        def test_if_idle(dbapi_connection: Any, record: Any, _proxy: Any) -> None:
-            last_used = record.info.get(_LAST_USED)
-            if last_used is None or time.monotonic() - last_used <= settings.ping_after:
-                return
-            try:
-                alive = engine.dialect.do_ping(dbapi_connection)
-            except engine.dialect.loaded_dbapi.Error as error:
-                raise DisconnectionError("the connection died while it lay idle") from error
-            if not alive:
-                raise DisconnectionError("the connection died while it lay idle")
+        test_those_idle(engine, settings)
 
     def take_over(self, connection: Connection) -> None:
         """Set autocommit on a connection of the application's own engine, until it is back."""
         take_over(connection)
+
+    def leave_behind(self, connection: Connection, *, busy: bool) -> None:
+        """Never asked: there is no one writer."""
+
+    def abandon(self, connection: Connection) -> None:
+        """Replace its socket."""
+        sever(connection.connection.driver_connection)
 
     def many_connections(self, url: URL) -> bool:
         """Any number."""

@@ -50,6 +50,13 @@ _SETTINGS = {
     "autovacuum": ("off", Severity.WARNING, "dead rows pile up, and plans grow bad"),
     "data_checksums": ("off", Severity.INFO, "pages damaged by a disk are not noticed"),
 }
+_SAID = {"DateStyle": "ISO", "client_encoding": "UTF8"}
+_AT_THE_START = text("""
+    SELECT name, reset_val FROM pg_settings
+    WHERE name = 'DateStyle' AND reset_val NOT LIKE 'ISO%'
+    OR name = 'client_encoding' AND reset_val <> 'UTF8'
+    ORDER BY name
+""")
 _RESTORE = "Restore a backup, or promote a standby; look at the server's disk"
 
 _DEAD_ROWS = 10_000
@@ -139,6 +146,15 @@ def settings(patient: Patient) -> Iterator[Finding]:
                 mend = "pg_checksums --enable, with the server stopped"
             yield Finding(severity, "settings", f"{name} is {bad}: {risk}.", name, mend)
     found = patient.connection.execute(_DATABASE).one()
+    for name, value in patient.connection.execute(_AT_THE_START):
+        yield Finding(
+            Severity.INFO,
+            "settings",
+            f"Connections begin with {name} {value}. agentstore says {_SAID[name]} on each of its "
+            "own; other programs have to, or read and write something else.",
+            name,
+            f"psql -c 'ALTER DATABASE \"{found.datname}\" SET {name} = {_SAID[name]}'",
+        )
     if found.encoding != "UTF8":
         yield Finding(
             Severity.ERROR,

@@ -48,6 +48,7 @@ from agentstore.dialects.space import Space
 from agentstore.dialects.sqlite_append import append, next_activity
 from agentstore.dialects.sqlite_files import configure as configure_new
 from agentstore.dialects.sqlite_files import in_memory, only_read
+from agentstore.dialects.sqlite_forks import abandon, close_what_is_left, leave_behind, note
 from agentstore.dialects.sqlite_parts import FileParts
 from agentstore.dialects.sqlite_search import SQLiteSearch
 from agentstore.dialects.sqlite_space import FileSpace
@@ -158,6 +159,7 @@ class SQLite(FileTasks, FileParts):
 
     def install(self, engine: Engine, settings: Settings, *, adopted: bool) -> None:
         """Set the pragmas on each connection, and begin each transaction as its mode needs."""
+        close_what_is_left(engine.url)
         if adopted and not listen_once(engine, "begin", _begin_on_adopted):
             return  # another store of the application's has it already
 
@@ -165,6 +167,8 @@ class SQLite(FileTasks, FileParts):
         def configure(dbapi_connection: Any, record: Any) -> None:
             configure_new(dbapi_connection, settings, adopted=adopted)
             record.info[_CONFIGURED] = True
+            if not adopted:
+                note(record, engine.url)
 
         if adopted:
 
@@ -182,6 +186,14 @@ class SQLite(FileTasks, FileParts):
 
     def take_over(self, connection: Connection) -> None:
         """Do nothing: the begin event does it all."""
+
+    def leave_behind(self, connection: Connection, *, busy: bool) -> None:
+        """Keep it for good, or until the child opens the file."""
+        leave_behind(connection, busy=busy)
+
+    def abandon(self, connection: Connection) -> None:
+        """Keep it for good."""
+        abandon(connection)
 
     def many_connections(self, url: URL) -> bool:
         """Memory has but one."""

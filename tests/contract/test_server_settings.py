@@ -1,0 +1,118 @@
+"""What a server says by default of dates, zones and encodings changes nothing of what is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, make_url
+
+from agentstore import Store
+from agentstore.doctor import examine
+from tests.conftest import VERSIONS, Place, Servers, on_a_server
+from tests.contract.test_doctor_on_a_server import found_by
+from tests.poolers import POOLERS, pooled
+from tests.programs.probes import connect
+
+LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+ODD = {
+    "DateStyle": "German, DMY",
+    "TimeZone": "Asia/Tokyo",
+    "IntervalStyle": "iso_8601",
+    "client_encoding": "LATIN1",
+    "bytea_output": "escape",
+    "extra_float_digits": "-10",
+    "standard_conforming_strings": "off",
+}
+
+
+def set_for_all(url: str, *names: str) -> None:
+    with connect(url) as connection:
+        for name in names:
+            database = make_url(url).database
+            connection.execute(f"ALTER DATABASE \"{database}\" SET {name} = '{ODD[name]}'".encode())
+
+
+@pytest.fixture
+def odd_url(servers: Servers) -> Iterator[str]:
+    """A database whose connections begin with odd settings."""
+    url = servers.new_database(VERSIONS[0])
+    set_for_all(url, *ODD)
+    yield url
+    servers.drop(VERSIONS[0], url)
+
+
+def talk(store: Any) -> None:
+    """Write what such settings could change, and read it again."""
+    session = store.sessions.create(title="back\\slash 'quoted' 漢字 😀", metadata={"n": 0.1 + 0.2})
+    assert store.sessions.get(session.id) == session
+    message = store.messages.save(session.id, "user", "\\d 漢字", metadata={"n": 1e-10})
+    assert store.messages.history(session.id) == [message]
+    task = store.tasks.create(session.id, "k", run_at=LATEST)
+    assert store.tasks.get(task.id).run_at == LATEST
+    log = store.tool_logs.log(session.id, "tool", elapsed_ms=1.0000000000000002)
+    assert store.tool_logs.get(log.id) == log
+    added = store.attachments.add(message.id, b"\x00\xff\\134", "a/b")
+    assert store.attachments.read(added.id) == b"\x00\xff\\134"
+    assert store.sessions.verify(session.id).agree
+    assert store.health().ok
+
+
+@pytest.mark.parametrize("name", ODD)
+@on_a_server
+def test_a_setting_of_the_database_changes_nothing(place: Place, name: str) -> None:
+    set_for_all(place.url, name)
+    with place.open() as store:
+        talk(store)
+    with place.open(prepare_threshold=None) as store:
+        talk(store)
+
+
+@on_a_server
+def test_such_settings_change_nothing_in_transactions_and_to_those_who_only_read(
+    place: Place,
+) -> None:
+    set_for_all(place.url, *ODD)
+    with place.open() as store, place.open(read_only=True) as reader:
+        with store.transaction() as tx:
+            session = tx.sessions.create(title="漢字")
+            assert tx.sessions.get(session.id) == session
+        assert reader.sessions.get(session.id) == session
+
+
+def test_an_engine_of_the_application_s_own_reads_the_same_and_keeps_its_zone(
+    odd_url: str,
+) -> None:
+    engine = create_engine(odd_url)
+    with engine.connect() as connection:  # open before the store comes
+        assert connection.exec_driver_sql("SHOW DateStyle").scalar() == "German, DMY"
+    with Store(engine=engine) as store:
+        session = store.sessions.create(title="漢字")
+        assert store.sessions.get(session.id) == session
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SHOW DateStyle").scalar() == "ISO, DMY"
+        assert connection.exec_driver_sql("SHOW TimeZone").scalar() == "Asia/Tokyo"
+    engine.dispose()
+
+
+@pytest.mark.skipif("pgbouncer" not in POOLERS, reason="our own pooler keeps no settings")
+def test_behind_a_pooler_they_are_kept_for_each_client(odd_url: str) -> None:
+    with pooled("pgbouncer", odd_url) as url, Store(url) as one, Store(url) as other:
+        for _ in range(4):
+            for store in (one, other):
+                session = store.sessions.create(title="漢字")
+                assert other.sessions.get(session.id) == session
+
+
+def test_the_doctor_says_what_connections_begin_with(odd_url: str) -> None:
+    said = {finding.where: finding for finding in found_by(odd_url, "settings")}
+    assert "German, DMY" in said["DateStyle"].what
+    assert "LATIN1" in said["client_encoding"].what
+    with connect(odd_url) as connection:
+        for name in ("DateStyle", "client_encoding"):
+            mend = str(said[name].mend)
+            connection.execute(mend.removeprefix("psql -c '").removesuffix("'").encode())
+    left = {finding.where for finding in examine(odd_url)}
+    assert not left & {"DateStyle", "client_encoding"}

@@ -1,0 +1,123 @@
+"""A URL is shown to people without what may be a secret, however the secret got into it."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, create_engine, make_url
+
+from agentstore import AsyncStore, Store
+from agentstore.cli.application import main
+from agentstore.engine import parse_url, show_url
+from agentstore.errors import AgentStoreError, UnsupportedUrl
+
+SECRET = "hunter2Zq"  # noqa: S105 - nobody's
+
+UNCLEAR = [
+    f"postgresql://me:p@{SECRET}@127.0.0.1:1/a",
+    f"postgresql://me:p@ss/{SECRET}@127.0.0.1:1/a",
+    f"postgresql://me:p@ss?{SECRET}@127.0.0.1:1/a",
+    f"postgresql://me:p@ss?host={SECRET}@127.0.0.1:1/a",
+    f"postgresql://me:p@ss#{SECRET}@127.0.0.1:1/a",
+    f"postgresql://me:p@ss:{SECRET}@127.0.0.1:1/a",
+    f"postgresql+psycopg://me:p@{SECRET}@/a?host=/tmp",
+    f"postgresql://me:@{SECRET}@127.0.0.1:1/a",
+]
+
+SECRETIVE = [
+    f"postgresql://me:{SECRET}@127.0.0.1:1/a",
+    f"postgresql://me:x%40{SECRET}@127.0.0.1:1/a",
+    f"postgresql://me:x/{SECRET}@127.0.0.1:1/a",
+    f"postgresql://me:x#{SECRET}@127.0.0.1:1/a",
+    f"postgresql://me:x?{SECRET}@127.0.0.1:1/a",
+    f"postgresql://me@127.0.0.1:1/a?password={SECRET}",
+    f"postgresql://me@127.0.0.1:1/a?sslpassword={SECRET}&sslmode=disable",
+    f"postgresql://me@127.0.0.1:1/a?passwd={SECRET}",
+    f"postgresql://me@127.0.0.1:1/a?service=x&pwd={SECRET}",
+    f"postgresql://me@127.0.0.1:1/a?options=-c%20app.token%3D{SECRET}",
+    f"postgresql://me@127.0.0.1:1/a?passfile=/{SECRET}",
+]
+
+
+def said_about(url: str, caplog: pytest.LogCaptureFixture) -> str:
+    """Give all that is said of a URL when a store is opened with it."""
+    said = []
+    for make in (Store, AsyncStore):
+        try:
+            said.append(repr(make(url, connect_timeout=1, max_retries=0)))
+        except AgentStoreError as error:
+            shown = traceback.format_exception(error)
+            said += [str(error), repr(error), repr(vars(error)), shown[-1]]
+    return "\n".join([*said, caplog.text])
+
+
+@pytest.mark.parametrize("url", UNCLEAR)
+def test_a_password_with_a_plain_at_sign_is_refused_and_its_rest_not_shown(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        assert SECRET not in said_about(url, caplog)
+    with pytest.raises(UnsupportedUrl):
+        parse_url(url)
+
+
+@pytest.mark.parametrize("url", SECRETIVE)
+def test_what_may_be_a_secret_is_shown_nowhere(
+    url: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        assert SECRET not in said_about(url, caplog)
+        assert SECRET not in show_url(make_url(url))
+        with pytest.raises(SystemExit):
+            main(["ls", "--url", f"{url}{'&' if '?' in url else '?'}connect_timeout=2"])
+    printed = capsys.readouterr()
+    assert SECRET not in printed.out + printed.err + caplog.text
+
+
+def test_a_url_with_a_plain_at_sign_says_how_to_write_it() -> None:
+    with pytest.raises(UnsupportedUrl, match="%40"):
+        parse_url(UNCLEAR[0])
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me%40home:p%40ss@127.0.0.1:1/a",
+        "postgresql://me@server:password@127.0.0.1:1/a",
+        "postgresql://me@127.0.0.1:1/a?application_name=a@b",
+        "sqlite:////tmp/me@home/a@b.db",
+        "sqlite:///C:/me@home/a@b.db",
+    ],
+)
+def test_at_signs_that_are_clear_are_taken(url: str) -> None:
+    assert parse_url(url) == make_url(url)
+
+
+def test_a_url_that_was_put_together_is_looked_at_too() -> None:
+    url = URL.create("postgresql", "me", "p", f"{SECRET}@127.0.0.1", 1, "a")
+    with pytest.raises(UnsupportedUrl) as refused:
+        parse_url(url)
+    assert SECRET not in str(refused.value)
+    with pytest.raises(UnsupportedUrl) as refused:
+        Store(engine=create_engine(url.set(drivername="postgresql+psycopg")))
+    assert SECRET not in str(refused.value)
+
+
+def test_what_helps_to_find_a_mistake_is_shown() -> None:
+    url = make_url(
+        "postgresql://me:secret@/a?host=one:5432&host=two&sslmode=require&target_session_attrs="
+        "read-write&application_name=mine&weird=1"
+    )
+    shown = show_url(url)
+    for part in ("host=one:5432", "host=two", "sslmode=require", "read-write", "mine", "weird=***"):
+        assert part in shown
+    assert make_url(shown).query["host"] == ("one:5432", "two")
+
+
+def test_a_file_is_shown_with_its_path(tmp_path: Any) -> None:
+    with Store(f"sqlite:///{tmp_path}/a.db?timeout=3") as store:
+        assert f"{tmp_path}/a.db?timeout=3" in repr(store)
+    assert show_url(make_url(f"sqlite:///a.db?key={SECRET}")) == "sqlite:///a.db?key=***"
