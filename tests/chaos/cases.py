@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tests.chaos.ledger import Tally
 
-CASES = ("writer_kills", "server_kills", "pooler_kills")
+CASES = ("writer_kills", "server_kills", "pooler_kills", "failovers", "full_disks")
 
 
 @dataclass(frozen=True)

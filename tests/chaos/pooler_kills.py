@@ -18,7 +18,6 @@ import psycopg
 from sqlalchemy import make_url
 
 from tests.chaos.arena import Arena, Unavailable, newest, wait_for
-from tests.chaos.server_kills import processes
 from tests.chaos.sieges import besiege
 from tests.programs.probes import drop_connections
 from tests.servers import Server, _launcher, _temporary_directory
@@ -61,8 +60,8 @@ def run(arena: Arena) -> None:
                 pooler.stop(way)
                 pooler.start()
 
-        besiege(arena, above, strike, blows=min(BLOWS, arena.left), look_at=lambda: below)
-        processes(server, "client backend")
+        blows = min(BLOWS, arena.left)
+        besiege(arena, above, strike, blows=blows, look_at=lambda below=below: below)
 
 
 HOW = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)

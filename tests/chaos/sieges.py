@@ -1,7 +1,8 @@
 """Writers that go on while what they talk to is killed under them, time and again.
 
 An era is some blows at one database. Its writers meet errors, which must be typed, and must write
-again after each blow. Then they end by themselves, and everything that they were told is looked for.
+again after each blow. Then they end by themselves, and everything that they were told is looked
+for.
 """
 
 from __future__ import annotations
