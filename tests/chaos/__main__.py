@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import secrets
 import signal
 import sys
@@ -49,6 +50,8 @@ def main() -> int:
     seed = secrets.randbelow(10**6) if given.seed is None else given.seed
     _say(f"seed {seed}")
     rows: list[Row] = []
+    # What breaks is meant to; the table says what came of it.
+    logging.disable()
     # To be stopped is no reason to leave servers and folders behind.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     house = House(Path(tempfile.mkdtemp(prefix="agentstore-chaos-")))
@@ -89,8 +92,8 @@ def run(given: argparse.Namespace, seed: int, house: House, rows: list[Row]) -> 
                 module.run(arena)
             except Unavailable as reason:
                 arena.tally.note = str(reason)
-        for problem in arena.tally.problems:
-            _say(f"  {problem}")
+        for problem, times in arena.tally.problems.items():
+            _say(f"  {problem}" + (f" ({times} times)" if times > 1 else ""))
         if arena.tally.errors:
             met = ", ".join(f"{name} {n:,}" for name, n in arena.tally.errors.most_common())
             _say(f"  errors that callers met: {met}")

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 
 from tests.chaos.ledger import Tally
 
-CASES = ("writer_kills", "server_kills", "pooler_kills", "failovers", "full_disks")
+CASES = (
+    "writer_kills",
+    "server_kills",
+    "pooler_kills",
+    "failovers",
+    "full_disks",
+    "cancellations",
+    "forks",
+)
 
 
 @dataclass(frozen=True)

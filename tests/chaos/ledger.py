@@ -60,7 +60,8 @@ class Tally:
     lost: int = 0
     wrong: int = 0
     note: str = ""
-    problems: list[str] = field(default_factory=list)
+    problems: Counter[str] = field(default_factory=Counter)
+    """What was lost and wrong, the first of it in words."""
     errors: Counter[str] = field(default_factory=Counter)
     """The typed errors that callers met, by name: they are no defects."""
 
@@ -73,8 +74,8 @@ class Tally:
         self._say(f"wrong: {problem}")
 
     def _say(self, problem: str) -> None:
-        if len(self.problems) < MOST_PROBLEMS:
-            self.problems.append(problem)
+        if problem in self.problems or len(self.problems) < MOST_PROBLEMS:
+            self.problems[problem] += 1
 
     def count(self, notes: Iterable[Note]) -> None:
         """Count what was acknowledged, and what ended in a way that no call may."""

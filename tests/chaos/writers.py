@@ -87,41 +87,46 @@ def one_thread(order: Order) -> None:
         done = 0
         while not order.over(done):
             crowd = [
-                (name, caller, caller.send(_do(store, name, deed, book)))
+                (name, caller, caller.send(do(store, name, deed, book)))
                 for name, caller, deed in crowd
             ]
             done += 1
 
 
-def threads(order: Order) -> None:
-    """A thread for each caller, on one ``Store``."""
+def threads(order: Order, meanwhile: Callable[[Store], object] = lambda _: None) -> None:
+    """A thread for each caller, on one ``Store``, and something else in the first thread."""
     book = Notebook(order.notebook)
     with Store(order.url, **order.options) as store:
 
         def work(name: str, caller: Caller) -> None:
             deed, done = next(caller), 0
             while not order.over(done):
-                deed, done = caller.send(_do(store, name, deed, book)), done + 1
+                deed, done = caller.send(do(store, name, deed, book)), done + 1
 
         crowd = [threading.Thread(target=work, args=each) for each in order.crowd(CROWD[2:10])]
         for thread in crowd:
             thread.start()
+        meanwhile(store)
         for thread in crowd:
             thread.join()
 
 
-def coroutines(order: Order) -> None:
-    """Sixteen tasks on one ``AsyncStore``."""
+def coroutines(order: Order, meanwhile: Callable[[AsyncStore], object] | None = None) -> None:
+    """Sixteen tasks on one ``AsyncStore``, and something else in the midst of them."""
     book = Notebook(order.notebook)
 
     async def work(store: AsyncStore, name: str, caller: Caller) -> None:
         deed, done = next(caller), 0
         while not order.over(done):
-            deed, done = caller.send(await _do_async(store, name, deed, book)), done + 1
+            deed, done = caller.send(await do_async(store, name, deed, book)), done + 1
 
     async def main() -> None:
         async with AsyncStore(order.url, **order.options) as store:
-            await asyncio.gather(*(work(store, *each) for each in order.crowd(CROWD)))
+            crowd = [asyncio.create_task(work(store, *each)) for each in order.crowd(CROWD)]
+            if meanwhile is not None:
+                await asyncio.sleep(PAUSE)
+                meanwhile(store)
+            await asyncio.gather(*crowd)
 
     asyncio.run(main())
 
@@ -129,7 +134,7 @@ def coroutines(order: Order) -> None:
 PROGRAMS = (one_thread, coroutines, threads)
 
 
-def _do(store: Any, caller: str, deed: Deed, book: Notebook) -> list[Any] | None:
+def do(store: Any, caller: str, deed: Deed, book: Notebook) -> list[Any] | None:
     try:
         if len(deed.calls) == 1:
             answers = [deed.calls[0].on(store)]
@@ -143,7 +148,7 @@ def _do(store: Any, caller: str, deed: Deed, book: Notebook) -> list[Any] | None
     return note_success(caller, deed, book, answers)
 
 
-async def _do_async(store: Any, caller: str, deed: Deed, book: Notebook) -> list[Any] | None:
+async def do_async(store: Any, caller: str, deed: Deed, book: Notebook) -> list[Any] | None:
     try:
         if len(deed.calls) == 1:
             answers = [await deed.calls[0].on(store)]

@@ -56,7 +56,7 @@ def damaged(path: Path, folder: Path, *statements: str) -> Path:
 def test_what_was_written_whole_is_found_whole(written):
     path, notes = written
     tally = judged(path, notes)
-    assert (tally.lost, tally.wrong, tally.problems) == (0, 0, [])
+    assert (tally.lost, tally.wrong, [*tally.problems]) == (0, 0, [])
     assert tally.acknowledged == len(notes) > 100
     assert {note["what"] for note in notes} >= {*ledger._COMPARISONS}
 
