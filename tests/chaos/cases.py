@@ -16,6 +16,7 @@ CASES = (
     "full_disks",
     "cancellations",
     "forks",
+    "two_worlds",
 )
 
 
