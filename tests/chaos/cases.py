@@ -17,6 +17,7 @@ CASES = (
     "cancellations",
     "forks",
     "two_worlds",
+    "power_cuts",
 )
 
 

@@ -88,7 +88,9 @@ class Tally:
                 self.errors[note["error"]] += 1
 
 
-def compare(store: Any, notes: list[Note], tally: Tally, *, prefix: bool = False) -> None:
+def compare(
+    store: Any, notes: list[Note], tally: Tally, *, prefix: bool = False, serial: bool = False
+) -> None:
     """Compare a database with what its writers noted.
 
     Args:
@@ -97,14 +99,26 @@ def compare(store: Any, notes: list[Note], tally: Tally, *, prefix: bool = False
         tally: Gets what is lost and what is wrong.
         prefix: Whether the last writes of each caller may be missing, as after a power cut with
             ``synchronous="NORMAL"``: what is there must still be a beginning without a gap.
+        serial: Whether the notes are of one thread, so that there is one beginning for all callers.
     """
     by_kind: defaultdict[str, list[Note]] = defaultdict(list)
     for note in notes:
         by_kind[note["what"]].append(note)
     last = {note["caller"]: note["n"] for note in notes}
+    gone: list[Note] = []
+    there: list[Note] = []
     for what, comparison in _COMPARISONS.items():
         if what in by_kind:
-            _Comparison(store, by_kind[what], last, tally, prefix, what).run(comparison)
+            each = _Comparison(store, by_kind[what], last, tally, prefix, what)
+            each.run(comparison)
+            gone += each.gone
+            there += each.there
+    if prefix and serial:
+        places = {id(note): place for place, note in enumerate(notes)}
+        latest = max((places[id(note)] for note in there), default=-1)
+        for note in gone:
+            if places[id(note)] < latest:
+                tally.lose(f"{note['what']} {note['caller']} {note['n']}, before what is there")
 
 
 @dataclass
@@ -117,6 +131,8 @@ class _Comparison:
     tally: Tally
     prefix: bool
     what: str
+    gone: list[Note] = field(default_factory=list)
+    there: list[Note] = field(default_factory=list)
 
     def run(self, comparison: Callable[[_Comparison], None]) -> None:
         try:
@@ -129,6 +145,8 @@ class _Comparison:
 
     def missing(self, gone: list[Note], there: list[Note]) -> None:
         """Judge acknowledged notes whose rows are gone, beside those whose rows are there."""
+        self.gone += gone
+        self.there += there
         if self.prefix:
             latest: dict[str, int] = {}
             for note in there:
@@ -331,21 +349,15 @@ def _tasks(self: _Comparison) -> None:
     fences: Counter[tuple[str, int]] = Counter()
     for note in self.acknowledged():
         task = self.store.tasks.find(note["id"])
-        if task is None:
-            gone.append(note)
-            continue
-        there.append(note)
-        if task.payload != note["payload"]:
+        kept = task is not None
+        if task is not None and task.payload != note["payload"]:
             self.tally.blame(f"task {note['id']} has another payload")
-        if note["step"] == "claimed":
+        if task is not None and note["step"] == "claimed":
             fences[task.id, note["fence"]] += 1
-            if task.fence < note["fence"]:
-                gone.append(note)
-        elif note["step"] == "completed" and (task.status, task.result) != (
-            "completed",
-            note["result"],
-        ):
-            gone.append(note)
+            kept = task.fence >= note["fence"]
+        elif task is not None and note["step"] == "completed":
+            kept = (task.status, task.result) == ("completed", note["result"])
+        (there if kept else gone).append(note)
     for (task_id, fence), times in fences.items():
         if times > 1:
             self.tally.blame(f"task {task_id} was handed out {times} times with fence {fence}")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import random
 import shutil
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agentstore import Store
-from tests.chaos import ledger, writer_kills
+from tests.chaos import ledger, power_cuts, recorded, recording, writer_kills
 from tests.chaos.arena import SQLITE, Arena, House
 from tests.chaos.cases import Row, table
 from tests.chaos.deeds import Home
+from tests.chaos.disks import MODES, Disk
 from tests.chaos.ledger import OK, REFUSED, Note, Tally
+from tests.chaos.recording import Operation
 from tests.chaos.writers import Order, coroutines, one_thread
 
 
@@ -158,3 +163,120 @@ def test_a_run_finds_what_was_taken_away_and_says_so_in_its_table(tmp_path):
     row = table([Row("kills", SQLITE, tally)]).splitlines()[1].split()
     figures = (tally.tries, tally.acknowledged, tally.lost, tally.wrong)
     assert row == ["kills", "sqlite", *(f"{figure:,}" for figure in figures)]
+
+
+# --- Power cuts ------------------------------------------------------------------------------
+
+
+def replayed(*operations: Operation) -> Disk:
+    disk = Disk.holding({"/d/a": b"old."})
+    for number, operation in enumerate(operations):
+        disk.do(number, operation)
+    return disk
+
+
+DRAW = random.Random(0)  # noqa: S311
+
+
+def test_a_write_that_was_not_synced_may_be_lost_and_one_that_was_may_not():
+    write = Operation("write", "/d/a", 0, 2, b"NEW")
+    assert replayed(write).cut("nothing", DRAW) == {"/d/a": b"old."}
+    assert replayed(write).cut("all", DRAW) == {"/d/a": b"olNEW"}
+    synced = replayed(write, Operation("sync", "/d/a", 1))
+    assert all(synced.cut(mode, DRAW) == {"/d/a": b"olNEW"} for mode in MODES)
+
+
+def test_a_sync_does_not_cover_a_write_that_ended_after_it_had_begun():
+    write = Operation("write", "/d/a", 0, 0, b"NEW.")
+    disk = replayed(write, Operation("sync", "/d/a", 0))
+    assert disk.cut("nothing", DRAW) == {"/d/a": b"old."}
+
+
+def test_a_new_name_is_only_sure_after_a_sync():
+    create = Operation("create", "/d/b", 0)
+    rename = Operation("rename", "/d/b", 1, other="/d/c")
+    assert replayed(create, rename).cut("nothing", DRAW).keys() == {"/d/a"}
+    kept = {frozenset(replayed(create, rename).cut("some", DRAW)) for _ in range(50)}
+    assert kept == {frozenset({"/d/a"}), frozenset({"/d/a", "/d/b"}), frozenset({"/d/a", "/d/c"})}
+    synced = replayed(create, rename, Operation("sync", "/d", 2))
+    assert synced.cut("nothing", DRAW).keys() == {"/d/a", "/d/c"}
+
+
+def test_a_write_is_torn_at_sectors_and_nowhere_else():
+    write = Operation("write", "/d/a", 0, 0, b"n" * 2048)
+    found = {replayed(write).cut("torn", DRAW)["/d/a"] for _ in range(50)}
+    assert len(found) > 5
+    for content in found:
+        for at in range(0, len(content), 512):
+            assert len({*content[at : at + 512]} - {*b"old.\0"}) <= 1
+            assert not (b"n" in content[at : at + 512] and b"\0" in content[at : at + 512])
+
+
+def test_what_a_program_did_to_its_files_is_read_from_the_trace(tmp_path):
+    def hexed(text: str) -> str:
+        return "".join(f"\\x{byte:02x}" for byte in text.encode())
+
+    file, book = hexed("/f/store.db"), hexed("/f/book")
+    trace = [
+        f'1 openat(AT_FDCWD<{hexed("/")}>, "{file}", O_RDWR|O_CREAT, 0644) = 3<{file}>',
+        f'1 pwrite64(3<{file}>, "{hexed("page")}", 4, 512) = 4',
+        f"1 fdatasync(3<{file}> <unfinished ...>",
+        f'2 pwrite64(3<{file}>, "{hexed("more")}", 4, 516) = 4',
+        "1 <... fdatasync resumed>)            = 0",
+        f'1 write(4<{book}>, "{hexed("told")}", 4) = 4',
+        f'1 pwrite64(5<{hexed("/elsewhere")}>, "{hexed("page")}", 4, 0) = 4',
+        f"1 fsync(3<{file}>) = -1 EIO (Input/output error)",
+    ]
+    assert [*recording._operations(iter(trace), "/f/")] == [
+        Operation("create", "/f/store.db", 0),
+        Operation("write", "/f/store.db", 1, 512, b"page"),
+        Operation("write", "/f/store.db", 2, 516, b"more"),
+        Operation("sync", "/f/store.db", 2),
+        Operation("note", "/f/book", 4, 0, b"told"),
+    ]
+    with pytest.raises(RuntimeError, match="not modelled"):
+        [*recording._operations(iter([f"1 ftruncate64x(3<{file}>, 1) = 0"]), "/f/")]
+
+
+@pytest.fixture
+def arena(tmp_path) -> Iterator[Arena]:
+    house = House(tmp_path / "house")
+    house.folder.mkdir()
+    with Arena(house, SQLITE, seed=0, rounds=1, seconds=0) as arena:
+        yield arena
+    house.close()
+
+
+def test_a_cut_finds_a_write_that_was_acknowledged_before_it_was_synced(arena, written):
+    path, notes = written
+    folder = arena.folder / "cut"
+    (last,) = [note for note in notes if note["what"] == "task" and note["step"] == "completed"][
+        -1:
+    ]
+    book = Operation("note", str(folder / "book"), 0, 0, json.dumps(last).encode() + b"\n")
+    held = {str(folder / "store.db"): path.read_bytes()}
+    scenario = recorded.SCENARIOS["saves"]
+    power_cuts.cut(arena, "saves", scenario, None, folder, held, [book])
+    assert (arena.tally.lost, arena.tally.wrong) == (0, 0), arena.tally.problems
+    forgotten = {str(folder / "store.db"): arena.house.template().read_bytes()}
+    for _ in range(20):
+        power_cuts.cut(arena, "saves", scenario, None, folder, forgotten, [book])
+    assert arena.tally.lost
+
+
+@pytest.mark.parametrize("name", ["prune", "delete", "upgrade"])
+def test_a_cut_finds_that_what_was_done_is_undone_or_has_taken_something_else_along(
+    arena, tmp_path, name
+):
+    scenario = recorded.SCENARIOS[name]
+    folder = tmp_path / "cut"
+    folder.mkdir()
+    wanted = scenario.prepare(folder, arena.house.template())
+    scenario.judge(folder, [], arena.tally, wanted)
+    assert (arena.tally.lost, arena.tally.wrong) == (0, 0), arena.tally.problems
+    with Store(f"sqlite:///{folder / 'store.db'}") as store:
+        store.sessions.delete("s0.0")
+        store.users.create("undone", id="undone")
+    scenario.judge(folder, [], arena.tally, wanted)
+    assert arena.tally.lost
+    assert arena.tally.wrong
