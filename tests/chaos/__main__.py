@@ -67,6 +67,10 @@ def main() -> int:
     if stopped:
         _say("stopped; the table has what was done until then")
         return 130
+    return exit_code(rows)
+
+
+def exit_code(rows: list[Row]) -> int:
     return int(any(row.tally.lost or row.tally.wrong for row in rows))
 
 

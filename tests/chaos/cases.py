@@ -18,6 +18,7 @@ CASES = (
     "forks",
     "two_worlds",
     "power_cuts",
+    "dirty_files",
 )
 
 

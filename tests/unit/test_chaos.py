@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
+import signal
 import sqlite3
+import sys
+import threading
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agentstore import Store
-from tests.chaos import ledger, power_cuts, recorded, recording, writer_kills
-from tests.chaos.arena import SQLITE, Arena, House
-from tests.chaos.cases import Row, table
+from agentstore.errors import DatabaseFull, TransactionMisuse
+from tests.chaos import (
+    cancellations,
+    dirty_files,
+    forks,
+    full_disks,
+    ledger,
+    power_cuts,
+    recorded,
+    recording,
+    sieges,
+    two_worlds,
+    writer_kills,
+)
+from tests.chaos.__main__ import exit_code
+from tests.chaos.arena import SQLITE, Arena, House, Unavailable
+from tests.chaos.cases import CASES, Row, module_of, table
 from tests.chaos.deeds import Home
 from tests.chaos.disks import MODES, Disk
 from tests.chaos.ledger import OK, REFUSED, Note, Tally
@@ -280,3 +299,152 @@ def test_a_cut_finds_that_what_was_done_is_undone_or_has_taken_something_else_al
     scenario.judge(folder, [], arena.tally, wanted)
     assert arena.tally.lost
     assert arena.tally.wrong
+
+
+# --- The other cases -------------------------------------------------------------------------
+
+
+def test_a_siege_finds_what_a_blow_took_away(arena):
+    url = arena.database()
+
+    def strike() -> None:
+        connection = sqlite3.connect(url.removeprefix("sqlite:///"), timeout=30)
+        connection.execute("DELETE FROM tool_logs")
+        connection.commit()
+        connection.close()
+
+    sieges.besiege(arena, url, strike, blows=1)
+    assert arena.tally.tries == 1
+    assert arena.tally.lost, arena.tally.problems
+
+
+def test_a_siege_finds_writers_that_do_not_go_on(arena, monkeypatch):
+    monkeypatch.setattr(sieges, "RECOVERY", 0.5)
+    monkeypatch.setattr(sieges, "END", 0.5)
+    url = arena.database()
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, timeout=30)
+    sieges.besiege(arena, url, lambda: connection.execute("BEGIN IMMEDIATE"), blows=1)
+    connection.close()
+    assert any("wrote nothing" in problem for problem in arena.tally.problems)
+
+
+def test_a_read_that_fails_on_a_full_disk_is_found(arena, monkeypatch):
+    def full(_: object) -> None:
+        raise DatabaseFull("The disk is full.")
+
+    url = arena.database()
+    full_disks.reads(arena, url)
+    assert arena.tally.wrong == 0
+    monkeypatch.setattr(full_disks, "READS", (full,))
+    full_disks.reads(arena, url)
+    assert arena.tally.wrong == 1
+
+
+def never_ends(*_: object) -> None:
+    threading.Event().wait()
+
+
+def test_a_storm_that_does_not_end_is_found_and_ended(arena, monkeypatch):
+    monkeypatch.setattr(cancellations, "IN_TIME", 0.3)
+    monkeypatch.setattr(cancellations, "storm", never_ends)
+    cancellations._storm(arena, arena.database(), "return")
+    assert arena.tally.wrong == 1
+
+
+def answers_after_all(order: Order) -> None:
+    """Have a child whose calls answer, wait, or raise what they are to raise, by turns."""
+    forks.try_all(order, lambda one: None if one.repository == "messages" else _misused())
+
+
+def _misused() -> None:
+    raise TransactionMisuse("Open one in each process.")
+
+
+def test_a_call_that_answers_in_a_forked_child_is_found(arena):
+    book = arena.folder / "book"
+    order = Order("", book, Home("h", "h.shared", ""), 0)
+    child = arena.start(answers_after_all, order, book=book)
+    assert child.ends_within(60)
+    notes = ledger.read(book)
+    assert [note["what"] for note in notes] == [
+        "messages.history",
+        "messages.save",
+        "messages.search",
+    ]
+    arena.tally.count(notes)
+    assert arena.tally.wrong == 3
+
+
+def test_an_error_that_the_parent_of_a_fork_meets_is_counted():
+    notes = [{"end": OK}, {"end": REFUSED, "error": "ConnectionLost"}]
+    assert [note["end"] for note in forks.harmed(notes)] == [OK, ledger.BAD]
+
+
+def test_an_answer_in_one_world_that_differs_in_the_other_is_counted(arena, monkeypatch):
+    worlds = types.ModuleType(two_worlds.MODULE)
+    worlds.run = lambda rounds, seed: (rounds, 1)
+    monkeypatch.setitem(sys.modules, two_worlds.MODULE, worlds)
+    two_worlds.run(arena)
+    assert (arena.tally.tries, arena.tally.wrong) == (1, 1)
+
+
+def test_two_worlds_that_are_not_there_are_said_to_be_missing(arena, monkeypatch):
+    monkeypatch.setattr(two_worlds, "MODULE", "tests.contract.no_such_worlds")
+    with pytest.raises(Unavailable, match="not there"):
+        two_worlds.run(arena)
+
+
+def test_an_untyped_error_and_an_answer_that_differs_are_told_apart(tmp_path, monkeypatch):
+    plants = [
+        ("untyped", lambda: int("dirt")),
+        ("typed", _misused),
+        ("differs", lambda: 1),
+        ("same", lambda: 2),
+    ]
+    monkeypatch.setattr(dirty_files, "calls", lambda store, ids: plants)
+    path = tmp_path / "no.db"
+    with Store(f"sqlite:///{path}"):
+        pass
+    truth = {name: ("gave", "2") for name, _ in plants}
+    found = [(what, end) for what, end, _ in dirty_files.tried(path, None, truth, "flip")]
+    assert found == [
+        ("untyped", ledger.BAD),
+        ("differs", dirty_files.ALTERED),
+        ("untyped", ledger.BAD),
+    ]
+
+
+def dies(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def test_a_process_that_dies_of_a_file_is_found(arena, monkeypatch):
+    monkeypatch.setattr(dirty_files, "batch", dies)
+    monkeypatch.setattr(dirty_files, "answers", lambda path, ids: {})
+    dirty_files.run(arena)
+    assert arena.tally.wrong == 1
+
+
+@pytest.mark.parametrize("way", ["flip", "overwrite", "value"])
+def test_a_file_is_damaged_in_each_way(tmp_path, written, way):
+    path = tmp_path / "damaged.db"
+    shutil.copy(written[0], path)
+    before = path.read_bytes()
+    assert dirty_files.damage(path, way, random.Random(0))  # noqa: S311
+    assert path.read_bytes() != before
+
+
+def test_a_run_fails_where_anything_is_lost_or_wrong():
+    assert exit_code([Row("", SQLITE, Tally(tries=1))]) == 0
+    assert exit_code([Row("", SQLITE, Tally(tries=1)), Row("", SQLITE, Tally(lost=1))]) == 1
+    assert exit_code([Row("", SQLITE, Tally(wrong=1))]) == 1
+
+
+def test_every_case_is_named_and_says_where_it_applies():
+    folder = Path(ledger.__file__).parent
+    known = {path.stem for path in folder.glob("*.py") if "\nTITLE = " in path.read_text()}
+    assert known == {*CASES}
+    for case in CASES:
+        module = module_of(case)
+        assert {*module.ENGINES} <= {SQLITE, "postgresql", "both"}
+        assert callable(module.run)
