@@ -8,7 +8,6 @@ and must meet no error at all.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import time
@@ -21,14 +20,13 @@ from tests.chaos import ledger
 from tests.chaos.arena import Arena
 from tests.chaos.deeds import Home, call, messages
 from tests.chaos.ledger import BAD, OK, Note, Notebook
-from tests.chaos.writers import Child, Order, coroutines, named, threads
+from tests.chaos.writers import Child, Order, coroutines, end_with_parent, named, threads
 
 TITLE = "stores taken through fork"
 ENGINES = ("sqlite", "postgresql")
 
 ERA = 20
-CHILDREN = 3
-PATIENCE = 3
+PATIENCE = 5.0
 """Seconds after which a call in the child counts as one that waits for ever."""
 END = 60.0
 
@@ -100,48 +98,43 @@ async def _await(store: AsyncStore, one: Any) -> Any:
 
 
 def _have_children(order: Order, make: Callable[[Any], Any]) -> None:
-    children = []
-    for _ in range(CHILDREN):
-        time.sleep(0.02)
+    """Fork a child for each call, wait for them, and end those that wait themselves."""
+    book = Notebook(order.notebook)
+    children: dict[int, Note] = {}
+    for number, template in enumerate(CALLS):
+        arguments = [order.home.name if it == "{session}" else it for it in template.arguments]
+        one = template._replace(arguments=tuple(arguments))
+        note: Note = {"caller": "child", "n": number, "what": f"{one.repository}.{one.method}"}
         pid = os.fork()
         if pid == 0:
+            end_with_parent()
             try:
-                try_all(order, make)
+                try_call(order, note, lambda one=one: make(one))
             finally:
                 os._exit(0)
-        children.append(pid)
+        children[pid] = note
+    end = time.monotonic() + PATIENCE
+    while children:
+        for pid in [*children]:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                del children[pid]
+        if children and time.monotonic() > end:
+            for pid, note in children.items():
+                os.kill(pid, signal.SIGKILL)
+                book.add({**note, "end": BAD, "error": f"no end within {PATIENCE} s"})
+            end += PATIENCE
+        time.sleep(0.005)
     assert order.until is not None
-    for pid in children:
-        os.waitpid(pid, 0)  # each ends itself, by an alarm at the latest
     order.until.touch()
 
 
-def try_all(order: Order, make: Callable[[Any], Any]) -> None:
-    """Make each of the calls; in the child."""
-    book = Notebook(order.notebook)
-
-    def waits(*_: object) -> None:
-        raise TimeoutError("waited in vain")
-
-    signal.signal(signal.SIGALRM, waits)
-    for number, template in enumerate(CALLS):
-        arguments = tuple(
-            order.home.name if given == "{session}" else given for given in template.arguments
-        )
-        one = template._replace(arguments=arguments)
-        note: Note = {"caller": "child", "n": number, "what": f"{one.repository}.{one.method}"}
-        signal.alarm(PATIENCE)
-        try:
-            make(one)
-        except TransactionMisuse:
-            continue
-        except BaseException as error:  # noqa: BLE001 - it is to be counted, whatever it is
-            book.add({**note, "end": BAD, "error": named(error)})
-        else:
-            book.add({**note, "end": BAD, "error": "answered"})
-        finally:
-            signal.alarm(0)
-    # What waits for ever in the interpreter's own locks is ended by the kernel.
-    with contextlib.suppress(ValueError):
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(PATIENCE)
+def try_call(order: Order, note: Note, make: Callable[[], Any]) -> None:
+    """Make one call, and note if it does not raise what it is to raise; in a child."""
+    try:
+        make()
+    except TransactionMisuse:
+        return
+    except BaseException as error:  # noqa: BLE001 - it is to be counted, whatever it is
+        Notebook(order.notebook).add({**note, "end": BAD, "error": named(error)})
+    else:
+        Notebook(order.notebook).add({**note, "end": BAD, "error": "answered"})

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,7 @@ class Child:
     """A process of ours that runs a function; it does not outlive us."""
 
     def __init__(self, work: Callable[..., object], *arguments: Any, book: Path | None) -> None:
-        self.book = book
+        _be_deaf()
         self.process = CONTEXT.Process(target=_run, args=(work, arguments, book), daemon=True)
         self.process.start()
 
@@ -228,22 +229,33 @@ class Child:
         return False
 
 
+def _be_deaf() -> None:
+    """Start the server that forks us, if need be: it and we are deaf to Ctrl-C.
+
+    That is for whoever started us, who then ends us.
+    """
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _run(work: Callable[..., object], arguments: tuple[Any, ...], book: Path | None) -> None:
-    # Ctrl-C is for whoever started us, who then ends us.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # What breaks is meant to; the notes say how calls ended.
     logging.disable()
-    _end_with_parent()
+    end_with_parent()
     try:
         work(*arguments)
     except Exception as error:
         if book is None:
             raise
         note = {"caller": "program", "n": 0, "what": work.__name__}
-        Notebook(book).add({**note, "end": end_of(error), "error": named(error)})
+        with contextlib.suppress(FileNotFoundError):  # the run was stopped, and its folder is gone
+            Notebook(book).add({**note, "end": end_of(error), "error": named(error)})
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Have the kernel kill us when the server that forked us is gone (where it can)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)

@@ -351,28 +351,35 @@ def test_a_storm_that_does_not_end_is_found_and_ended(arena, monkeypatch):
     assert arena.tally.wrong == 1
 
 
-def answers_after_all(order: Order) -> None:
-    """Have a child whose calls answer, wait, or raise what they are to raise, by turns."""
-    forks.try_all(order, lambda one: None if one.repository == "messages" else _misused())
+def forks_in_vain(order: Order) -> None:
+    """Have children whose calls answer, wait, or raise what they are to raise."""
+    ways = {"messages": do_nothing, "tasks": never_ends}
+    forks.PATIENCE = 1.0
+    forks._have_children(order, lambda one: ways.get(one.repository, misused)())
 
 
-def _misused() -> None:
+def do_nothing() -> None:
+    pass
+
+
+def misused() -> None:
     raise TransactionMisuse("Open one in each process.")
 
 
-def test_a_call_that_answers_in_a_forked_child_is_found(arena):
-    book = arena.folder / "book"
-    order = Order("", book, Home("h", "h.shared", ""), 0)
-    child = arena.start(answers_after_all, order, book=book)
-    assert child.ends_within(60)
+def test_a_call_that_answers_or_waits_in_a_forked_child_is_found(arena):
+    book, over = arena.folder / "book", arena.folder / "over"
+    order = Order("", book, Home("h", "h.shared", ""), 0, until=over)
+    assert arena.start(forks_in_vain, order, book=book).ends_within(60)
+    assert over.exists()
     notes = ledger.read(book)
-    assert [note["what"] for note in notes] == [
-        "messages.history",
-        "messages.save",
-        "messages.search",
+    assert sorted((note["what"], note["error"]) for note in notes) == [
+        ("messages.history", "answered"),
+        ("messages.save", "answered"),
+        ("messages.search", "answered"),
+        ("tasks.claim", "no end within 1.0 s"),
     ]
     arena.tally.count(notes)
-    assert arena.tally.wrong == 3
+    assert arena.tally.wrong == 4
 
 
 def test_an_error_that_the_parent_of_a_fork_meets_is_counted():
@@ -397,7 +404,7 @@ def test_two_worlds_that_are_not_there_are_said_to_be_missing(arena, monkeypatch
 def test_an_untyped_error_and_an_answer_that_differs_are_told_apart(tmp_path, monkeypatch):
     plants = [
         ("untyped", lambda: int("dirt")),
-        ("typed", _misused),
+        ("typed", misused),
         ("differs", lambda: 1),
         ("same", lambda: 2),
     ]
