@@ -107,6 +107,24 @@ def saves(program: Callable[[Order], object], synchronous: str, deeds: int) -> S
     return Scenario(prepare, work, judge)
 
 
+def creating(synchronous: Any) -> Scenario:
+    """Open a file that is not there yet: once the store is open the schema stays."""
+
+    def work(folder: Path) -> None:
+        store = Store(url_of(folder / "store.db"), synchronous=synchronous)
+        _noting(folder, "open", lambda: None)
+        store.close()  # which syncs, and so comes after
+
+    def judge(folder: Path, notes: list[Note], tally: Tally, _: object) -> None:
+        path = folder / "store.db"
+        if notes and (not path.exists() or migrations.revision_of(url_of(path)) is None):
+            tally.lose(f"the schema of a new file ({synchronous})")
+        Store(url_of(path)).close()
+        sound(path, tally)
+
+    return Scenario(lambda folder, template: None, work, judge)
+
+
 # --- Everything else -------------------------------------------------------------------------
 
 
@@ -238,6 +256,8 @@ SCENARIOS: dict[str, Scenario] = {
     "callers": saves(coroutines, "FULL", 12),
     "saves, NORMAL": saves(one_thread, "NORMAL", 40),
     "callers, NORMAL": saves(coroutines, "NORMAL", 12),
+    "new": creating("FULL"),
+    "new, NORMAL": creating("NORMAL"),
     "prune": changing("prune", _prune),
     "delete": changing("delete", _delete),
     "upgrade": changing("upgrade", _upgrade, before=_downgrade),
