@@ -54,6 +54,9 @@ def besiege(
         book = arena.folder / home.name
         order = Order(url, book, home, arena.random.randrange(2**32), over, options=options or {})
         writers.append((arena.start(program, order, book=book), book))
+    # A store that is being opened says that nobody answers, and its program ends.
+    if not wait_for(lambda: _all_above([0] * len(writers), writers), RECOVERY):
+        arena.tally.blame(f"{name}: a writer wrote nothing in its first {RECOVERY:g} s")
     for _ in range(blows):
         time.sleep(arena.random.uniform(0.1, 0.6))
         strike()

@@ -250,9 +250,10 @@ def _run(work: Callable[..., object], arguments: tuple[Any, ...], book: Path | N
     except Exception as error:
         if book is None:
             raise
+        # Whatever it was, it was outside of any call: a writer does not end by itself.
         note = {"caller": "program", "n": 0, "what": work.__name__}
         with contextlib.suppress(FileNotFoundError):  # the run was stopped, and its folder is gone
-            Notebook(book).add({**note, "end": end_of(error), "error": named(error)})
+            Notebook(book).add({**note, "end": BAD, "error": named(error)})
 
 
 def end_with_parent() -> None:

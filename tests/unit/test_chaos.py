@@ -455,3 +455,12 @@ def test_every_case_is_named_and_says_where_it_applies():
         module = module_of(case)
         assert {*module.ENGINES} <= {SQLITE, "postgresql", "both"}
         assert callable(module.run)
+
+
+def test_the_page_about_reliability_has_every_case_in_both_its_tables():
+    page = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text(encoding="utf-8")
+    cases, _, run = page.partition("## The last run")
+    for case in CASES:
+        title = module_of(case).TITLE
+        assert f"\n| {title} | " in cases
+        assert f"\n| {title} | " in run
