@@ -6,11 +6,12 @@ PEERS := .venv-peers
 URL ?=
 TRANSCRIPTS ?=
 
-.PHONY: help install test lint types check demo docs bench bench-peers clean coverage
+.PHONY: help install test lint types check demo docs bench bench-peers chaos clean coverage
 
 help:
 	@echo "make demo    a whole conversation on a fresh SQLite file (URL=..., TRANSCRIPTS=...)"
 	@echo "make test    lint, types and every test, on both engines"
+	@echo "make chaos   break it on purpose; five minutes (MINUTES=..., CASES=..., docs/reliability.md)"
 	@echo "make docs    docs/schema.md, from the models"
 	@echo "make bench   the figures and pictures of docs/performance.md, and more; an hour (ROUNDS=...)"
 	@echo "make bench-peers   the same work by other libraries; some ten minutes (docs/peers.md)"
@@ -61,6 +62,13 @@ $(PEERS)/.installed: pyproject.toml constraints-peers.txt
 
 bench-peers: $(PEERS)/.installed
 	$(PEERS)/bin/python -m benchmarks.peers --docs docs/peers.md
+
+MINUTES ?= 5
+CASES ?=
+
+# --minutes of all cases together; -m tests.chaos --help tells what else there is.
+chaos: install
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --cases "$(CASES)"
 
 clean:
 	rm -rf $(VENV) $(PEERS) dist build

@@ -233,14 +233,26 @@ class Server:
         """Stop the server."""
         self.stop()
 
-    def stop_hard(self) -> None:
+    @property
+    def pid(self) -> int:
+        """The id of the server's first process."""
+        if self._process is None:
+            raise RuntimeError("this server does not run")
+        return self._process.pid
+
+    @property
+    def directory(self) -> Path:
+        """Where its socket, its log and, in `data`, its files are."""
+        return self._started()
+
+    def stop_hard(self, how: signal.Signals = signal.SIGQUIT) -> None:
         """Break every connection at once; what was committed before is there after `restart`."""
         if not self._durable:
             # Without synchronous_commit the last commits are still in memory, and tests of dropped
             # connections are not about losing them. A server that cannot answer has none to save.
             with contextlib.suppress(psycopg.OperationalError):
                 self._execute(sql.SQL("checkpoint"))
-        self._halt(signal.SIGQUIT)
+        self._halt(how)
 
     def restart(self) -> None:
         """Start again on the same data, after a hard stop if the server still runs."""

@@ -4,7 +4,6 @@ server fell, or whose disk was full.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -13,8 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +24,7 @@ from agentstore.schema import PLAIN
 from tests.migrations.support import CHECKOUT, environment, revision_of, run_sql
 from tests.programs.copies import copy, dump, each_engine, schema_of, stop_at
 from tests.programs.copying import crowd
+from tests.programs.disks import can_mount, small_disk
 from tests.servers import Server, installations
 
 POINTS = 10  # for each engine
@@ -215,25 +213,6 @@ def test_a_server_that_falls_half_way_is_an_error_and_the_copy_is_gone_on_with(
             Store(target)
         assert copy(source, target, resume=True).equal
         assert dump(target) == dump(crowded)
-
-
-@contextmanager
-def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
-    """Mount a file system of a few megabytes; only for root."""
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "agentstore-test", str(folder)]
-    subprocess.run(mount, check=True, capture_output=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def can_mount(folder: Path) -> bool:
-    refusals = (subprocess.CalledProcessError, FileNotFoundError)
-    with contextlib.suppress(*refusals), small_disk(folder, 1):
-        return True
-    return False
 
 
 def test_a_full_disk_is_an_error_and_with_more_room_the_copy_is_gone_on_with(crowded, tmp_path):
