@@ -17,8 +17,9 @@ from sqlalchemy import make_url
 from agentstore import Store
 from agentstore.aio import AsyncScopedStore
 from agentstore.bound import ScopedStore
-from agentstore.errors import AgentStoreError, DatabaseReadOnly, SearchIndexStale
+from agentstore.errors import AgentStoreError, DatabaseReadOnly, NotFound, SearchIndexStale
 from agentstore.models import Base
+from agentstore.repositories import erasing
 from agentstore.scoped import Scope
 from agentstore.testing import BlockingScope, BlockingStore
 from tests.conftest import DRIVERS, VERSIONS
@@ -168,6 +169,17 @@ def test_the_owner_without_a_scope_sees_and_writes_everything(server, filled_ser
         assert store.tasks.create(None, "mail").session_id is None
         assert store.users.delete("alice").rows["sessions"] == 2
         assert len(store.messages.search("same")) == 3
+
+
+def test_a_role_deletes_its_user_in_pieces(server, filled_server, monkeypatch):
+    monkeypatch.setattr(erasing, "ROWS", 3)
+    with Store(server.url_of(server.guest)) as store:
+        with pytest.raises(NotFound):
+            store.scoped("alice").users.delete("bob")
+        assert store.scoped("alice").users.delete("alice").rows["sessions"] == 2
+    left = dict(server.run(COUNT_ALL))
+    assert left["users"] == 1
+    assert left["messages"] == 5
 
 
 def test_a_connection_is_out_of_the_scope_when_the_transaction_ends(server, filled_server):

@@ -8,6 +8,7 @@ import pytest
 
 from agentstore import Store
 from agentstore.errors import DatabaseBusy, InvalidInput
+from agentstore.repositories import erasing
 from agentstore.retention import RetentionPolicy, duration, read_policy
 
 DAY = timedelta(days=1)
@@ -106,6 +107,21 @@ def test_erase_user_prints_a_receipt(run, filled):
     with Store(filled) as store:
         assert store.sessions.count() == 0
     assert "no user" in run("erase-user", "alice", "--yes", "--url", filled, code=1).stderr
+
+
+def test_erase_user_goes_on_with_what_was_interrupted(run, filled, monkeypatch):
+    def broken(*_):
+        raise DatabaseBusy("interrupted")
+
+    with Store(filled) as store:
+        sessions = store.sessions.count(user_id="alice")
+        with monkeypatch.context() as patched, pytest.raises(DatabaseBusy):
+            patched.setattr(erasing, "ROWS", 1)
+            patched.setattr(erasing, "_go_on", broken)
+            store.users.delete("alice")
+        assert store.users.find("alice") is None
+    receipt = json.loads(run("erase-user", "alice", "--yes", "--json", "--url", filled).stdout)
+    assert receipt["rows"]["sessions"] == sessions > 0
 
 
 def test_erase_user_says_what_may_be_left_and_makes_the_index_anew_if_asked(run, filled):
