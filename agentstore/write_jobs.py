@@ -14,7 +14,7 @@ from typing import Any
 
 from agentstore.errors import ConnectionLost, DatabaseBusy
 from agentstore.gathering import Body, Call, Write
-from agentstore.recovery import Trouble
+from agentstore.recovery import Trouble, performed
 from agentstore.unit import Unit
 
 
@@ -63,9 +63,9 @@ class Job:
         """Run the body, and keep what it returns."""
         assert self.work is not None, "whoever asks for the lead runs what it likes"
         if self._context is None:
-            self.result = self.work(unit)
+            self.result = performed(unit, self.work)
         else:
-            self.result = self._context.run(self.work, unit)
+            self.result = self._context.run(performed, unit, self.work)
 
     def start(self, unit: Unit) -> tuple[Body[Any], Write]:
         """Run the first half of the body."""

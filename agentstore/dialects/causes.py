@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 from sqlalchemy.exc import DataError
 
 from agentstore.errors import AgentStoreError
@@ -10,10 +12,13 @@ from agentstore.errors import AgentStoreError
 def cause_of(error: BaseException) -> BaseException | None:
     """Give the driver's own error; SQLAlchemy's around it would quote the statement.
 
-    None where that may quote what somebody wrote: an error about a value, and whatever has more
-    than one line, of which the further ones show the row that failed, or the line of a COPY.
+    None where that may quote what somebody wrote: an error about a value, one that Python's module
+    for SQLite made up itself (SQLite's own have a code), and whatever has more than one line, of
+    which the further ones show the row that failed, or the line of a COPY.
     """
     cause: BaseException | None = getattr(error, "orig", None)
     if cause is None or isinstance(cause, AgentStoreError) or isinstance(error, DataError):
+        return None
+    if isinstance(cause, sqlite3.Error) and not hasattr(cause, "sqlite_errorcode"):
         return None
     return None if len(str(cause).splitlines()) > 1 else cause

@@ -9,6 +9,7 @@ with the driver's own ways, loses the other's update silently.
 from __future__ import annotations
 
 import random
+import re
 import sqlite3
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -101,6 +102,8 @@ _ADVICE: dict[int, tuple[type[errors.DatabaseError], str]] = {
     ),
 }
 
+
+_LOST = re.compile(r"no such (table|column): ([\w.]{1,130})\Z")
 
 _PAUSES = (0.001, 0.006)
 """Seconds between two tries to begin to write, the shortest and the longest."""
@@ -219,7 +222,9 @@ class SQLite(FileTasks, FileParts):
 
     def diagnose(self, error: DBAPIError) -> Diagnosis:
         """Read SQLite's primary result code."""
-        extended = getattr(error.orig, "sqlite_errorcode", 0)
+        extended = getattr(error.orig, "sqlite_errorcode", None)
+        if extended is None:  # not SQLite's words, but those of Python's module, which quote values
+            return Diagnosis(Failure.FINAL, _of_the_module(error))
         if extended == sqlite3.SQLITE_CORRUPT_VTAB:
             return Diagnosis(Failure.FINAL, errors.DatabaseCorrupt(_DAMAGED_INDEX))
         code = extended & 0xFF
@@ -227,6 +232,8 @@ class SQLite(FileTasks, FileParts):
             return Diagnosis(
                 Failure.FINAL, errors.ConstraintViolation(f"{error.orig}. Nothing was written.")
             )
+        if code == sqlite3.SQLITE_ERROR and (lost := _LOST.match(str(error.orig))) is not None:
+            return Diagnosis(Failure.FINAL, errors.SchemaDamaged(lost[1], lost[2]))
         kind, advice = _ADVICE.get(
             code, (errors.DatabaseError, "Nothing was written. See the chained error.")
         )
@@ -328,6 +335,18 @@ class SQLite(FileTasks, FileParts):
     ) -> Collection[str]:
         """Count, then insert."""
         return append(connection, tables, sessions, rows, calls, marks)
+
+
+def _of_the_module(error: DBAPIError) -> errors.DatabaseError:
+    """Say what Python's module for SQLite complains of, without its words."""
+    column = _UNDECODABLE.match(str(error.orig))
+    if column is not None:
+        return errors.UnsoundRow("", column[1], "text that is not UTF-8")
+    kind = type(error.orig).__name__
+    return errors.DatabaseError(f"{kind} in Python's sqlite3 module. Nothing was written.")
+
+
+_UNDECODABLE = re.compile(r"Could not decode to UTF-8 column '(\w{1,63})'")
 
 
 def _first_statement(connection: Connection) -> str | None:
