@@ -606,6 +606,7 @@ class UnsoundRow(DatabaseCorrupt):
         column: Its column; "" if it is not known.
         key: The row's primary key or id, such as ``id='01'``; "" if it is not known.
         problem: What the column holds instead, without quoting it.
+        sought: Whether somebody looked for the row.
     """
 
     def __init__(self, table: str, column: str, problem: str, key: str = "") -> None:
@@ -613,6 +614,7 @@ class UnsoundRow(DatabaseCorrupt):
         self.column = column
         self.key = key
         self.problem = problem
+        self.sought = False
         row = f"The row {key}" if key else "A row"
         place = f" of {table}" if table else ""
         holds = f"{column} holds {problem}" if column else f"it holds {problem}"
@@ -623,20 +625,7 @@ class UnsoundRow(DatabaseCorrupt):
 
 
 class SchemaDamaged(DatabaseCorrupt):
-    """A table or a column is not there, though the schema is at the right revision.
-
-    Attributes:
-        kind: ``table`` or ``column``.
-        name: Its name.
-    """
-
-    def __init__(self, kind: str, name: str) -> None:
-        self.kind = kind
-        self.name = name
-        super().__init__(
-            f"The {kind} {name} is not there, so the schema is not whole; nothing was written. Run "
-            "agentstore doctor, which compares all of it, and restore a backup."
-        )
+    """A table or a column is not there, though the schema is at the right revision."""
 
 
 class NotADatabase(DatabaseError):

@@ -57,10 +57,11 @@ def _name_row(unit: Unit, error: Exception) -> None:
     found: Exception = error
     if isinstance(error, DBAPIError):
         found = unit.dialect.diagnose(error).error
-    if not isinstance(found, UnsoundRow) or found.key:
+    if not isinstance(found, UnsoundRow) or found.sought:
         return
     if unit.only is None and unit.scope is None:
         found = unit.dialect.name_row(unit.connection, unit.tables, found)
+    found.sought = True
     raise found from None
 
 
@@ -106,7 +107,9 @@ def trouble(dialect: EngineDialect, mode: Mode, error: Exception, *, committing:
                 if in_doubt
                 else "Nothing was written; repeat the call."
             )
-            lost = ConnectionLost(f"{found.error} {advice}", in_doubt=in_doubt)
+            known = found.failure is Failure.DISCONNECTED or not found.words
+            said = found.error if known else f"{found.words} The connection is lost."
+            lost = ConnectionLost(f"{said} {advice}", in_doubt=in_doubt)
             return Trouble(lost, repeatable=not in_doubt, in_doubt=in_doubt)
         return Trouble(found.error, repeatable=False, in_doubt=False)
     if isinstance(error, PendingRollbackError):

@@ -111,13 +111,13 @@ def interrupted(*, in_doubt: bool) -> Trouble:
     Args:
         in_doubt: Whether that was in the commit; if not, nothing was written.
     """
-    said = "The thread that wrote for several callers was interrupted"
+    said = "Another thread, which wrote for this call and for its own, was interrupted"
     if in_doubt:
         advice = (
-            f"{said} in the commit. Whether the write happened is not known: look, or repeat it "
-            "with the same idempotency_key."
+            f"{said} when it may have committed. Whether the write happened is not known: look, or "
+            "repeat it with the same idempotency_key."
         )
     else:
-        advice = f"{said}. Nothing was written; repeat the call."
+        advice = f"{said} before its commit. Nothing was written; repeat the call."
     lost = ConnectionLost(advice, in_doubt=in_doubt)
     return Trouble(lost, repeatable=not in_doubt, in_doubt=in_doubt)

@@ -63,6 +63,8 @@ class Diagnosis:
 
     failure: Failure
     error: DatabaseError
+    words: str = ""
+    """The driver's, without ours about what was written, where it could not know that."""
 
 
 def number_rows(

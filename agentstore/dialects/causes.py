@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 
-from sqlalchemy.exc import DataError
+from sqlalchemy.exc import DataError, DBAPIError
 
-from agentstore.errors import AgentStoreError
+from agentstore.errors import AgentStoreError, DatabaseError, UnsoundRow
 
 
 def cause_of(error: BaseException) -> BaseException | None:
@@ -22,3 +23,16 @@ def cause_of(error: BaseException) -> BaseException | None:
     if isinstance(cause, sqlite3.Error) and not hasattr(cause, "sqlite_errorcode"):
         return None
     return None if len(str(cause).splitlines()) > 1 else cause
+
+
+def of_the_module(error: DBAPIError) -> DatabaseError:
+    """Say what Python's module for SQLite complains of, without its words."""
+    column = _UNDECODABLE.match(str(error.orig))
+    if column is not None:
+        name = "" if column[1].startswith("page_key_") else column[1]
+        return UnsoundRow("", name, "text that is not UTF-8")
+    kind = type(error.orig).__name__
+    return DatabaseError(f"{kind} in Python's sqlite3 module. Nothing was written.")
+
+
+_UNDECODABLE = re.compile(r"Could not decode to UTF-8 column '(\w{1,63})'")

@@ -42,6 +42,7 @@ from sqlalchemy.types import TypeEngine
 
 from agentstore import errors
 from agentstore.dialects.base import MODE, Diagnosis, Failure, Mode
+from agentstore.dialects.causes import of_the_module
 from agentstore.dialects.listening import listen_once
 from agentstore.dialects.search import SearchIndex
 from agentstore.dialects.space import Space
@@ -68,8 +69,9 @@ _BEGIN = {Mode.READ: None, Mode.SNAPSHOT: "BEGIN"}
 _ADVICE: dict[int, tuple[type[errors.DatabaseError], str]] = {
     sqlite3.SQLITE_BUSY: (
         errors.DatabaseBusy,
-        "Another process kept writing for longer than busy_timeout. Raise busy_timeout, or look "
-        "for a transaction that stays open.",
+        "Another process, or another store in this one, holds the file's lock, and this call "
+        "waited for it as long as busy_timeout says{}. Nothing was written: repeat the call, raise "
+        "busy_timeout, or look for a transaction that stays open.",
     ),
     sqlite3.SQLITE_LOCKED: (
         errors.DatabaseBusy,
@@ -103,7 +105,13 @@ _ADVICE: dict[int, tuple[type[errors.DatabaseError], str]] = {
 }
 
 
+_COMPARE = (
+    "The schema is not whole; nothing was written. Run agentstore doctor, which compares all of it."
+)
 _LOST = re.compile(r"no such (table|column): ([\w.]{1,130})\Z")
+
+_WAITED = "agentstore_waited"
+"""The seconds, of a driver's error, that were waited before it."""
 
 _PAUSES = (0.001, 0.006)
 """Seconds between two tries to begin to write, the shortest and the longest."""
@@ -201,14 +209,16 @@ class SQLite(FileTasks, FileParts):
         moments between two transactions, a writer that rarely tries waits very long beside one
         that is busy.
         """
-        deadline = time.monotonic() + patience
+        begun = time.monotonic()
         while True:
             try:
                 connection.begin()
                 return
             except DBAPIError as error:
                 code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
-                if code != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                waited = time.monotonic() - begun
+                if code != sqlite3.SQLITE_BUSY or waited > patience:
+                    setattr(error.orig, _WAITED, waited)
                     raise
             time.sleep(random.uniform(*_PAUSES))  # noqa: S311 - that they do not try in step
 
@@ -224,7 +234,7 @@ class SQLite(FileTasks, FileParts):
         """Read SQLite's primary result code."""
         extended = getattr(error.orig, "sqlite_errorcode", None)
         if extended is None:  # not SQLite's words, but those of Python's module, which quote values
-            return Diagnosis(Failure.FINAL, _of_the_module(error))
+            return Diagnosis(Failure.FINAL, of_the_module(error))
         if extended == sqlite3.SQLITE_CORRUPT_VTAB:
             return Diagnosis(Failure.FINAL, errors.DatabaseCorrupt(_DAMAGED_INDEX))
         code = extended & 0xFF
@@ -233,11 +243,13 @@ class SQLite(FileTasks, FileParts):
                 Failure.FINAL, errors.ConstraintViolation(f"{error.orig}. Nothing was written.")
             )
         if code == sqlite3.SQLITE_ERROR and (lost := _LOST.match(str(error.orig))) is not None:
-            return Diagnosis(Failure.FINAL, errors.SchemaDamaged(lost[1], lost[2]))
+            return Diagnosis(Failure.FINAL, errors.SchemaDamaged(f"{lost[0]}. {_COMPARE}"))
         kind, advice = _ADVICE.get(
             code, (errors.DatabaseError, "Nothing was written. See the chained error.")
         )
-        return Diagnosis(Failure.FINAL, kind(f"{error.orig}. {advice}"))
+        waited = getattr(error.orig, _WAITED, None)
+        long = "" if waited is None else f" ({waited:.1f} s)"
+        return Diagnosis(Failure.FINAL, kind(f"{error.orig}. {advice.replace('{}', long)}"))
 
     def brings_itself_to_head(self, connection: Connection) -> bool:
         """Accept a file without a single table."""
@@ -335,18 +347,6 @@ class SQLite(FileTasks, FileParts):
     ) -> Collection[str]:
         """Count, then insert."""
         return append(connection, tables, sessions, rows, calls, marks)
-
-
-def _of_the_module(error: DBAPIError) -> errors.DatabaseError:
-    """Say what Python's module for SQLite complains of, without its words."""
-    column = _UNDECODABLE.match(str(error.orig))
-    if column is not None:
-        return errors.UnsoundRow("", column[1], "text that is not UTF-8")
-    kind = type(error.orig).__name__
-    return errors.DatabaseError(f"{kind} in Python's sqlite3 module. Nothing was written.")
-
-
-_UNDECODABLE = re.compile(r"Could not decode to UTF-8 column '(\w{1,63})'")
 
 
 def _first_statement(connection: Connection) -> str | None:

@@ -24,18 +24,22 @@ _STEPS = 10_000
 
 
 def name_row(connection: Connection, tables: Tables, error: UnsoundRow) -> UnsoundRow:
-    """Say of the first row found, in the table or in any, that its column is not sound."""
+    """Say of the first row found, in the table or in any, that its column is not sound.
+
+    What a query calls by another name than its column's is looked for in all columns of text.
+    """
     driver = connection.connection.driver_connection
     if not isinstance(driver, sqlite3.Connection):
         return error
-    for shape in shapes(tables):
-        kind = dict(shape.columns).get(error.column)
-        if kind is None or (error.table and shape.name != error.table):
-            continue
-        with _for_a_moment(driver), suppress(sqlite3.Error):
-            if (row := driver.execute(_query(shape, error.column, kind)).fetchone()) is not None:
-                return UnsoundRow(shape.name, error.column, error.problem, _key(shape, row))
-    return error
+    columns = [(shape, *column) for shape in shapes(tables) for column in shape.columns]
+    found = [each for each in columns if each[1] == error.column]
+    own = [each for each in found if error.table in ("", each[0].name)]
+    texts = [each for each in columns if each[2] in (Kind.TEXT, Kind.JSON)]
+    with _for_a_moment(driver), suppress(sqlite3.Error):
+        for shape, column, kind in own if found else texts:
+            if (row := driver.execute(_query(shape, column, kind)).fetchone()) is not None:
+                return UnsoundRow(shape.name, column, error.problem, _key(shape, row, column))
+    return error if found else UnsoundRow("", "", error.problem)
 
 
 def _query(shape: Shape, column: str, kind: Kind) -> str:
@@ -53,11 +57,12 @@ def _key_columns(shape: Shape) -> tuple[str, ...]:
     return shape.key + beside
 
 
-def _key(shape: Shape, row: tuple[Any, ...]) -> str:
+def _key(shape: Shape, row: tuple[Any, ...], unsound: str) -> str:
     pairs = zip(_key_columns(shape), row, strict=True)
     return ", ".join(
         f"{name}={named(value.decode(errors='replace') if isinstance(value, bytes) else value)}"
         for name, value in pairs
+        if name != unsound
     )
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from agentstore import validation
 from agentstore.dialects.base import Mode
 from agentstore.dialects.search import Entry, IndexState, Source
-from agentstore.errors import SearchIndexStale
+from agentstore.errors import InvalidInput, SearchIndexStale, shown
 from agentstore.readable import readable_text
 from agentstore.records import SearchStatus
 from agentstore.repositories.base import Repository, reads_snapshot
@@ -57,6 +58,8 @@ class Search(Repository):
         Raises:
             SearchIndexStale: The index is damaged, or of another version.
         """
+        if limit is not None:
+            validation.amount("limit", limit)
         done = 0
         while limit is None or done < limit:
             taken = yield Step(Mode.WRITE, drain)
@@ -80,6 +83,8 @@ class Search(Repository):
         Returns:
             How many messages were indexed.
         """
+        if progress is not None and not callable(progress):
+            raise InvalidInput(f"progress must be a function, not {shown(progress)}.")
         total = yield Step(Mode.WRITE, _reset)
         done = 0
         while True:
