@@ -32,7 +32,7 @@ from agentstore.dialects.causes import cause_of
 from agentstore.errors import TransactionMisuse
 from agentstore.gathering import Call
 from agentstore.observation import retried
-from agentstore.recovery import HANDLED, Trouble, trouble
+from agentstore.recovery import HANDLED, Trouble, performed, trouble
 from agentstore.runners import (
     READING,
     JoinRunner,
@@ -264,7 +264,7 @@ class GreenletRunner:
         connection = progress.connection = self._engines[mode].sync_engine.connect()
         self._runner.dialect.take_over(connection)
         unit = self._runner.unit(connection, mode)
-        result = work(unit)
+        result = performed(unit, work)
         progress.committing = True
         connection.commit()
         self._runner.committed(unit)

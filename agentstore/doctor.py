@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from agentstore.dialects import dialect_for
 from agentstore.dialects.base import EngineDialect, Mode
 from agentstore.dialects.checks import Examination, Patient
+from agentstore.dialects.moving import shapes
 from agentstore.engine import open_engine, parse_url, show_url
 from agentstore.errors import AgentStoreError, DatabaseError
 from agentstore.findings import Finding, Severity, exit_code, listed
@@ -279,22 +280,42 @@ def _search(patient: Patient) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, "search", what, "search_queue", mend)
 
 
+def _rows(patient: Patient) -> Iterator[Finding]:
+    """Look for rows that hold what agentstore never writes, and cannot read."""
+    moving = dialect_for(patient.url).moving
+    for shape in shapes(patient.tables):
+        _, flaws = moving.examine(patient.connection, shape, {})
+        by_reason: dict[str, list[str]] = {}
+        for flaw in flaws:
+            by_reason.setdefault(flaw.reason, []).append(flaw.key)
+        for reason, keys in by_reason.items():
+            rows = "1 row holds" if len(keys) == 1 else f"{len(keys):,} rows hold"
+            what = f"{rows} what agentstore never writes ({reason})."
+            where = f"{shape.name}: {listed(keys, _MOST_NAMED)}"
+            yield Finding(Severity.ERROR, "rows", what, where, _SET_ASIDE)
+
+
 _EXAMINATIONS = (
     Examination("schema", _schema),
     Examination("search", _search),
     Examination("counters", lambda p: consistency.counters(p.connection, p.tables, p.deep)),
     Examination("deletions", lambda p: consistency.leaving_users(p.connection, p.tables)),
+    Examination("rows", _rows),
     Examination("orphans", lambda p: consistency.copies(p.connection, p.tables)),
     Examination("tool_calls", lambda p: consistency.tool_calls(p.connection, p.tables)),
     Examination("texts", lambda p: bounds.texts(p.connection, p.tables, dialect_for(p.url).checks)),
     Examination("amounts", lambda p: bounds.amounts(p.connection, p.tables)),
 )
-_DEEP = ("orphans", "tool_calls", "texts", "amounts")
+_DEEP = ("rows", "orphans", "tool_calls", "texts", "amounts")
 """Those that read whole tables."""
 
 _OF_ROWS = ("counters", "deletions", *_DEEP)
 """Those that say nothing true where rows are hidden."""
 
+_MOST_NAMED = 20
+_SET_ASIDE = (
+    "Correct them by hand, or set them aside: agentstore copy SOURCE TARGET --quarantine FILE"
+)
 _RESTORE = "Restore a backup: rows, or what guards them, may be lost"
 
 

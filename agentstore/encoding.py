@@ -22,7 +22,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from agentstore.errors import InvalidJson
+from agentstore.errors import InvalidJson, printed
 
 MAX_DEPTH = 200
 """Deepest nesting. SQLite's JSON functions stop at 1,000; Python's decoder shares the caller's
@@ -34,8 +34,14 @@ _ESCAPED = re.compile("\ufdd0([0-9a-f]{4})")
 _JSON_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-_decoder = json.JSONDecoder()
-_lenient_decoder = json.JSONDecoder(strict=False)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)  # NaN and its kin are no JSON
+
+
+_decoder = json.JSONDecoder(parse_constant=_no_constant)
+_lenient_decoder = json.JSONDecoder(strict=False, parse_constant=_no_constant)
 _canonical_encoder = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
 )
@@ -79,11 +85,11 @@ def dump_json(value: Any, name: str = "value") -> str:
     Raises:
         InvalidJson: The value holds something else; the error names the place.
     """
-    _check(value, name, 0)
+    _require_json(value, name)
     try:
         text = encode_text(_encoder.encode(value))
-    except ValueError as error:  # an int of more digits than Python is willing to convert
-        raise InvalidJson(name, str(error)) from None
+    except ValueError:  # an int of more digits than Python is willing to convert
+        raise InvalidJson(name, _TOO_MANY_DIGITS) from None
     return _JSON_NUL.sub(rf"\1{_ESCAPE}0000", text) if "\\u0000" in text else text
 
 
@@ -109,11 +115,11 @@ def canonical_json(value: Any, name: str = "value") -> str:
     Keys are sorted and a float that is a whole number is written as an integer, so that ``1``
     and ``1.0``, which JSON does not tell apart, are the same.
     """
-    _check(value, name, 0)
+    _require_json(value, name)
     try:
         return encode_text(_canonical_encoder.encode(_integral(value)))
-    except ValueError as error:  # an int of more digits than Python is willing to convert
-        raise InvalidJson(name, str(error)) from None
+    except ValueError:  # an int of more digits than Python is willing to convert
+        raise InvalidJson(name, _TOO_MANY_DIGITS) from None
 
 
 def _integral(value: Any) -> Any:
@@ -126,29 +132,92 @@ def _integral(value: Any) -> Any:
     return value
 
 
-def _check(value: Any, path: str, depth: int) -> None:
+class Misplaced(Exception):
+    """Something in a JSON value is refused. Its place is written on the way out, if ever.
+
+    Attributes:
+        problem: What is wrong.
+    """
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        self._steps: list[str] = []
+
+    def at_key(self, key: object, position: int) -> Misplaced:
+        """Say that it is under a key: a caller's content, and shown only if it is a plain word."""
+        plain = isinstance(key, str) and is_plain_key(key)
+        self._steps.append(f".{key}" if plain else f"[key {position}]")
+        return self
+
+    def at_position(self, position: int) -> Misplaced:
+        """Say that it is in a list."""
+        self._steps.append(f"[{position}]")
+        return self
+
+    def path(self, name: str) -> str:
+        """Write the place, as far as it is not too long to read."""
+        path = name + "".join(reversed(self._steps))
+        return path if len(path) <= _LONGEST_PATH else f"{path[:_LONGEST_PATH]}..."
+
+
+def is_plain_key(key: str) -> bool:
+    """Say whether a key is a short word, of letters, digits, underscores, hyphens and points.
+
+    One that is longer has no digits, as keys and passwords have that came in the wrong place.
+    """
+    return _PLAIN_KEY.match(key) is not None
+
+
+_PLAIN_KEY = re.compile(r"[A-Za-z_](?:[A-Za-z0-9_.-]{0,15}|[A-Za-z_.-]{0,39})\Z")
+_LONGEST_PATH = 160
+_TOO_MANY_DIGITS = "it holds a whole number of more digits than Python converts"
+
+
+def _require_json(value: Any, name: str) -> None:
+    try:
+        _check(value, 0)
+    except Misplaced as found:
+        raise InvalidJson(found.path(name), found.problem) from None
+
+
+def _check(value: Any, depth: int) -> None:
     if value is None or isinstance(value, str | int):
         return
     if isinstance(value, float):
         if value - value != 0.0:
-            raise InvalidJson(path, f"{value!r} is not a JSON number")
+            raise Misplaced(f"{value!r} is not a JSON number")
         return
     if depth >= MAX_DEPTH:
-        raise InvalidJson(path[:80], f"nested more than {MAX_DEPTH} deep")
+        raise Misplaced(f"nested more than {MAX_DEPTH} deep")
     if isinstance(value, dict):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise InvalidJson(path, f"the key {key!r} is {_a(key)}, not a str")
-            if type(item) is not str:
-                _check(item, f"{path}.{key}", depth + 1)
+        _check_object(value, depth)
     elif isinstance(value, list | tuple):
-        for position, item in enumerate(value):
-            if type(item) is not str:
-                _check(item, f"{path}[{position}]", depth + 1)
+        position = 0
+        try:
+            for item in value:
+                if type(item) is not str:
+                    _check(item, depth + 1)
+                position += 1
+        except Misplaced as found:
+            raise found.at_position(position) from None
     else:
-        raise InvalidJson(path, f"{_a(value)} is not JSON")
+        raise Misplaced(f"{_a(value)} is not JSON")
+
+
+def _check_object(value: dict[Any, Any], depth: int) -> None:
+    for key in value:
+        if not isinstance(key, str):
+            raise Misplaced(f"a key is {_a(key)}, not a str")
+    position = 0
+    try:
+        for item in value.values():
+            if type(item) is not str:
+                _check(item, depth + 1)
+            position += 1
+    except Misplaced as found:
+        raise found.at_key([*value][position], position) from None
 
 
 def _a(value: object) -> str:
-    name = type(value).__name__
+    name = printed(type(value).__name__)
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

@@ -45,10 +45,29 @@ def shown(value: object) -> str:
         return "a number of more than 64 bits"
     if value is None or isinstance(value, int | float):
         return repr(value)
-    return f"of type {type(value).__name__}"
+    return f"of type {printed(type(value).__name__)}"
+
+
+def printed(name: str) -> str:
+    """Give a name as it may stand in a message: no control characters, and cut where it is long."""
+    short = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
+    return short if short.isprintable() else repr(short)[1:-1]
+
+
+def named(value: object) -> str:
+    """Show an id or a name in a message: as Python writes it, so without control characters, and
+    cut where it is long.
+    """
+    if not isinstance(value, str):
+        return shown(value)
+    text = str.__str__(value)
+    if len(text) <= _LONGEST_NAME:
+        return repr(text)
+    return f"{text[:_LONGEST_NAME]!r}... ({len(text)} characters)"
 
 
 _LONGEST_WORD = 20
+_LONGEST_NAME = 80
 
 
 # --- What the caller handed in -------------------------------------------------------------
@@ -164,7 +183,7 @@ class NotFound(AgentStoreError, LookupError):
         self.kind = kind
         self.key = key
         advice = hint or f"Check the id, or create the {kind} first; find() returns None instead."
-        super().__init__(f"There is no {kind} {key!r}. {advice}")
+        super().__init__(f"There is no {kind} {named(key)}. {advice}")
 
 
 class AlreadyExists(AgentStoreError):
@@ -179,7 +198,7 @@ class AlreadyExists(AgentStoreError):
         self.kind = kind
         self.key = key
         super().__init__(
-            f"The {kind} {key!r} exists already. Choose another id, or update what is there."
+            f"The {kind} {named(key)} exists already. Choose another id, or update what is there."
         )
 
 
@@ -206,8 +225,8 @@ class WrongSession(AgentStoreError):
         self.session_id = session_id
         self.message_id = message_id
         super().__init__(
-            f"The message {message_id!r} is not in the session {session_id!r}. Pass the id of a "
-            "message of that session, or leave it out."
+            f"The message {named(message_id)} is not in the session {named(session_id)}. Pass the "
+            "id of a message of that session, or leave it out."
         )
 
 
@@ -223,8 +242,9 @@ class WrongThread(AgentStoreError):
         self.thread_id = thread_id
         self.checkpoint_id = checkpoint_id
         super().__init__(
-            f"The checkpoint id {checkpoint_id!r} is taken in another thread than {thread_id!r}. "
-            "Choose another id, or leave it out; fork() takes a checkpoint to another thread."
+            f"The checkpoint id {named(checkpoint_id)} is taken in another thread than "
+            f"{named(thread_id)}. Choose another id, or leave it out; fork() takes a checkpoint to "
+            "another thread."
         )
 
 
@@ -240,7 +260,7 @@ class WrongOwner(AgentStoreError):
         self.thread_id = thread_id
         self.owner = owner
         super().__init__(
-            f"The thread {thread_id!r} belongs to another {owner.removesuffix('_id')}. Leave "
+            f"The thread {named(thread_id)} belongs to another {owner.removesuffix('_id')}. Leave "
             f"{owner} out to go on in it, or put into a thread of your own."
         )
 
@@ -263,8 +283,8 @@ class OutsideScope(AgentStoreError):
             )
             return
         super().__init__(
-            f"{argument} is {value!r}, who is not the user of this scope. Leave {argument} out, or "
-            "call the store itself."
+            f"{argument} is {named(value)}, who is not the user of this scope. Leave {argument} "
+            "out, or call the store itself."
         )
 
 
@@ -295,8 +315,8 @@ class BranchInUse(AgentStoreError):
         self.session_id = session_id
         self.name = name
         super().__init__(
-            f"The branch {name!r} of session {session_id!r} is the active one. Switch to another "
-            "one first, or pass force=True."
+            f"The branch {named(name)} of session {named(session_id)} is the active one. Switch to "
+            "another one first, or pass force=True."
         )
 
 
@@ -312,7 +332,8 @@ class StreamEnded(AgentStoreError):
         self.message_id = message_id
         self.status = status
         super().__init__(
-            f"The message {message_id!r} is {status} and takes no more text. Begin another one."
+            f"The message {named(message_id)} is {status} and takes no more text. Begin another "
+            "one."
         )
 
 
@@ -349,7 +370,7 @@ class IllegalTransition(AgentStoreError):
             onward = f". From {current} it can go to: {', '.join(self.allowed)}."
         else:
             onward = f". {current} is final: create a new {kind}."
-        super().__init__(f"The {kind} {key!r} cannot go from {current} to {wanted}{onward}")
+        super().__init__(f"The {kind} {named(key)} cannot go from {current} to {wanted}{onward}")
 
 
 class LeaseLost(AgentStoreError):
@@ -376,13 +397,14 @@ class LeaseLost(AgentStoreError):
         self.worker = worker
         if fence is None:
             super().__init__(
-                f"The task {task_id!r} is held under a lease by {worker!r}. Only its holder can "
-                "do this: pass the fence of the record that claim() returned."
+                f"The task {named(task_id)} is held under a lease by {named(worker)}. Only its "
+                "holder can do this: pass the fence of the record that claim() returned."
             )
             return
-        holder = f" by {worker!r}" if worker is not None else ""
+        holder = f" by {named(worker)}" if worker is not None else ""
         super().__init__(
-            f"The lease on the task {task_id!r} with fence {fence} is lost: the task is {status}"
+            f"The lease on the task {named(task_id)} with fence {fence} is lost: the task is "
+            f"{status}"
             f"{holder}, at fence {current_fence}. Discard the result; heartbeat in time, or claim "
             "with a longer lease."
         )
@@ -402,7 +424,8 @@ class JobInterrupted(AgentStoreError):
         self.task_id = task_id
         self.reason = reason
         super().__init__(
-            f"Stop working on the task {task_id!r} ({reason}): let this error out of the handler."
+            f"Stop working on the task {named(task_id)} ({reason}): let this error out of the "
+            "handler."
         )
 
 
@@ -420,8 +443,9 @@ class SessionOccupied(AgentStoreError):
         self.task_id = task_id
         self.running_id = running_id
         super().__init__(
-            f"The task {task_id!r} asked to be alone in the session {session_id!r}, where the task "
-            f"{running_id!r} runs. Start it when that one has ended; claim() waits by itself."
+            f"The task {named(task_id)} asked to be alone in the session {named(session_id)}, "
+            f"where the task {named(running_id)} runs. Start it when that one has ended; claim() "
+            "waits by itself."
         )
 
 
@@ -439,8 +463,8 @@ class StaleSession(AgentStoreError):
         self.expected = expected
         self.actual = actual
         super().__init__(
-            f"The session {session_id!r} is at version {actual}, not {expected}: it was changed "
-            "meanwhile. Read it again, apply the change to what is there now, and retry."
+            f"The session {named(session_id)} is at version {actual}, not {expected}: it was "
+            "changed meanwhile. Read it again, apply the change to what is there now, and retry."
         )
 
 
@@ -458,8 +482,8 @@ class QuotaExceeded(AgentStoreError):
         self.requested = requested
         self.remaining = remaining
         super().__init__(
-            f"The user {user_id!r} has {remaining} tokens left and {requested} were asked for. "
-            "Ask for fewer, or raise quota_total with users.update()."
+            f"The user {named(user_id)} has {remaining} tokens left and {requested} were asked "
+            "for. Ask for fewer, or raise quota_total with users.update()."
         )
 
 
@@ -603,6 +627,36 @@ class DatabaseFull(DatabaseError):
 
 class DatabaseCorrupt(DatabaseError):
     """The file is damaged."""
+
+
+class UnsoundRow(DatabaseCorrupt):
+    """A row holds what agentstore never writes there. Nothing of what it holds is shown.
+
+    Attributes:
+        table: Its table, without a prefix; "" if it is not known.
+        column: Its column; "" if it is not known.
+        key: The row's primary key or id, such as ``id='01'``; "" if it is not known.
+        problem: What the column holds instead, without quoting it.
+        sought: Whether somebody looked for the row.
+    """
+
+    def __init__(self, table: str, column: str, problem: str, key: str = "") -> None:
+        self.table = table
+        self.column = column
+        self.key = key
+        self.problem = problem
+        self.sought = False
+        row = f"The row {key}" if key else "A row"
+        place = f" of {table}" if table else ""
+        holds = f"{column} holds {problem}" if column else f"it holds {problem}"
+        super().__init__(
+            f"{row}{place} cannot be read: {holds}. Other rows are not affected. Run agentstore "
+            "doctor --deep, which names all such rows and says what to do."
+        )
+
+
+class SchemaDamaged(DatabaseCorrupt):
+    """A table or a column is not there, though the schema is at the right revision."""
 
 
 class NotADatabase(DatabaseError):

@@ -21,7 +21,8 @@ from weakref import WeakKeyDictionary, WeakSet
 from sqlalchemy import Connection, Dialect, Engine, Executable
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from agentstore.types import Column, binder, column_reader
+from agentstore.columns import binder, column_reader
+from agentstore.types import Column
 
 Parameters = Mapping[str, Any]
 

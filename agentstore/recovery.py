@@ -9,6 +9,8 @@ call with an idempotency key may be repeated, because it finds what it wrote the
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import TypeVar
 
 from sqlalchemy.exc import (
     DBAPIError,
@@ -24,13 +26,43 @@ from agentstore.errors import (
     ConnectionLost,
     DatabaseBusy,
     DatabaseError,
+    UnsoundRow,
 )
+from agentstore.unit import Unit
+
+T = TypeVar("T")
 
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 1.0
 
 HANDLED = (StatementError, PoolTimeout, InvalidRequestError)
 """What SQLAlchemy raises in a unit."""
+
+
+def performed(unit: Unit, work: Callable[[Unit], T]) -> T:
+    """Run a body; if it meets a row that cannot be read, say which one, as far as that is known.
+
+    Raises:
+        UnsoundRow: It did.
+    """
+    try:
+        return work(unit)
+    except (UnsoundRow, DBAPIError) as error:
+        _name_row(unit, error)
+        raise
+
+
+def _name_row(unit: Unit, error: Exception) -> None:
+    # Not in a scope: the first such row may be somebody else's.
+    found: Exception = error
+    if isinstance(error, DBAPIError):
+        found = unit.dialect.diagnose(error).error
+    if not isinstance(found, UnsoundRow) or found.sought:
+        return
+    if unit.only is None and unit.scope is None:
+        found = unit.dialect.name_row(unit.connection, unit.tables, found)
+    found.sought = True
+    raise found from None
 
 
 class Trouble(Exception):
@@ -75,7 +107,9 @@ def trouble(dialect: EngineDialect, mode: Mode, error: Exception, *, committing:
                 if in_doubt
                 else "Nothing was written; repeat the call."
             )
-            lost = ConnectionLost(f"{found.error} {advice}", in_doubt=in_doubt)
+            known = found.failure is Failure.DISCONNECTED or not found.words
+            said = found.error if known else f"{found.words} The connection is lost."
+            lost = ConnectionLost(f"{said} {advice}", in_doubt=in_doubt)
             return Trouble(lost, repeatable=not in_doubt, in_doubt=in_doubt)
         return Trouble(found.error, repeatable=False, in_doubt=False)
     if isinstance(error, PendingRollbackError):

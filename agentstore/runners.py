@@ -26,7 +26,7 @@ from agentstore.forking import of_this_process, store_of_parent
 from agentstore.gatherers import Gatherer
 from agentstore.gathering import Call
 from agentstore.observation import TRANSACTION, Observer, retried
-from agentstore.recovery import HANDLED, Trouble, pause_before_retry, trouble
+from agentstore.recovery import HANDLED, Trouble, pause_before_retry, performed, trouble
 from agentstore.schema import Names, tables
 from agentstore.session_cache import SessionCache
 from agentstore.settings import Settings
@@ -159,10 +159,10 @@ class JoinRunner:
             failed: BaseException | None = None
             try:
                 if mode in READING:
-                    return work(self._unit)
+                    return performed(self._unit, work)
                 with self._unit.connection.begin_nested():
                     try:
-                        return work(self._unit)
+                        return performed(self._unit, work)
                     except BaseException as error:
                         failed = error
                         raise
@@ -333,11 +333,11 @@ class UnitRunner:
             gathered: T = self._gatherer.run(work)
             return gathered
         with self.transaction(mode) as unit:
-            return work(unit)
+            return performed(unit, work)
 
     def _statement(self, work: Callable[[Unit], T]) -> T:
         with self.own_transaction(Mode.STATEMENT) as unit:
-            return work(unit)
+            return performed(unit, work)
 
     def run(
         self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool, here: bool = False

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from agentstore import validation
 from agentstore.dialects.base import Mode
+from agentstore.recovery import performed
 from agentstore.unit import AsyncRunner, Runner, ScopedUnit, Unit
 
 T = TypeVar("T")
@@ -75,7 +76,9 @@ class ScopedRunner:
         """Run a body in a unit of the scope; see ``Runner``."""
         prepare = self._prepare
         return self._runner.run(
-            _MODES.get(mode, mode), lambda unit: work(prepare(unit)), repeatable=repeatable
+            _MODES.get(mode, mode),
+            lambda unit: performed(prepare(unit), work),
+            repeatable=repeatable,
         )
 
 
@@ -91,5 +94,7 @@ class AsyncScopedRunner:
         """Run a body in a unit of the scope; see ``AsyncRunner``."""
         prepare = self._prepare
         return await self._runner.run(
-            _MODES.get(mode, mode), lambda unit: work(prepare(unit)), repeatable=repeatable
+            _MODES.get(mode, mode),
+            lambda unit: performed(prepare(unit), work),
+            repeatable=repeatable,
         )

@@ -7,36 +7,46 @@ type             SQLite                   PostgreSQL
 ``Json``         TEXT                     json, never jsonb
 ``UtcDateTime``  TEXT, ISO-8601, sorts    timestamptz
 ``RowNumber``    INTEGER (the rowid)      bigint
+``Whole``        BIGINT                   bigint
+``Real``         FLOAT                    double precision
+``Flag``         BOOLEAN (0 and 1)        boolean
+``Bytes``        BLOB                     bytea
 ``Nanos``        BIGINT                   bigint
 ===============  =======================  =======================
 
 ``Json`` on SQLite is TEXT and not JSON, because a column declared JSON has numeric affinity
 there and would turn the document ``1e22`` into a number. On PostgreSQL it is read as text, so
 that no driver's own JSON decoding comes between; see ``agentstore.encoding`` for why not jsonb.
+
+SQLite lets anything into any column, so each type looks at what it reads there. What it cannot read
+is an ``UnsoundRow`` that names the column: the types of the models' columns know which they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow, Underflow
-from functools import partial
-from typing import Any
+from types import NoneType
+from typing import Any, Self
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     ColumnElement,
     DateTime,
     Dialect,
+    Float,
     Integer,
+    LargeBinary,
     Text,
     cast,
     type_coerce,
 )
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
-from agentstore.encoding import decode_text, decode_texts, dump_json, encode_text, load_json
-from agentstore.errors import InvalidInput, NaiveDatetime, shown
+from agentstore.encoding import decode_text, dump_json, encode_text, load_json
+from agentstore.errors import InvalidInput, NaiveDatetime, UnsoundRow, shown
 
 _MOST_MONEY = Decimal("9223372036.854775807")
 _EXACT = Context(prec=40, traps=[Inexact, InvalidOperation, Overflow, Underflow])
@@ -45,8 +55,9 @@ _EXACT = Context(prec=40, traps=[Inexact, InvalidOperation, Overflow, Underflow]
 MAX_INTEGER = 2**63 - 1
 """The largest number that a column of whole numbers holds, on both engines."""
 
-RowNumber = BigInteger().with_variant(Integer(), "sqlite")
-"""The type of ``pk`` columns: SQLite's rowid, PostgreSQL's identity."""
+
+Column = Sequence[Any]
+"""The values of one column, in the order of the rows."""
 
 
 def require_utc(name: str, value: datetime) -> datetime:
@@ -109,11 +120,98 @@ def from_nanos(nanos: int) -> Decimal:
     return Decimal(nanos).scaleb(-9, _EXACT) if nanos else Decimal(0)
 
 
-class SafeText(TypeDecorator[str]):
+class Named:
+    """What a type knows of its column: the plain name of its table, and its own; "" if it has none.
+
+    Of what is stored there an error says only of what kind it is not.
+    """
+
+    table = column = ""
+    holds: str
+
+    def of(self, table: str, column: str) -> Self:
+        """Give the same type for a column."""
+        named: Self = self.copy()  # type: ignore[attr-defined]
+        named.table, named.column = table, column
+        return named
+
+    def adapt(self, cls: type[Any], **options: Any) -> Any:
+        """Make the type of an engine, which knows the column too."""
+        adapted = super().adapt(cls, **options)  # type: ignore[misc]
+        if isinstance(adapted, Named):
+            adapted.table, adapted.column = self.table, self.column
+        return adapted
+
+    def unsound(self) -> UnsoundRow:
+        """Say that the column holds what cannot be read."""
+        return UnsoundRow(self.table, self.column, f"something that is not {self.holds}")
+
+
+class Strict(Named):
+    """A type whose values SQLite gives as they are, whatever they are."""
+
+    kinds: tuple[type, ...]
+
+    def strictly(self, value: Any) -> Any:
+        """Give a value that SQLite read, if it is of the right kind."""
+        if value is None or type(value) in self.kinds:
+            return value
+        raise self.unsound()
+
+    def all_strictly(self, column: Column) -> Column:
+        """Give the values of a column, if they are of the right kind."""
+        if not {*map(type, column)} <= {NoneType, *self.kinds}:
+            raise self.unsound()
+        return column
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        """Look at what SQLite reads; what a server reads is of the column's type."""
+        return self.strictly if dialect.name == "sqlite" else None
+
+
+class Whole(Strict, BigInteger):
+    """A whole number."""
+
+    kinds = (int,)
+    holds = "a whole number"
+
+
+class Real(Strict, Float[float]):
+    """A number."""
+
+    kinds = (float, int)
+    holds = "a number"
+
+
+class Bytes(Strict, LargeBinary):
+    """Bytes."""
+
+    kinds = (bytes,)
+    holds = "bytes"
+
+
+class Flag(Strict, Boolean):
+    """A flag."""
+
+    holds = "a flag"
+
+    def strictly(self, value: Any) -> bool | None:
+        """Give a flag that SQLite read as a number."""
+        if value is None or value == 0 or value == 1:
+            return None if value is None else bool(value)
+        raise self.unsound()
+
+    def all_strictly(self, column: Column) -> Column:
+        """Give flags that SQLite read as numbers."""
+        return [*map(self.strictly, column)]
+
+
+class SafeText(Named, TypeDecorator[str]):
     """Text that both engines can carry, NUL and lone surrogates included."""
 
     impl = Text
     cache_ok = True
+    holds = "text"
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         """Escape what the engines cannot carry; raises InvalidInput."""
@@ -124,8 +222,12 @@ class SafeText(TypeDecorator[str]):
         return encode_text(value)
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> str | None:
-        """Give back the text as it went in."""
-        return None if value is None else decode_text(value)
+        """Give back the text as it went in; raises UnsoundRow."""
+        if value is None:
+            return None
+        if type(value) is not str:
+            raise self.unsound()
+        return decode_text(value)
 
 
 class _PgJson(UserDefinedType[Any]):
@@ -146,11 +248,21 @@ class Document(str):
     __slots__ = ()
 
 
-class Json(TypeDecorator[Any]):
+class Json(Named, TypeDecorator[Any]):
     """A JSON document; a Python None is SQL NULL, and the document ``null`` is never stored."""
 
     impl = Text
     cache_ok = True
+
+    def __init__(self, document: type = object) -> None:
+        """Say what its documents are in Python."""
+        super().__init__()
+        self.document = document
+
+    @property
+    def holds(self) -> str:  # type: ignore[override]
+        """Name what it holds."""
+        return _DOCUMENTS[self.document]
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Choose text or json."""
@@ -165,15 +277,29 @@ class Json(TypeDecorator[Any]):
         return dump_json(value)
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> Any:
-        """Read the document."""
-        return None if value is None else load_json(value)
+        """Read the document; raises UnsoundRow."""
+        return None if value is None else self.read(value)
+
+    def read(self, value: Any) -> Any:
+        """Read a document that is not NULL; raises UnsoundRow."""
+        try:
+            document = load_json(value)
+        except Exception:  # noqa: BLE001 - its words would quote the document
+            raise self.unsound() from None
+        if not isinstance(document, self.document):
+            raise self.unsound()
+        return document
 
 
-class UtcDateTime(TypeDecorator[datetime]):
+_DOCUMENTS: dict[type, str] = {object: "JSON", dict: "a JSON object", list: "a JSON array"}
+
+
+class UtcDateTime(Named, TypeDecorator[datetime]):
     """An instant: aware in, UTC out, to the microsecond."""
 
     impl = Text
     cache_ok = True
+    holds = "an instant in UTC"
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Choose text or timestamptz."""
@@ -186,15 +312,29 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         instant = require_utc("the time", value)
-        return instant if dialect.name == "postgresql" else iso(instant)
+        return iso(instant) if self.is_text(dialect) else instant
+
+    def is_text(self, dialect: Dialect) -> bool:
+        """Say whether the engine keeps it as text."""
+        return dialect.name != "postgresql"
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
-        """Read the instant, in UTC."""
+        """Read the instant, in UTC; raises UnsoundRow."""
         if value is None:
             return None
         if isinstance(value, datetime):
             return value.astimezone(UTC)
-        return datetime.fromisoformat(value)
+        return self.read(value)
+
+    def read(self, value: Any) -> datetime:
+        """Read an instant that is text; raises UnsoundRow."""
+        try:
+            instant = datetime.fromisoformat(value)
+        except (TypeError, ValueError):
+            raise self.unsound() from None
+        if instant.tzinfo is not UTC:
+            raise self.unsound()
+        return instant
 
 
 def iso(instant: datetime) -> str:
@@ -202,71 +342,27 @@ def iso(instant: datetime) -> str:
     return instant.isoformat(sep="T", timespec="microseconds")
 
 
-class Nanos(TypeDecorator[Decimal]):
+class Nanos(Named, TypeDecorator[Decimal]):
     """Money, exactly: Decimal in Python, whole billionths in the database."""
 
     impl = BigInteger
     cache_ok = True
+    holds = "a whole number"
 
     def process_bind_param(self, value: Decimal | None, dialect: Dialect) -> int | None:
         """Write whole billionths."""
         return None if value is None else to_nanos("cost", value)
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> Decimal | None:
-        """Read billionths as a Decimal."""
-        return None if value is None else from_nanos(int(value))
+        """Read billionths as a Decimal; raises UnsoundRow."""
+        return None if value is None else self.read(value)
+
+    def read(self, value: Any) -> Decimal:
+        """Read billionths that are not NULL; raises UnsoundRow."""
+        if not isinstance(value, int | Decimal):  # a server's sums are Decimals
+            raise self.unsound()
+        return from_nanos(int(value))
 
 
-# --- Whole columns, for statements that go past SQLAlchemy's execution ---------------------------
-
-Column = Sequence[Any]
-"""The values of one column, in the order of the rows."""
-
-_NOTHING = Decimal(0)
-
-
-def binder(kind: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
-    """Give what turns a value that is not None into the driver's; None if nothing has to."""
-    if isinstance(kind, SafeText):
-        return partial(_text_in, kind, dialect)
-    if isinstance(kind, Json):
-        return _document_in
-    if isinstance(kind, Nanos | UtcDateTime):
-        return partial(kind.process_bind_param, dialect=dialect)
-    return kind.dialect_impl(dialect).bind_processor(dialect)
-
-
-def column_reader(kind: TypeEngine[Any], dialect: Dialect) -> Callable[[Column], Column] | None:
-    """Give what reads the values of a column; None if they are as the driver gives them."""
-    if isinstance(kind, SafeText):
-        return decode_texts
-    if isinstance(kind, Json):
-        return partial(_each, load_json)
-    if isinstance(kind, Nanos):
-        return _money_out
-    if isinstance(kind, UtcDateTime) and dialect.name != "postgresql":
-        return _instants_out
-    read = kind.dialect_impl(dialect).result_processor(dialect, None)
-    return None if read is None else partial(_each, read)
-
-
-def _text_in(kind: SafeText, dialect: Dialect, value: Any) -> Any:
-    if type(value) is str and value.isascii() and "\x00" not in value:
-        return value
-    return kind.process_bind_param(value, dialect)
-
-
-def _document_in(value: Any) -> str:
-    return value if type(value) is Document else dump_json(value)
-
-
-def _money_out(column: Column) -> Column:
-    return [_NOTHING if n == 0 else None if n is None else from_nanos(int(n)) for n in column]
-
-
-def _instants_out(column: Column) -> Column:
-    return [None if text is None else datetime.fromisoformat(text) for text in column]
-
-
-def _each(read: Callable[[Any], Any], column: Column) -> Column:
-    return [None if value is None else read(value) for value in column]
+RowNumber = BigInteger().with_variant(Integer(), "sqlite")
+"""The type of ``pk`` columns: SQLite's rowid, always a whole number, and PostgreSQL's identity."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from agentstore.errors import ConnectionLost, DatabaseBusy
 from agentstore.gathering import Body, Call, Write
-from agentstore.recovery import Trouble
+from agentstore.recovery import Trouble, performed
 from agentstore.unit import Unit
 
 
@@ -63,9 +63,9 @@ class Job:
         """Run the body, and keep what it returns."""
         assert self.work is not None, "whoever asks for the lead runs what it likes"
         if self._context is None:
-            self.result = self.work(unit)
+            self.result = performed(unit, self.work)
         else:
-            self.result = self._context.run(self.work, unit)
+            self.result = self._context.run(performed, unit, self.work)
 
     def start(self, unit: Unit) -> tuple[Body[Any], Write]:
         """Run the first half of the body."""
@@ -115,14 +115,14 @@ def interrupted(*, in_doubt: bool) -> Trouble:
     Args:
         in_doubt: Whether that was in the commit; if not, nothing was written.
     """
-    said = "The thread that wrote for several callers was interrupted"
+    said = "Another thread, which wrote for this call and for its own, was interrupted"
     if in_doubt:
         advice = (
-            f"{said} in the commit. Whether the write happened is not known: look, or repeat it "
-            "with the same idempotency_key."
+            f"{said} when it may have committed. Whether the write happened is not known: look, or "
+            "repeat it with the same idempotency_key."
         )
     else:
-        advice = f"{said}. Nothing was written; repeat the call."
+        advice = f"{said} before its commit. Nothing was written; repeat the call."
     lost = ConnectionLost(advice, in_doubt=in_doubt)
     return Trouble(lost, repeatable=not in_doubt, in_doubt=in_doubt)
 

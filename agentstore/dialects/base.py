@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from agentstore.dialects.search import SearchIndex
     from agentstore.dialects.signals import TaskSignal
     from agentstore.dialects.space import Space
-    from agentstore.errors import DatabaseError
+    from agentstore.errors import DatabaseError, UnsoundRow
     from agentstore.schema import Names, Tables
     from agentstore.settings import Settings
 
@@ -63,6 +63,8 @@ class Diagnosis:
 
     failure: Failure
     error: DatabaseError
+    words: str = ""
+    """The driver's, without ours about what was written, where it could not know that."""
 
 
 def number_rows(
@@ -138,6 +140,9 @@ class EngineDialect(Protocol):
     @property
     def examinations(self) -> tuple[Examination, ...]:
         """What ``agentstore doctor`` looks at, apart from what it always does."""
+
+    def name_row(self, connection: Connection, tables: Tables, error: UnsoundRow) -> UnsoundRow:
+        """Name the row that could not be read, as far as it is found soon; nothing is changed."""
 
     @property
     def archives(self) -> Archives | None:

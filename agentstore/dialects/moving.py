@@ -18,7 +18,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sqlalchemy import BigInteger, Boolean, Float, LargeBinary
+from sqlalchemy.types import TypeEngine
+
 from agentstore.schema import indexed_texts
+from agentstore.types import Json, Nanos, SafeText, UtcDateTime
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
@@ -69,6 +73,36 @@ class Shape:
         """Where the columns of the key are among the columns."""
         names = [name for name, _ in self.columns]
         return tuple(names.index(name) for name in self.key)
+
+
+_KINDS: tuple[tuple[type[Any], Kind], ...] = (
+    (Json, Kind.JSON),
+    (UtcDateTime, Kind.INSTANT),
+    (Boolean, Kind.FLAG),
+    (Float, Kind.REAL),
+    (LargeBinary, Kind.BYTES),
+    (BigInteger, Kind.WHOLE),
+    (Nanos, Kind.WHOLE),
+    (SafeText, Kind.TEXT),
+)
+
+
+def shapes(tables: Tables) -> tuple[Shape, ...]:
+    """Give the tables as they travel, those that others refer to first."""
+    prefix = len(tables.names.prefix)
+    return tuple(
+        Shape(
+            name=table.name[prefix:],
+            table=table,
+            columns=tuple((column.name, _kind(column.type)) for column in table.columns),
+            key=tuple(column.name for column in table.primary_key),
+        )
+        for table in tables.metadata.sorted_tables
+    )
+
+
+def _kind(column: TypeEngine[Any]) -> Kind:
+    return next(kind for known, kind in _KINDS if isinstance(column, known))
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,8 +119,14 @@ _ADVICE: dict[str, tuple[Failure, type[errors.DatabaseError], str]] = {
     ),
     "42P01": (
         Failure.FINAL,
-        errors.DatabaseError,
-        "A table is missing. Run agentstore upgrade, and check schema and table_prefix.",
+        errors.SchemaDamaged,
+        "A table is missing. Run agentstore upgrade, and check schema and table_prefix; agentstore "
+        "doctor compares the whole schema.",
+    ),
+    "42703": (
+        Failure.FINAL,
+        errors.SchemaDamaged,
+        "A column is missing. Run agentstore doctor, which compares the whole schema.",
     ),
     "XX001": (Failure.FINAL, errors.DatabaseCorrupt, "Data are damaged. Restore a backup."),
     "XX002": (Failure.FINAL, errors.DatabaseCorrupt, "An index is damaged. REINDEX it."),
@@ -241,9 +247,11 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts):
         for length in (5, 3, 2):
             if (known := _ADVICE.get(state[:length])) is not None:
                 failure, kind, advice = known
-                return Diagnosis(failure, _make(kind, f"{_words(error)}. {advice}"))
+                words = _words(error)
+                return Diagnosis(failure, _make(kind, f"{words}. {advice}"), f"{words}.")
+        words = f"{_words(error)} ({state})."
         return Diagnosis(
-            Failure.FINAL, errors.DatabaseError(f"{_words(error)} ({state}). Nothing was written.")
+            Failure.FINAL, errors.DatabaseError(f"{words} Nothing was written."), words
         )
 
     def brings_itself_to_head(self, connection: Connection) -> bool:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from agentstore.dialects.checks import Checks, Examination
     from agentstore.dialects.moving import Moving
     from agentstore.dialects.saving import Archives
+    from agentstore.errors import UnsoundRow
+    from agentstore.schema import Tables
 
 
 class ServerParts:
@@ -38,6 +42,10 @@ class ServerParts:
         from agentstore.dialects.postgresql_server_checks import EXAMINATIONS
 
         return EXAMINATIONS
+
+    def name_row(self, connection: Connection, tables: Tables, error: UnsoundRow) -> UnsoundRow:
+        """Leave it: a server's columns hold what their types say."""
+        return error
 
     @property
     def archives(self) -> Archives:

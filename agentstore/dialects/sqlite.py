@@ -9,6 +9,7 @@ with the driver's own ways, loses the other's update silently.
 from __future__ import annotations
 
 import random
+import re
 import sqlite3
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -42,6 +43,7 @@ from sqlalchemy.types import TypeEngine
 
 from agentstore import errors
 from agentstore.dialects.base import MODE, Diagnosis, Failure, Mode
+from agentstore.dialects.causes import of_the_module
 from agentstore.dialects.listening import listen_once
 from agentstore.dialects.search import SearchIndex
 from agentstore.dialects.space import Space
@@ -72,8 +74,9 @@ _BEGIN = {Mode.READ: None, Mode.SNAPSHOT: "BEGIN"}
 _ADVICE: dict[int, tuple[type[errors.DatabaseError], str]] = {
     sqlite3.SQLITE_BUSY: (
         errors.DatabaseBusy,
-        "Another process kept writing for longer than busy_timeout. Raise busy_timeout, or look "
-        "for a transaction that stays open.",
+        "Another process, or another store in this one, holds the file's lock, and this call "
+        "waited for it as long as busy_timeout says{}. Nothing was written: repeat the call, raise "
+        "busy_timeout, or look for a transaction that stays open.",
     ),
     sqlite3.SQLITE_LOCKED: (
         errors.DatabaseBusy,
@@ -106,6 +109,14 @@ _ADVICE: dict[int, tuple[type[errors.DatabaseError], str]] = {
     ),
 }
 
+
+_COMPARE = (
+    "The schema is not whole; nothing was written. Run agentstore doctor, which compares all of it."
+)
+_LOST = re.compile(r"no such (table|column): ([\w.]{1,130})\Z")
+
+_WAITED = "agentstore_waited"
+"""The seconds, of a driver's error, that were waited before it."""
 
 _PAUSES = (0.001, 0.006)
 """Seconds between two tries to begin to write, the shortest and the longest."""
@@ -214,14 +225,16 @@ class SQLite(FileTasks, FileParts):
         moments between two transactions, a writer that rarely tries waits very long beside one
         that is busy.
         """
-        deadline = time.monotonic() + patience
+        begun = time.monotonic()
         while True:
             try:
                 connection.begin()
                 return
             except DBAPIError as error:
                 code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
-                if code != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                waited = time.monotonic() - begun
+                if code != sqlite3.SQLITE_BUSY or waited > patience:
+                    setattr(error.orig, _WAITED, waited)
                     raise
             time.sleep(random.uniform(*_PAUSES))  # noqa: S311 - that they do not try in step
 
@@ -235,7 +248,9 @@ class SQLite(FileTasks, FileParts):
 
     def diagnose(self, error: DBAPIError) -> Diagnosis:
         """Read SQLite's primary result code."""
-        extended = getattr(error.orig, "sqlite_errorcode", 0)
+        extended = getattr(error.orig, "sqlite_errorcode", None)
+        if extended is None:  # not SQLite's words, but those of Python's module, which quote values
+            return Diagnosis(Failure.FINAL, of_the_module(error))
         if extended == sqlite3.SQLITE_CORRUPT_VTAB:
             return Diagnosis(Failure.FINAL, errors.DatabaseCorrupt(_DAMAGED_INDEX))
         no_room = extended == sqlite3.SQLITE_IOERR_SHMSIZE  # for the index of the WAL
@@ -244,10 +259,14 @@ class SQLite(FileTasks, FileParts):
             return Diagnosis(
                 Failure.FINAL, errors.ConstraintViolation(f"{error.orig}. Nothing was written.")
             )
+        if code == sqlite3.SQLITE_ERROR and (lost := _LOST.match(str(error.orig))) is not None:
+            return Diagnosis(Failure.FINAL, errors.SchemaDamaged(f"{lost[0]}. {_COMPARE}"))
         kind, advice = _ADVICE.get(
             code, (errors.DatabaseError, "Nothing was written. See the chained error.")
         )
-        return Diagnosis(Failure.FINAL, kind(f"{error.orig}. {advice}"))
+        waited = getattr(error.orig, _WAITED, None)
+        long = "" if waited is None else f" ({waited:.1f} s)"
+        return Diagnosis(Failure.FINAL, kind(f"{error.orig}. {advice.replace('{}', long)}"))
 
     def brings_itself_to_head(self, connection: Connection) -> bool:
         """Accept a file without a single table."""

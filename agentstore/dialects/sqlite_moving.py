@@ -230,11 +230,24 @@ def _list(numbers: Collection[int]) -> str:
     return json.dumps(list(numbers))
 
 
+def holds(shape: Shape, name: str, kind: Kind) -> str:
+    """Write the condition that holds of a column that is not NULL."""
+    condition = _SOUND[kind].format(quoted(name))
+    document = getattr(shape.table.c[name].type, "document", None)
+    if document in _JSON_TYPES:
+        # CASE, since nothing keeps AND from asking for the type of what is no JSON.
+        kind_of = f"json_type({quoted(name)}) = '{_JSON_TYPES[document]}'"
+        condition = f"CASE WHEN {condition} THEN {kind_of} ELSE 0 END"
+    return condition
+
+
+_JSON_TYPES = {dict: "object", list: "array"}
+
+
 def sound(shape: Shape) -> str:
     """Write the condition that holds of a row that is sound."""
     checks = [
-        f"({quoted(name)} IS NULL OR {_SOUND[kind].format(quoted(name))})"
-        for name, kind in shape.columns
+        f"({quoted(name)} IS NULL OR {holds(shape, name, kind)})" for name, kind in shape.columns
     ]
     return " AND ".join([*checks, *(f"({rule}) IS NOT 0" for rule in _rules(shape).values())])
 
@@ -315,7 +328,7 @@ def _undecodable(shape: Shape, rows: list[Row]) -> dict[int, str | None]:
 def _reason(connection: Connection, shape: Shape, number: int, longest: int | None) -> str:
     """Say which column SQLite does not find sound."""
     columns = ", ".join(
-        f"{quoted(name)} IS NULL OR {_SOUND[kind].format(quoted(name))}, typeof({quoted(name)})"
+        f"{quoted(name)} IS NULL OR {holds(shape, name, kind)}, typeof({quoted(name)})"
         for name, kind in shape.columns
     )
     rules = _rules(shape)
@@ -327,7 +340,8 @@ def _reason(connection: Connection, shape: Shape, number: int, longest: int | No
         if not sound:
             what = _ARTICLES.get(stored, stored)
             same = what == kind.value
-            wrong.append(f"{name}: {what} {'with a NUL' if same else f'that is not {kind.value}'}")
+            instead = "with a NUL" if same else f"that is not {_of(shape, name, kind)}"
+            wrong.append(f"{name}: {what} {instead}")
     kept = found[2 * len(shape.columns) :]
     wrong += [f"against {name}" for name, sound in zip(rules, kept, strict=True) if not sound]
     if longest is not None:
@@ -344,6 +358,11 @@ def _too_long(connection: Connection, shape: Shape, number: int, longest: int) -
         for columns, length in zip(shape.indexed, found, strict=True)
         if length > longest
     ]
+
+
+def _of(shape: Shape, name: str, kind: Kind) -> str:
+    holds = getattr(shape.table.c[name].type, "holds", kind.value)
+    return holds if kind is Kind.JSON else kind.value
 
 
 _ARTICLES = {"text": "text", "blob": "bytes", "integer": "a whole number", "real": "a number"}

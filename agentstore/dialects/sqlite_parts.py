@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from agentstore.dialects.checks import Checks, Examination
     from agentstore.dialects.moving import ChangeLog, Moving
+    from agentstore.errors import UnsoundRow
+    from agentstore.schema import Tables
 
 
 class FileParts:
@@ -39,6 +43,12 @@ class FileParts:
         from agentstore.dialects.sqlite_file_checks import EXAMINATIONS
 
         return EXAMINATIONS
+
+    def name_row(self, connection: Connection, tables: Tables, error: UnsoundRow) -> UnsoundRow:
+        """Look for it, for a short time."""
+        from agentstore.dialects.sqlite_rows import name_row
+
+        return name_row(connection, tables, error)
 
     @property
     def archives(self) -> None:

@@ -4,7 +4,7 @@ They are public, for queries of your own; the repositories return records
 (``agentstore.records``), never instances of these.
 """
 
-from agentstore.models.base import NAMING_CONVENTION, Base
+from agentstore.models.base import NAMING_CONVENTION, Base, name_types
 from agentstore.models.checkpoints import (
     Checkpoint,
     CheckpointEntry,
@@ -23,6 +23,8 @@ from agentstore.models.messages import (
 from agentstore.models.sessions import Branch, BranchSegment, Session, SessionData, Summary
 from agentstore.models.users import ApiKey, QuotaReservation, User, UserPreference
 from agentstore.models.work import Task, ToolLog, TurnUsage
+
+name_types(Base.metadata)
 
 __all__ = [
     "NAMING_CONVENTION",

@@ -18,10 +18,21 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
-from sqlalchemy import BigInteger, Boolean, Float, Index, MetaData, TextClause
+from sqlalchemy import Index, MetaData, TextClause
 from sqlalchemy.orm import DeclarativeBase, mapped_column
 
-from agentstore.types import Json, Nanos, RowNumber, SafeText, UtcDateTime
+from agentstore.types import (
+    Bytes,
+    Flag,
+    Json,
+    Named,
+    Nanos,
+    Real,
+    RowNumber,
+    SafeText,
+    UtcDateTime,
+    Whole,
+)
 
 NAMING_CONVENTION = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -41,15 +52,24 @@ class Base(DeclarativeBase):
     metadata = MetaData(naming_convention=NAMING_CONVENTION)
     type_annotation_map: ClassVar[dict[Any, Any]] = {
         str: SafeText,
-        int: BigInteger,
-        float: Float(53),
-        bool: Boolean(create_constraint=False),
+        int: Whole(),
+        float: Real(53),
+        bool: Flag(create_constraint=False),
+        bytes: Bytes(),
         datetime: UtcDateTime,
         Decimal: Nanos,
-        dict[str, Any]: Json,
-        list[Any]: Json,
+        dict[str, Any]: Json(dict),
+        list[Any]: Json(list),
         Any: Json,
     }
+
+
+def name_types(metadata: MetaData) -> None:
+    """Let each column's type know the column, so that an error of reading it can name it."""
+    for table in metadata.tables.values():
+        for column in table.columns:
+            if isinstance(column.type, Named):
+                column.type = column.type.of(table.name, column.name)
 
 
 class PartialIndex(Index):

@@ -17,7 +17,6 @@ from sqlalchemy import (
     ForeignKey,
     ForeignKeyConstraint,
     Index,
-    LargeBinary,
     UniqueConstraint,
     text,
 )
@@ -132,8 +131,8 @@ class CheckpointValue(Base):
     position: Mapped[int]
     kind: Mapped[str]
     encoding: Mapped[str]
-    digest: Mapped[bytes] = mapped_column(LargeBinary)
-    data: Mapped[bytes] = mapped_column(LargeBinary)
+    digest: Mapped[bytes]
+    data: Mapped[bytes]
 
 
 class CheckpointEntry(Base):
@@ -182,4 +181,4 @@ class CheckpointWrite(Base):
     channel: Mapped[str]
     kind: Mapped[str]
     encoding: Mapped[str]
-    data: Mapped[bytes] = mapped_column(LargeBinary)
+    data: Mapped[bytes]

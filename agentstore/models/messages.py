@@ -11,7 +11,6 @@ from sqlalchemy import (
     ForeignKey,
     ForeignKeyConstraint,
     Index,
-    LargeBinary,
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
@@ -135,7 +134,7 @@ class Blob(Base):
 
     digest: Mapped[str] = mapped_column(primary_key=True)
     size: Mapped[int]
-    data: Mapped[bytes] = mapped_column(LargeBinary)
+    data: Mapped[bytes]
     created_at: Mapped[datetime]
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import Row, bindparam, delete, insert, literal, select, update
 from agentstore import validation
 from agentstore.checkpoint_records import CheckpointInfo, WriteRecord
 from agentstore.checkpoint_values import decode, encode, kind_of
-from agentstore.errors import AlreadyExists, InvalidInput
+from agentstore.errors import AlreadyExists, InvalidInput, shown
 from agentstore.ids import new_id
 from agentstore.repositories.base import chunks
 from agentstore.repositories.checkpoint_puts import (
@@ -192,17 +192,21 @@ def _write_rows(
 ) -> dict[int, dict[str, Any]]:
     if not isinstance(writes, list | tuple):
         raise InvalidInput("writes must be a list of pairs: a channel and a value.")
-    places = list(range(len(writes)) if positions is None else positions)
+    if not isinstance(positions, list | tuple | range | None):
+        raise InvalidInput(f"positions must be a list of whole numbers, not {shown(positions)}.")
+    places = [
+        validation.amount(f"positions[{number}]", position, least=-(2**31))
+        for number, position in enumerate(range(len(writes)) if positions is None else positions)
+    ]
     if len(places) != len(writes) or len(set(places)) != len(places):
         raise InvalidInput(
             "positions must be as many whole numbers as there are writes, no two same."
         )
     rows = {}
-    for number, (position, write) in enumerate(zip(places, writes, strict=True)):
+    for number, (place, write) in enumerate(zip(places, writes, strict=True)):
         if not isinstance(write, list | tuple) or len(write) != 2:
             raise InvalidInput(f"writes[{number}] must be a pair: a channel and a value.")
         channel, value = write
-        place = validation.amount(f"positions[{number}]", position, least=-(2**31))
         kind = kind_of(value)
         encoding, data = encode(kind, value, f"writes[{number}]")
         rows[place] = {

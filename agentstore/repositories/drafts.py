@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any, Required, TypedDict
 
 from agentstore import validation
-from agentstore.encoding import load_json
+from agentstore.encoding import is_plain_key, load_json
 from agentstore.errors import InvalidInput, shown
 from agentstore.ids import new_id
 from agentstore.records import CHAT_KEYS, MessageRecord
@@ -97,8 +97,10 @@ def draft(message: Mapping[str, Any], prefix: str = "") -> Draft:
     if not isinstance(message, Mapping):
         raise InvalidInput(f"{prefix.rstrip('.') or 'message'} must be a mapping with a role.")
     if unknown := message.keys() - _KEYS:
+        key = min(unknown, key=str)
+        which = f"{prefix}{key}" if isinstance(key, str) and is_plain_key(key) else "A key"
         raise InvalidInput(
-            f"{prefix}{min(map(str, unknown))} is no argument of a message. Use "
+            f"{which} is no argument of a message. Use "
             f"{', '.join(sorted(_KEYS))}, and put the rest into metadata or payload."
         )
     get = message.get

@@ -22,7 +22,15 @@ from sqlalchemy import Select, bindparam, select
 from sqlalchemy.exc import IntegrityError
 
 from agentstore.dialects.base import Mode
-from agentstore.errors import AgentStoreError, AlreadyExists, OutsideScope, WrongOwner, WrongThread
+from agentstore.errors import (
+    AgentStoreError,
+    AlreadyExists,
+    OutsideScope,
+    WrongOwner,
+    WrongThread,
+    named,
+    printed,
+)
 from agentstore.ids import new_id
 from agentstore.repositories import scoping
 from agentstore.repositories.base import MOST_IDS, Operation, Repository, chunks
@@ -73,7 +81,7 @@ class Call:
                 if value == given:
                     setattr(error, attribute, passed)
             error.args = tuple(
-                each.replace(repr(given), repr(passed)).replace(given, passed)
+                each.replace(repr(given), named(passed)).replace(given, printed(passed))
                 if isinstance(each, str)
                 else each
                 for each in error.args

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from agentstore import validation
 from agentstore.dialects.base import Mode
 from agentstore.dialects.search import Batch, Entry, IndexState, Source
-from agentstore.errors import SearchIndexStale
+from agentstore.errors import InvalidInput, SearchIndexStale, shown
 from agentstore.readable import readable_text
 from agentstore.records import SearchStatus
 from agentstore.repositories.base import Repository, reads_snapshot
@@ -75,6 +76,8 @@ class Search(Repository):
         Raises:
             SearchIndexStale: The index is damaged, or of another version.
         """
+        if limit is not None:
+            validation.amount("limit", limit)
         return (yield from _all_rounds(limit))
 
     @in_steps
@@ -92,6 +95,8 @@ class Search(Repository):
         Returns:
             How many messages were indexed.
         """
+        if progress is not None and not callable(progress):
+            raise InvalidInput(f"progress must be a function, not {shown(progress)}.")
         total = yield Step(Mode.WRITE, _reset)
         done = 0
 

@@ -18,7 +18,7 @@ from sqlalchemy import (
 )
 
 from agentstore import validation
-from agentstore.errors import InvalidInput, NotFound, shown
+from agentstore.errors import InvalidInput, NotFound, UnsoundRow, shown
 from agentstore.gathering import Body
 from agentstore.ids import new_id
 from agentstore.leaving import owner_stays, session_stays
@@ -280,7 +280,7 @@ class Usage(Repository):
             query = query.group_by(key)
         sums = [
             UsageSum(
-                key=date.fromisoformat(row[0]) if dimension == "day" else row[0],
+                key=_day(row[0]) if dimension == "day" else row[0],
                 requests=row[1],
                 input_tokens=row[2],
                 output_tokens=row[3],
@@ -377,3 +377,11 @@ def _amounts(
         "requests": validation.tokens("requests", requests),
         "details": None if details is None else validation.json_object("details", details),
     }
+
+
+def _day(text: Any) -> date:
+    try:
+        return date.fromisoformat(text)
+    except (TypeError, ValueError):
+        problem = "something that is not an instant in UTC"
+        raise UnsoundRow("turn_usage", "created_at", problem) from None

@@ -9,44 +9,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import (
     URL,
-    BigInteger,
-    Boolean,
     Connection,
     Engine,
-    Float,
-    LargeBinary,
     inspect,
     literal,
     select,
 )
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.types import TypeEngine
 
 from agentstore import migrations
 from agentstore.dialects import EngineDialect, database_files, dialect_for
 from agentstore.dialects.base import Mode
 from agentstore.dialects.causes import cause_of
-from agentstore.dialects.moving import Kind, Shape
+from agentstore.dialects.moving import Shape, shapes
 from agentstore.engine import open_engine, parse_url, show_url
 from agentstore.errors import DatabaseUnreachable, InvalidInput, TargetNotEmpty
 from agentstore.schema import Names, Tables, tables
 from agentstore.settings import Settings
-from agentstore.types import Json, Nanos, SafeText, UtcDateTime
-
-_KINDS: tuple[tuple[type[Any], Kind], ...] = (
-    (Json, Kind.JSON),
-    (UtcDateTime, Kind.INSTANT),
-    (Boolean, Kind.FLAG),
-    (Float, Kind.REAL),
-    (LargeBinary, Kind.BYTES),
-    (BigInteger, Kind.WHOLE),
-    (Nanos, Kind.WHOLE),
-    (SafeText, Kind.TEXT),
-)
 
 _WHERE = ("host", "hostaddr", "port", "dbname", "service")
 """What in a URL's query says which database it is."""
@@ -108,16 +90,7 @@ class End:
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
         """The tables as they travel, those that others refer to first."""
-        prefix = len(self.names.prefix)
-        return tuple(
-            Shape(
-                name=table.name[prefix:],
-                table=table,
-                columns=tuple((column.name, _kind(column.type)) for column in table.columns),
-                key=tuple(column.name for column in table.primary_key),
-            )
-            for table in self.tables.metadata.sorted_tables
-        )
+        return shapes(self.tables)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -225,7 +198,3 @@ def upgraded(source: End) -> Iterator[End]:
         migrations.upgrade(url, names=source.names)
         with opened(url, source.names, read_only=True) as end:
             yield end
-
-
-def _kind(type_: TypeEngine[Any]) -> Kind:
-    return next(kind for known, kind in _KINDS if isinstance(type_, known))

@@ -91,7 +91,7 @@ def test_secrets_are_redacted_and_never_reach_the_database(place):
             "n": [{"note": "with [redacted]!"}],
         }
         assert logged.output == ["[redacted]", 1]
-        assert logged.error == "[redacted]example.org refused"
+        assert logged.error == "https://[redacted]@example.org refused"
         assert store.tool_logs.get(logged.id) == logged
     engine = create_engine(place.url)
     with engine.connect() as connection:

@@ -348,6 +348,7 @@ ABOUT_ANY_TABLE = {
     "dialects.postgresql_space",
     "dialects.sqlite_changes",
     "dialects.sqlite_moving",
+    "dialects.sqlite_rows",
 }
 """They read and load whichever table comes: names are quoted by one function, values are bound."""
 

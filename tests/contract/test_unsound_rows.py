@@ -1,0 +1,192 @@
+"""A row that cannot be read is named, by table, key and column, and nothing of it is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import make_url
+
+from agentstore import AsyncStore, Store, doctor
+from agentstore.cli.application import main
+from agentstore.dialects.moving import Kind, shapes
+from agentstore.errors import AgentStoreError, DatabaseCorrupt, SchemaDamaged, UnsoundRow
+from agentstore.schema import tables
+from tests.contract.scoped_calls import CALLS, WHOLE, filled
+from tests.contract.test_scoped import furnish
+from tests.programs.probes import connect
+
+SECRET = "my diagnosis is 42"  # noqa: S105 - nobody's
+_UTF8 = f"CAST(CAST('{SECRET}' AS BLOB) || x'ff' AS TEXT)"
+BAD = {
+    "text": f"'{SECRET}'",
+    "a fraction": "1.5",
+    "bytes": f"CAST('{SECRET}' AS BLOB)",
+    "text that is no UTF-8": _UTF8,
+    "broken JSON": f"'{{\"{SECRET}\":'",
+    "a number as JSON": "'7'",
+}
+SUITS = {
+    Kind.TEXT: ("bytes", "text that is no UTF-8"),
+    Kind.JSON: ("text", "bytes", "text that is no UTF-8", "broken JSON"),
+    Kind.INSTANT: ("text", "a fraction", "bytes", "text that is no UTF-8"),
+    Kind.WHOLE: ("text", "a fraction", "bytes", "text that is no UTF-8"),
+    Kind.FLAG: ("text", "a fraction", "bytes", "text that is no UTF-8"),
+    Kind.REAL: ("text", "bytes"),
+    Kind.BYTES: ("text",),
+}
+COLUMNS = {
+    shape.name: [(column, kind) for column, kind in shape.columns if column != "pk"]
+    for shape in shapes(tables())
+}
+FULL = os.environ.get("AGENTSTORE_TEST_FULL")
+
+
+def spoil(url: str, *statements: str) -> None:
+    """Do to a file what no store does."""
+    file = sqlite3.connect(str(make_url(url).database), isolation_level=None)
+    file.execute("PRAGMA foreign_keys = OFF")
+    file.execute("PRAGMA ignore_check_constraints = ON")
+    try:
+        for statement in statements:
+            file.execute(statement)
+    finally:
+        file.close()
+
+
+def shown(error: BaseException) -> str:
+    """Give all that a log would have of an error."""
+    return "".join([*traceback.format_exception(error), repr(error), repr(vars(error))])
+
+
+def readers(store: Any) -> list[tuple[str, Any, Any]]:
+    ids = readers.ids
+    found = []
+    for method, calls in (CALLS | WHOLE).items():
+        repository, _, name = method.partition(".")
+        call = getattr(getattr(store, repository), name)
+        operation = getattr(call, "operation", None)
+        if operation is not None and operation.mode.name in ("READ", "SNAPSHOT"):
+            found += [(method, call, filled(each, ids, ids)) for each in calls]
+    return found
+
+
+def outcomes(calls: list[tuple[str, Any, Any]]) -> Iterator[tuple[str, AgentStoreError]]:
+    """Give what calls raise; whatever else than ours they raise is raised."""
+    for method, call, arguments in calls:
+        try:
+            call(**arguments)
+        except AgentStoreError as error:
+            yield method, error
+
+
+@pytest.fixture(scope="module")
+def furnished(tmp_path_factory) -> str:
+    url = f"sqlite:///{tmp_path_factory.mktemp('furnished') / 'a.db'}"
+    with Store(url) as store:
+        readers.ids = furnish(store, "ada")
+    return url
+
+
+@pytest.fixture
+def file(furnished, tmp_path) -> str:
+    with sqlite3.connect(str(make_url(furnished).database)) as whole:
+        copy = sqlite3.connect(tmp_path / "b.db")
+        whole.backup(copy)
+        copy.close()
+    return f"sqlite:///{tmp_path / 'b.db'}"
+
+
+@pytest.mark.parametrize("table", COLUMNS)
+def test_whatever_is_wrong_with_a_value_each_reader_reads_past_it_or_names_the_row(
+    file, furnished, table
+):
+    named = 0
+    with Store(file) as store:
+        calls = readers(store)
+        for number, (column, kind) in enumerate(COLUMNS[table]):
+            several = SUITS[kind] if FULL else [SUITS[kind][number % len(SUITS[kind])]]
+            for bad in several:
+                keep = f"CREATE TABLE kept AS SELECT rowid AS n, {column} AS v FROM {table}"  # noqa: S608
+                change = f"UPDATE OR IGNORE {table} SET {column} = {BAD[bad]}"  # noqa: S608
+                back = f"UPDATE {table} SET {column} = (SELECT v FROM kept WHERE n = {table}.rowid)"  # noqa: S608
+                spoil(file, keep, change)
+                for method, error in outcomes(calls):
+                    assert SECRET not in shown(error), method
+                    if isinstance(error, UnsoundRow):
+                        assert error.table in ("", table), method
+                        assert error.column in ("", column), method
+                        assert "agentstore doctor --deep" in str(error)
+                        named += bool(error.key)
+                spoil(file, back, "DROP TABLE kept")
+    if table in ("messages", "sessions", "tasks", "users", "tool_logs"):
+        assert named
+
+
+def test_a_message_that_is_no_text_is_named_by_its_key_and_told_by_the_doctor(file, caplog, capsys):
+    message = readers.ids.message
+    spoil(file, f"UPDATE messages SET content = {_UTF8} WHERE id = '{message}'")  # noqa: S608
+    session = readers.ids.session
+
+    async def history():
+        async with AsyncStore(file) as store:
+            await store.messages.history(session)
+
+    async def in_a_transaction():
+        async with AsyncStore(file) as store, store.transaction() as tx:
+            await tx.messages.history(session)
+
+    with Store(file) as store:
+        calls = [
+            lambda: store.messages.history(session),
+            lambda: store.messages.get(message),
+            lambda: store.sessions.restore(session),
+            lambda: store.run(lambda tx: tx.messages.history(session)),
+            lambda: asyncio.run(history()),
+            lambda: asyncio.run(in_a_transaction()),
+        ]
+        for call in calls:
+            with caplog.at_level(logging.DEBUG), pytest.raises(UnsoundRow) as caught:
+                call()
+            assert (caught.value.table, caught.value.column) == ("messages", "content")
+            assert f"id='{message}'" in caught.value.key
+            assert isinstance(caught.value, DatabaseCorrupt)
+            assert SECRET not in shown(caught.value) + caplog.text
+        with pytest.raises(UnsoundRow) as caught:
+            store.scoped("ada").messages.history(session)
+        assert caught.value.key == "", "the first such row may be somebody else's"
+    (finding,) = [each for each in doctor.examine(file, deep=True) if each.check == "rows"]
+    assert finding.what == "1 row holds what agentstore never writes (content: no UTF-8 " + (
+        f"(invalid start byte at byte {len(SECRET)}))."
+    )
+    assert finding.where.startswith("messages: ")
+    for arguments in (["show", session], ["--debug", "show", session]):
+        with pytest.raises(SystemExit) as left:
+            main([*arguments, "--url", file])
+        assert left.value.code == 1
+        said = capsys.readouterr()
+        assert "cannot be read: content holds" in " ".join(said.err.split())
+        assert "a bug" not in said.err
+        assert SECRET not in said.out + said.err
+
+
+def test_a_table_or_a_column_that_is_lost_is_told_as_such(place):
+    with place.open() as store:
+        session = store.sessions.create()
+        changes = "ALTER TABLE summaries RENAME TO lost", "ALTER TABLE tasks DROP COLUMN error"
+        if place.driver.engine == "sqlite":
+            spoil(place.url, *changes)
+        else:
+            with connect(place.url) as admin:
+                for change in changes:
+                    admin.execute(change)
+        with pytest.raises(SchemaDamaged, match=r"summaries.*agentstore doctor"):
+            store.summaries.find(session.id)
+        with pytest.raises(SchemaDamaged, match="agentstore doctor"):
+            store.tasks.list()
