@@ -31,14 +31,14 @@ class WholeSession:
     messages: list[MessageRecord]
 
 
-def ids_after(unit: Unit, user_id: str | None, after: int, limit: int) -> list[tuple[int, str]]:
+def ids_after(unit: Unit, after: int, limit: int, user_id: str | None) -> list[tuple[int, str]]:
     """Give the row numbers and ids of sessions, of a user if given, in the order of creation.
 
     Args:
         unit: Where to read.
-        user_id: Whose sessions; None for all.
         after: The last row number before; 0 begins.
         limit: How many to give at most.
+        user_id: Whose sessions; None for all.
     """
     sessions = unit.tables.sessions.c
     query = select(sessions.pk, sessions.id).where(
