@@ -481,8 +481,8 @@ class Sessions(Repository):
         )
 
     @reads
-    def _ids_after(self, user_id: str | None, after: int, limit: int) -> Sequence[tuple[int, str]]:
-        return ids_after(self.unit, user_id, after, limit)
+    def _ids_after(self, after: int, limit: int, user_id: str | None) -> Sequence[tuple[int, str]]:
+        return ids_after(self.unit, after, limit, user_id)
 
     @reads_snapshot
     def _read_whole(self, session_id: str) -> WholeSession:

@@ -31,24 +31,25 @@ class WholeSession:
     messages: list[MessageRecord]
 
 
-def ids_after(unit: Unit, user_id: str | None, after: int, limit: int) -> list[tuple[int, str]]:
+def ids_after(unit: Unit, after: int, limit: int, user_id: str | None) -> list[tuple[int, str]]:
     """Give the row numbers and ids of sessions, of a user if given, in the order of creation.
 
     Args:
         unit: Where to read.
-        user_id: Whose sessions; None for all.
         after: The last row number before; 0 begins.
         limit: How many to give at most.
+        user_id: Whose sessions; None for all.
     """
     sessions = unit.tables.sessions.c
     query = select(sessions.pk, sessions.id).where(
-        sessions.pk > after,
+        sessions.pk > validation.amount("after", after),
         sessions.active_branch > NO_BRANCH,
         *scoping.sessions(unit, sessions.id),
     )
     if user_id is not None:
         query = query.where(sessions.user_id == validation.text("user_id", user_id))
-    rows = unit.connection.execute(query.order_by(sessions.pk).limit(limit))
+    query = query.order_by(sessions.pk).limit(validation.amount("limit", limit))
+    rows = unit.connection.execute(query)
     return [(row.pk, row.id) for row in rows]
 
 
@@ -71,9 +72,15 @@ def read_whole(unit: Unit, session_id: str) -> WholeSession:
 
 
 def keep_layout(unit: Unit, session_id: str, layout: Any) -> None:
-    """Write down how the line of an import was laid out that this session was made of."""
+    """Write down how the line of an import was laid out that this session was made of.
+
+    Raises:
+        NotFound: There is no such session.
+    """
     data = unit.tables.session_data
     query = update(data).where(
         data.c.session_id == session_id, *scoping.sessions(unit, data.c.session_id)
     )
-    unit.connection.execute(query.values(layout=validation.document("line", layout)))
+    values = {"layout": validation.document("line", layout)}
+    if unit.connection.execute(query.values(values)).rowcount == 0:
+        raise NotFound("session", session_id)

@@ -77,7 +77,7 @@ def export_lines(
 
 def _ids(store: Store, user_id: str | None) -> Iterator[str]:
     last = 0
-    while rows := store.sessions._ids_after(user_id, last, _PAGE):
+    while rows := store.sessions._ids_after(last, _PAGE, user_id):
         for _, found in rows:
             yield found
         last = rows[-1][0]
