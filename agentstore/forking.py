@@ -9,6 +9,7 @@ costs nothing where nobody forks. ``subprocess``, and ``multiprocessing`` by ``s
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Protocol
 from weakref import WeakSet
 
@@ -34,7 +35,8 @@ def _in_child() -> None:
     things = list(_ours)
     _ours.clear()
     for thing in things:
-        thing.left_behind()
+        with suppress(Exception):  # the others have to hear all the same
+            thing.left_behind()
 
 
 if hasattr(os, "register_at_fork"):

@@ -4,9 +4,12 @@ SQLite notes the locks of all connections to a file in one place in the process,
 them by process: a child inherits the notes and not the locks. Its own connections to that file
 would not take what the notes say is taken already, and a third process could delete the WAL into
 which they write. So before a child opens such a file, what it inherited is closed, which writes
-nothing as long as it is idle, and the notes are gone with it. A connection that another thread was
-using at the fork cannot be closed: it may be in the middle of a write, part of which is memory that
-the parent shares. It is kept for good, also from Python's collection, and the file stays closed.
+nothing as long as it is idle, and the notes are gone with it.
+
+A connection that another thread was using at the fork cannot be closed: it may be in the middle of
+a write, part of which is memory that the parent shares. It is kept for good, also from Python's
+collection. And as that thread may have held one of SQLite's own locks, which nobody in the child
+will ever let go, the child opens no file at all, and calls nothing of SQLite's.
 """
 
 from __future__ import annotations
@@ -29,8 +32,11 @@ File = tuple[int, int]
 _records: WeakSet[Any] = WeakSet()
 """Where the pools of our engines keep connections to files."""
 
-_left: list[tuple[File, sqlite3.Connection | None]] = []
-"""What the parent had open at the fork; None where it was in use."""
+_left: list[tuple[File, sqlite3.Connection]] = []
+"""What the parent had open at the fork, and did not use."""
+
+_in_use = False
+"""Whether it used some."""
 
 
 def note(record: Any, url: URL) -> None:
@@ -43,16 +49,16 @@ def close_what_is_left(url: URL) -> None:
     """Close what was inherited of a file.
 
     Raises:
-        TransactionMisuse: Some of it was in use at the fork.
+        TransactionMisuse: The parent was using some file at the fork.
     """
+    if _in_use:
+        raise errors.TransactionMisuse(
+            "This process was forked while its parent was using a SQLite file, in a transaction or "
+            "another thread, and cannot open any here. Fork before a store is used, or close it "
+            "before the fork, or start processes by spawn."
+        )
     file = _identity(str(url.database)) if _left else None
     for entry in [entry for entry in _left if entry[0] == file]:
-        if entry[1] is None:
-            raise errors.TransactionMisuse(
-                "This process was forked while another thread of its parent was using this file, "
-                "and SQLite cannot open it here any more. Fork before the store is used, close it "
-                "before the fork, or start processes by spawn."
-            )
         _left.remove(entry)
         entry[1].close()
 
@@ -63,11 +69,17 @@ def leave_behind(connection: Connection, *, busy: bool) -> None:
 
 
 def abandon(connection: Connection) -> None:
-    """Put nothing in the place of a connection that is in use; in the child.
+    """Put nothing in the place of a connection that the forking thread itself is using."""
+    _leave(connection.connection, str(connection.engine.url.database), busy=True)
 
-    Whoever has it rolls back and closes a database in memory then.
-    """
-    leave_behind(connection, busy=True)
+
+class _Nothing:
+    """What whoever still has a connection rolls back and closes instead."""
+
+    def rollback(self) -> None:
+        """Do nothing."""
+
+    commit = close = rollback
 
 
 def _in_child() -> None:
@@ -83,17 +95,20 @@ if hasattr(os, "register_at_fork"):
 
 def _leave(holder: Any, path: str, *, busy: bool) -> None:
     """Take the driver's connection out of what holds it."""
+    global _in_use
     inherited: Any = holder.dbapi_connection
     for name in ("driver_connection", "_connection"):  # as aiosqlite wraps it
         inherited = getattr(inherited, name, inherited)
     if not isinstance(inherited, sqlite3.Connection):
         return
-    holder.dbapi_connection = sqlite3.connect(":memory:", check_same_thread=False)
+    holder.dbapi_connection = _Nothing()
     # Python closes what it collects. Nobody but we may close this.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
     file = _identity(path)
-    if file is not None:
-        _left.append((file, None if busy else inherited))
+    if busy:
+        _in_use = True
+    elif file is not None:
+        _left.append((file, inherited))
 
 
 def _identity(path: str) -> File | None:
