@@ -8,6 +8,7 @@ from tests.migrations.support import fill, revision_of, rows_of
 ADDED = {"sessions": {"tip": None}, "branches": {"tip": None, "gone": False}}
 """What a row of before has in the columns that are added."""
 ADDED["message_chunks"] = {"created_at": None}
+ADDED["users"] = {"deleting": None}
 
 
 def test_every_row_survives_going_back_to_the_first_schema_and_forth(databases):
