@@ -44,6 +44,9 @@ from agentstore.types import Json, Nanos, SafeText, UtcDateTime
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
+LATER_COLUMNS = {"users": {"deleting": None}, "session_data": {"layout": None}}
+"""What a row has in the columns that came after 0004, once it has been back there."""
+
 WITH_PREFIX = Names(None, "ag_")
 WITH_SCHEMA_AND_PREFIX = Names("agents", "ag_")
 

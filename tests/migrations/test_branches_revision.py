@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from agentstore import migrations
-from tests.migrations.support import fill, revision_of, rows_of
+from tests.migrations.support import LATER_COLUMNS, fill, revision_of, rows_of
 
-ADDED = {"sessions": {"tip": None}, "branches": {"tip": None, "gone": False}}
+ADDED = {
+    "sessions": {"tip": None},
+    "branches": {"tip": None, "gone": False},
+    "message_chunks": {"created_at": None},
+    **LATER_COLUMNS,
+}
 """What a row of before has in the columns that are added."""
-ADDED["message_chunks"] = {"created_at": None}
-ADDED["session_data"] = {"layout": None}
 
 
 def test_every_row_survives_going_back_to_the_first_schema_and_forth(databases):
