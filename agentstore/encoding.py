@@ -145,8 +145,7 @@ class Misplaced(Exception):
 
     def at_key(self, key: object, position: int) -> Misplaced:
         """Say that it is under a key: a caller's content, and shown only if it is a plain word."""
-        plain = isinstance(key, str) and is_plain_key(key)
-        self._steps.append(f".{key}" if plain else f"[key {position}]")
+        self._steps.append(key_step(key, position))
         return self
 
     def at_position(self, position: int) -> Misplaced:
@@ -158,6 +157,11 @@ class Misplaced(Exception):
         """Write the place, as far as it is not too long to read."""
         path = name + "".join(reversed(self._steps))
         return path if len(path) <= _LONGEST_PATH else f"{path[:_LONGEST_PATH]}..."
+
+
+def key_step(key: object, position: int) -> str:
+    """Write a step of a path: a key, if it is a plain word, or else its number, from 0."""
+    return f".{key}" if isinstance(key, str) and is_plain_key(key) else f"[key {position}]"
 
 
 def is_plain_key(key: str) -> bool:

@@ -98,7 +98,8 @@ def draft(message: Mapping[str, Any], prefix: str = "") -> Draft:
         raise InvalidInput(f"{prefix.rstrip('.') or 'message'} must be a mapping with a role.")
     if unknown := message.keys() - _KEYS:
         key = min(unknown, key=str)
-        which = f"{prefix}{key}" if isinstance(key, str) and is_plain_key(key) else "A key"
+        plain = is_plain_key(key) if isinstance(key, str) else isinstance(key, int)
+        which = f"{prefix}{key if isinstance(key, str) else shown(key)}" if plain else "A key"
         raise InvalidInput(
             f"{which} is no argument of a message. Use "
             f"{', '.join(sorted(_KEYS))}, and put the rest into metadata or payload."

@@ -37,6 +37,7 @@ from agentstore.checkpoint_values import (
     assemble,
     next_node,
 )
+from agentstore.encoding import key_step
 from agentstore.repositories.base import chunks
 from agentstore.schema import Tables
 from agentstore.unit import Unit
@@ -108,10 +109,10 @@ def planned(
     nodes: list[NewNode] = []
     entries: dict[str, Node] = {}
     extended: set[tuple[int, int]] = set()
-    for name, value in values.items():
+    for position, (name, value) in enumerate(values.items()):
         parent, is_tip = shared.get(name, (None, False))
         found = next_node(
-            f"values.{name}",
+            f"values{key_step(name, position)}",
             value,
             parent,
             is_tip=is_tip and (parent is None or (parent.line, parent.length) not in extended),

@@ -204,6 +204,11 @@ EXAMPLES = [
         {"rows": (("users", "pk=1", "odd"),), "total": 2},
         ("users", "pk=1", "odd", "1 more", "--quarantine"),
     ),
+    Example(
+        errors.UnsoundRow("users", "name", "something that is not text", "id='u'"),
+        {"table": "users", "column": "name", "key": "id='u'"},
+        ("id='u'", "users", "name holds", "agentstore doctor --deep"),
+    ),
     Example(errors.CopyDiffers(("users",)), {"tables": ("users",)}, ("users", "again")),
     Example(errors.CopyInterrupted("It broke."), {}, ("It broke.", "--resume")),
     Example(errors.CopyOvertaken(), {}, ("Another run", "Wait")),
