@@ -378,7 +378,8 @@ def value_for(table: Table, column: Column[Any]) -> Any:
     if isinstance(kind, Nanos):
         return Decimal("0.000000007")
     if isinstance(kind, Json):
-        return {"b": 1, "a": [table.name, 1e22, -0.0]}
+        document = {"b": 1, "a": [table.name, 1e22, -0.0]}
+        return [document] if kind.document is list else document
     if isinstance(kind, Boolean):
         return True
     if isinstance(kind, LargeBinary):
