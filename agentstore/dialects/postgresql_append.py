@@ -210,7 +210,7 @@ def _count(counting: Update, tables: Tables, counts: Mapping[str, ColumnElement[
     return (
         counting.where(
             sessions.active_branch > NO_BRANCH,
-            *room_in(tables.sessions),
+            room_in(tables.sessions),
         )
         .values(
             last_seq=sessions.last_seq + counts["messages"],

@@ -62,7 +62,7 @@ def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, Prepared, Pr
         .where(
             sessions.c.id == bindparam("session_id"),
             sessions.c.active_branch > NO_BRANCH,
-            *room_in(sessions),
+            room_in(sessions),
         )
         .values(
             last_seq=sessions.c.last_seq + bindparam("messages"),

@@ -337,6 +337,7 @@ PRAGMAS = {
     "dialects.sqlite": ["cursor.execute(f'PRAGMA {pragma}')"],
     "dialects.sqlite_files": [
         "cursor.execute(f'PRAGMA busy_timeout={int(settings.busy_timeout * 1000)}')",
+        "cursor.execute(f'PRAGMA journal_size_limit={LONGEST_LOG}')",
         "cursor.execute(f'PRAGMA synchronous={settings.synchronous}')",
     ],
     "dialects.sqlite_space": ["cursor.execute(f'PRAGMA busy_timeout={int(patience)}')"],
