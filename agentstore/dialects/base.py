@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sqlalchemy import URL, BigInteger, Connection, Engine, literal_column, type_coerce
 from sqlalchemy.exc import DBAPIError
 
+from agentstore.states import NO_BRANCH
+
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Executable, FromClause, Insert, Select, Table
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -96,6 +98,11 @@ def room_in(sessions: Table) -> ColumnElement[bool]:
     """Say whether a session's counters have room for what a call adds; nothing is bound to it."""
     either = sessions.c.total_tokens.op("|")(type_coerce(sessions.c.total_cost, BigInteger))
     return either.op(">>")(literal_column("62")) == literal_column("0")
+
+
+def takes_messages(sessions: Table) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """Say whether a session is not being deleted, and its counters have room."""
+    return sessions.c.active_branch > literal_column(str(NO_BRANCH)), room_in(sessions)
 
 
 class EngineDialect(Protocol):

@@ -33,11 +33,10 @@ from sqlalchemy import (
 from sqlalchemy import Sequence as DatabaseSequence
 from sqlalchemy.types import TypeEngine
 
-from agentstore.dialects.base import number_rows, room_in
+from agentstore.dialects.base import number_rows, takes_messages
 from agentstore.encoding import decode_text
 from agentstore.prepared import Prepared, dialect_of
 from agentstore.schema import Tables
-from agentstore.states import NO_BRANCH
 from agentstore.types import Json
 
 
@@ -208,10 +207,7 @@ def _counted_many(tables: Tables) -> CTE:
 def _count(counting: Update, tables: Tables, counts: Mapping[str, ColumnElement[Any]]) -> CTE:
     sessions = tables.sessions.c
     return (
-        counting.where(
-            sessions.active_branch > NO_BRANCH,
-            room_in(tables.sessions),
-        )
+        counting.where(*takes_messages(tables.sessions))
         .values(
             last_seq=sessions.last_seq + counts["messages"],
             turn=sessions.turn + counts["users"],

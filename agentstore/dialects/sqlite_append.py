@@ -11,10 +11,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Dialect, bindparam, func, insert, select, update
 
-from agentstore.dialects.base import number_rows, room_in
+from agentstore.dialects.base import number_rows, takes_messages
 from agentstore.prepared import Prepared, dialect_of
 from agentstore.schema import Tables
-from agentstore.states import NO_BRANCH
 
 
 def next_activity(tables: Tables, of: str = "sessions") -> Any:
@@ -61,8 +60,7 @@ def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, Prepared, Pr
         update(sessions)
         .where(
             sessions.c.id == bindparam("session_id"),
-            sessions.c.active_branch > NO_BRANCH,
-            room_in(sessions),
+            *takes_messages(sessions),
         )
         .values(
             last_seq=sessions.c.last_seq + bindparam("messages"),
