@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, exists, not_, or_, select
+from sqlalchemy import ColumnElement, Select, and_, exists, literal_column, not_, or_, select
 
 from agentstore.schema import Tables
 from agentstore.states import NO_BRANCH
@@ -37,7 +37,9 @@ def owner_stays(tables: Tables, user_id: ColumnElement[Any]) -> ColumnElement[bo
 def session_is_open(tables: Tables) -> ColumnElement[bool]:
     """Say that a row of ``sessions`` can be written to."""
     sessions = tables.sessions.c
-    return and_(sessions.active_branch > NO_BRANCH, owner_stays(tables, sessions.user_id))
+    # Nothing is bound: each save has this condition.
+    open_ = sessions.active_branch > literal_column(str(NO_BRANCH))
+    return and_(open_, owner_stays(tables, sessions.user_id))
 
 
 @lru_cache(maxsize=256)

@@ -94,11 +94,10 @@ FULL = 2**62
 counter ever has more than 64 bits, which SQLite would make a float."""
 
 
-def room_in(sessions: Table) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+def room_in(sessions: Table) -> ColumnElement[bool]:
     """Say whether a session's counters have room for what a call adds; nothing is bound to it."""
-    most = literal_column(str(FULL), BigInteger)
-    cost = type_coerce(sessions.c.total_cost, BigInteger)
-    return sessions.c.total_tokens < most, cost < most
+    either = sessions.c.total_tokens.op("|")(type_coerce(sessions.c.total_cost, BigInteger))
+    return either.op(">>")(literal_column("62")) == literal_column("0")
 
 
 class EngineDialect(Protocol):

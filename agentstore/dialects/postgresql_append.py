@@ -208,7 +208,7 @@ def _counted_many(tables: Tables) -> CTE:
 def _count(counting: Update, tables: Tables, counts: Mapping[str, ColumnElement[Any]]) -> CTE:
     sessions = tables.sessions.c
     return (
-        counting.where(session_is_open(tables), *room_in(tables.sessions))
+        counting.where(session_is_open(tables), room_in(tables.sessions))
         .values(
             last_seq=sessions.last_seq + counts["messages"],
             turn=sessions.turn + counts["users"],

@@ -59,9 +59,7 @@ def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, Prepared, Pr
     sessions = tables.sessions
     count = (
         update(sessions)
-        .where(
-            sessions.c.id == bindparam("session_id"), session_is_open(tables), *room_in(sessions)
-        )
+        .where(sessions.c.id == bindparam("session_id"), session_is_open(tables), room_in(sessions))
         .values(
             last_seq=sessions.c.last_seq + bindparam("messages"),
             turn=sessions.c.turn + bindparam("users"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Self, get_args
 
-from sqlalchemy import and_, select
+from sqlalchemy import select
 
 from agentstore import validation
 from agentstore.dialects.base import FULL, room_in
@@ -179,7 +179,7 @@ def _why_not(unit: Unit, session_id: str) -> AgentStoreError:
     """Say why nothing was appended."""
     sessions = unit.tables.sessions
     there = (sessions.c.id == session_id, sessions.c.active_branch > NO_BRANCH)
-    full = select(sessions.c.pk).where(*there, ~and_(*room_in(sessions)))
+    full = select(sessions.c.pk).where(*there, ~room_in(sessions))
     if unit.connection.execute(full).first() is None:
         return NotFound("session", session_id)
     return CounterFull("session", session_id)

@@ -124,7 +124,7 @@ def count_in(unit: Unit, session_id: str, messages: int, tokens: int, cost: Deci
         update(sessions)
         .where(
             sessions.c.id == session_id,
-            *(room_in(sessions) if grows else ()),
+            *([room_in(sessions)] if grows else []),
             sessions.c.total_tokens >= -tokens,
             so_far >= less,
         )
