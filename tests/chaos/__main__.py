@@ -80,7 +80,7 @@ def run(given: argparse.Namespace, seed: int, house: House, rows: list[Row]) -> 
         (case, engine)
         for case in given.cases
         for engine in module_of(case).ENGINES  # type: ignore[attr-defined]
-        if not given.engines or engine in given.engines or engine == "both"
+        if not given.engines or engine in given.engines
     ]
     end = time.monotonic() + given.minutes * 60
     for done, (case, engine) in enumerate(due):

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import make_url
+
 from agentstore import Store, migrations
 from tests.chaos import ledger
 from tests.chaos.ledger import Note, Tally
@@ -121,6 +123,15 @@ class Arena:
         url = (server or self.house.server()).create_database(name)
         migrations.upgrade(url)
         return url
+
+    def drop(self, url: str, server: Server | None = None) -> None:
+        """Give a database's room back, so that hours of tries do not fill the disk."""
+        name = str(make_url(url).database)
+        if self.engine == POSTGRESQL:
+            (server or self.house.server()).drop_database(name)
+        else:
+            for path in Path(name).parent.glob(f"{Path(name).name}*"):
+                path.unlink()
 
     def start(
         self, work: Callable[..., object], *arguments: Any, book: Path | None = None

@@ -42,6 +42,7 @@ def run(arena: Arena) -> None:
             _storm(arena, url, STORMS[arena.tally.tries % len(STORMS)])
             arena.tally.tries += 1
         arena.examine(url, known, deep=False)
+        arena.drop(url)
 
 
 def _storm(arena: Arena, url: str, kind: str) -> None:

@@ -47,7 +47,8 @@ def table(rows: Iterable[Row], *, markdown: bool = False) -> str:
     cells = [HEAD, *(row.cells for row in rows)]
     if markdown:
         ruler = ("---", "---", "--:", "--:", "--:", "--:", "---")
-        return "\n".join(f"| {' | '.join(line)} |" for line in (cells[0], ruler, *cells[1:]))
+        lines = [f"| {' | '.join(line)} |" for line in cells]
+        return "\n".join([lines[0], f"|{'|'.join(ruler)}|", *lines[1:]])
     widths = [max(len(line[column]) for line in cells) for column in range(len(HEAD))]
     return "\n".join(
         "  ".join(

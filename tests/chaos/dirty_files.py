@@ -33,7 +33,7 @@ from tests.contract.scoped_calls import CALLS, WHOLE, Ids, filled
 TITLE = "damaged files"
 ENGINES = (SQLITE,)
 
-BATCH = 10
+BATCH = 5
 """Files that one process opens."""
 BATCH_SECONDS = 240.0
 WAYS = ("flip", "overwrite", "value", "value")

@@ -52,6 +52,7 @@ def run(arena: Arena) -> None:
             _fork(arena, url, (forking_threads, forking_coroutines)[number % 2])
             arena.tally.tries += 1
         arena.examine(url, known, deep=False)
+        arena.drop(url)
 
 
 def _fork(arena: Arena, url: str, program: Callable[[Order], None]) -> None:

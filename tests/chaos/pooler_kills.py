@@ -62,6 +62,7 @@ def run(arena: Arena) -> None:
 
         blows = min(BLOWS, arena.left)
         besiege(arena, above, strike, blows=blows, look_at=lambda below=below: below)
+        arena.drop(below, server)
 
 
 HOW = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)

@@ -31,6 +31,7 @@ def run(arena: Arena) -> None:
     while arena.more():
         url = arena.database(server)
         besiege(arena, url, lambda: strike(arena, server), blows=min(BLOWS, arena.left))
+        arena.drop(url, server)
 
 
 def strike(arena: Arena, server: Server) -> None:

@@ -45,6 +45,7 @@ def _era(arena: Arena) -> None:
         notes += told
     arena.compare(url, notes)
     arena.examine(url, known, deep=True)
+    arena.drop(url)
 
 
 def _round(arena: Arena, url: str, name: str) -> list[Note]:

@@ -12,12 +12,15 @@ import sys
 import threading
 import types
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentstore import Store
 from agentstore.errors import DatabaseFull, TransactionMisuse
+from agentstore.settings import utc_now
 from tests.chaos import (
     cancellations,
     dirty_files,
@@ -388,11 +391,18 @@ def test_an_error_that_the_parent_of_a_fork_meets_is_counted():
 
 
 def test_an_answer_in_one_world_that_differs_in_the_other_is_counted(arena, monkeypatch):
-    worlds = types.ModuleType(two_worlds.MODULE)
-    worlds.run = lambda rounds, seed: (rounds, 1)
+    worlds: Any = types.ModuleType(two_worlds.MODULE)
+    worlds.world_of = nullcontext
+
+    def compare(world: Any, *, rounds: int, seed: int) -> Any:
+        with world(utc_now) as store:
+            assert store.sessions.count() == 0
+        return types.SimpleNamespace(calls=7, differences=["seed 1: 1 row, 2 rows"])
+
+    worlds.run = compare
     monkeypatch.setitem(sys.modules, two_worlds.MODULE, worlds)
     two_worlds.run(arena)
-    assert (arena.tally.tries, arena.tally.wrong) == (1, 1)
+    assert (arena.tally.tries, arena.tally.acknowledged, arena.tally.wrong) == (1, 7, 1)
 
 
 def test_two_worlds_that_are_not_there_are_said_to_be_missing(arena, monkeypatch):
@@ -453,7 +463,7 @@ def test_every_case_is_named_and_says_where_it_applies():
     assert known == {*CASES}
     for case in CASES:
         module = module_of(case)
-        assert {*module.ENGINES} <= {SQLITE, "postgresql", "both"}
+        assert {*module.ENGINES} <= {SQLITE, "postgresql"}
         assert callable(module.run)
 
 
