@@ -9,7 +9,6 @@ with the driver's own ways, loses the other's update silently.
 from __future__ import annotations
 
 import random
-import re
 import sqlite3
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -42,12 +41,12 @@ from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from sqlalchemy.types import TypeEngine
 
 from agentstore import errors
-from agentstore.dialects.base import MODE, Diagnosis, Failure, Mode
-from agentstore.dialects.causes import of_the_module
+from agentstore.dialects.base import MODE, Diagnosis, Mode
 from agentstore.dialects.listening import listen_once
 from agentstore.dialects.search import SearchIndex
 from agentstore.dialects.space import Space
 from agentstore.dialects.sqlite_append import append, next_activity
+from agentstore.dialects.sqlite_diagnosis import WAITED, diagnose
 from agentstore.dialects.sqlite_files import configure as configure_new
 from agentstore.dialects.sqlite_files import in_memory, only_read
 from agentstore.dialects.sqlite_forks import abandon, close_what_is_left, leave_behind, note
@@ -71,60 +70,8 @@ _FULL = 2
 _BEGIN = {Mode.READ: None, Mode.SNAPSHOT: "BEGIN"}
 """What begins a transaction. A single SELECT is its own; all that write are immediate."""
 
-_ADVICE: dict[int, tuple[type[errors.DatabaseError], str]] = {
-    sqlite3.SQLITE_BUSY: (
-        errors.DatabaseBusy,
-        "Another process, or another store in this one, holds the file's lock, and this call "
-        "waited for it as long as busy_timeout says{}. Nothing was written: repeat the call, raise "
-        "busy_timeout, or look for a transaction that stays open.",
-    ),
-    sqlite3.SQLITE_LOCKED: (
-        errors.DatabaseBusy,
-        "Another connection in this process holds the table. End its transaction first.",
-    ),
-    sqlite3.SQLITE_READONLY: (
-        errors.DatabaseReadOnly,
-        "The database may only be read. Check the permissions of the file and of its folder, "
-        "and that the URL does not say mode=ro.",
-    ),
-    sqlite3.SQLITE_FULL: (
-        errors.DatabaseFull,
-        "The disk is full; nothing was written. Free some space and repeat the call.",
-    ),
-    sqlite3.SQLITE_IOERR: (
-        errors.DatabaseError,
-        "The disk failed, or is full; nothing was written. Check the disk and its free space.",
-    ),
-    sqlite3.SQLITE_CORRUPT: (
-        errors.DatabaseCorrupt,
-        "The file is damaged. Restore a backup, or save what can be read with sqlite3 .recover.",
-    ),
-    sqlite3.SQLITE_NOTADB: (
-        errors.NotADatabase,
-        "The file is not a SQLite database. Check the path in the URL.",
-    ),
-    sqlite3.SQLITE_CANTOPEN: (
-        errors.DatabaseUnreachable,
-        "The file cannot be opened. Check that its folder exists and may be written to.",
-    ),
-}
-
-
-_COMPARE = (
-    "The schema is not whole; nothing was written. Run agentstore doctor, which compares all of it."
-)
-_LOST = re.compile(r"no such (table|column): ([\w.]{1,130})\Z")
-
-_WAITED = "agentstore_waited"
-"""The seconds, of a driver's error, that were waited before it."""
-
 _PAUSES = (0.001, 0.006)
 """Seconds between two tries to begin to write, the shortest and the longest."""
-
-_DAMAGED_INDEX = (
-    "The search index is damaged; messages are not affected. Run agentstore reindex, or call "
-    "store.search.reindex()."
-)
 
 
 class SQLite(FileTasks, FileParts):
@@ -234,7 +181,7 @@ class SQLite(FileTasks, FileParts):
                 code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
                 waited = time.monotonic() - begun
                 if code != sqlite3.SQLITE_BUSY or waited > patience:
-                    setattr(error.orig, _WAITED, waited)
+                    setattr(error.orig, WAITED, waited)
                     raise
             time.sleep(random.uniform(*_PAUSES))  # noqa: S311 - that they do not try in step
 
@@ -247,26 +194,8 @@ class SQLite(FileTasks, FileParts):
         return {mode: engine.execution_options(**{MODE: mode}) for mode in Mode}
 
     def diagnose(self, error: DBAPIError) -> Diagnosis:
-        """Read SQLite's primary result code."""
-        extended = getattr(error.orig, "sqlite_errorcode", None)
-        if extended is None:  # not SQLite's words, but those of Python's module, which quote values
-            return Diagnosis(Failure.FINAL, of_the_module(error))
-        if extended == sqlite3.SQLITE_CORRUPT_VTAB:
-            return Diagnosis(Failure.FINAL, errors.DatabaseCorrupt(_DAMAGED_INDEX))
-        no_room = extended == sqlite3.SQLITE_IOERR_SHMSIZE  # for the index of the WAL
-        code = sqlite3.SQLITE_FULL if no_room else extended & 0xFF
-        if code == sqlite3.SQLITE_CONSTRAINT:
-            return Diagnosis(
-                Failure.FINAL, errors.ConstraintViolation(f"{error.orig}. Nothing was written.")
-            )
-        if code == sqlite3.SQLITE_ERROR and (lost := _LOST.match(str(error.orig))) is not None:
-            return Diagnosis(Failure.FINAL, errors.SchemaDamaged(f"{lost[0]}. {_COMPARE}"))
-        kind, advice = _ADVICE.get(
-            code, (errors.DatabaseError, "Nothing was written. See the chained error.")
-        )
-        waited = getattr(error.orig, _WAITED, None)
-        long = "" if waited is None else f" ({waited:.1f} s)"
-        return Diagnosis(Failure.FINAL, kind(f"{error.orig}. {advice.replace('{}', long)}"))
+        """Read SQLite's result code."""
+        return diagnose(error)
 
     def brings_itself_to_head(self, connection: Connection) -> bool:
         """Accept a file without a single table."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from sqlalchemy import Connection
 
 from agentstore.dialects.moving import Key, Row, Shape
-from agentstore.dialects.sqlite_moving import driver_of, quoted, sound, sound_rows
+from agentstore.dialects.sqlite_sound import driver_of, quoted, sound, sound_rows
 from agentstore.schema import Names
 
 _CHUNK = 500

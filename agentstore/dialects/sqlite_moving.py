@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-import sqlite3
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Connection, Table
+from sqlalchemy import Connection, Table
 
 from agentstore.dialects.digests import Summing, batches
 from agentstore.dialects.moving import (
@@ -28,26 +26,19 @@ from agentstore.dialects.moving import (
     Stripped,
 )
 from agentstore.dialects.search_objects import sqlite_drops
+from agentstore.dialects.sqlite_sound import (
+    bytes_for_text,
+    driver_of,
+    entry,
+    fits,
+    holds,
+    quoted,
+    rules,
+)
 from agentstore.errors import DatabaseCorrupt
 from agentstore.schema import Tables
 
-_DAY = "[0-9][0-9][0-9][0-9]-[0-1][0-9]-[0-3][0-9]"
-_TIME = "[0-2][0-9]:[0-5][0-9]:[0-5][0-9]." + "[0-9]" * 6
 _LONGEST_SHOWN = 255
-_SOUND = {
-    Kind.TEXT: "typeof({0}) = 'text' AND instr({0}, char(0)) = 0",
-    Kind.JSON: "typeof({0}) = 'text' AND json_valid({0}) AND instr({0}, char(0)) = 0",
-    Kind.INSTANT: (
-        f"typeof({{0}}) = 'text' AND {{0}} GLOB '{_DAY}T{_TIME}+00:00'"
-        " AND date(julianday(substr({0}, 1, 19))) = substr({0}, 1, 10) AND {0} >= '0001'"
-        " AND instr({0}, char(0)) = 0"  # what follows one is seen by neither of these
-    ),
-    Kind.WHOLE: "typeof({0}) = 'integer'",
-    Kind.REAL: "typeof({0}) IN ('real', 'integer') AND abs({0}) < 9e999",
-    Kind.FLAG: "typeof({0}) = 'integer' AND {0} IN (0, 1)",
-    Kind.BYTES: "typeof({0}) = 'blob'",
-}
-"""What holds of a column that is not NULL."""
 
 
 class SQLiteMoving:
@@ -75,7 +66,7 @@ class SQLiteMoving:
                 f" WHERE {there} AND parent.rowid {_NOT_IN})"
             )
             own = _list(left_out.get(shape.name, ()))
-            with _bytes_for_text(connection) as driver:
+            with bytes_for_text(connection) as driver:
                 numbers = driver.execute(query, (own, _list(missing))).fetchmany(MOST_FLAWS + 1)
             for (number,) in numbers:
                 columns = ", ".join(element.parent.name for element in constraint.elements)
@@ -90,7 +81,7 @@ class SQLiteMoving:
         """Read it in batches; SQLite looks at the types, Python at the encoding."""
         summing = Summing([kind for _, kind in shape.columns])
         bad: dict[int, str | None] = {}
-        with _bytes_for_text(connection) as driver:
+        with bytes_for_text(connection) as driver:
             for batch in batches(_rows(driver, shape, left_out.get(shape.name, ()), longest)):
                 sound = [row for row in batch if row[1]]
                 bad |= {row[0]: None for row in batch if not row[1]}
@@ -185,25 +176,6 @@ class SQLiteMoving:
 _NOT_IN = "NOT IN (SELECT value FROM json_each(?))"
 
 
-def driver_of(connection: Connection) -> Any:
-    """Give the driver's own connection."""
-    driver = connection.connection.driver_connection
-    assert isinstance(driver, sqlite3.Connection)
-    return driver
-
-
-@contextmanager
-def _bytes_for_text(connection: Connection) -> Iterator[Any]:
-    """Read text as bytes, for it may be no text."""
-    driver = driver_of(connection)
-    before = driver.text_factory
-    driver.text_factory = bytes
-    try:
-        yield driver
-    finally:
-        driver.text_factory = before
-
-
 def _dropped(connection: Connection, tables: Tables, kind: str) -> dict[str, str]:
     """Drop all indexes or triggers of the tables; give what creates them again, by names."""
     query = (
@@ -217,77 +189,12 @@ def _dropped(connection: Connection, tables: Tables, kind: str) -> dict[str, str
     return found
 
 
-def quoted(name: str) -> str:
-    """Quote a name."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _columns(shape: Shape) -> str:
     return ", ".join(quoted(name) for name, _ in shape.columns)
 
 
 def _list(numbers: Collection[int]) -> str:
     return json.dumps(list(numbers))
-
-
-def holds(shape: Shape, name: str, kind: Kind) -> str:
-    """Write the condition that holds of a column that is not NULL."""
-    condition = _SOUND[kind].format(quoted(name))
-    document = getattr(shape.table.c[name].type, "document", None)
-    if document in _JSON_TYPES:
-        # CASE, since nothing keeps AND from asking for the type of what is no JSON.
-        kind_of = f"json_type({quoted(name)}) = '{_JSON_TYPES[document]}'"
-        condition = f"CASE WHEN {condition} THEN {kind_of} ELSE 0 END"
-    return condition
-
-
-_JSON_TYPES = {dict: "object", list: "array"}
-
-
-def sound(shape: Shape) -> str:
-    """Write the condition that holds of a row that is sound."""
-    checks = [
-        f"({quoted(name)} IS NULL OR {holds(shape, name, kind)})" for name, kind in shape.columns
-    ]
-    return " AND ".join([*checks, *(f"({rule}) IS NOT 0" for rule in _rules(shape).values())])
-
-
-def _fits(shape: Shape, longest: int | None) -> str:
-    """Write what else holds of one that fits into indexes of this limit."""
-    if longest is None:
-        return sound(shape)
-    return " AND ".join([sound(shape), *(f"{_entry(e)} <= {longest}" for e in shape.indexed)])
-
-
-def _entry(columns: Sequence[str]) -> str:
-    """Write how many bytes of text an entry of an index has."""
-    lengths = [f"coalesce(length(CAST({quoted(name)} AS BLOB)), 0)" for name in columns]
-    return f"({' + '.join(lengths)})"
-
-
-def _rules(shape: Shape) -> dict[str, str]:
-    """Give the table's CHECKs, which a connection can turn off, by their names."""
-    return {
-        str(constraint.name): str(constraint.sqltext)
-        for constraint in shape.table.constraints
-        if isinstance(constraint, CheckConstraint)
-    }
-
-
-def sound_rows(connection: Connection, shape: Shape, query: str, parameters: Any) -> list[Row]:
-    """Select whole rows that SQLite finds sound; leave those out whose text is no UTF-8."""
-    kinds = [kind for _, kind in shape.columns]
-    found = []
-    with _bytes_for_text(connection) as driver:
-        for row in driver.execute(query, parameters):
-            with suppress(UnicodeDecodeError):
-                pairs = zip(kinds, row, strict=True)
-                found.append(tuple(_decoded(kind, value) for kind, value in pairs))
-    return found
-
-
-def _decoded(kind: Kind, value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) and kind is not Kind.BYTES else value
 
 
 def _rows(
@@ -300,7 +207,7 @@ def _rows(
         if kind in (Kind.TEXT, Kind.JSON, Kind.BYTES)
     )
     query = (
-        f"SELECT rowid, {_fits(shape, longest)}, {_columns(shape)}, {length or 0}"
+        f"SELECT rowid, {fits(shape, longest)}, {_columns(shape)}, {length or 0}"
         f" FROM {quoted(shape.table.name)} WHERE rowid {_NOT_IN}"
     )
     rows: Iterable[Row] = driver.execute(query, (_list(missing),))
@@ -331,26 +238,26 @@ def _reason(connection: Connection, shape: Shape, number: int, longest: int | No
         f"{quoted(name)} IS NULL OR {holds(shape, name, kind)}, typeof({quoted(name)})"
         for name, kind in shape.columns
     )
-    rules = _rules(shape)
-    checks = ", ".join([columns, *(f"({rule}) IS NOT 0" for rule in rules.values())])
+    checked = rules(shape)
+    checks = ", ".join([columns, *(f"({rule}) IS NOT 0" for rule in checked.values())])
     query = f"SELECT {checks} FROM {quoted(shape.table.name)} WHERE rowid = ?"
     found = driver_of(connection).execute(query, (number,)).fetchone()
     wrong = []
-    for (name, kind), sound, stored in zip(shape.columns, found[::2], found[1::2], strict=False):
-        if not sound:
+    for (name, kind), held, stored in zip(shape.columns, found[::2], found[1::2], strict=False):
+        if not held:
             what = _ARTICLES.get(stored, stored)
             same = what == kind.value
             instead = "with a NUL" if same else f"that is not {_of(shape, name, kind)}"
             wrong.append(f"{name}: {what} {instead}")
     kept = found[2 * len(shape.columns) :]
-    wrong += [f"against {name}" for name, sound in zip(rules, kept, strict=True) if not sound]
+    wrong += [f"against {name}" for name, held in zip(checked, kept, strict=True) if not held]
     if longest is not None:
         wrong += _too_long(connection, shape, number, longest)
     return "; ".join(wrong)
 
 
 def _too_long(connection: Connection, shape: Shape, number: int, longest: int) -> list[str]:
-    lengths = ", ".join(map(_entry, shape.indexed))
+    lengths = ", ".join(map(entry, shape.indexed))
     query = f"SELECT {lengths} FROM {quoted(shape.table.name)} WHERE rowid = ?"
     found = driver_of(connection).execute(query, (number,)).fetchone()
     return [
@@ -371,7 +278,7 @@ _ARTICLES = {"text": "text", "blob": "bytes", "integer": "a whole number", "real
 def _flaw(connection: Connection, shape: Shape, number: int, reason: str) -> Flaw:
     types = ", ".join(f"typeof({quoted(name)})" for name, _ in shape.columns)
     query = f"SELECT {_columns(shape)}, {types} FROM {quoted(shape.table.name)} WHERE rowid = ?"
-    with _bytes_for_text(connection) as driver:
+    with bytes_for_text(connection) as driver:
         row = driver.execute(query, (number,)).fetchone()
     names = [name for name, _ in shape.columns]
     values = {

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from agentstore.dialects.moving import Kind, Shape, shapes
-from agentstore.dialects.sqlite_moving import holds, quoted
+from agentstore.dialects.sqlite_sound import holds, quoted
 from agentstore.errors import UnsoundRow, named
 from agentstore.schema import Tables
 

@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError
 from agentstore.dialects.saving import OnSteps, count_rows
 from agentstore.dialects.sqlite import SQLite
 from agentstore.dialects.sqlite_files import in_memory
-from agentstore.dialects.sqlite_moving import driver_of
+from agentstore.dialects.sqlite_sound import driver_of
 from agentstore.errors import DatabaseCorrupt, InvalidInput
 
 _PAGES = 2_000
