@@ -203,6 +203,36 @@ def states(caller: str, home: Home, draw: random.Random) -> Caller:
         yield Deed("state", n, [update], {"session": home.states})
 
 
-KINDS = (messages, papers, checkpoints, tasks, states)
-CROWD = (messages,) * 8 + (papers,) * 3 + (checkpoints,) * 2 + (tasks,) * 2 + (states,)
+def readers(caller: str, home: Home, draw: random.Random) -> Caller:
+    """Write a little, and read much, in many ways: an answer may be that to another's question."""
+    known: list[tuple[Call, Callable[[Any], bool]]] = [
+        (call("users.find", home.user), lambda one: one.name == home.name),
+        (call("users.check_quota", home.user, 5), lambda enough: enough is True),
+        (call("sessions.find", home.states), lambda one: one.id == home.states),
+        (
+            call("messages.history", home.states, limit=5),
+            lambda page: [one.id for one in page] == [home.message_id],
+        ),
+    ]
+    for n in count():
+        text, value = f"{caller} {n} 1/1 ", [{"key": f"{caller} {n}"}, None, None]
+        save = call("messages.save", home.name, "user", text, token_count=1)
+        facts = {"session": home.name, "texts": [text]}
+        if saved := (yield Deed("messages", n, [save], facts, _places)):
+            find = call("messages.find", saved[0].id)
+            known.append((find, lambda one, text=text: one.content == text))
+        log = call("tool_logs.log", home.name, "tool", input=value[0])
+        if logged := (yield Deed("log", n, [log], {"session": home.name, "value": value}, _id)):
+            find = call("tool_logs.find", logged[0].id)
+            known.append((find, lambda one, wanted=value[0]: one.input == wanted))
+        for _ in range(12):
+            find, right = known[draw.randrange(len(known))]
+            yield Deed(
+                "read", n, [find], wrong=lambda got, right=right: not (got[0] and right(got[0]))
+            )
+        del known[4:-20]
+
+
+KINDS = (messages, papers, checkpoints, tasks, states, readers)
+CROWD = (*(messages,) * 7, *(papers,) * 3, *(checkpoints,) * 2, *(tasks,) * 2, states, readers)
 """Sixteen callers; only one keeps the state, which has one owner in real life, too."""

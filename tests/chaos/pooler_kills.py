@@ -26,6 +26,8 @@ TITLE = "kills of a pooler"
 ENGINES = ("postgresql",)
 
 BLOWS = 10
+PAUSE = 3.0
+"""Longer than elsewhere: each blow ends what the pooler's connections have prepared."""
 PORT = 6432
 SETTINGS = """\
 [databases]
@@ -61,7 +63,7 @@ def run(arena: Arena) -> None:
                 pooler.start()
 
         blows = min(BLOWS, arena.left)
-        besiege(arena, above, strike, blows=blows, look_at=lambda below=below: below)
+        besiege(arena, above, strike, blows=blows, pause=PAUSE, look_at=lambda below=below: below)
         arena.drop(below, server)
 
 

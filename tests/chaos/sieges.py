@@ -30,6 +30,7 @@ def besiege(
     strike: Callable[[], object],
     *,
     blows: int,
+    pause: float = 0.6,
     look_at: Callable[[], str] | None = None,
     options: dict[str, Any] | None = None,
 ) -> None:
@@ -40,6 +41,7 @@ def besiege(
         url: By which the writers write.
         strike: Does the damage and puts things right again.
         blows: How many of them, if the arena's time allows.
+        pause: The most seconds before each.
         look_at: Gives the URL by which to compare; None means the writers' own.
         options: The writers' settings.
     """
@@ -58,7 +60,7 @@ def besiege(
     if not wait_for(lambda: _all_above([0] * len(writers), writers), RECOVERY):
         arena.tally.blame(f"{name}: a writer wrote nothing in its first {RECOVERY:g} s")
     for _ in range(blows):
-        time.sleep(arena.random.uniform(0.1, 0.6))
+        time.sleep(arena.random.uniform(0.1, pause))
         strike()
         arena.tally.tries += 1
         before = [_acknowledged(book) for _, book in writers]

@@ -24,7 +24,7 @@ from typing import Any
 
 from agentstore import AsyncStore, Store
 from agentstore.errors import AgentStoreError, ConnectionLost
-from tests.chaos.deeds import CROWD, KINDS, Caller, Deed, Home
+from tests.chaos.deeds import CROWD, KINDS, Caller, Deed, Home, readers
 from tests.chaos.ledger import BAD, DOUBT, OK, REFUSED, Note, Notebook
 
 PAUSE = 0.02
@@ -104,7 +104,10 @@ def threads(order: Order, meanwhile: Callable[[Store], object] = lambda _: None)
             while not order.over(done):
                 deed, done = caller.send(do(store, name, deed, book)), done + 1
 
-        crowd = [threading.Thread(target=work, args=each) for each in order.crowd(CROWD[2:10])]
+        crowd = [
+            threading.Thread(target=work, args=each)
+            for each in order.crowd((*CROWD[3:9], readers, readers))
+        ]
         for thread in crowd:
             thread.start()
         meanwhile(store)
