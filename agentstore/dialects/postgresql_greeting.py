@@ -75,9 +75,10 @@ class _Greeter:
             if self.asks and prepares and process != own.info.backend_pid:
                 own.prepare_threshold = None
                 self._warn(own)
-        if prepares:
+        names = getattr(own, "_prepared", None)  # the driver's own, which it may call otherwise
+        if prepares and names is not None:
             # Processes that were forked have the same random numbers, but not the same of these.
-            own._prepared._prepared_idx = int.from_bytes(os.urandom(6), "big")
+            names._prepared_idx = int.from_bytes(os.urandom(6), "big")
 
     def greet_open_one(self, driver_s: Any, record: Any, _proxy: Any) -> None:
         """Greet a connection that the application opened before its engine was adopted."""
