@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
 from types import NoneType
@@ -34,8 +35,10 @@ def column_reader(kind: TypeEngine[Any], dialect: Dialect) -> Callable[[Column],
         return partial(_texts_out, kind)
     if isinstance(kind, Nanos):
         return partial(_money_out, kind)
-    if isinstance(kind, Json) or (isinstance(kind, UtcDateTime) and kind.is_text(dialect)):
+    if isinstance(kind, Json):
         return partial(_each, kind.read)
+    if isinstance(kind, UtcDateTime) and kind.is_text(dialect):
+        return partial(_instants_out, kind)
     if isinstance(kind, Strict) and kind.result_processor(dialect, None) is not None:
         return kind.all_strictly
     read = kind.dialect_impl(dialect).result_processor(dialect, None)
@@ -67,6 +70,19 @@ _TEXTS = {NoneType, str}
 
 def _money_out(kind: Nanos, column: Column) -> Column:
     return [_NOTHING if n == 0 else None if n is None else kind.read(n) for n in column]
+
+
+def _instants_out(kind: UtcDateTime, column: Column) -> Column:
+    try:
+        instants = [None if text is None else datetime.fromisoformat(text) for text in column]
+    except (TypeError, ValueError):
+        raise kind.unsound() from None
+    if not {instant.tzinfo for instant in instants if instant is not None} <= _IN_UTC:
+        raise kind.unsound()
+    return instants
+
+
+_IN_UTC = {UTC}
 
 
 def _each(read: Callable[[Any], Any], column: Column) -> Column:

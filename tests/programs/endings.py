@@ -3,7 +3,8 @@
 ``python -m tests.programs.endings URL HOW ROUNDS`` with HOW ``return`` or ``interrupt``. Each round
 is one ``asyncio.run`` around a store that nobody closes, with 1 to 64 callers that save without
 pause. A round that has not ended after ``PATIENCE`` seconds ends the program, with a traceback.
-It prints one line of JSON: how many saves were acknowledged, and how many of those are not there.
+It prints one line of JSON: how many saves were acknowledged, how many of those are not there, and
+how many seconds the slowest round took.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import random
 import signal
 import sys
+import time
 from typing import Any
 
 from agentstore import AsyncStore, Store
@@ -47,16 +49,19 @@ def end_again_and_again(url: str, how: str, rounds: int) -> dict[str, Any]:
     """End so many loops, and look whether what was acknowledged is there."""
     rng = random.Random(rounds)  # noqa: S311 - when to end
     acknowledged: list[str] = []
+    slowest = 0.0
     with Store(url) as store:
         session_id = store.sessions.create().id
     for number in range(rounds):
         faulthandler.dump_traceback_later(PATIENCE, exit=True)
         callers = min(MOST_CALLERS, 1 << (number % 7))
         pause = rng.uniform(0, 0.06)
+        begun = time.monotonic()
         try:
             asyncio.run(save_until_the_end(url, session_id, callers, pause, how, acknowledged))
         except KeyboardInterrupt:
             assert how == "interrupt"
+        slowest = max(slowest, time.monotonic() - begun)
         gc.collect()
     faulthandler.cancel_dump_traceback_later()
     with Store(url) as store:
@@ -66,6 +71,7 @@ def end_again_and_again(url: str, how: str, rounds: int) -> dict[str, Any]:
         "rounds": rounds,
         "acknowledged": len(acknowledged),
         "lost": len(set(acknowledged) - there),
+        "slowest": round(slowest, 2),
     }
 
 
