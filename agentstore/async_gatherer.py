@@ -50,7 +50,7 @@ class _TaskJob(Job):
         assert self.carrier is not None, "it has set out"
         self.wanted = False
         if not any(job.wanted for job in self.group):
-            self.carrier.give_up()
+            self.carrier.cancel()
         await until_done(self.carrier)
 
     @staticmethod

@@ -1,9 +1,10 @@
 """Work that settles although who asked for it is cancelled: the cancellation goes on after it.
 
-It runs in a task of its own, which is one of its event loop's: whoever cancels all tasks of a loop,
-as ``asyncio.run`` does in the end, would cancel it as well, perhaps before its first step. Then a
-connection would never come back to its pool, and callers who wait for an outcome never hear of one.
-So only who started it can cancel it.
+It runs in a task of its own, which its event loop does not list: whoever cancels all tasks of
+a loop, as ``asyncio.run`` does in the end, would cancel it as well, perhaps before its first step.
+Then a connection would never come back to its pool, and callers who wait for an outcome never hear
+of one. They wait, so the loop does not end before it. Only who started it can cancel it, and what
+runs in it itself: that is how ``asyncio.timeout`` ends what takes too long.
 """
 
 from __future__ import annotations
@@ -17,19 +18,12 @@ T = TypeVar("T")
 
 
 class OwnTask(asyncio.Task[T]):
-    """A task that only who started it can cancel, by ``give_up``."""
+    """A task that ``asyncio.all_tasks`` does not know."""
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         """Start it in the running loop."""
         super().__init__(work, loop=asyncio.get_running_loop())
-
-    def cancel(self, msg: Any = None) -> bool:
-        """Refuse: whoever waits for it may be cancelled, and hears when it has settled."""
-        return False
-
-    def give_up(self) -> None:
-        """Cancel it, because nobody wants what it does any more."""
-        super().cancel()
+        asyncio._unregister_task(self)
 
 
 async def finished(work: Coroutine[Any, Any, T]) -> T:

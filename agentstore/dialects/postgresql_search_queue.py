@@ -167,7 +167,11 @@ class PostgreSQLQueue:
             )
             free.update(connection.execute(taken.returning(queue.c.message_pk)).scalars())
         if walks:
-            free.update(c.message_pk for c in changes if not c.seen and c.message_pk not in left)
+            # What is in the index although the walk has not come to it was changed, and taken in
+            # by its entry: that is newer than what the walk has read.
+            ahead = {c.message_pk for c in changes if not c.seen and c.message_pk not in left}
+            newer = select(index.c.message_pk).where(index.c.message_pk.in_(ahead))
+            free |= ahead.difference(connection.execute(newer).scalars())
             later = [c.message_pk for c in changes if not c.seen and c.message_pk in left]
             if later:
                 names = ["message_pk", "session_id"]
@@ -211,13 +215,15 @@ def own_entries(tables: Tables, user_id: Any) -> Select[Any]:
     """Give the query for the entries of one user's sessions.
 
     The queue is asked for each session by itself, so that its key is used, and the policy is not
-    asked about all others' entries: that took 50 us each. The OFFSET is what keeps them apart.
+    asked about all others' entries: that took 50 us each. The OFFSET is what keeps them apart. Of
+    one message the oldest comes first: whoever took a later one alone could be written over by
+    somebody else who had read the oldest before.
     """
     queue, sessions = queue_of(tables.names).c, tables.sessions
     of_one = select(queue.pk, queue.message_pk, queue.session_id).where(
         queue.session_id == sessions.c.id
     )
-    own = of_one.offset(0).lateral("own")
+    own = of_one.order_by(queue.pk).offset(0).lateral("own")
     return (
         select(own.c.pk, own.c.message_pk, own.c.session_id)
         .join_from(sessions, own, true())

@@ -45,14 +45,17 @@ def _rename(place: Place, before: str, after: str) -> None:
     state = sa.table(
         place.table("search_state"), sa.column("segmentation", TEXT), schema=place.schema
     )
-    messages = sa.table(
-        place.table("messages"),
-        *(sa.column(name, TEXT) for name in ("content", "blocks", "payload")),
-        schema=place.schema,
-    )
-    longer = sa.or_(*(sa.func.length(sa.cast(c, TEXT)) > CHARACTERS for c in messages.c))
+    # SQLite's queue keeps what the index holds of messages that were changed or deleted since.
+    holders = ["messages"] if place.on_postgresql else ["messages", "search_queue"]
+    none_longer = [~sa.select(sa.literal(1)).where(_longer(place, n)).exists() for n in holders]
     op.execute(
         state.update()
-        .where(state.c.segmentation == before, ~sa.select(sa.literal(1)).where(longer).exists())
+        .where(state.c.segmentation == before, *none_longer)
         .values(segmentation=after)
     )
+
+
+def _longer(place: Place, name: str) -> sa.ColumnElement[bool]:
+    columns = [sa.column(column, TEXT) for column in ("content", "blocks", "payload")]
+    holder = sa.table(place.table(name), *columns, schema=place.schema)
+    return sa.or_(*(sa.func.length(sa.cast(column, TEXT)) > CHARACTERS for column in holder.c))

@@ -249,6 +249,24 @@ def test_what_changes_between_reading_and_taking_leaves_no_ghost_and_is_not_lost
     assert len(store.messages.search("cherry")) == cherries
 
 
+def test_what_changes_while_the_index_is_made_anew_is_not_written_over_by_what_it_was(
+    place, store, session, monkeypatch
+):
+    saved = save(store, session, "an apple that stays", "a new apple")
+
+    def change():
+        plain_sql(place, "UPDATE messages SET content = 'a cherry' WHERE content = 'a new apple'")
+        monkeypatch.setattr(search, "BATCH", 1)  # so the other has no room to walk on
+        with place.open() as other:
+            other.search.refresh(1)
+
+    meanwhile(monkeypatch, change)
+    store.search.reindex()
+    assert ids(store.messages.search("cherry")) == [saved[1]]
+    assert scalar(place, "SELECT count(*) FROM search_queue") == 0
+    assert in_the_index(place, "apple") == 1
+
+
 def meanwhile(monkeypatch, change):
     """Make a change once, after a batch was read and before it is taken."""
     segmented, done = search.segmented, []

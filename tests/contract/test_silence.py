@@ -107,6 +107,30 @@ def test_other_tasks_go_on_while_a_frozen_server_is_asked(own_server: Server) ->
     assert asyncio.run(ask()) > 20
 
 
+def test_saves_of_many_tasks_on_idle_connections_to_a_frozen_server_end_with_errors(
+    own_server: Server,
+) -> None:
+    url = own_server.create_database(f"frozen_{time.monotonic_ns()}")
+    migrations.upgrade(url)
+
+    async def ask() -> None:
+        async with AsyncStore(url, ping_after=0, connect_timeout=2) as store:
+            session = await store.sessions.create()
+
+            async def save() -> str | None:
+                return (await store.messages.save(session.id, "user", "x")).content
+
+            assert await asyncio.gather(*(save() for _ in range(16))) == ["x"] * 16
+            with own_server.frozen():
+                saves = [asyncio.create_task(save()) for _ in range(16)]
+                done, left = await asyncio.wait(saves, timeout=TOO_LONG)
+            assert not left
+            assert {type(each.exception()) for each in done} == {DatabaseUnreachable}
+            assert await save() == "x"
+
+    asyncio.run(ask())
+
+
 # --- What the system is told -------------------------------------------------------------------
 
 

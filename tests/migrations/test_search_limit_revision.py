@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import text
 
 from agentstore import Store, migrations
 from agentstore.segmentation import MOST_CHARACTERS
 from tests.migrations.support import run_sql
+from tests.programs.probes import engine_of
 
 
 def opened(url, names):
@@ -46,3 +48,23 @@ def test_an_index_that_holds_a_longer_message_goes_on_holding_all_of_it(database
         store.search.reindex()
         assert store.search.status().segmentation == "1:250000"
         assert len(store.messages.search("beyond")) == 0
+
+
+def test_of_a_longer_message_that_was_deleted_nothing_stays_in_the_index(databases):
+    url, names = databases.upgraded(), databases.names
+    prefix = f"{names.schema}.{names.prefix}" if names.schema else names.prefix
+    run_sql(url, f"UPDATE {prefix}search_state SET segmentation = '1'")  # noqa: S608 - as 0002 left it
+    with opened(url, names) as store:
+        session = store.sessions.create(id="s").id
+        store.messages.save(session, "user", "x" * MOST_CHARACTERS + " beyond")
+        assert store.search.refresh() == 1
+    run_sql(url, f"DELETE FROM {prefix}messages")  # noqa: S608 - which SQLite's queue keeps
+    migrations.downgrade(url, revision="0006", names=names)
+    migrations.upgrade(url, names=names)
+    with opened(url, names) as store:
+        store.search.refresh()
+        sqlite = engine_of(store).dialect.name == "sqlite"
+        found = f"{prefix}search_index MATCH 'beyond'" if sqlite else "words @@ 'beyond'"
+        with engine_of(store).connect() as connection:
+            query = f"SELECT count(*) FROM {prefix}search_index WHERE {found}"  # noqa: S608
+            assert connection.execute(text(query)).scalar_one() == 0
