@@ -28,7 +28,8 @@ def name_row(connection: Connection, tables: Tables, error: UnsoundRow) -> Unsou
 
     What a query calls by another name than its column's is looked for in all columns of text.
     """
-    driver = connection.connection.dbapi_connection  # the driver's own, of one that is detached too
+    # Not driver_connection, which one that is detached from its pool does not have.
+    driver: Any = connection.connection.dbapi_connection
     if not isinstance(driver, sqlite3.Connection):
         return error
     columns = [(shape, *column) for shape in shapes(tables) for column in shape.columns]

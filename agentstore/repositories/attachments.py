@@ -106,7 +106,10 @@ class Attachments(Repository):
         row = self.connection.execute(query).first()
         if row is None:
             raise NotFound("attachment", attachment_id)
-        if row.data is None or hashlib.sha256(row.data).hexdigest() != row.digest:
+        if row.data is None:
+            problem = "the digest of bytes that are lost"
+            raise UnsoundRow("attachments", "digest", problem, f"id={named(attachment_id)}")
+        if hashlib.sha256(row.data).hexdigest() != row.digest:
             key = f"with the bytes of the attachment {named(attachment_id)}"
             raise UnsoundRow("blobs", "data", OTHER_BYTES, key)
         return bytes(row.data)

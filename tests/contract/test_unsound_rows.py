@@ -146,7 +146,9 @@ def test_whatever_is_wrong_with_a_value_each_reader_reads_past_it_or_names_the_r
                 spoil(file, keep, change)
                 for method, error in outcomes(calls):
                     assert SECRET not in shown(error), method
-                    if isinstance(error, UnsoundRow):
+                    if isinstance(error, UnsoundRow) and method == "attachments.read":
+                        assert error.table in ("attachments", "blobs")  # one leads to the other
+                    elif isinstance(error, UnsoundRow):
                         assert error.table in ("", table), method
                         assert error.column in ("", column), method
                         assert "agentstore doctor --deep" in str(error)
