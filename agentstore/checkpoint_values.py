@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentstore.encoding import dump_json, load_json
-from agentstore.errors import InvalidJson
+from agentstore.errors import InvalidJson, UnsoundRow
 
 COMPRESS_FROM = 256
 """Bytes from which compressing is tried; below, zlib's header eats what is gained."""
@@ -187,10 +187,17 @@ def encode(kind: str, value: Any, name: str = "value") -> tuple[str, bytes]:
     return _compressed(bytes(value) if kind == "bytes" else dump_json(value, name).encode())
 
 
-def decode(kind: str, encoding: str, data: bytes) -> Any:
-    """Undo ``encode``."""
-    plain = zlib.decompress(data) if encoding == "zlib" else bytes(data)
-    return plain if kind == "bytes" else load_json(plain.decode())
+def decode(kind: str, encoding: str, data: bytes, table: str = "checkpoint_values") -> Any:
+    """Undo ``encode``.
+
+    Raises:
+        UnsoundRow: The bytes, which are of this table, are no such value.
+    """
+    try:
+        plain = zlib.decompress(data) if encoding == "zlib" else bytes(data)
+        return plain if kind == "bytes" else load_json(plain.decode())
+    except Exception:  # noqa: BLE001 - whose words would quote it
+        raise UnsoundRow(table, "data", f"bytes that are not {kind} in {encoding}") from None
 
 
 def kind_of(value: Any) -> str:

@@ -26,7 +26,7 @@ from agentstore.engine import open_engine, parse_url, show_url
 from agentstore.errors import AgentStoreError, DatabaseError
 from agentstore.findings import Finding, Severity, exit_code, listed
 from agentstore.migrations import HEAD, REVISIONS, current
-from agentstore.repositories import bounds, consistency
+from agentstore.repositories import bounds, consistency, stored_bytes
 from agentstore.repositories.search import trouble_with
 from agentstore.runners import UnitRunner, names_on
 from agentstore.schema import PLAIN, Names, tables
@@ -303,10 +303,11 @@ _EXAMINATIONS = (
     Examination("rows", _rows),
     Examination("orphans", lambda p: consistency.copies(p.connection, p.tables)),
     Examination("tool_calls", lambda p: consistency.tool_calls(p.connection, p.tables)),
+    Examination("bytes", lambda p: stored_bytes.stored_bytes(p.connection, p.tables)),
     Examination("texts", lambda p: bounds.texts(p.connection, p.tables, dialect_for(p.url).checks)),
     Examination("amounts", lambda p: bounds.amounts(p.connection, p.tables)),
 )
-_DEEP = ("rows", "orphans", "tool_calls", "texts", "amounts")
+_DEEP = ("rows", "orphans", "tool_calls", "bytes", "texts", "amounts")
 """Those that read whole tables."""
 
 _OF_ROWS = ("counters", "deletions", *_DEEP)

@@ -18,8 +18,10 @@ from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from sqlalchemy import Connection, Dialect, Engine, Executable
+from sqlalchemy import Column as Stored
+from sqlalchemy import Connection, Dialect, Engine, Executable, Join
 from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.visitors import iterate
 
 from agentstore.columns import binder, column_reader
 from agentstore.types import Column
@@ -204,5 +206,14 @@ def _literals(compiled: SQLCompiler) -> dict[str, str]:
 def _readers(statement: Any, dialect: Dialect) -> list[tuple[int, Callable[[Column], Column]]]:
     """Give what reads the values of those columns that are not as the driver gives them."""
     columns = getattr(statement, "exported_columns", ())  # what it selects, or returns
-    found = enumerate(column_reader(column.type, dialect) for column in columns)
+    # An outer join has NULL where a row is missing, in whatever column.
+    outer = any(isinstance(each, Join) and each.isouter for each in iterate(statement))
+    found = enumerate(
+        column_reader(
+            column.type,
+            dialect,
+            required=isinstance(column, Stored) and not column.nullable and not outer,
+        )
+        for column in columns
+    )
     return [(position, read) for position, read in found if read is not None]

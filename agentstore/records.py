@@ -7,13 +7,34 @@ whatever currency the application counts in), tokens are whole numbers, duration
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, make_dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from functools import cache
 from typing import Any, Generic, TypeVar, cast
 
+from agentstore.errors import UnsoundRow
+
 T = TypeVar("T")
+
+
+def complete(record: T) -> T:
+    """Give a record that was read, if nothing is None in it that is never NULL in the database.
+
+    Raises:
+        UnsoundRow: Something is.
+    """
+    for name in _never_none(cast("Hashable", type(record))):
+        if getattr(record, name) is None:
+            raise UnsoundRow("", name, "NULL")
+    return record
+
+
+@cache
+def _never_none(record: Hashable) -> tuple[str, ...]:
+    kinds = {each.name: str(each.type) for each in fields(cast("Any", record))}
+    return tuple(name for name, kind in kinds.items() if "None" not in kind and kind != "Any")
 
 
 def maker(record: type[T]) -> Callable[..., T]:

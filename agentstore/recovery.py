@@ -57,7 +57,7 @@ def _name_row(unit: Unit, error: Exception) -> None:
     found: Exception = error
     if isinstance(error, DBAPIError):
         found = unit.dialect.diagnose(error).error
-    if not isinstance(found, UnsoundRow) or found.sought:
+    if not isinstance(found, UnsoundRow) or found.sought or found.key:
         return
     if unit.only is None and unit.scope is None:
         found = unit.dialect.name_row(unit.connection, unit.tables, found)

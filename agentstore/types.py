@@ -4,6 +4,7 @@
 type             SQLite                   PostgreSQL
 ===============  =======================  =======================
 ``SafeText``     TEXT                     text
+``Word``         TEXT, of a few words     text, likewise
 ``Json``         TEXT                     json, never jsonb
 ``UtcDateTime``  TEXT, ISO-8601, sorts    timestamptz
 ``RowNumber``    INTEGER (the rowid)      bigint
@@ -24,7 +25,7 @@ is an ``UnsoundRow`` that names the column: the types of the models' columns kno
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow, Underflow
 from types import NoneType
@@ -158,9 +159,9 @@ class Strict(Named):
             return value
         raise self.unsound()
 
-    def all_strictly(self, column: Column) -> Column:
-        """Give the values of a column, if they are of the right kind."""
-        if not {*map(type, column)} <= {NoneType, *self.kinds}:
+    def all_strictly(self, column: Column, *, required: bool = False) -> Column:
+        """Give the values of a column, if they are of the right kind; if required, all of them."""
+        if not {*map(type, column)} <= {*self.kinds, *(() if required else (NoneType,))}:
             raise self.unsound()
         return column
 
@@ -201,8 +202,10 @@ class Flag(Strict, Boolean):
             return None if value is None else bool(value)
         raise self.unsound()
 
-    def all_strictly(self, column: Column) -> Column:
-        """Give flags that SQLite read as numbers."""
+    def all_strictly(self, column: Column, *, required: bool = False) -> Column:
+        """Give flags that SQLite read as numbers; if required, all of them."""
+        if required and None in column:
+            raise self.unsound()
         return [*map(self.strictly, column)]
 
 
@@ -230,6 +233,28 @@ class SafeText(Named, TypeDecorator[str]):
         return decode_text(value)
 
 
+class Word(SafeText):
+    """One of a few plain words."""
+
+    cache_ok = True
+
+    def __init__(self, words: Iterable[str]) -> None:
+        """Say which."""
+        super().__init__()
+        self.words = frozenset(words)
+
+    @property
+    def holds(self) -> str:  # type: ignore[override]
+        """Name what it holds."""
+        return f"one of {', '.join(sorted(self.words))}"
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> str | None:
+        """Give the word; raises UnsoundRow."""
+        if value is None or value in self.words:
+            return value
+        raise self.unsound()
+
+
 class _PgJson(UserDefinedType[Any]):
     """PostgreSQL's json, which keeps a document as it was written, read as text."""
 
@@ -239,7 +264,8 @@ class _PgJson(UserDefinedType[Any]):
         return "JSON"
 
     def column_expression(self, colexpr: ColumnElement[Any]) -> ColumnElement[Any]:
-        return type_coerce(cast(colexpr, Text()), Json())
+        kind = colexpr.type if isinstance(colexpr.type, Json) else Json()
+        return type_coerce(cast(colexpr, Text()), kind)
 
 
 class Document(str):

@@ -22,7 +22,7 @@ from sqlalchemy import BigInteger, Boolean, Float, LargeBinary
 from sqlalchemy.types import TypeEngine
 
 from agentstore.schema import indexed_texts
-from agentstore.types import Json, Nanos, SafeText, UtcDateTime
+from agentstore.types import Json, Nanos, SafeText, UtcDateTime, Word
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
@@ -103,6 +103,12 @@ def shapes(tables: Tables) -> tuple[Shape, ...]:
 
 def _kind(column: TypeEngine[Any]) -> Kind:
     return next(kind for known, kind in _KINDS if isinstance(column, known))
+
+
+def words_of(shape: Shape, name: str) -> str | None:
+    """Write the words of which a column holds one, for ``IN``; None if it may hold any."""
+    kind = shape.table.c[name].type
+    return f"({', '.join(map(repr, sorted(kind.words)))})" if isinstance(kind, Word) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -387,6 +387,12 @@ def _without_sqlstate(error: DBAPIError) -> Diagnosis:
         lost = errors.ConnectionLost("The connection to the server broke.", in_doubt=False)
         return Diagnosis(Failure.DISCONNECTED, lost)
     words = " ".join(str(error.orig).split())
+    if isinstance(error, DataError):  # of psycopg, which could not read what came
+        if words.startswith(("timestamp too ", "date too ")):
+            unsound = errors.UnsoundRow("", "", "an instant outside of the years 1 to 9999")
+            return Diagnosis(Failure.FINAL, unsound)
+        failed = errors.DatabaseError("psycopg could not read, or write, a value.")
+        return Diagnosis(Failure.FINAL, failed)
     unreachable = errors.DatabaseUnreachable(
         f"{words} Check the host, the port, the role and its password in the URL, and that the "
         "server runs."

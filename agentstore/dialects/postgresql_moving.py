@@ -20,6 +20,7 @@ from agentstore.dialects.moving import (
     Shape,
     Stripped,
 )
+from agentstore.dialects.postgresql_sound import either, unsound
 from agentstore.dialects.postgresql_visibility import hidden_rows
 from agentstore.dialects.row_security import policy_name
 from agentstore.dialects.search_objects import postgresql_drops
@@ -54,14 +55,6 @@ _WRITTEN: dict[Kind, LiteralString] = {
 }
 """How a column is written in the line that is hashed; concat() leaves NULL out."""
 
-_SOUND: dict[Kind, LiteralString] = {
-    Kind.INSTANT: "({0} IS NULL OR {0} >= '0001-01-01 00:00+00' AND {0} < '10000-01-01 00:00+00')",
-    Kind.REAL: "({0} IS NULL OR {0} NOT IN ('NaN', 'Infinity', '-Infinity'))",
-}
-_MORE = {
-    Kind.INSTANT: "an instant outside of the years 1 to 9999",
-    Kind.REAL: "a number that is not finite",
-}
 _NUMBER: LiteralString = (
     "((({0}.ctid::text::point)[0])::bigint << 16 | (({0}.ctid::text::point)[1])::bigint)"
 )
@@ -124,6 +117,8 @@ class PostgreSQLMoving:
         written = sql.SQL(", ").join(
             sql.SQL(_WRITTEN[kind]).format(sql.Identifier(name)) for name, kind in shape.columns
         )
+        kinds = unsound(shape)
+        wrong = either(condition for _, condition, _ in kinds)
         # OFFSET 0 keeps the planner from computing each hash once for each of its halves.
         query = sql.SQL("""
 SELECT count(*),
@@ -136,19 +131,26 @@ FROM (
             written=written,
             table=_named(shape.table),
             wanted=_wanted(shape, left_out),
-            sound=sql.SQL(" AND ").join(
-                [sql.SQL("true"), *(condition for _, condition in _sound(shape))]
-            ),
+            sound=sql.SQL("{} IS NOT TRUE").format(wrong),
         )
         found = driver_of(connection).execute(query).fetchone()
         assert found is not None
         rows, first, second = found
-        flaws = []
-        for reason, condition in _sound(shape):
-            wrong = sql.SQL("NOT {}").format(condition)
-            flaws += _flaws(connection, shape, left_out, wrong, sql.Literal(reason))
-        once = {flaw.number: flaw for flaw in flaws}
-        return Digest(rows, (int(first), int(second))), list(once.values())
+        reasons = sql.SQL("concat_ws('; ', {})").format(
+            sql.SQL(", ").join(
+                [
+                    sql.SQL("NULL"),
+                    *(
+                        sql.SQL("CASE WHEN {} THEN {} END").format(
+                            condition, sql.Literal(f"{name}: {what}")
+                        )
+                        for name, condition, what in kinds
+                    ),
+                ]
+            )
+        )
+        flaws = _flaws(connection, shape, left_out, wrong, reasons)
+        return Digest(rows, (int(first), int(second))), flaws
 
     def read(
         self, connection: Connection, shape: Shape, after: Key | None, left_out: LeftOut
@@ -268,15 +270,6 @@ FROM (
         yield _ACTIVITY, _qualified(names.schema, f"{names.prefix}activity").as_string(driver)
 
 
-def _sound(shape: Shape) -> list[tuple[str, sql.Composed]]:
-    """Give what holds of each column whose type can hold more than other engines can."""
-    return [
-        (f"{name}: {_MORE[kind]}", sql.SQL(_SOUND[kind]).format(sql.Identifier(name)))
-        for name, kind in shape.columns
-        if kind in _SOUND
-    ]
-
-
 def _wanted(shape: Shape, left_out: LeftOut) -> sql.Composable:
     """Write the condition that a row is not left out."""
     missing = left_out.get(shape.name)
@@ -291,7 +284,7 @@ def _flaws(
     shape: Shape,
     left_out: LeftOut,
     condition: sql.Composable,
-    reason: sql.Literal,
+    reason: sql.Composable,
 ) -> list[Flaw]:
     """Find the rows of which a condition holds; raises DatabaseCorrupt where there are too many."""
     query = sql.SQL(

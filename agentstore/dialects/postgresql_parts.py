@@ -44,8 +44,10 @@ class ServerParts:
         return EXAMINATIONS
 
     def name_row(self, connection: Connection, tables: Tables, error: UnsoundRow) -> UnsoundRow:
-        """Leave it: a server's columns hold what their types say."""
-        return error
+        """Look for it, in a transaction or a savepoint of its own."""
+        from agentstore.dialects.postgresql_rows import name_row
+
+        return name_row(connection, tables, error)
 
     @property
     def archives(self) -> Archives:

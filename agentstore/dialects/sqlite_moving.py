@@ -31,9 +31,9 @@ from agentstore.dialects.sqlite_sound import (
     driver_of,
     entry,
     fits,
-    holds,
     quoted,
     rules,
+    sound_value,
 )
 from agentstore.errors import DatabaseCorrupt
 from agentstore.schema import Tables
@@ -235,8 +235,7 @@ def _undecodable(shape: Shape, rows: list[Row]) -> dict[int, str | None]:
 def _reason(connection: Connection, shape: Shape, number: int, longest: int | None) -> str:
     """Say which column SQLite does not find sound."""
     columns = ", ".join(
-        f"{quoted(name)} IS NULL OR {holds(shape, name, kind)}, typeof({quoted(name)})"
-        for name, kind in shape.columns
+        f"{sound_value(shape, name, kind)}, typeof({quoted(name)})" for name, kind in shape.columns
     )
     checked = rules(shape)
     checks = ", ".join([columns, *(f"({rule}) IS NOT 0" for rule in checked.values())])
@@ -245,6 +244,9 @@ def _reason(connection: Connection, shape: Shape, number: int, longest: int | No
     wrong = []
     for (name, kind), held, stored in zip(shape.columns, found[::2], found[1::2], strict=False):
         if not held:
+            if stored == "null":
+                wrong.append(f"{name}: NULL")
+                continue
             what = _ARTICLES.get(stored, stored)
             same = what == kind.value
             instead = "with a NUL" if same else f"that is not {_of(shape, name, kind)}"

@@ -13,8 +13,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from agentstore.dialects.moving import Kind, Shape, shapes
-from agentstore.dialects.sqlite_sound import holds, quoted
+from agentstore.dialects.moving import Kind, Shape, shapes, words_of
+from agentstore.dialects.sqlite_sound import quoted, sound_value
 from agentstore.errors import UnsoundRow, named
 from agentstore.schema import Tables
 
@@ -28,7 +28,8 @@ def name_row(connection: Connection, tables: Tables, error: UnsoundRow) -> Unsou
 
     What a query calls by another name than its column's is looked for in all columns of text.
     """
-    driver = connection.connection.driver_connection
+    # Not driver_connection, which one that is detached from its pool does not have.
+    driver: Any = connection.connection.dbapi_connection
     if not isinstance(driver, sqlite3.Connection):
         return error
     columns = [(shape, *column) for shape in shapes(tables) for column in shape.columns]
@@ -44,12 +45,14 @@ def name_row(connection: Connection, tables: Tables, error: UnsoundRow) -> Unsou
 
 def _query(shape: Shape, column: str, kind: Kind) -> str:
     place = quoted(column)
-    wrong = f"NOT ({holds(shape, column, kind)})"
+    wrong = f"NOT {sound_value(shape, column, kind)}"
     if kind in (Kind.TEXT, Kind.JSON):
-        wrong = f"({wrong} OR no_utf8(CAST({place} AS BLOB)))"
+        wrong += f" OR {place} IS NOT NULL AND no_utf8(CAST({place} AS BLOB))"
+    if (words := words_of(shape, column)) is not None:
+        wrong += f" OR {place} NOT IN {words}"
     key = ", ".join(quoted(name) for name in _key_columns(shape))
     table = quoted(shape.table.name)
-    return f"SELECT {key} FROM {table} WHERE {place} IS NOT NULL AND {wrong}"
+    return f"SELECT {key} FROM {table} WHERE {wrong}"
 
 
 def _key_columns(shape: Shape) -> tuple[str, ...]:

@@ -65,11 +65,16 @@ def holds(shape: Shape, name: str, kind: Kind) -> str:
     return condition
 
 
+def sound_value(shape: Shape, name: str, kind: Kind) -> str:
+    """Write the condition that holds of a column, NULL or not."""
+    if shape.table.c[name].nullable:
+        return f"({quoted(name)} IS NULL OR {holds(shape, name, kind)})"
+    return f"({quoted(name)} IS NOT NULL AND {holds(shape, name, kind)})"
+
+
 def sound(shape: Shape) -> str:
     """Write the condition that holds of a row that is sound."""
-    checks = [
-        f"({quoted(name)} IS NULL OR {holds(shape, name, kind)})" for name, kind in shape.columns
-    ]
+    checks = [sound_value(shape, name, kind) for name, kind in shape.columns]
     return " AND ".join([*checks, *(f"({rule}) IS NOT 0" for rule in rules(shape).values())])
 
 

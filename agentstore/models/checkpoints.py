@@ -23,6 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from agentstore.models.base import Base, PartialIndex, Pk, one_of
+from agentstore.types import Word
 
 _ROOT_NAMESPACE = text("namespace = ''")
 _IN_A_SESSION = text("session_id IS NOT NULL")
@@ -129,8 +130,8 @@ class CheckpointValue(Base):
     base_length: Mapped[int | None]
     depth: Mapped[int]
     position: Mapped[int]
-    kind: Mapped[str]
-    encoding: Mapped[str]
+    kind: Mapped[str] = mapped_column(Word(_KINDS))
+    encoding: Mapped[str] = mapped_column(Word(_ENCODINGS))
     digest: Mapped[bytes]
     data: Mapped[bytes]
 
@@ -179,6 +180,6 @@ class CheckpointWrite(Base):
     position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     task_path: Mapped[str] = mapped_column(server_default=text("''"))
     channel: Mapped[str]
-    kind: Mapped[str]
-    encoding: Mapped[str]
+    kind: Mapped[str] = mapped_column(Word(("json", "bytes")))
+    encoding: Mapped[str] = mapped_column(Word(_ENCODINGS))
     data: Mapped[bytes]

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from agentstore.models.base import Base, PartialIndex, Pk, one_of
 from agentstore.states import MESSAGE_STATUSES, ROLES
+from agentstore.types import Word
 
 _EXTERNAL = text("external_id IS NOT NULL")
 _IDEMPOTENT = text("idempotency_key IS NOT NULL")
@@ -59,8 +60,8 @@ class Message(Base):
     branch: Mapped[int]
     seq: Mapped[int]
     turn: Mapped[int]
-    role: Mapped[str]
-    status: Mapped[str] = mapped_column(server_default=text("'complete'"))
+    role: Mapped[str] = mapped_column(Word(ROLES))
+    status: Mapped[str] = mapped_column(Word(MESSAGE_STATUSES), server_default=text("'complete'"))
     token_count: Mapped[int] = mapped_column(server_default=text("0"))
     cost: Mapped[Decimal] = mapped_column(server_default=text("0"))
     created_at: Mapped[datetime]

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from agentstore.models.base import Base, PartialIndex, Pk, one_of
 from agentstore.states import SESSION_STATUSES
+from agentstore.types import Word
 
 _NOT_NULL_EXPIRY = text("expires_at IS NOT NULL")
 
@@ -45,7 +46,7 @@ class Session(Base):
     pk: Mapped[Pk]
     id: Mapped[str] = mapped_column(unique=True)
     user_id: Mapped[str | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
-    status: Mapped[str] = mapped_column(server_default=text("'active'"))
+    status: Mapped[str] = mapped_column(Word(SESSION_STATUSES), server_default=text("'active'"))
     active_branch: Mapped[int] = mapped_column(server_default=text("0"))
     tip: Mapped[int | None]
     last_branch: Mapped[int] = mapped_column(server_default=text("0"))

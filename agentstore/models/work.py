@@ -11,6 +11,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from agentstore.models.base import Base, PartialIndex, Pk, one_of
 from agentstore.states import TASK_STATUSES
+from agentstore.types import Word
 
 _PENDING = text("status = 'pending'")
 _RUNNING = text("status = 'running'")
@@ -109,7 +110,7 @@ class Task(Base):
     session_id: Mapped[str | None] = mapped_column(ForeignKey("sessions.id", ondelete="CASCADE"))
     queue: Mapped[str] = mapped_column(server_default=text("'default'"))
     kind: Mapped[str]
-    status: Mapped[str] = mapped_column(server_default=text("'pending'"))
+    status: Mapped[str] = mapped_column(Word(TASK_STATUSES), server_default=text("'pending'"))
     priority: Mapped[int] = mapped_column(server_default=text("0"))
     run_at: Mapped[datetime]
     attempts: Mapped[int] = mapped_column(server_default=text("0"))

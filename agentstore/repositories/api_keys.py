@@ -23,7 +23,7 @@ from agentstore.errors import AuthenticationFailed, InvalidInput, NotFound
 from agentstore.ids import new_id
 from agentstore.leaving import owner_stays
 from agentstore.paging import DEFAULT_LIMIT, Cursors
-from agentstore.records import ApiKeyRecord, IssuedApiKey, Page
+from agentstore.records import ApiKeyRecord, IssuedApiKey, Page, complete
 from agentstore.repositories.base import Repository, appends, one_page, reads, writes
 from agentstore.types import require_utc
 
@@ -159,13 +159,15 @@ def _digest(key: str) -> str:
 
 def api_key_record(row: Any) -> ApiKeyRecord:
     """Make a record of a row of ``api_keys``; the digest stays behind."""
-    return ApiKeyRecord(
-        id=row.id,
-        user_id=row.user_id,
-        name=row.name,
-        prefix=row.prefix,
-        created_at=row.created_at,
-        last_used_at=row.last_used_at,
-        expires_at=row.expires_at,
-        revoked_at=row.revoked_at,
+    return complete(
+        ApiKeyRecord(
+            id=row.id,
+            user_id=row.user_id,
+            name=row.name,
+            prefix=row.prefix,
+            created_at=row.created_at,
+            last_used_at=row.last_used_at,
+            expires_at=row.expires_at,
+            revoked_at=row.revoked_at,
+        )
     )

@@ -13,13 +13,14 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, delete, insert, select
 
 from agentstore import validation
-from agentstore.errors import AttachmentTooLarge, DatabaseCorrupt, InvalidInput, NotFound
+from agentstore.errors import AttachmentTooLarge, InvalidInput, NotFound, UnsoundRow, named
 from agentstore.ids import new_id
 from agentstore.leaving import session_is_open, session_stays
 from agentstore.paging import DEFAULT_LIMIT, Cursors
-from agentstore.records import AttachmentRecord, DeletionReceipt, Page
+from agentstore.records import AttachmentRecord, DeletionReceipt, Page, complete
 from agentstore.repositories.base import Repository, one_page, reads, writes
 from agentstore.repositories.blobs import drop_unattached, keep_blob
+from agentstore.repositories.value_lines import OTHER_BYTES
 
 
 class Attachments(Repository):
@@ -94,7 +95,7 @@ class Attachments(Repository):
 
         Raises:
             NotFound: There is none with this id.
-            DatabaseCorrupt: The bytes in the database are not those that were attached.
+            UnsoundRow: The bytes in the database are not those that were attached.
         """
         attachments, blobs = self.tables.attachments, self.tables.blobs
         query = (
@@ -105,11 +106,12 @@ class Attachments(Repository):
         row = self.connection.execute(query).first()
         if row is None:
             raise NotFound("attachment", attachment_id)
-        if row.data is None or hashlib.sha256(row.data).hexdigest() != row.digest:
-            raise DatabaseCorrupt(
-                f"The bytes of the attachment {attachment_id!r} are not those that were attached. "
-                "Restore them from a backup, or delete the attachment and add it again."
-            )
+        if row.data is None:
+            problem = "the digest of bytes that are lost"
+            raise UnsoundRow("attachments", "digest", problem, f"id={named(attachment_id)}")
+        if hashlib.sha256(row.data).hexdigest() != row.digest:
+            key = f"with the bytes of the attachment {named(attachment_id)}"
+            raise UnsoundRow("blobs", "data", OTHER_BYTES, key)
         return bytes(row.data)
 
     @reads
@@ -238,13 +240,15 @@ def _media_type(value: object) -> str:
 
 def attachment_record(row: Any) -> AttachmentRecord:
     """Make a record of a row of ``attachments`` with the size of its blob."""
-    return AttachmentRecord(
-        id=row.id,
-        message_id=row.message_id,
-        session_id=row.session_id,
-        digest=row.digest,
-        size=row.size,
-        media_type=row.media_type,
-        name=row.name,
-        created_at=row.created_at,
+    return complete(
+        AttachmentRecord(
+            id=row.id,
+            message_id=row.message_id,
+            session_id=row.session_id,
+            digest=row.digest,
+            size=row.size,
+            media_type=row.media_type,
+            name=row.name,
+            created_at=row.created_at,
+        )
     )

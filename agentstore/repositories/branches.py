@@ -12,7 +12,7 @@ from agentstore.errors import BranchInUse, InvalidInput, NotFound
 from agentstore.ids import new_id
 from agentstore.leaving import owner_stays
 from agentstore.paging import DEFAULT_LIMIT, Cursors
-from agentstore.records import BranchRecord, CountedBranch, MessageRecord, Page
+from agentstore.records import BranchRecord, CountedBranch, MessageRecord, Page, complete
 from agentstore.repositories.base import one_page, reads, reads_snapshot, writes
 from agentstore.repositories.compaction import compact
 from agentstore.repositories.growing import grow, require_free_name
@@ -346,15 +346,17 @@ class Branches(Turns):
 
 
 def _record(row: Any) -> BranchRecord:
-    return BranchRecord(
-        session_id=row.session_id,
-        number=row.number,
-        name=row.name,
-        parent=row.parent,
-        fork_turn=row.fork_turn,
-        fork_seq=row.fork_seq,
-        current=bool(row.current),
-        created_at=row.created_at,
+    return complete(
+        BranchRecord(
+            session_id=row.session_id,
+            number=row.number,
+            name=row.name,
+            parent=row.parent,
+            fork_turn=row.fork_turn,
+            fork_seq=row.fork_seq,
+            current=bool(row.current),
+            created_at=row.created_at,
+        )
     )
 
 

@@ -10,8 +10,9 @@ from sqlalchemy import Row, bindparam, delete, insert, literal, select, update
 from agentstore import validation
 from agentstore.checkpoint_records import CheckpointInfo, WriteRecord
 from agentstore.checkpoint_values import decode, encode, kind_of
-from agentstore.errors import AlreadyExists, InvalidInput, shown
+from agentstore.errors import AlreadyExists, InvalidInput, UnsoundRow, named, shown
 from agentstore.ids import new_id
+from agentstore.records import complete
 from agentstore.repositories.base import chunks
 from agentstore.repositories.checkpoint_puts import (
     NO_PARENT,
@@ -183,8 +184,12 @@ def put_writes(
 
 def write_record(row: Row[Any]) -> WriteRecord:
     """Make a record of a row of ``checkpoint_writes``."""
-    value = decode(row.kind, row.encoding, row.data)
-    return WriteRecord(row.task_id, row.position, row.channel, value, row.task_path)
+    try:
+        value = decode(row.kind, row.encoding, row.data, "checkpoint_writes")
+    except UnsoundRow as error:
+        key = f"task_id={named(row.task_id)}, position={row.position}"
+        raise UnsoundRow(error.table, error.column, error.problem, key) from None
+    return complete(WriteRecord(row.task_id, row.position, row.channel, value, row.task_path))
 
 
 def _write_rows(

@@ -24,6 +24,7 @@ from agentstore.dialects import EngineDialect
 from agentstore.encoding import encode_text
 from agentstore.errors import InvalidInput, NotFound
 from agentstore.leaving import owner_stays, session_stays, thread_stays
+from agentstore.records import complete
 from agentstore.repositories.value_lines import NODE_COLUMNS, last_length, load_values
 from agentstore.schema import Tables
 from agentstore.unit import Unit
@@ -138,12 +139,13 @@ def in_root(checkpoints: FromClause) -> Any:
 
 def checkpoint_info(row: Any) -> CheckpointInfo:
     """Make a record without values of a row."""
-    return CheckpointInfo(**_fields(row))
+    return complete(CheckpointInfo(**_fields(row)))
 
 
 def checkpoint_record(unit: Unit, row: Any) -> CheckpointRecord:
     """Make a record with values of a row: one more statement."""
-    return CheckpointRecord(**_fields(row), values=load_values(unit, row.thread_id, row.pk))
+    values = load_values(unit, row.thread_id, row.pk)
+    return complete(CheckpointRecord(**_fields(row), values=values))
 
 
 def thread_record(row: Any) -> ThreadRecord:
@@ -151,8 +153,8 @@ def thread_record(row: Any) -> ThreadRecord:
     latest = None
     if row.latest_pk is not None:
         fields = {column: getattr(row, f"latest_{column}") for column in _COLUMNS}
-        latest = CheckpointInfo(**_info(fields))
-    return ThreadRecord(row.id, row.user_id, row.session_id, row.created_at, latest)
+        latest = complete(CheckpointInfo(**_info(fields)))
+    return complete(ThreadRecord(row.id, row.user_id, row.session_id, row.created_at, latest))
 
 
 @lru_cache(maxsize=64)
@@ -273,7 +275,7 @@ def _info(fields: Any) -> dict[str, Any]:
         "namespace": fields["namespace"],
         "parent_id": fields["parent_id"],
         "step": fields["step"],
-        "tags": tuple(fields["tags"]),
+        "tags": None if fields["tags"] is None else tuple(fields["tags"]),
         "summary": fields["summary"],
         "next_node": fields["next_node"],
         "metadata": fields["metadata"] or {},

@@ -14,7 +14,7 @@ from agentstore.errors import InvalidInput, LimitOutOfRange, NotFound
 from agentstore.gathering import Body
 from agentstore.leaving import session_is_open, session_stays
 from agentstore.paging import Cursors, check_limit
-from agentstore.records import MessageRecord, Page, SearchHit
+from agentstore.records import MessageRecord, Page, SearchHit, complete
 from agentstore.repositories import finding
 from agentstore.repositories.appending import (
     Append,
@@ -186,7 +186,7 @@ class Messages(Streams):
         """Give a message, or None."""
         query = select_messages(self.tables).where(self.tables.messages.c.id == message_id)
         row = self.connection.execute(query).first()
-        return None if row is None else message_records(self.unit, [row])[0]
+        return None if row is None else complete(message_records(self.unit, [row])[0])
 
     @reads
     def find_by_external_id(self, session_id: str, external_id: str) -> MessageRecord | None:

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import select
 
+from agentstore.errors import UnsoundRow
 from agentstore.repositories.base import chunks
 from agentstore.unit import Unit
 
@@ -49,6 +50,8 @@ def what_has_come(unit: Unit, ids: Sequence[str]) -> dict[str, Partial]:
             status[message_id] = stored
             here = come.setdefault(message_id, [])
             if position is not None:
+                if content is None:
+                    raise UnsoundRow("message_chunks", "content", "NULL")
                 here.append((position, content))
             if created_at is not None:
                 latest[message_id] = max(created_at, latest.get(message_id, created_at))

@@ -14,7 +14,14 @@ from typing import Any
 from sqlalchemy import case, delete, func, insert, select, update
 
 from agentstore import validation
-from agentstore.errors import AgentStoreError, CounterFull, InvalidInput, NotFound, QuotaExceeded
+from agentstore.errors import (
+    AgentStoreError,
+    CounterFull,
+    InvalidInput,
+    NotFound,
+    QuotaExceeded,
+    UnsoundRow,
+)
 from agentstore.ids import new_id
 from agentstore.leaving import owner_stays
 from agentstore.records import ReservationRecord
@@ -224,6 +231,9 @@ class Quotas(Repository):
         if row is None:
             raise NotFound("user", user_id)
         total, used, reserved, lapsing = row
+        for name, amount in (("quota_used", used), ("quota_reserved", reserved)):
+            if amount is None:
+                raise UnsoundRow("users", name, "NULL")
         return None if total is None else max(0, int(total) - int(used) - int(reserved) + lapsing)
 
     def _too_much(self, user_id: str, tokens: int) -> AgentStoreError:

@@ -10,7 +10,7 @@ from sqlalchemy import Select, bindparam, select
 
 from agentstore import validation
 from agentstore.leaving import owner_stays
-from agentstore.records import SessionRecord
+from agentstore.records import SessionRecord, complete
 from agentstore.schema import Tables
 from agentstore.session_cache import Documents
 from agentstore.unit import Unit
@@ -49,26 +49,28 @@ def session_record(row: Any, documents: Documents | None = None) -> SessionRecor
         documents: What the row does not have, if it was selected without them.
     """
     metadata, config, state = documents or (row.metadata, row.config, row.state)
-    return SessionRecord(
-        id=row.id,
-        user_id=row.user_id,
-        status=row.status,
-        title=row.title,
-        model=row.model,
-        metadata=metadata,
-        config=config,
-        state=state,
-        version=row.version,
-        question=row.question,
-        asked_at=row.asked_at,
-        message_count=row.message_count,
-        total_tokens=row.total_tokens,
-        total_cost=row.total_cost,
-        last_seq=row.last_seq,
-        ttl=None if row.ttl_seconds is None else timedelta(seconds=row.ttl_seconds),
-        created_at=row.created_at,
-        last_active_at=row.last_active_at,
-        updated_at=row.updated_at,
+    return complete(
+        SessionRecord(
+            id=row.id,
+            user_id=row.user_id,
+            status=row.status,
+            title=row.title,
+            model=row.model,
+            metadata=metadata,
+            config=config,
+            state=state,
+            version=row.version,
+            question=row.question,
+            asked_at=row.asked_at,
+            message_count=row.message_count,
+            total_tokens=row.total_tokens,
+            total_cost=row.total_cost,
+            last_seq=row.last_seq,
+            ttl=None if row.ttl_seconds is None else timedelta(seconds=row.ttl_seconds),
+            created_at=row.created_at,
+            last_active_at=row.last_active_at,
+            updated_at=row.updated_at,
+        )
     )
 
 

@@ -35,7 +35,7 @@ from agentstore.errors import (
     SessionOccupied,
 )
 from agentstore.leaving import session_stays
-from agentstore.records import TaskRecord, maker
+from agentstore.records import TaskRecord, complete, maker
 from agentstore.repositories.base import Repository, reads
 from agentstore.settings import utc_now
 from agentstore.states import TASK_TRANSITIONS, sources
@@ -212,4 +212,4 @@ def unless_cancelled(tasks: Table, now: Any, values: dict[str, Any]) -> dict[str
 
 def task_record(row: Any) -> TaskRecord:
     """Make a record of a row of ``tasks``."""
-    return make_task_record(*fields_of(row))
+    return complete(make_task_record(*fields_of(row)))

@@ -24,7 +24,7 @@ from agentstore.gathering import Body
 from agentstore.ids import new_id
 from agentstore.leaving import session_is_open, session_stays
 from agentstore.paging import DEFAULT_LIMIT, Cursors
-from agentstore.records import Page, ToolLogRecord, ToolStats
+from agentstore.records import Page, ToolLogRecord, ToolStats, complete
 from agentstore.repositories import scoping
 from agentstore.repositories.base import (
     Repository,
@@ -278,15 +278,17 @@ def _milliseconds(value: object) -> float | None:
 
 def tool_log_record(row: Any) -> ToolLogRecord:
     """Make a record of a row of ``tool_logs``."""
-    return ToolLogRecord(
-        id=row.id,
-        session_id=row.session_id,
-        message_id=row.message_id,
-        tool=row.tool,
-        input=row.input,
-        output=row.output,
-        success=bool(row.success),
-        error=row.error,
-        elapsed_ms=row.elapsed_ms,
-        created_at=row.created_at,
+    return complete(
+        ToolLogRecord(
+            id=row.id,
+            session_id=row.session_id,
+            message_id=row.message_id,
+            tool=row.tool,
+            input=row.input,
+            output=row.output,
+            success=row.success,
+            error=row.error,
+            elapsed_ms=row.elapsed_ms,
+            created_at=row.created_at,
+        )
     )

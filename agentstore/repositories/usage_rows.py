@@ -13,7 +13,7 @@ from agentstore.errors import AgentStoreError, NotFound
 from agentstore.gathering import ALONE
 from agentstore.leaving import session_is_open
 from agentstore.prices import Price
-from agentstore.records import UsageRecord
+from agentstore.records import UsageRecord, complete
 from agentstore.repositories.inserting import New, NewRow
 from agentstore.schema import Tables
 from agentstore.unit import Unit
@@ -88,17 +88,19 @@ class NewUsage(NewRow):
 
 def usage_record(row: Any) -> UsageRecord:
     """Make a record of a row of ``turn_usage``."""
-    return UsageRecord(
-        id=row.id,
-        session_id=row.session_id,
-        branch=row.branch,
-        turn=row.turn,
-        model=row.model,
-        requests=row.requests,
-        input_tokens=row.input_tokens,
-        output_tokens=row.output_tokens,
-        total_tokens=row.total_tokens,
-        cost=row.cost,
-        details=row.details,
-        created_at=row.created_at,
+    return complete(
+        UsageRecord(
+            id=row.id,
+            session_id=row.session_id,
+            branch=row.branch,
+            turn=row.turn,
+            model=row.model,
+            requests=row.requests,
+            input_tokens=row.input_tokens,
+            output_tokens=row.output_tokens,
+            total_tokens=row.total_tokens,
+            cost=row.cost,
+            details=row.details,
+            created_at=row.created_at,
+        )
     )

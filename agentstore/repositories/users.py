@@ -13,7 +13,7 @@ from agentstore.errors import AlreadyExists, BeingDeleted, NotFound
 from agentstore.ids import new_id
 from agentstore.paging import DEFAULT_LIMIT, Cursors
 from agentstore.preferences import digest, digests, path_of
-from agentstore.records import DeletionReceipt, Page, UserRecord
+from agentstore.records import DeletionReceipt, Page, UserRecord, complete
 from agentstore.repositories import scoping
 from agentstore.repositories.api_keys import ApiKeys
 from agentstore.repositories.base import (
@@ -232,14 +232,16 @@ def _by_id(tables: Tables) -> Select[Any]:
 
 def user_record(row: Any) -> UserRecord:
     """Make a record of a row of ``users``."""
-    return UserRecord(
-        id=row.id,
-        name=row.name,
-        email=row.email,
-        quota_total=row.quota_total,
-        quota_used=row.quota_used,
-        quota_reserved=row.quota_reserved,
-        preferences=row.preferences,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
+    return complete(
+        UserRecord(
+            id=row.id,
+            name=row.name,
+            email=row.email,
+            quota_total=row.quota_total,
+            quota_used=row.quota_used,
+            quota_reserved=row.quota_reserved,
+            preferences=row.preferences,
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+        )
     )

@@ -35,9 +35,11 @@ from agentstore.checkpoint_values import (
     Part,
     Stretch,
     assemble,
+    digest_of_bytes,
     next_node,
 )
 from agentstore.encoding import key_step
+from agentstore.errors import UnsoundRow, named
 from agentstore.repositories.base import chunks
 from agentstore.schema import Tables
 from agentstore.unit import Unit
@@ -64,15 +66,35 @@ def load_values(unit: Unit, thread_id: str, checkpoint_pk: int) -> dict[str, Any
         _parts(unit.tables), {"thread_id": thread_id, "checkpoint_pk": checkpoint_pk}
     )
     kinds: dict[str, str] = {}
+    digests: dict[str, bytes] = {}
     parts: dict[str, list[Part]] = {}
     levels: dict[str, int] = {}
     # Sorted here: the engines would move the data about to sort it.
-    for name, level, start, _, kind, encoding, data in sorted(found, key=_lowest_first):
+    for name, level, start, _, kind, encoding, data, digest in sorted(found, key=_lowest_first):
         kinds[name] = kind
+        digests[name] = digest
         on_new_line = levels.get(name) != level
         levels[name] = level
         parts.setdefault(name, []).append((start if on_new_line else None, encoding, data))
-    return {name: assemble(kinds[name], parts[name]) for name in sorted(parts)}
+    return {
+        name: _value(kinds[name], parts[name], digests[name], checkpoint_pk, name)
+        for name in sorted(parts)
+    }
+
+
+def _value(kind: str, parts: list[Part], digest: bytes, checkpoint_pk: int, name: str) -> Any:
+    """Give a value; of JSON the digest is not compared, which would take longer than reading it."""
+    try:
+        value = assemble(kind, parts)
+        if kind == "bytes" and digest_of_bytes(value) != digest:
+            raise UnsoundRow("checkpoint_values", "data", OTHER_BYTES)
+    except UnsoundRow as error:
+        key = f"of the checkpoint with pk={checkpoint_pk}, name={named(name)}"
+        raise UnsoundRow(error.table, error.column, error.problem, key) from None
+    return value
+
+
+OTHER_BYTES = "other bytes than were stored"
 
 
 def store_values(
@@ -279,6 +301,7 @@ def _parts(tables: Tables) -> Select[Any]:
         nodes.c.kind,
         nodes.c.encoding,
         nodes.c.data,
+        nodes.c.digest,
     )
     return select(*columns).select_from(along)
 

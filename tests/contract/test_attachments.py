@@ -17,10 +17,10 @@ from agentstore.dialects.base import Mode
 from agentstore.engine import parse_url
 from agentstore.errors import (
     AttachmentTooLarge,
-    DatabaseCorrupt,
     InvalidCursor,
     InvalidInput,
     NotFound,
+    UnsoundRow,
 )
 from agentstore.records import AttachmentRecord
 from agentstore.repositories.blobs import attached_to, drop_unattached
@@ -198,14 +198,14 @@ def test_bytes_that_the_database_has_lost_or_changed_are_not_given_out(place, st
     blobs = tables().blobs
     changed = update(blobs).where(blobs.c.digest == added.digest).values(data=SECRET)
     execute(place, changed)
-    with pytest.raises(DatabaseCorrupt, match="from a backup") as caught:
+    with pytest.raises(UnsoundRow, match="doctor --deep") as caught:
         store.attachments.read(added.id)
     assert added.id in str(caught.value)
     assert "hunter2" not in str(caught.value)
     assert store.attachments.read(other.id) == b"other"
     if place.driver.engine == "sqlite":  # whose foreign keys can be off
         execute(place, delete(blobs))
-        with pytest.raises(DatabaseCorrupt):
+        with pytest.raises(UnsoundRow):
             store.attachments.read(other.id)
 
 

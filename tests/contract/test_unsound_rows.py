@@ -31,6 +31,7 @@ BAD = {
     "text that is no UTF-8": _UTF8,
     "broken JSON": f"'{{\"{SECRET}\":'",
     "a number as JSON": "'7'",
+    "NULL": "NULL",
 }
 SUITS = {
     Kind.TEXT: ("bytes", "text that is no UTF-8"),
@@ -45,6 +46,11 @@ COLUMNS = {
     shape.name: [(column, kind) for column, kind in shape.columns if column != "pk"]
     for shape in shapes(tables())
 }
+REQUIRED = {
+    shape.name: {column.name for column in shape.table.c if not column.nullable}
+    for shape in shapes(tables())
+}
+WORDS = ("role", "status", "kind", "encoding")
 FULL = os.environ.get("AGENTSTORE_TEST_FULL")
 
 
@@ -58,6 +64,25 @@ def spoil(url: str, *statements: str) -> None:
             file.execute(statement)
     finally:
         file.close()
+
+
+def allow_nulls(url: str) -> None:
+    """Rewrite a file's schema by hand, so that every column may be NULL."""
+    spoil(
+        url,
+        "PRAGMA writable_schema = ON",
+        "UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL,', ',') WHERE type = 'table'",
+    )
+
+
+def suiting(table: str, column: str, kind: Kind) -> tuple[str, ...]:
+    """Give what can be wrong with a column."""
+    words = (
+        ("text",)
+        if kind is Kind.TEXT and column in WORDS and (table, column) != ("tasks", "kind")
+        else ()
+    )
+    return SUITS[kind] + words + (("NULL",) if column in REQUIRED[table] else ())
 
 
 def shown(error: BaseException) -> str:
@@ -108,10 +133,12 @@ def test_whatever_is_wrong_with_a_value_each_reader_reads_past_it_or_names_the_r
     file, furnished, table
 ):
     named = 0
+    allow_nulls(file)
     with Store(file) as store:
         calls = readers(store)
         for number, (column, kind) in enumerate(COLUMNS[table]):
-            several = SUITS[kind] if FULL else [SUITS[kind][number % len(SUITS[kind])]]
+            suits = suiting(table, column, kind)
+            several = suits if FULL else [suits[number % len(suits)]]
             for bad in several:
                 keep = f"CREATE TABLE kept AS SELECT rowid AS n, {column} AS v FROM {table}"  # noqa: S608
                 change = f"UPDATE OR IGNORE {table} SET {column} = {BAD[bad]}"  # noqa: S608
@@ -119,7 +146,9 @@ def test_whatever_is_wrong_with_a_value_each_reader_reads_past_it_or_names_the_r
                 spoil(file, keep, change)
                 for method, error in outcomes(calls):
                     assert SECRET not in shown(error), method
-                    if isinstance(error, UnsoundRow):
+                    if isinstance(error, UnsoundRow) and method == "attachments.read":
+                        assert error.table in ("attachments", "blobs")  # one leads to the other
+                    elif isinstance(error, UnsoundRow):
                         assert error.table in ("", table), method
                         assert error.column in ("", column), method
                         assert "agentstore doctor --deep" in str(error)
@@ -190,3 +219,115 @@ def test_a_table_or_a_column_that_is_lost_is_told_as_such(place):
             store.summaries.find(session.id)
         with pytest.raises(SchemaDamaged, match="agentstore doctor"):
             store.tasks.list()
+
+
+# --- What a server's types let in too -------------------------------------------------------------
+
+OTHER_SHAPES = {
+    "an array for an object": ("session_data", "metadata", "'[\"%s\"]'"),
+    "an object for an array": ("messages", "blocks", "'{\"%s\": 1}'"),
+    "an instant that never comes": ("sessions", "created_at", "'infinity'"),
+    "an instant before Christ": ("sessions", "last_active_at", "'0044-03-15 12:00:00+00 BC'"),
+    "the year 10000": ("messages", "created_at", "'10000-01-01 00:00:00+00'"),
+    "a role that nobody has": ("messages", "role", "'%s'"),
+    "a status of a message": ("messages", "status", "'%s'"),
+    "a status of a session": ("sessions", "status", "'%s'"),
+    "no instant": ("messages", "created_at", "NULL"),
+    "no role": ("messages", "role", "NULL"),
+    "no content of metadata": ("session_data", "metadata", "NULL"),
+    "no version": ("session_data", "version", "NULL"),
+}
+KEPT_BY = {
+    "role": ("messages", "DROP CONSTRAINT IF EXISTS ck_messages_role"),
+    "status": ("messages", "DROP CONSTRAINT IF EXISTS ck_messages_status"),
+    "content": ("messages", "DROP CONSTRAINT IF EXISTS ck_messages_content"),
+    "sessions": ("sessions", "DROP CONSTRAINT IF EXISTS ck_sessions_status"),
+}
+
+
+def change(place, table: str, column: str, value: str) -> None:
+    """Write a value past every rule that would keep it out."""
+    update = f"UPDATE {table} SET {column} = {value}"  # noqa: S608
+    if place.driver.engine == "sqlite":
+        allow_nulls(place.url)
+        spoil(place.url, update)
+        return
+    with connect(place.url) as admin:
+        for owner, rule in KEPT_BY.values():
+            admin.execute(f"ALTER TABLE {owner} {rule}")
+        admin.execute(f"ALTER TABLE {table} ALTER COLUMN {column} DROP NOT NULL")
+        admin.execute(update)
+
+
+@pytest.mark.parametrize("case", OTHER_SHAPES)
+def test_what_the_columns_type_lets_in_is_named_and_told_by_the_doctor(place, case):
+    table, column, value = OTHER_SHAPES[case]
+    with place.open() as store:
+        session = store.sessions.create().id
+        message = store.messages.save(session, "user", "hello").id
+    change(place, table, column, value.replace("%s", SECRET))
+    with place.open() as store:
+        calls = [store.sessions.list]
+        if table == "messages":
+            calls = [
+                lambda: store.messages.history(session),
+                lambda: store.run(lambda tx: tx.messages.history(session)),
+                lambda: store.messages.page(session),
+            ]
+        for call in calls:
+            with pytest.raises(UnsoundRow) as caught:
+                call()
+            found = caught.value
+            assert (found.table, found.column) == (table, column)
+            owner = message if table == "messages" else session
+            assert f"id='{owner}'" in found.key
+            assert SECRET not in shown(found)
+        with pytest.raises(UnsoundRow) as caught:
+            calls[0]() if table != "messages" else store.messages.get(message)
+        store.users.create("others still work")
+    rows = [each for each in doctor.examine(place.url, deep=True) if each.check == "rows"]
+    assert [(each.where.partition(":")[0]) for each in rows] == [table]
+    assert column in rows[0].what
+    assert SECRET not in repr(rows)
+
+
+def test_bytes_that_are_others_than_were_stored_are_named_and_told_by_the_doctor(place):
+    with place.open() as store:
+        session = store.sessions.create().id
+        message = store.messages.save(session, "user", "hello").id
+        attached = store.attachments.add(message, b"picture", "image/png")
+        thread = "thread"
+        store.checkpoints.put(thread, {"bytes": b"state", "long": ["x" * 500]}, "one")
+        store.checkpoints.put_writes(thread, "one", "task", [("channel", {"a": "y" * 500})])
+    literal = "CAST('%s' AS BLOB)" if place.driver.engine == "sqlite" else "'%s'::bytea"
+    for table in ("blobs", "checkpoint_values", "checkpoint_writes"):
+        change(place, table, "data", literal.replace("%s", SECRET))
+    with place.open() as store:
+        calls = {
+            "blobs": lambda: store.attachments.read(attached.id),
+            "checkpoint_values": lambda: store.checkpoints.get("one"),
+            "checkpoint_writes": lambda: store.checkpoints.writes(thread, "one"),
+        }
+        for table, call in calls.items():
+            with pytest.raises(UnsoundRow) as caught:
+                call()
+            assert (caught.value.table, caught.value.column) == (table, "data")
+            assert caught.value.key
+            assert SECRET not in shown(caught.value)
+    found = [each for each in doctor.examine(place.url, deep=True) if each.check == "bytes"]
+    assert [each.where.partition(":")[0] for each in found] == [*calls]
+    assert SECRET not in repr(found)
+
+
+def test_a_sum_by_days_of_a_damaged_day_is_an_unsound_row(place):
+    with place.open() as store:
+        session = store.sessions.create().id
+        store.usage.record(session, input_tokens=1)
+    days = {"sqlite": f"'{SECRET}'", "postgresql": "'infinity'"}
+    change(place, "turn_usage", "created_at", days[place.driver.engine])
+    with place.open() as store:
+        with pytest.raises(UnsoundRow) as caught:
+            store.usage.sum_by("day")
+        assert (caught.value.table, caught.value.column) == ("turn_usage", "created_at")
+        assert caught.value.key
+        assert SECRET not in shown(caught.value)

@@ -160,7 +160,7 @@ DEEP = {
     ),
     "a blob of nobody": (
         "INSERT INTO blobs (digest, size, data, created_at) "
-        "VALUES ('ff', 1, 'x', '2026-01-01T00:00:00.000000+00:00')",
+        "SELECT 'ff', size, data, created_at FROM blobs LIMIT 1",
         "orphans",
     ),
     "an index of tool calls": ("UPDATE message_tool_calls SET name = 'other'", "tool_calls"),
