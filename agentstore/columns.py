@@ -61,9 +61,9 @@ def column_reader(
         return partial(_instants_out, kind, required)
     if isinstance(kind, Strict) and kind.result_processor(dialect, None) is not None:
         return partial(kind.all_strictly, required=required)
-    if required and isinstance(kind, Named):
-        return partial(_none_missing, kind)
     read = kind.dialect_impl(dialect).result_processor(dialect, None)
+    if required and isinstance(kind, Named):
+        return partial(_none_missing, kind, read)
     return None if read is None else partial(_each, read)
 
 
@@ -125,7 +125,7 @@ def _each(read: Callable[[Any], Any], column: Column) -> Column:
     return [None if value is None else read(value) for value in column]
 
 
-def _none_missing(kind: Named, column: Column) -> Column:
+def _none_missing(kind: Named, read: Callable[[Any], Any] | None, column: Column) -> Column:
     if None in column:
         raise kind.unsound()
-    return column
+    return column if read is None else [*map(read, column)]

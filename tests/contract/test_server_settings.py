@@ -50,6 +50,7 @@ def talk(store: Any) -> None:
     assert store.sessions.get(session.id) == session
     message = store.messages.save(session.id, "user", "\\d 漢字", metadata={"n": 1e-10})
     assert store.messages.history(session.id) == [message]
+    assert store.messages.history(session.id)[0].created_at.tzinfo is UTC
     task = store.tasks.create(session.id, "k", run_at=LATEST)
     assert store.tasks.get(task.id).run_at == LATEST
     log = store.tool_logs.log(session.id, "tool", elapsed_ms=1.0000000000000002)
