@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Connection, Select, literal, tuple_
 from agentstore.dialects.base import Mode
 from agentstore.errors import InvalidCursor, InvalidInput
 from agentstore.gathering import Body, Call, Write, run_alone
-from agentstore.paging import MAX_LIMIT, Cursors, check_limit
+from agentstore.paging import Cursors, check_limit
 from agentstore.records import Page
 from agentstore.schema import Tables
 from agentstore.types import UtcDateTime, require_utc
@@ -32,7 +32,7 @@ CHUNK = 500
 """Ids in one IN list: far below the engines' limits on parameters, 32,766 and 65,535."""
 
 
-MOST_IDS = MAX_LIMIT
+MOST_IDS = 5_000
 """Ids that one call changes something of at most: others wait for its end."""
 
 

@@ -77,7 +77,7 @@ class Marks(Repository):
             session_id: The session.
             new: The mark to be there afterwards; an ``Enum`` of str counts as its value.
             old: The mark to be gone afterwards.
-            ids: Only of these messages, up to 1,000; ids that are not there, or of another
+            ids: Only of these messages, up to 5,000; ids that are not there, or of another
                 session, are ignored. None means all messages of the session.
 
         Returns:

@@ -422,14 +422,14 @@ class Messages(Streams):
         """Delete messages, on every branch that shows them; ids that are not there are ignored.
 
         Args:
-            ids: The messages, of one session or of several, up to 1,000: it is one transaction.
+            ids: The messages, of one session or of several, up to 5,000: it is one transaction.
             session_id: Delete only messages of this session.
 
         Returns:
             How many were deleted.
 
         Raises:
-            InvalidInput: ``ids`` is no list of ids, or has more than 1,000.
+            InvalidInput: ``ids`` is no list of ids, or has more than 5,000.
         """
         messages = self.tables.messages.c
         wanted = ids_of("ids", ids, most=MOST_IDS)

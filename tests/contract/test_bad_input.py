@@ -1044,7 +1044,7 @@ def rows_about_memory() -> list[Row]:
         )
     ]
     rows += [
-        Row(f"200,000 ids to {what}", f, InvalidInput, "200000 ids; pass up to 1000 at once")
+        Row(f"200,000 ids to {what}", f, InvalidInput, "200000 ids; pass up to 5000 at once")
         for what, f in {
             "delete": lambda s, _: s.messages.delete([f"id {n}" for n in range(200_000)]),
             "mark": lambda s, x: s.marks.update(x, "m", ids=["x"] * 200_000),

@@ -462,17 +462,17 @@ def test_others_write_while_a_user_is_deleted(place, store):
 def test_more_messages_than_one_transaction_should_hold_are_refused(store, scoped):
     store.users.create("Bob", id="bob")
     session = store.sessions.create("bob").id
-    messages = store.messages.save_many(session, [{"role": "user", "content": "hello"}] * 1_001)
+    messages = store.messages.save_many(session, [{"role": "user", "content": "hello"}] * 5_001)
     ids = [message.id for message in messages]
     here = store.scoped("bob") if scoped else store
     for refused in (
         lambda: here.messages.delete(ids),
         lambda: here.marks.update(session, "m", ids=ids),
     ):
-        with pytest.raises(InvalidInput, match="1001 ids; pass up to 1000 at once"):
+        with pytest.raises(InvalidInput, match="5001 ids; pass up to 5000 at once"):
             refused()
-    assert store.messages.size(session) == 1_001
-    assert here.marks.update(session, "m", ids=ids[1:]) == 1_000
-    assert here.messages.delete(ids[1:]) == 1_000
+    assert store.messages.size(session) == 5_001
+    assert here.marks.update(session, "m", ids=ids[1:]) == 5_000
+    assert here.messages.delete(ids[1:]) == 5_000
     assert here.messages.delete(ids[:1]) == 1
     assert here.marks.of(ids) == {}

@@ -127,11 +127,11 @@ def test_a_search_reads_where_the_file_has_no_room_for_the_index(place, monkeypa
 def test_a_search_reads_wherever_there_is_no_room_for_the_index(store, session, monkeypatch):
     store.messages.save(session.id, "user", "hello world")
 
-    def no_room(_unit):
+    def no_room(_unit, **_):
         raise DatabaseFull("There is no room.")
 
     with monkeypatch.context() as patched:
-        patched.setattr(finding, "drain", no_room)
+        patched.setattr(finding, "take_in", no_room)
         assert len(store.messages.search("hello").items) == 1
         assert store.messages.search("absent").items == ()
     assert store.search.status().pending == 1

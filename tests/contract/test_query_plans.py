@@ -351,7 +351,8 @@ def test_every_public_method_has_a_case():
             for name, repository in vars(store).items()
             if not name.startswith("_")
             for called in dir(type(repository))
-            if {"operation", "steps"}
+            if not called.startswith("_")
+            and {"operation", "steps"}
             & getattr(getattr(type(repository), called), "__dict__", {}).keys()
         }
     assert CASES.keys() == public

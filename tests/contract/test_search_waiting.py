@@ -20,6 +20,7 @@ from agentstore.dialects import dialect_for
 from agentstore.engine import open_engine, parse_url
 from agentstore.repositories import finding, search
 from agentstore.settings import Settings
+from tests.conftest import on_a_server
 from tests.contract.test_search import every, ids, in_the_index, plain_sql, save, scalar
 from tests.programs.probes import engine_of
 
@@ -183,9 +184,8 @@ def test_a_search_waits_for_nobody_who_indexes(place, store, session):
     assert store.search.status().pending == 0
 
 
+@on_a_server  # SQLite has one writer, and so none beside the indexer
 def test_a_message_that_somebody_is_about_to_delete_is_left_for_later(place, store, session):
-    if place.driver.engine != "postgresql":
-        pytest.skip("SQLite has one writer, and so none beside the indexer")
     saved = save(store, session, "apple one", "apple two")
     engine = open_engine(parse_url(place.url), Settings())
     with engine.connect() as other:

@@ -223,4 +223,4 @@ def test_a_duration_is_a_number_of_milliseconds_and_an_outcome_is_yes_or_no(stor
     for success in (None, 1, "yes"):
         with pytest.raises(InvalidInput, match="success"):
             store.tool_logs.log(session.id, "t", success=success)
-    assert len(store.tool_logs.list()) == 4
+    assert len(store.tool_logs.list()) == 5

@@ -337,8 +337,13 @@ def test_a_message_without_the_role_it_was_stored_with_is_not_exported(store, pl
     assert [list(m.items()) for m in exported(store)[0]["messages"]] == [
         [("role", "user"), ("name", None), ("content", "words")]
     ]
-    change(place, messages={"chat_keys": {"role": "system"}, "payload": [1]})
-    assert exported(store)[0]["messages"] == [chat("words")]
+    change(place, messages={"payload": [1]})
+    assert [list(m.items()) for m in exported(store)[0]["messages"]] == [
+        [("role", "user"), ("name", None), ("content", "words")]
+    ]
+    change(place, messages={"chat_keys": {"role": "system"}})
+    with pytest.raises(ExportIncomplete):  # the row is not sound
+        exported(store)
 
 
 def change(place, **tables_and_values):

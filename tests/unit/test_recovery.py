@@ -87,7 +87,7 @@ def test_what_the_server_rolled_back_for_anothers_sake_may_be_repeated_at_any_mo
         ("23502", errors.ConstraintViolation),
         ("25006", errors.DatabaseReadOnly),
         ("42501", errors.DatabaseReadOnly),
-        ("42P01", errors.DatabaseError),
+        ("42P01", errors.SchemaDamaged),
         ("42601", errors.DatabaseError),
         ("53100", errors.DatabaseFull),
         ("53300", errors.DatabaseUnreachable),
