@@ -193,6 +193,7 @@ class AsyncSessions(AsyncRepository[Sessions]):
     _ids_after = lift(Sessions._ids_after)
     _read_whole = lift(Sessions._read_whole)
     _keep_layout = lift(Sessions._keep_layout)
+    _scope = lift(Sessions._scope)
 
 
 class AsyncMessages(AsyncRepository[Messages]):

@@ -488,6 +488,10 @@ class Sessions(Repository):
     def _read_whole(self, session_id: str) -> WholeSession:
         return read_whole(self.unit, session_id)
 
+    @reads
+    def _scope(self) -> str | None:
+        return self.unit.scope
+
     @writes
     def _keep_layout(self, session_id: str, layout: Any) -> None:
         keep_layout(self.unit, session_id, layout)

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from agentstore.errors import AlreadyExists, InvalidInput, OutsideScope, UnscopedOnly
 from agentstore.store import Repositories, Store, Transaction
-from agentstore.transcripts.layouts import conversation_id, layout_of, to_message
+from agentstore.transcripts.layouts import conversation_id, layout_of, to_message, with_user
 from agentstore.transcripts.reading import Format, Line, Reading
 
 Progress = Callable[[int], None]
@@ -64,7 +64,7 @@ def import_file(
     Users that are named and not there are created. A conversation whose id is there already is
     skipped, so an import that was cut off is repeated to go on. One without an id gets one that
     says what it holds (see ``conversation_id``), so it is skipped the second time too, in the same
-    file or in another.
+    file or in another. In a scope one without a user is the scope's user's.
 
     A line that is broken, or cannot be stored, ends the storing. The lines after it are still
     checked, so that the error names them all.
@@ -102,7 +102,7 @@ def import_lines(
     progress: Progress | None = None,
 ) -> Imported:
     """Import conversations from lines of bytes; see ``import_file``."""
-    reading = Reading(lines, source, format)
+    reading = Reading(lines, source, format, store.sessions._scope())
     tell = progress or (lambda _: None)
     store_all = _store_at_once if atomic else _store_in_batches
     total = store_all(store, reading, tell)
@@ -123,6 +123,7 @@ def import_conversation(repositories: Repositories, conversation: dict[str, Any]
         InvalidInput: Something in it cannot be stored, or its id is that of another user's
             session.
     """
+    conversation = with_user(conversation, repositories.sessions._scope())
     return _store(repositories, conversation_id(conversation), conversation)
 
 

@@ -33,6 +33,13 @@ def conversation_id(conversation: dict[str, Any]) -> str:
     return f"sha256:{hashlib.sha256(text.encode('ascii')).hexdigest()}"
 
 
+def with_user(conversation: dict[str, Any], user_id: str | None) -> dict[str, Any]:
+    """Give a conversation that names its user, if it named none."""
+    if user_id is None or conversation.get("user") is not None:
+        return conversation
+    return {**conversation, "user": user_id}
+
+
 def layout_of(conversation: dict[str, Any]) -> dict[str, Any] | None:
     """Give what has to be kept of a line beside its columns; None where it is a usual one."""
     usual = [key for key in KEYS if key != "metadata" or conversation.get(key)]

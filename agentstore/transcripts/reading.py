@@ -17,7 +17,7 @@ from typing import Any, Literal, NoReturn
 from agentstore import validation
 from agentstore.errors import InvalidInput, TranscriptError, shown
 from agentstore.repositories.drafts import draft
-from agentstore.transcripts.layouts import conversation_id, layout_of, to_message
+from agentstore.transcripts.layouts import conversation_id, layout_of, to_message, with_user
 from agentstore.transcripts.lines_seen import LinesSeen
 
 Format = Literal["chat", "sharegpt"]
@@ -85,13 +85,16 @@ class _NotLines(_Broken):
 class Reading:
     """Reads lines, once and one by one, and keeps what is wrong with them."""
 
-    def __init__(self, lines: Iterable[bytes], source: str, form: Format) -> None:
-        """Take the lines of a source."""
+    def __init__(
+        self, lines: Iterable[bytes], source: str, form: Format, user_id: str | None = None
+    ) -> None:
+        """Take the lines of a source; those that name no user are this one's."""
         if form not in FORMATS:
             raise InvalidInput(f"format is one of {', '.join(FORMATS)}.")
         self._lines: Iterator[tuple[int, bytes]] = enumerate(lines, start=1)
         self._source = source
         self._form = form
+        self._user_id = user_id
         self._seen = LinesSeen()
         self._first = True
         self._problems: list[tuple[int, str]] = []
@@ -186,7 +189,7 @@ class Reading:
         elif "messages" not in conversation and "conversations" in conversation:
             raise (_NotLines if first else _Broken)(_SHAREGPT)
         _require_conversation(conversation)
-        return conversation
+        return with_user(conversation, self._user_id)
 
 
 # --- JSON --------------------------------------------------------------------------------------

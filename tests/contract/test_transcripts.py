@@ -477,6 +477,24 @@ def test_many_ids_are_told_apart_and_found_again():
     assert seen.note("id7", b"another", 9) == Before(7, same=False)
 
 
+@pytest.mark.parametrize("start", [b"{", b'{"user": null, ', b'{"id": "x-NAME", '])
+def test_in_a_scope_a_line_without_a_user_is_the_scope_s_and_skipped_the_second_time(store, start):
+    for name in ("ann", "bob"):
+        store.users.create(name, id=name)
+        scope = store.scoped(name)
+        line = start.replace(b"NAME", name.encode()) + b'"messages": [{"role": "user"}], "n": 1}'
+        assert transcripts.import_lines(scope, [line]) == transcripts.Imported(1, 1, 0)
+        assert transcripts.import_lines(scope, [line]) == transcripts.Imported(0, 0, 1)
+        exported = list(transcripts.export_lines(scope))
+        assert [json.loads(each)["user"] for each in exported] == [name]
+        assert transcripts.import_lines(store, exported) == transcripts.Imported(0, 0, 1)
+        made = {"messages": [], "title": name}
+        assert transcripts.import_conversation(scope, made) == 0
+        with scope.transaction() as transaction:
+            assert transcripts.import_conversation(transaction, made) is None
+    assert store.sessions.count() == 4
+
+
 # --- Lines that would not come out as they went in ----------------------------------------------
 
 
