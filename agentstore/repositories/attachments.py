@@ -110,7 +110,7 @@ class Attachments(Repository):
             problem = "the digest of bytes that are lost"
             raise UnsoundRow("attachments", "digest", problem, f"id={named(attachment_id)}")
         if hashlib.sha256(row.data).hexdigest() != row.digest:
-            key = f"with the bytes of the attachment {named(attachment_id)}"
+            key = f"of the attachment {named(attachment_id)}"
             raise UnsoundRow("blobs", "data", OTHER_BYTES, key)
         return bytes(row.data)
 

@@ -91,7 +91,7 @@ def refuse(store, value, caplog, every=1):
     for method, name, base in [*calls(ids)][::every]:
         repository, _, function = method.partition(".")
         if (function, name) == ("reindex", "progress"):
-            continue  # anything that can be called
+            continue  # what it raises is the caller's own: see below
 
         def call(where, repository=repository, function=function, name=name, base=base):
             return getattr(getattr(where, repository), function)(**base | {name: value})
@@ -135,3 +135,17 @@ def test_numbers_beyond_the_range_are_refused_with_words(store):
         with pytest.raises(InvalidInput, match="limit"):
             store.search.refresh(limit)
     assert logging.getLogger("agentstore").handlers == []
+
+
+def test_what_a_progress_raises_is_the_callers_own_error_and_the_index_stays_of_use(store):
+    session = store.sessions.create().id
+    store.messages.save(session, "user", "hello")
+
+    def broken(done: int, total: int) -> None:
+        raise ZeroDivisionError
+
+    for progress, error in ((object, TypeError), (broken, ZeroDivisionError)):
+        with pytest.raises(error):
+            store.search.reindex(progress=progress)
+    assert store.search.reindex() == 1
+    assert len(store.messages.search("hello").items) == 1
