@@ -16,6 +16,7 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
+    Delete,
     Integer,
     MetaData,
     Select,
@@ -161,10 +162,8 @@ class PostgreSQLQueue:
         free = set[int]()
         if seen:
             # Both columns of the key, each by itself: row numbers of the queue are unique.
-            taken = delete(queue).where(
-                queue.c.session_id.in_({session_id for session_id, _ in seen}),
-                queue.c.pk.in_([pk for _, pk in seen]),
-            )
+            theirs = queue.c.session_id.in_({session_id for session_id, _ in seen})
+            taken = _unlocked(queue, theirs, queue.c.pk.in_([pk for _, pk in seen]))
             free.update(connection.execute(taken.returning(queue.c.message_pk)).scalars())
         if walks:
             # What is in the index although the walk has not come to it was changed, and taken in
@@ -193,6 +192,22 @@ class PostgreSQLQueue:
 
     def forget(self, connection: Connection, tables: Tables, changes: Sequence[Change]) -> None:
         """Nothing is held."""
+
+    def forget_sessions(
+        self, connection: Connection, tables: Tables, session_ids: Sequence[str]
+    ) -> None:
+        """Delete their entries, but for those that somebody is taking at this moment."""
+        queue = queue_of(tables.names)
+        connection.execute(_unlocked(queue, queue.c.session_id.in_(session_ids)))
+
+
+def _unlocked(queue: Table, theirs: ColumnElement[bool], *conditions: Any) -> Delete:
+    """Delete entries of sessions, and wait for nobody who does the same.
+
+    Who takes may then meet who deletes the session in any order.
+    """
+    free = select(queue.c.pk).where(theirs, *conditions).with_for_update(skip_locked=True)
+    return delete(queue).where(theirs, queue.c.pk.in_(free))
 
 
 def queries_for_waiting(

@@ -255,6 +255,14 @@ class SearchIndex(Protocol):
     def forget(self, connection: Connection, tables: Tables, changes: Sequence[Change]) -> None:
         """Let go of former text; ``write`` has taken it out. What messages are now still waits."""
 
+    def forget_sessions(
+        self, connection: Connection, tables: Tables, session_ids: Sequence[str]
+    ) -> None:
+        """Let go of the names of sessions that are about to be deleted, where the queue has them.
+
+        Their messages are still there.
+        """
+
     def reset(self, connection: Connection, tables: Tables, segmentation: str) -> None:
         """Empty the index, mend what is missing of it, and have every message walked again."""
 

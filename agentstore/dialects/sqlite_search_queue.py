@@ -215,6 +215,11 @@ class SQLiteQueue:
         there = select(messages.pk, literal(0)).where(messages.pk.in_(pks))
         connection.execute(insert(queue).from_select(["message_pk", "was_indexed"], there))
 
+    def forget_sessions(
+        self, connection: Connection, tables: Tables, session_ids: Sequence[str]
+    ) -> None:
+        """Nothing to do: the queue has names with former texts alone, which ``forget`` lets go."""
+
 
 class Raw(NamedTuple):
     """What searching reads of a message, as it is stored: so it is quick to compare."""

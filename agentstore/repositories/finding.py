@@ -143,7 +143,7 @@ def in_order(
             raise SearchIndexStale(problem, state.pending)
         assert state.segmentation is not None
         if unit.scope is not None and unit.dialect.hides_rows and state.walked < state.newest:
-            raise SearchIndexStale("is being made anew", 0)  # how much others wrote is theirs
+            raise SearchIndexStale("is being made anew", state.pending)
         if state.pending > MOST_PENDING:
             raise _far_behind(state.pending)
         characters = characters_of(state.segmentation)

@@ -35,7 +35,7 @@ from agentstore.errors import NotFound
 from agentstore.records import DeletionReceipt
 from agentstore.repositories.blobs import attached_digests, drop_unattached
 from agentstore.repositories.checkpoint_removal import as_many_as, remove_some, weight
-from agentstore.repositories.search import forget_deleted
+from agentstore.repositories.search import forget_deleted, forget_sessions
 from agentstore.schema import Tables
 from agentstore.types import SafeText
 from agentstore.unit import Unit
@@ -77,6 +77,7 @@ def delete_owned(
         every = select(theirs.id).where(theirs.user_id == key).order_by(theirs.pk)
         sessions = list(connection.execute(every.with_for_update()).scalars())
     unit.deleted_sessions.extend(sessions)
+    forget_sessions(unit, sessions)
     return DeletionReceipt(dict(sorted(_delete_all(unit, kind, key).items())))
 
 
@@ -92,6 +93,7 @@ def delete_sessions(unit: Unit, ids: list[str], there: Collection[str]) -> Count
         For each table that lost rows, how many.
     """
     unit.deleted_sessions.extend(ids)
+    forget_sessions(unit, ids)
     return _delete_all(unit, "sessions", ids, there)
 
 

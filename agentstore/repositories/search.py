@@ -8,7 +8,7 @@ read. A crash anywhere loses nothing, because a change waits until its tokens ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from agentstore.dialects.search import Batch, Entry, IndexState, Source
 from agentstore.errors import InvalidInput, SearchIndexStale, shown
 from agentstore.readable import readable_text
 from agentstore.records import SearchStatus
-from agentstore.repositories.base import Repository, reads_snapshot
+from agentstore.repositories.base import Repository, chunks, reads_snapshot
 from agentstore.repositories.steps import Step, Steps, in_steps
 from agentstore.segmentation import (
     MOST_CHARACTERS,
@@ -233,6 +233,12 @@ def take_in(unit: Unit, ready: Ready, *, wait: bool) -> tuple[int, int] | None:
     added = [entry for pk, entry in ready.added.items() if taken.get(pk)]
     index.write(unit.connection, unit.tables, removed, added)
     return len(taken), len(added)
+
+
+def forget_sessions(unit: Unit, session_ids: Sequence[str]) -> None:
+    """Let go of what waits for the index of sessions that the transaction deletes next."""
+    for chunk in chunks(session_ids):
+        unit.dialect.search.forget_sessions(unit.connection, unit.tables, chunk)
 
 
 def forget_deleted(unit: Unit) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -265,6 +266,34 @@ def test_what_changes_while_the_index_is_made_anew_is_not_written_over_by_what_i
     assert ids(store.messages.search("cherry")) == [saved[1]]
     assert scalar(place, "SELECT count(*) FROM search_queue") == 0
     assert in_the_index(place, "apple") == 1
+
+
+@pytest.mark.parametrize("many", [3, 600])
+@pytest.mark.parametrize("how", ["session", "session in a scope", "user"])
+def test_of_a_deleted_session_nothing_waits_for_the_index(place, store, how, many):
+    ((alice, hers),) = tenants(store, "alice")
+    for _ in range(0, many, 200):
+        alice.messages.save_many(hers, [{"role": "user", "content": "apple"}] * min(many, 200))
+    if how == "user":
+        store.users.delete("alice")
+    else:
+        (alice if "scope" in how else store).sessions.delete(hers)
+    assert scalar(place, "SELECT count(*) FROM search_queue") == 0
+
+
+def test_who_takes_and_who_deletes_a_session_wait_for_each_other_in_no_order(place, store, session):
+    if place.driver.engine != "postgresql":
+        pytest.skip("SQLite has one writer")
+    other = store.sessions.create()
+    saved = save(store, session, "apple one", "apple two")
+    save(store, other, "apple three")
+    plain_sql(place, "DELETE FROM messages WHERE id = :id", id=saved[0])  # its entry stays
+    with place.open() as deleting, deleting.transaction() as transaction:
+        transaction.sessions.delete(session.id)
+        with ThreadPoolExecutor(1) as threads:
+            assert threads.submit(store.search.refresh).result(20) == 1
+        transaction.sessions.delete(other.id)
+    assert scalar(place, "SELECT count(*) FROM search_queue") == 0
 
 
 def meanwhile(monkeypatch, change):
