@@ -905,5 +905,5 @@ class ExportIncomplete(AgentStoreError):
         super().__init__(
             f"The export lacks what cannot be read: the sessions "
             f"{', '.join(map(repr, self.sessions))}{others}. All others are in it. Run agentstore "
-            "doctor, which says what is wrong with them."
+            "doctor --deep, which says what is wrong with them."
         )

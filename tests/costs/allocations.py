@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 import tracemalloc
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from types import FunctionType
 from typing import Any
 
 _WARMING, _CALLS = 8, 7
+_MOMENT = 0.005
+"""Seconds in which another thread lets go of what it gave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +42,9 @@ class Allocated:
 def allocated(call: Callable[[], object]) -> Allocated:
     """Run a call several times, and give what it allocates.
 
-    The height is the lowest seen, over the lowest ground: a thread may hold for a moment what a
-    call before has returned. Of what was allocated in all it is the median, for now and then a
-    cache or a free list fills.
+    The height is the lowest seen, over the lowest ground. A thread may hold for a moment what a
+    call before has returned, so each call is made a moment after the one before. Of what was
+    allocated in all it is the median, for now and then a cache or a free list fills.
     """
     for _ in range(_WARMING):
         call()
@@ -60,6 +63,7 @@ def allocated(call: Callable[[], object]) -> Allocated:
 
 
 def _ground_and_peak(call: Callable[[], object]) -> tuple[int, int]:
+    time.sleep(_MOMENT)
     ground, _ = tracemalloc.get_traced_memory()
     tracemalloc.reset_peak()
     call()
