@@ -42,9 +42,8 @@ class Allocated:
 def allocated(call: Callable[[], object]) -> Allocated:
     """Run a call several times, and give what it allocates.
 
-    The height is the lowest seen, over the lowest ground. A thread may hold for a moment what a
-    call before has returned, so each call is made a moment after the one before. Of what was
-    allocated in all it is the median, for now and then a cache or a free list fills.
+    Both are the median of several calls, for now and then a cache or a free list grows. A thread
+    may hold for a moment what a call before has returned, so each call waits for a moment first.
     """
     for _ in range(_WARMING):
         call()
@@ -53,22 +52,22 @@ def allocated(call: Callable[[], object]) -> Allocated:
     tracemalloc.start()
     try:
         call()  # replaces what was made unseen
-        grounds, peaks = zip(*[_ground_and_peak(call) for _ in range(_CALLS)], strict=True)
+        heights = [_height(call) for _ in range(_CALLS)]
         noise = _noise()
         totals = [_total(call, noise) for _ in range(_CALLS)]
     finally:
         tracemalloc.stop()
         gc.enable()
-    return Allocated(min(peaks) - min(grounds), median(totals))
+    return Allocated(median(heights), median(totals))
 
 
-def _ground_and_peak(call: Callable[[], object]) -> tuple[int, int]:
+def _height(call: Callable[[], object]) -> int:
     time.sleep(_MOMENT)
     ground, _ = tracemalloc.get_traced_memory()
     tracemalloc.reset_peak()
     call()
     _, peak = tracemalloc.get_traced_memory()
-    return ground, peak
+    return peak - ground
 
 
 def times_called(functions: Collection[FunctionType], call: Callable[[], object]) -> int:
