@@ -281,9 +281,8 @@ def test_of_a_deleted_session_nothing_waits_for_the_index(place, store, how, man
     assert scalar(place, "SELECT count(*) FROM search_queue") == 0
 
 
+@on_a_server  # SQLite has one writer
 def test_who_takes_and_who_deletes_a_session_wait_for_each_other_in_no_order(place, store, session):
-    if place.driver.engine != "postgresql":
-        pytest.skip("SQLite has one writer")
     other = store.sessions.create()
     saved = save(store, session, "apple one", "apple two")
     save(store, other, "apple three")
