@@ -52,6 +52,15 @@ def configure(dbapi_connection: Any, settings: Settings, *, adopted: bool) -> No
     One that only reads keeps the file in the mode that it is in. An adopted one may still be
     written to by its application.
     """
+    try:
+        _configure(dbapi_connection, settings, adopted=adopted)
+    except UnicodeDecodeError:  # of SQLite's words, which quote what is no text any more
+        damaged = sqlite3.DatabaseError("malformed database schema")
+        damaged.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise damaged from None
+
+
+def _configure(dbapi_connection: Any, settings: Settings, *, adopted: bool) -> None:
     dbapi_connection.isolation_level = None  # we say BEGIN; the driver's own comes too late
     cursor = dbapi_connection.cursor()
     # First, so that the next pragmas wait for other processes too.

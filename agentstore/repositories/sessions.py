@@ -15,6 +15,7 @@ from agentstore.errors import (
     InvalidInput,
     NotFound,
     StaleSession,
+    UnsoundRow,
     shown,
 )
 from agentstore.ids import new_id
@@ -547,9 +548,12 @@ class Sessions(Repository):
             return
         values = {**values, "version": data.c.version + 1, "updated_at": self.unit.now()}
         if self.connection.execute(query.values(values)).rowcount == 0:
-            assert expected_version is not None
             version = select(data.c.version).where(data.c.session_id == session_id)
-            actual = self.connection.execute(version).scalar_one()
+            actual = self.connection.execute(version).scalar()
+            if actual is None or expected_version is None:
+                lost = UnsoundRow("sessions", "", "a session without documents")
+                lost.sought = True
+                raise lost
             raise StaleSession(session_id, expected_version, int(actual))
 
 

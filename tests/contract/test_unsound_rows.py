@@ -8,6 +8,7 @@ import os
 import sqlite3
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from agentstore.cli.application import main
 from agentstore.dialects.moving import Kind, shapes
 from agentstore.errors import AgentStoreError, DatabaseCorrupt, SchemaDamaged, UnsoundRow
 from agentstore.schema import tables
+from tests.conftest import in_the_process
 from tests.contract.scoped_calls import CALLS, WHOLE, filled
 from tests.contract.test_scoped import furnish
 from tests.programs.probes import connect
@@ -219,6 +221,36 @@ def test_a_table_or_a_column_that_is_lost_is_told_as_such(place):
             store.summaries.find(session.id)
         with pytest.raises(SchemaDamaged, match="agentstore doctor"):
             store.tasks.list()
+
+
+def test_a_session_whose_documents_are_lost_is_told_as_such(place):
+    with place.open() as store:
+        session = store.sessions.create()
+        change = "DELETE FROM session_data"
+        if place.driver.engine == "sqlite":
+            spoil(place.url, change)
+        else:
+            with connect(place.url) as admin:
+                admin.execute(change)
+        for version in (None, 1):
+            with pytest.raises(UnsoundRow, match=r"sessions.*agentstore doctor"):
+                store.sessions.update(session.id, metadata={"a": 1}, expected_version=version)
+
+
+@in_the_process
+def test_a_file_whose_schema_is_no_text_any_more_is_told_as_damaged(place):
+    path = make_url(place.url).database
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.execute("PRAGMA journal_mode=DELETE")
+    connection.close()
+    whole = Path(path).read_bytes()
+    broken = whole.replace(b"CREATE TABLE users", b"CREATE TABLE (((((", 1)
+    broken = broken.replace(b"tableusersusers", b"table" + b"\xb4" * 5 + b"users", 1)
+    assert broken.count(b"\xb4" * 5) == 1
+    Path(path).write_bytes(broken)
+    with pytest.raises(DatabaseCorrupt, match="damaged"), place.open():
+        pytest.fail("it was opened")
 
 
 # --- What a server's types let in too -------------------------------------------------------------

@@ -158,11 +158,7 @@ DEEP = {
         "UPDATE message_marks SET session_id = 'other'",
         "orphans",
     ),
-    "a blob of nobody": (
-        "INSERT INTO blobs (digest, size, data, created_at) "
-        "SELECT 'ff', size, data, created_at FROM blobs LIMIT 1",
-        "orphans",
-    ),
+    "a blob of nobody": ("DELETE FROM attachments", "orphans"),
     "an index of tool calls": ("UPDATE message_tool_calls SET name = 'other'", "tool_calls"),
     "a tool call that is not indexed": ("DELETE FROM message_tool_calls", "tool_calls"),
 }
