@@ -70,6 +70,9 @@ def _configure(dbapi_connection: Any, settings: Settings, *, adopted: bool) -> N
         cursor.execute(f"PRAGMA journal_size_limit={LONGEST_LOG}")
     elif not adopted:
         cursor.execute("PRAGMA query_only=ON")
+        # Read the schema here, where words that are no text any more become a typed error.
+        cursor.execute("SELECT 1 FROM sqlite_master LIMIT 1")
+        cursor.fetchall()
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.execute(f"PRAGMA synchronous={settings.synchronous}")
     cursor.close()
