@@ -47,11 +47,10 @@ from agentstore.dialects.postgresql_search_queue import (
     own_entries,
     queries_for_waiting,
     queue_of,
-    state_of,
 )
 from agentstore.dialects.row_security import policy
-from agentstore.dialects.search import Entry, IndexState, Phrase, Question
-from agentstore.dialects.search_objects import postgresql_objects_by_session
+from agentstore.dialects.search import Entry, IndexState, Phrase, Question, count_of
+from agentstore.dialects.search_objects import postgresql_objects_by_session, state_of
 from agentstore.schema import Tables
 from agentstore.types import SafeText
 
@@ -105,7 +104,7 @@ class PostgreSQLSearch(PostgreSQLQueue):
         waiting = 0
         if row.queued or through < walk_through:
             queries = queries_for_waiting(tables, through, walk_through, user_id)
-            waiting = sum(_count(connection, query, count_to) for query in queries)
+            waiting = sum(count_of(connection, query, count_to) for query in queries)
         return IndexState(row.segmentation, newest, walked, min(waiting, count_to), ())
 
     def write(
@@ -304,8 +303,3 @@ def _missing(connection: Connection, tables: Tables) -> tuple[str, ...]:
             checks[name] = func.to_regclass(f"{schema}{name}").is_not(None)
     there = connection.execute(select(*(check.label(name) for name, check in checks.items())))
     return tuple(name for name, found in zip(checks, there.one(), strict=True) if not found)
-
-
-def _count(connection: Connection, query: Select[Any], count_to: int) -> int:
-    counted = select(func.count()).select_from(query.limit(count_to).subquery())
-    return int(connection.execute(counted).scalar_one())

@@ -31,7 +31,7 @@ from sqlalchemy import (
 from sqlalchemy.types import UserDefinedType
 
 from agentstore.dialects.search import Batch, Change, Room, Source, whose
-from agentstore.dialects.search_objects import INDEX, QUEUE, state_table
+from agentstore.dialects.search_objects import INDEX, QUEUE, state_of
 from agentstore.schema import Names, Tables
 from agentstore.types import SafeText
 
@@ -263,12 +263,6 @@ def _sources(connection: Connection, tables: Tables, pks: set[int]) -> dict[int,
         messages.pk, messages.session_id, messages.content, messages.blocks, messages.payload
     ).where(messages.pk.in_(pks))
     return {pk: Source(*source) for pk, *source in connection.execute(query).all()}
-
-
-@lru_cache(maxsize=64)
-def state_of(names: Names) -> Table:
-    """Describe the row that says what the index is."""
-    return state_table(names)
 
 
 @lru_cache(maxsize=64)

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection
+    from sqlalchemy import ColumnElement, Connection, Select
 
     from agentstore.schema import Tables
 
@@ -283,3 +283,9 @@ def whose(
         sessions.user_id == user_id,
     )
     return (theirs.exists(),)
+
+
+def count_of(connection: Connection, query: Select[Any], count_to: int) -> int:
+    """Count what a query finds, no further than so."""
+    counted = select(func.count()).select_from(query.limit(count_to).subquery())
+    return int(connection.execute(counted).scalar_one())

@@ -16,6 +16,8 @@ they come in any order and are queued.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from sqlalchemy import Column, Integer, MetaData, Table, Text
 
 from agentstore.schema import Names
@@ -23,7 +25,8 @@ from agentstore.schema import Names
 INDEX, QUEUE, STATE = "search_index", "search_queue", "search_state"
 
 
-def state_table(names: Names) -> Table:
+@lru_cache(maxsize=64)
+def state_of(names: Names) -> Table:
     """Describe the row that says what the index is and how far it has come."""
     return Table(
         f"{names.prefix}{STATE}",

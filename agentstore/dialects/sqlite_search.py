@@ -36,14 +36,12 @@ from sqlalchemy import (
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import DropTable
 
-from agentstore.dialects.search import Entry, IndexState, Question
-from agentstore.dialects.search_objects import INDEX, sqlite_objects
+from agentstore.dialects.search import Entry, IndexState, Question, count_of
+from agentstore.dialects.search_objects import INDEX, sqlite_objects, state_of
 from agentstore.dialects.sqlite_search_queue import (
     SQLiteQueue,
-    count_of,
     queries_for_waiting,
     queue_of,
-    state_of,
 )
 from agentstore.schema import Names, Tables
 

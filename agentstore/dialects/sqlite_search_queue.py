@@ -33,8 +33,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import OperationalError
 
-from agentstore.dialects.search import Batch, Change, Room, Source, whose
-from agentstore.dialects.search_objects import QUEUE, state_table
+from agentstore.dialects.search import Batch, Change, Room, Source, count_of, whose
+from agentstore.dialects.search_objects import QUEUE, state_of
 from agentstore.encoding import decode_text, load_json
 from agentstore.schema import Names, Tables
 from agentstore.types import Json, SafeText
@@ -297,18 +297,6 @@ def queries_for_waiting(
     )
     waits = select(queue.pk).where(queue.message_pk == messages.pk).exists()
     return [theirs.where(waits), theirs.where(messages.pk + 0 > through)]
-
-
-def count_of(connection: Connection, query: Select[Any], count_to: int) -> int:
-    """Count what a query finds, no further than so."""
-    counted = select(func.count()).select_from(query.limit(count_to).subquery())
-    return int(connection.execute(counted).scalar_one())
-
-
-@lru_cache(maxsize=64)
-def state_of(names: Names) -> Table:
-    """Describe the row that says what the index is."""
-    return state_table(names)
 
 
 @lru_cache(maxsize=64)

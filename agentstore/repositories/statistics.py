@@ -50,6 +50,7 @@ from agentstore.repositories.sums import (
     mean_of,
     milliseconds,
 )
+from agentstore.repositories.usage_rows import usage_sum
 from agentstore.states import NO_BRANCH
 from agentstore.types import from_nanos
 from agentstore.unit import Unit
@@ -334,18 +335,7 @@ def _models(window: _Window, top: int, order: Order) -> tuple[UsageSum, ...]:
         .order_by(*(half.desc() for rank in ranks for half in rank.carried()), used.model)
         .limit(top)
     )
-    return tuple(
-        UsageSum(
-            key=row[0],
-            requests=row[1],
-            input_tokens=row[2],
-            output_tokens=row[3],
-            total_tokens=row[4],
-            cost=from_nanos(row[5]),
-            unpriced_requests=row[6],
-        )
-        for row in window.unit.connection.execute(query)
-    )
+    return tuple(usage_sum(row[0], row) for row in window.unit.connection.execute(query))
 
 
 def _expired(unit: Unit, now: datetime) -> int:

@@ -33,7 +33,13 @@ from agentstore.repositories.base import (
 )
 from agentstore.repositories.sums import exact_sum
 from agentstore.repositories.tool_logs import tool_stats
-from agentstore.repositories.usage_rows import NewUsage, priced, priced_by_session, usage_record
+from agentstore.repositories.usage_rows import (
+    NewUsage,
+    priced,
+    priced_by_session,
+    usage_record,
+    usage_sum,
+)
 from agentstore.states import NO_BRANCH
 from agentstore.types import from_nanos, require_utc
 
@@ -279,15 +285,7 @@ class Usage(Repository):
         if dimension != "total":
             query = query.group_by(key)
         sums = [
-            UsageSum(
-                key=_day(row[0]) if dimension == "day" else row[0],
-                requests=row[1],
-                input_tokens=row[2],
-                output_tokens=row[3],
-                total_tokens=row[4],
-                cost=from_nanos(row[5]),
-                unpriced_requests=row[6],
-            )
+            usage_sum(_day(row[0]) if dimension == "day" else row[0], row)
             for row in self.connection.execute(query)
             if row[7]
         ]

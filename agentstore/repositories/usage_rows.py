@@ -13,9 +13,10 @@ from agentstore.errors import AgentStoreError, NotFound
 from agentstore.gathering import ALONE
 from agentstore.leaving import session_is_open
 from agentstore.prices import Price
-from agentstore.records import UsageRecord, complete
+from agentstore.records import UsageRecord, UsageSum, complete
 from agentstore.repositories.inserting import New, NewRow
 from agentstore.schema import Tables
+from agentstore.types import from_nanos
 from agentstore.unit import Unit
 
 
@@ -103,4 +104,17 @@ def usage_record(row: Any) -> UsageRecord:
             details=row.details,
             created_at=row.created_at,
         )
+    )
+
+
+def usage_sum(key: Any, row: Any) -> UsageSum:
+    """Make the record of a row that begins with a key and the sums."""
+    return UsageSum(
+        key=key,
+        requests=row[1],
+        input_tokens=row[2],
+        output_tokens=row[3],
+        total_tokens=row[4],
+        cost=from_nanos(row[5]),
+        unpriced_requests=row[6],
     )
