@@ -28,6 +28,7 @@ from agentstore.findings import Finding, Severity, exit_code, listed
 from agentstore.migrations import HEAD, REVISIONS, current
 from agentstore.repositories import bounds, consistency, stored_bytes
 from agentstore.repositories.search import trouble_with
+from agentstore.repositories.session_sums import mend_sessions
 from agentstore.runners import UnitRunner, names_on
 from agentstore.schema import PLAIN, Names, tables
 from agentstore.settings import Settings
@@ -354,7 +355,7 @@ def _mend_counters(unit: Unit, deep: bool) -> list[str]:
     done: list[str] = []
     sessions = consistency.wrong_sessions(unit.connection, unit.tables, deep=deep)
     if sessions:
-        consistency.mend_sessions(unit, sessions)
+        mend_sessions(unit, sessions)
         done.append(f"counted {len(sessions):,} sessions again")
     users = consistency.wrong_users(unit.connection, unit.tables)
     if users:

@@ -13,7 +13,7 @@ from agentstore.records import MessageRecord
 from agentstore.repositories.drafts import draft
 from agentstore.repositories.growing import grow, insert_branch
 from agentstore.repositories.lines import Segment, segments_of
-from agentstore.repositories.removal import branch_number, count_in, lock_session
+from agentstore.repositories.removal import branch_number, lock_session
 from agentstore.repositories.segments import (
     NewLine,
     Stretch,
@@ -22,6 +22,7 @@ from agentstore.repositories.segments import (
     remove_unseen,
     set_tip,
 )
+from agentstore.repositories.session_sums import count_in
 from agentstore.repositories.turn_places import no_turn, of_turns
 from agentstore.types import from_nanos
 from agentstore.unit import Unit

@@ -78,32 +78,6 @@ def _overfull_sessions(connection: Connection, tables: Tables, *, deep: bool) ->
     return list(connection.execute(query.limit(_MOST)).scalars())
 
 
-def mend_sessions(unit: Unit, ids: Sequence[str]) -> None:
-    """Count again, with each session locked, so that no message comes in between."""
-    sessions, messages = unit.tables.sessions, unit.tables.messages
-    for chunk in chunks(list(ids)):
-        mine = sessions.c.id.in_(chunk)
-        lock = select(sessions.c.pk).where(mine).order_by(sessions.c.pk).with_for_update()
-        unit.connection.execute(lock).all()
-        of_session = messages.c.session_id == sessions.c.id
-        sums = {
-            "message_count": func.count(),
-            "total_tokens": halves(messages.c.token_count).fitting(),
-            "total_cost": halves(messages.c.cost).fitting(),
-        }
-        counted = {
-            name: func.coalesce(
-                select(value).where(of_session).scalar_subquery(),
-                type_coerce(sessions.c[name], BigInteger),  # what has no room stays
-            )
-            for name, value in sums.items()
-        }
-        unit.connection.execute(update(sessions).where(mine).values(counted))
-        newest = select(func.max(messages.c.seq)).where(of_session).scalar_subquery()
-        behind = update(sessions).where(mine, sessions.c.last_seq < newest)
-        unit.connection.execute(behind.values(last_seq=newest))
-
-
 def wrong_users(connection: Connection, tables: Tables) -> list[str]:
     """Give the ids of users whose ``quota_reserved`` is not the sum of their reservations."""
     users, reservations = tables.users.c, tables.quota_reservations.c

@@ -6,20 +6,18 @@ Whoever removes has locked the session's row; so has whoever appends, and the co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import delete, func, select, update
 
 from agentstore import validation
-from agentstore.dialects.base import room_in
-from agentstore.errors import CounterFull, NotFound
+from agentstore.errors import NotFound
 from agentstore.leaving import session_is_open
 from agentstore.repositories.blobs import attached_to, drop_unattached
-from agentstore.repositories.consistency import mend_sessions
 from agentstore.repositories.lines import newest, no_branch
 from agentstore.repositories.message_rows import message_record
 from agentstore.repositories.search import forget_deleted
+from agentstore.repositories.session_sums import count_in, mend_sessions
 from agentstore.repositories.sums import exact_sum
 from agentstore.types import MAX_INTEGER, from_nanos
 from agentstore.unit import Unit
@@ -106,39 +104,6 @@ def remove_messages(unit: Unit, session_id: str, *conditions: Any) -> int:
     else:
         count_in(unit, session_id, -int(count), -tokens, -from_nanos(cost))
     return int(count)
-
-
-def count_in(unit: Unit, session_id: str, messages: int, tokens: int, cost: Decimal) -> None:
-    """Change a locked session's counters by so much, in the transaction that changes the rows.
-
-    Counters that say less than what goes were wrong, and are counted again.
-
-    Raises:
-        CounterFull: They have no room for it.
-    """
-    sessions = unit.tables.sessions
-    so_far, nothing = sessions.c.total_cost, from_nanos(0)
-    less = max(nothing, -cost)  # money is no debt
-    grows = tokens > 0 or cost > 0
-    counted = unit.connection.execute(
-        update(sessions)
-        .where(
-            sessions.c.id == session_id,
-            *([room_in(sessions)] if grows else []),
-            sessions.c.total_tokens >= -tokens,
-            so_far >= less,
-        )
-        .values(
-            message_count=sessions.c.message_count + messages,
-            total_tokens=sessions.c.total_tokens + tokens,
-            total_cost=so_far + cost if cost >= 0 else so_far - less,
-        )
-    )
-    if counted.rowcount:
-        return
-    if grows:
-        raise CounterFull("session", session_id)
-    mend_sessions(unit, [session_id])
 
 
 def settle_turn(unit: Unit, session_id: str) -> None:

@@ -8,7 +8,7 @@ from sqlalchemy import Table, delete, insert, update
 
 from agentstore.records import MessageRecord
 from agentstore.repositories.drafts import Draft
-from agentstore.repositories.removal import count_in
+from agentstore.repositories.session_sums import count_in
 from agentstore.unit import Unit
 
 _KEPT = frozenset({"id", "idempotency_key", "external_id"})
