@@ -8,18 +8,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentstore.aio import AsyncStore
     from agentstore.errors import AgentStoreError
     from agentstore.settings import Settings
-    from agentstore.store import Store
+    from agentstore.stores.aio import AsyncStore
+    from agentstore.stores.store import Store
 
 __all__ = ["AgentStoreError", "AsyncStore", "Settings", "Store"]
 
 _HOMES = {
     "AgentStoreError": "errors",
-    "AsyncStore": "aio",
+    "AsyncStore": "stores.aio",
     "Settings": "settings",
-    "Store": "store",
+    "Store": "stores.store",
 }
 
 

@@ -3,7 +3,7 @@
 Each examination looks at one thing and gives findings; what the database does to it meanwhile is a
 finding too, so that a damaged file or a missing table gives a report and no traceback. They read
 only, each on a connection of its own. A quick look costs little whatever the size; a deep one reads
-every page and whole tables. Engines bring their own (``dialects.checks``), the others are here.
+every page and whole tables. Engines bring their own (``engines.base.checks``), the others are here.
 
 ``mend`` does what is safe: counts again, makes missing indexes, makes the search index anew.
 Everything else is for people, and each finding names the command.
@@ -18,22 +18,22 @@ from functools import partial
 from sqlalchemy import URL, Connection, Engine, Index, inspect
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from agentstore.dialects import dialect_for
-from agentstore.dialects.base import EngineDialect, Mode
-from agentstore.dialects.checks import Examination, Patient
-from agentstore.dialects.moving import shapes
-from agentstore.engine import open_engine, parse_url, show_url
+from agentstore.database.engine import open_engine, parse_url, show_url
+from agentstore.engines.base.checks import Examination, Patient
+from agentstore.engines.base.moving import shapes
+from agentstore.engines.base.protocol import EngineDialect, Mode
+from agentstore.engines.registry import dialect_for
 from agentstore.errors import AgentStoreError, DatabaseError
-from agentstore.findings import Finding, Severity, exit_code, listed
+from agentstore.execution.runners import UnitRunner, names_on
+from agentstore.execution.unit import Unit
 from agentstore.migrations import HEAD, REVISIONS, current
-from agentstore.repositories import bounds, consistency, stored_bytes
-from agentstore.repositories.search import trouble_with
-from agentstore.repositories.session_sums import mend_sessions
-from agentstore.runners import UnitRunner, names_on
-from agentstore.schema import PLAIN, Names, tables
+from agentstore.models.tables import PLAIN, Names, tables
+from agentstore.records.findings import Finding, Severity, exit_code, listed
+from agentstore.repositories.lines.counters import mend_sessions
+from agentstore.repositories.search.search import trouble_with
+from agentstore.repositories.upkeep import bounds, consistency, stored_bytes
 from agentstore.settings import Settings
-from agentstore.store import Store
-from agentstore.unit import Unit
+from agentstore.stores.store import Store
 
 Progress = Callable[[str], object]
 """Told which examination begins."""

@@ -34,9 +34,9 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateSchema
 
-from agentstore.dialects import dialect_for
-from agentstore.dialects.causes import cause_of
-from agentstore.engine import parse_url, show_url
+from agentstore.database.engine import parse_url, show_url
+from agentstore.engines.base.causes import cause_of
+from agentstore.engines.registry import dialect_for
 from agentstore.errors import (
     CopyUnfinished,
     DatabaseError,
@@ -44,7 +44,7 @@ from agentstore.errors import (
     SchemaMissing,
     SchemaOutdated,
 )
-from agentstore.schema import PLAIN, Names, tables
+from agentstore.models.tables import PLAIN, Names, tables
 from agentstore.settings import Settings
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ A policy is a list of rules, each of which is off until it is given. In a file i
     tool_logs = "30d"
     checkpoints_keep_last = 10
 
-The deleting is done elsewhere, see ``agentstore.repositories.pruning``.
+The deleting is done elsewhere, see ``agentstore.repositories.upkeep.pruning``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from agentstore.errors import InvalidInput, shown
-from agentstore.states import SESSION_STATUSES
+from agentstore.values.states import SESSION_STATUSES
 
 FINISHED_TASKS = ("completed", "cancelled", "dead")
 """The statuses in which nobody works on a task any more, and nothing but a person revives it."""

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from typing import Final, Literal, TypedDict
 
 from agentstore.errors import InvalidInput, shown
-from agentstore.prices import Prices, default_prices
-from agentstore.redaction import Secrets
-from agentstore.schema import Names
+from agentstore.models.tables import Names
+from agentstore.values.prices import Prices, default_prices
+from agentstore.values.redaction import Secrets
 
 DEFAULT_URL = "sqlite:///agentstore.db"
 URL_VARIABLE = "AGENTSTORE_URL"

@@ -17,11 +17,11 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
 
-from agentstore.aio import AsyncRepositories, AsyncScopedStore, AsyncStore
-from agentstore.health import DEFAULT_TIMEOUT
-from agentstore.health_records import HealthRecord, Statistics
 from agentstore.records import PruneReport
+from agentstore.records.health import HealthRecord, Statistics
 from agentstore.retention import RetentionPolicy
+from agentstore.stores.aio import AsyncRepositories, AsyncScopedStore, AsyncStore
+from agentstore.stores.health import DEFAULT_TIMEOUT
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ Revises: ${down_revision | comma,n}
 
 from alembic import op
 
-from agentstore.revisions import Place
+from agentstore.database.revisions import Place
 ${imports if imports else ""}
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}

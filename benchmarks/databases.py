@@ -20,8 +20,8 @@ from sqlalchemy import URL, insert, make_url
 from sqlalchemy.dialects import sqlite as sqlite_dialect
 
 from agentstore import migrations
-from agentstore.schema import tables
-from agentstore.types import iso
+from agentstore.models.tables import tables
+from agentstore.values.types import iso
 from benchmarks.data import Row
 from benchmarks.raw import Raw, RawPostgreSQL, RawSQLite
 from tests.servers import Server

@@ -24,8 +24,8 @@ import psycopg
 from sqlalchemy import URL
 
 from agentstore import Store
-from agentstore.encoding import dump_json
-from agentstore.types import iso
+from agentstore.values.encoding import dump_json
+from agentstore.values.types import iso
 from benchmarks.data import START, Row, documents, main_branch, messages
 from benchmarks.databases import Databases
 

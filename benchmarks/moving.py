@@ -1,8 +1,8 @@
 """What moving a SQLite file to PostgreSQL costs: ``python -m benchmarks.moving``.
 
 A file with conversations (messages with tool calls, marks, tool logs) goes to PostgreSQL in turn
-by ``agentstore.transfer.copy``, by ``sqlite3 -csv`` piped into ``psql \\copy``, and by pgloader
-where it is installed. All three load into tables without keys and indexes and make these
+by ``agentstore.moving.copying.copy``, by ``sqlite3 -csv`` piped into ``psql \\copy``, and by
+pgloader where it is installed. All three load into tables without keys and indexes and make these
 afterwards; that is what the rates compare. What ``copy`` does beside it, reading the source for
 rows that are not sound and both sides for their digests, is timed apart, and is in its total. The
 peaks of memory are those of a process of its own.
@@ -28,10 +28,10 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy import URL, create_engine, func, select
 
-from agentstore import transfer
-from agentstore.dialects import dialect_for
-from agentstore.ids import new_id
-from agentstore.schema import tables
+from agentstore.engines.registry import dialect_for
+from agentstore.models.tables import tables
+from agentstore.moving import copying as transfer
+from agentstore.values.ids import new_id
 from benchmarks.data import Contents, Row
 from benchmarks.databases import Databases, SQLiteDatabases
 from benchmarks.memory import peak

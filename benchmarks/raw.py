@@ -15,8 +15,8 @@ import psycopg
 from psycopg.rows import dict_row
 from sqlalchemy import URL
 
-from agentstore.schema import tables
-from agentstore.types import Json
+from agentstore.models.tables import tables
+from agentstore.values.types import Json
 from benchmarks.recording import Script
 
 DOCUMENTS = frozenset(

@@ -25,8 +25,8 @@ from rich.table import Table
 from sqlalchemy import insert, text
 
 from agentstore import Store, migrations
-from agentstore.dialects.search_objects import POSTGRESQL_TRIGGER_DROPS, SQLITE_TRIGGER_DROPS
-from agentstore.ids import new_id
+from agentstore.engines.base.search_objects import POSTGRESQL_TRIGGER_DROPS, SQLITE_TRIGGER_DROPS
+from agentstore.values.ids import new_id
 from benchmarks.measuring import compare, in_turn
 from benchmarks.places import RESULTS
 from tests.servers import Server, installations

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from agentstore import models
-from agentstore.dialects.search_objects import INDEX, QUEUE, STATE
+from agentstore.engines.base.search_objects import INDEX, QUEUE, STATE
 from agentstore.models.base import PartialIndex
 
 PAGE = Path(__file__).parent / "schema.md"

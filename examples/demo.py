@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agentstore import Store, migrations, transcripts
+from agentstore import Store, migrations
+from agentstore.moving import transcripts
 from agentstore.records import SessionRecord, UserRecord
 
 HERE = Path(__file__).parent

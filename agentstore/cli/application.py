@@ -20,11 +20,11 @@ import typer
 from rich.text import Text
 
 from agentstore.cli.output import err, on_one_line, out, printable
-from agentstore.engine import parse_url, show_url
+from agentstore.database.engine import parse_url, show_url
 from agentstore.errors import AgentStoreError, InvalidInput
-from agentstore.repositories.session_ids import is_beginning
-from agentstore.schema import Names
-from agentstore.store import Store
+from agentstore.models.tables import Names
+from agentstore.repositories.sessions.ids import is_beginning
+from agentstore.stores.store import Store
 
 app = typer.Typer(
     name="agentstore",

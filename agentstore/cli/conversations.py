@@ -24,10 +24,10 @@ from agentstore.cli.output import (
     print_json_lines,
 )
 from agentstore.errors import InvalidInput, LimitOutOfRange
-from agentstore.paging import MAX_LIMIT
 from agentstore.records import CountedBranch, MessageRecord, SessionRecord
-from agentstore.states import STREAMING
-from agentstore.store import Store
+from agentstore.stores.store import Store
+from agentstore.values.paging import MAX_LIMIT
+from agentstore.values.states import STREAMING
 
 _DEFAULT = 50
 _BATCH = 500

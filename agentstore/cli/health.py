@@ -18,7 +18,6 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from agentstore.alerts import Thresholds, check_sizes, parse_bytes, read_thresholds
 from agentstore.cli.application import KEEP, LOOK, AsJson, Database, Prefix, Schema, Url, app
 from agentstore.cli.output import (
     bar,
@@ -33,8 +32,9 @@ from agentstore.cli.output import (
 )
 from agentstore.doctor import examine, mend
 from agentstore.errors import DatabaseError, SchemaError
-from agentstore.findings import Finding, Severity, exit_code
-from agentstore.health_records import Statistics
+from agentstore.records.findings import Finding, Severity, exit_code
+from agentstore.records.health import Statistics
+from agentstore.stores.alerts import Thresholds, check_sizes, parse_bytes, read_thresholds
 
 CONFIGURATION = Path("agentstore.toml")
 _BAR = 18

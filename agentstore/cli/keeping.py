@@ -15,7 +15,7 @@ from agentstore.cli.output import err, hint, on_one_line, out, plain, print_json
 from agentstore.errors import AgentStoreError, InvalidInput
 from agentstore.records import PruneReport
 from agentstore.retention import FINISHED_TASKS, RetentionPolicy, read_policy
-from agentstore.states import SESSION_STATUSES
+from agentstore.values.states import SESSION_STATUSES
 
 _AGE = "AGE"
 """What a duration is called in the help: ``30d``, ``12h``, ``1d12h``."""

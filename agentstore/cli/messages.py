@@ -11,7 +11,7 @@ from rich.text import Text
 
 from agentstore.cli.output import on_one_line, printable
 from agentstore.records import MessageRecord
-from agentstore.states import COMPLETE
+from agentstore.values.states import COMPLETE
 
 _STYLES = {
     "system": "magenta",

@@ -23,11 +23,11 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from agentstore import transfer
 from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, app
 from agentstore.cli.output import brief, err, on_one_line, out, plain, print_json, say, table
 from agentstore.errors import AgentStoreError, CopyDiffers, InvalidInput, UnsoundRows
-from agentstore.schema import Names
+from agentstore.models.tables import Names
+from agentstore.moving import copying as transfer
 
 _SET_ASIDE = 3
 """The exit code where all was copied but rows that are not sound."""

@@ -12,14 +12,14 @@ import typer
 from rich.text import Text
 from sqlalchemy import URL
 
-from agentstore import backup as saving
-from agentstore.backup import SavedTable
 from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, Url, app
 from agentstore.cli.moving import make_index, shown_progress
 from agentstore.cli.output import err, out, plain, print_json, say, table
-from agentstore.dialects import database_files
+from agentstore.engines.registry import database_files
 from agentstore.errors import InvalidInput
-from agentstore.schema import Names
+from agentstore.models.tables import Names
+from agentstore.moving import backup as saving
+from agentstore.moving.backup import SavedTable
 
 
 class _Format(StrEnum):

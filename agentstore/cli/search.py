@@ -22,8 +22,8 @@ from agentstore.cli.application import (
 from agentstore.cli.output import age, hint, on_one_line, out, plain, print_json, progress, say
 from agentstore.cli.times import instant
 from agentstore.records import SearchHit
-from agentstore.snippets import MARK
-from agentstore.states import ROLES
+from agentstore.values.states import ROLES
+from agentstore.values.text.snippets import MARK
 
 
 @app.command(rich_help_panel=LOOK)

@@ -23,11 +23,11 @@ from agentstore.cli.output import (
     table,
 )
 from agentstore.errors import LimitOutOfRange
-from agentstore.paging import MAX_LIMIT
 from agentstore.records import Page, SessionRecord
-from agentstore.repositories.session_ids import is_beginning
-from agentstore.states import SESSION_STATUSES
-from agentstore.store import Store
+from agentstore.repositories.sessions.ids import is_beginning
+from agentstore.stores.store import Store
+from agentstore.values.paging import MAX_LIMIT
+from agentstore.values.states import SESSION_STATUSES
 
 SHORT_ID = 13
 """As many characters as say when, to the millisecond, a session was created."""

@@ -12,7 +12,7 @@ from agentstore.cli.application import LOOK, AsJson, Database, Prefix, Schema, U
 from agentstore.cli.output import age, hint, on_one_line, out, plain, print_json, table
 from agentstore.errors import InvalidInput
 from agentstore.records import TaskRecord
-from agentstore.states import TASK_STATUSES
+from agentstore.values.states import TASK_STATUSES
 
 _STYLES = {
     "pending": "yellow",

@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 
-from agentstore import transcripts
 from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, Url, app, whole_id
 from agentstore.cli.output import print_json, progress, say
 from agentstore.errors import ExportIncomplete, InvalidInput, TargetExists
-from agentstore.placing import NewFile, translating
+from agentstore.moving import transcripts
+from agentstore.moving.placing import NewFile, translating
 
 
 class _Format(StrEnum):

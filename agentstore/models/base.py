@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar
 from sqlalchemy import Index, MetaData, TextClause
 from sqlalchemy.orm import DeclarativeBase, mapped_column
 
-from agentstore.types import (
+from agentstore.values.types import (
     Bytes,
     Flag,
     Json,

@@ -4,7 +4,7 @@ A checkpoint names values. A value that is a list grows along a *line*: each nod
 ``checkpoint_values`` holds the items that one version added, and all nodes of a line up to a
 length, together with what the line began with on another one, are that version. So what is equal
 to the parent's is stored once, and reading is a few ranges of an index (see
-``agentstore.checkpoint_values``).
+``agentstore.repositories.checkpoints.values``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from agentstore.models.base import Base, PartialIndex, Pk, one_of
-from agentstore.types import Word
+from agentstore.values.types import Word
 
 _ROOT_NAMESPACE = text("namespace = ''")
 _IN_A_SESSION = text("session_id IS NOT NULL")

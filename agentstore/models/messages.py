@@ -16,8 +16,8 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from agentstore.models.base import Base, PartialIndex, Pk, one_of
-from agentstore.states import MESSAGE_STATUSES, ROLES
-from agentstore.types import Word
+from agentstore.values.states import MESSAGE_STATUSES, ROLES
+from agentstore.values.types import Word
 
 _EXTERNAL = text("external_id IS NOT NULL")
 _IDEMPOTENT = text("idempotency_key IS NOT NULL")

@@ -15,8 +15,8 @@ from sqlalchemy import CheckConstraint, ForeignKey, ForeignKeyConstraint, Index,
 from sqlalchemy.orm import Mapped, mapped_column
 
 from agentstore.models.base import Base, PartialIndex, Pk, one_of
-from agentstore.states import SESSION_STATUSES
-from agentstore.types import Word
+from agentstore.values.states import SESSION_STATUSES
+from agentstore.values.types import Word
 
 _NOT_NULL_EXPIRY = text("expires_at IS NOT NULL")
 

@@ -46,7 +46,7 @@ class UserPreference(Base):
     """One place in a user's preferences, as a digest of its path and value.
 
     It is what makes "all users whose preference X is Y" a look-up, for any path, with nothing
-    of the path or value in the SQL text. See ``agentstore.preferences``.
+    of the path or value in the SQL text. See ``agentstore.repositories.users.preferences``.
     """
 
     __tablename__ = "user_preferences"

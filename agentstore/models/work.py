@@ -10,8 +10,8 @@ from sqlalchemy import CheckConstraint, ForeignKey, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from agentstore.models.base import Base, PartialIndex, Pk, one_of
-from agentstore.states import TASK_STATUSES
-from agentstore.types import Word
+from agentstore.values.states import TASK_STATUSES
+from agentstore.values.types import Word
 
 _PENDING = text("status = 'pending'")
 _RUNNING = text("status = 'running'")

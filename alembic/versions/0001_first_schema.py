@@ -7,7 +7,7 @@ Revises:
 from alembic import op
 from sqlalchemy.schema import CreateSequence, DropSequence, Sequence
 
-from agentstore.revisions import (
+from agentstore.database.revisions import (
     BYTES,
     FLAG,
     INSTANT,

@@ -10,7 +10,7 @@ Revises: 0001
 import sqlalchemy as sa
 from alembic import op
 
-from agentstore.revisions import TEXT, WHOLE, Place, search_objects
+from agentstore.database.revisions import TEXT, WHOLE, Place, search_objects
 
 revision = "0002"
 down_revision = "0001"

@@ -7,7 +7,7 @@ Revision ID: 0003
 Revises: 0002
 """
 
-from agentstore.revisions import (
+from agentstore.database.revisions import (
     FLAG,
     INSTANT,
     TEXT,

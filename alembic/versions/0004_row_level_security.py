@@ -8,7 +8,7 @@ Revises: 0003
 
 from alembic import op
 
-from agentstore.revisions import Place, row_security
+from agentstore.database.revisions import Place, row_security
 
 revision = "0004"
 down_revision = "0003"

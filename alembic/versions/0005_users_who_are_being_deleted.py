@@ -6,7 +6,7 @@ Revises: 0004
 
 import sqlalchemy as sa
 
-from agentstore.revisions import JSON, Place
+from agentstore.database.revisions import JSON, Place
 
 revision = "0005"
 down_revision = "0004"

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from agentstore.revisions import JSON, TEXT, Place, column
+from agentstore.database.revisions import JSON, TEXT, Place, column
 
 revision = "0006"
 down_revision = "0005"

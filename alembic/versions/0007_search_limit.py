@@ -10,7 +10,7 @@ Revises: 0006
 import sqlalchemy as sa
 from alembic import op
 
-from agentstore.revisions import TEXT, Place, search_objects
+from agentstore.database.revisions import TEXT, Place, search_objects
 
 revision = "0007"
 down_revision = "0006"

@@ -22,8 +22,8 @@ from sqlalchemy import Column, Text
 
 from agentstore import Store, doctor
 from agentstore.errors import AgentStoreError
-from agentstore.schema import PLAIN, tables
-from agentstore.types import Json, SafeText
+from agentstore.models.tables import PLAIN, tables
+from agentstore.values.types import Json, SafeText
 from tests.chaos import ledger
 from tests.chaos.arena import SQLITE, Arena
 from tests.chaos.ledger import BAD, OK, Notebook

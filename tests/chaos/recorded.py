@@ -14,8 +14,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from agentstore import Store, backup, migrations, transfer
+from agentstore import Store, migrations
 from agentstore.errors import NotFound, TargetExists, TargetNotEmpty
+from agentstore.moving import backup
+from agentstore.moving import copying as transfer
 from agentstore.retention import RetentionPolicy
 from tests.chaos import ledger
 from tests.chaos.deeds import Home

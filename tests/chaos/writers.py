@@ -33,12 +33,12 @@ PAUSE = 0.02
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
-        "agentstore.aio",
-        "agentstore.dialects.postgresql",
-        "agentstore.dialects.sqlite",
+        "agentstore.stores.aio",
+        "agentstore.engines.postgresql.dialect",
+        "agentstore.engines.sqlite.dialect",
         "agentstore.doctor",
         "agentstore.migrations",
-        "agentstore.transfer",
+        "agentstore.moving.copying",
         "psycopg",
         "sqlalchemy.dialects.postgresql.psycopg",
         "sqlalchemy.dialects.sqlite",

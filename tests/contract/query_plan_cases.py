@@ -16,11 +16,11 @@ import pytest
 from sqlalchemy import insert, text, update
 
 from agentstore import Store, errors
-from agentstore.paging import Cursors
-from agentstore.preferences import digest
-from agentstore.repositories import expiry
-from agentstore.repositories.following import MOST_GAPS
-from agentstore.schema import PLAIN, tables
+from agentstore.models.tables import PLAIN, tables
+from agentstore.repositories.messages.following import MOST_GAPS
+from agentstore.repositories.upkeep import expiry
+from agentstore.repositories.users.preferences import digest
+from agentstore.values.paging import Cursors
 from tests.migrations.support import value_for
 
 USERS = SESSIONS = THREADS = 3_000

@@ -14,10 +14,6 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-from agentstore import repositories
-from agentstore.backoff import Backoff
-from agentstore.bound import Repositories
-from agentstore.checkpoint_records import CheckpointInfo, ThreadRecord
 from agentstore.records import (
     ApiKeyRecord,
     AttachmentRecord,
@@ -30,7 +26,11 @@ from agentstore.records import (
     TaskRecord,
     ToolLogRecord,
 )
-from agentstore.repositories.scopes import Refused, decision_on, public_methods
+from agentstore.records.checkpoints import CheckpointInfo, ThreadRecord
+from agentstore.repositories.base.operations import Repository
+from agentstore.repositories.scopes.table import Refused, decision_on, public_methods
+from agentstore.stores.bound import Repositories
+from agentstore.values.backoff import Backoff
 from tests.contract.clocks import HOUR, NOON
 
 ACTORS = ("alice", "bob")
@@ -97,11 +97,11 @@ def kind_of(given: Any) -> Iterator[tuple[str, Any]]:
             yield "thread", id
 
 
-def repositories_by_name() -> dict[str, type[repositories.base.Repository]]:
+def repositories_by_name() -> dict[str, type[Repository]]:
     """Give the classes of the repositories, by the names that a store has for them."""
     unbound: Any = Repositories(None)  # type: ignore[arg-type]
     bound = vars(unbound).items()
-    return {name: type(r) for name, r in bound if isinstance(r, repositories.base.Repository)}
+    return {name: type(r) for name, r in bound if isinstance(r, Repository)}
 
 
 def methods() -> dict[str, list[inspect.Parameter]]:

@@ -20,10 +20,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from agentstore import Store, migrations, placing, transfer
-from agentstore.backup import SavedTable, backup, restore
-from agentstore.dialects.postgresql_archives import LeftOut, read_rows
-from agentstore.engine import parse_url
+from agentstore import Store, migrations
+from agentstore.database.engine import parse_url
+from agentstore.engines.postgresql.archives import LeftOut, read_rows
 from agentstore.errors import (
     ArchiverMissing,
     BackupDiffers,
@@ -45,8 +44,11 @@ from agentstore.errors import (
     TargetNotEmpty,
     UnsoundRows,
 )
-from agentstore.schema import PLAIN, Names
-from agentstore.transfer.ends import End
+from agentstore.models.tables import PLAIN, Names
+from agentstore.moving import copying as transfer
+from agentstore.moving import placing
+from agentstore.moving.backup import SavedTable, backup, restore
+from agentstore.moving.copying.ends import End
 from tests.conftest import INSTALLATIONS
 
 ROOT = Path(__file__).parents[2]
@@ -367,13 +369,13 @@ class _python:
 
 SAVER = """
 import sys
-from agentstore.backup import backup
+from agentstore.moving.backup import backup
 print("go", flush=True)
 backup(sys.argv[1], sys.argv[2], format=sys.argv[3])
 """
 RESTORER = """
 import sys
-from agentstore.backup import restore
+from agentstore.moving.backup import restore
 print("go", flush=True)
 restore(sys.argv[1], sys.argv[2])
 """
@@ -419,7 +421,7 @@ KILLED_AT_THE_END = """
 import os, signal, sys
 from pathlib import Path
 from agentstore import placing
-from agentstore.backup import backup
+from agentstore.moving.backup import backup
 
 flush = placing._flush
 
@@ -818,7 +820,7 @@ def test_a_newer_version_s_database_is_neither_saved_nor_restored(engine_url, fr
 
 
 def _without_programs(work):
-    from agentstore.dialects import postgresql_programs
+    from agentstore.engines.postgresql import programs as postgresql_programs
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(postgresql_programs, "_PLACES", ())
@@ -904,7 +906,7 @@ def test_the_report_has_no_password(engine_url, tmp_path):
 
 SMALL = """
 import resource, sys
-from agentstore.backup import backup
+from agentstore.moving.backup import backup
 from agentstore.errors import AgentStoreError
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]), int(sys.argv[4])))
 try:
@@ -1094,7 +1096,7 @@ def test_an_archive_is_read_in_the_memory_of_a_few_rows(sqlite_template):
 
 def test_a_copy_that_lacks_a_row_is_noticed(engine_url, tmp_path, monkeypatch):
     fill(engine_url)
-    from agentstore.dialects.sqlite_saving import SQLiteFiles
+    from agentstore.engines.sqlite.saving import SQLiteFiles
 
     whole = SQLiteFiles.finish
 

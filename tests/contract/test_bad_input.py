@@ -38,8 +38,8 @@ from agentstore.errors import (
     UnsupportedUrl,
     WrongSession,
 )
-from agentstore.redaction import Secrets
-from agentstore.schema import tables
+from agentstore.models.tables import tables
+from agentstore.values.redaction import Secrets
 
 SECRET = "what I told only you: hunter2"  # noqa: S105 - to be looked for
 NAIVE = datetime(2026, 3, 29, 12)  # noqa: DTZ001 - that is the point

@@ -30,8 +30,8 @@ from sqlalchemy import select
 
 from agentstore import Store
 from agentstore.errors import AlreadyExists, BranchInUse, InvalidInput, NotFound
-from agentstore.schema import PLAIN, tables
-from agentstore.types import MAX_INTEGER
+from agentstore.models.tables import PLAIN, tables
+from agentstore.values.types import MAX_INTEGER
 from tests.conftest import VERSIONS, Servers
 from tests.contract.test_history import model as cut
 

@@ -20,7 +20,7 @@ from agentstore.errors import (
     LimitOutOfRange,
     NotFound,
 )
-from agentstore.schema import PLAIN, tables
+from agentstore.models.tables import PLAIN, tables
 from tests.conftest import VERSIONS
 
 

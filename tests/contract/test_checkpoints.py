@@ -27,7 +27,7 @@ from agentstore.errors import (
     WrongOwner,
     WrongThread,
 )
-from agentstore.schema import tables
+from agentstore.models.tables import tables
 from tests.conftest import on
 from tests.strategies import exact, json_values, keys, texts
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from agentstore.errors import NotFound
-from agentstore.repositories import expiry, pacing
+from agentstore.repositories.base import pacing
+from agentstore.repositories.upkeep import expiry
 from agentstore.retention import RetentionPolicy
 from tests.contract.clocks import HOUR, NOON, Clock
 from tests.contract.test_expiry import begin_and_die, grown, rows_of

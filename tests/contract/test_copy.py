@@ -17,10 +17,11 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
-from agentstore import Store, migrations, transfer
-from agentstore.dialects import row_security, sqlite_saving
-from agentstore.dialects.moving import Stripped
-from agentstore.dialects.sqlite_saving import SQLiteFiles
+from agentstore import Store, migrations
+from agentstore.engines.base.moving import Stripped
+from agentstore.engines.postgresql import row_security
+from agentstore.engines.sqlite import saving as sqlite_saving
+from agentstore.engines.sqlite.saving import SQLiteFiles
 from agentstore.errors import (
     AgentStoreError,
     CopyDiffers,
@@ -36,9 +37,10 @@ from agentstore.errors import (
     SchemaOutdated,
     TargetNotEmpty,
 )
-from agentstore.schema import PLAIN, tables
-from agentstore.transfer import ends
-from agentstore.transfer.journal import ARCHIVE, Journal
+from agentstore.models.tables import PLAIN, tables
+from agentstore.moving import copying as transfer
+from agentstore.moving.copying import ends
+from agentstore.moving.copying.journal import ARCHIVE, Journal
 from tests.migrations.support import (
     as_stored,
     fill,

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
-from agentstore import Store, migrations, transfer
+from agentstore import Store, migrations
 from agentstore.errors import (
     CopyDiffers,
     CopyInterrupted,
@@ -27,7 +27,8 @@ from agentstore.errors import (
     TargetNotEmpty,
     UnsoundRows,
 )
-from agentstore.schema import PLAIN, tables
+from agentstore.models.tables import PLAIN, tables
+from agentstore.moving import copying as transfer
 from tests.migrations.support import CHECKOUT, environment, names_on, revision_of, run_sql
 from tests.programs.copies import NAMED, Stop, copy, dump, each_engine, filled, schema_of
 

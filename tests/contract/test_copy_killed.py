@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
-from agentstore import Store, migrations, transfer
+from agentstore import Store, migrations
 from agentstore.errors import AgentStoreError, CopyInterrupted, CopyUnfinished, DatabaseFull
-from agentstore.schema import PLAIN
+from agentstore.models.tables import PLAIN
+from agentstore.moving import copying as transfer
 from tests.migrations.support import CHECKOUT, environment, revision_of, run_sql
 from tests.programs.copies import copy, dump, each_engine, schema_of, stop_at
 from tests.programs.copying import crowd

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from agentstore import Store, migrations, transfer
-from agentstore.backup import backup, restore
+from agentstore import Store, migrations
 from agentstore.errors import BackupUnderWay, CopyOvertaken, CopyUnfinished, TargetNotEmpty
-from agentstore.schema import PLAIN
+from agentstore.models.tables import PLAIN
+from agentstore.moving import copying as transfer
+from agentstore.moving.backup import backup, restore
 from tests.migrations.support import revision_of, run_sql
 from tests.programs.copies import Stop, copy, dump, each_engine, filled, schema_of, stop_at
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
-from agentstore import transfer
 from agentstore.errors import InvalidInput, UnsoundRows
+from agentstore.moving import copying as transfer
 from tests.migrations.support import revision_of, run_sql
 from tests.programs.copies import copy, dump, each_engine, filled, stop_at
 

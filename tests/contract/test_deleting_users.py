@@ -26,10 +26,11 @@ from agentstore.errors import (
     WrongOwner,
     WrongThread,
 )
-from agentstore.repositories import erasing, pacing
+from agentstore.models.tables import tables
+from agentstore.moving.copying import copy
+from agentstore.repositories.base import pacing
+from agentstore.repositories.upkeep import erasing
 from agentstore.retention import RetentionPolicy
-from agentstore.schema import tables
-from agentstore.transfer import copy
 from tests.contract.scoped_calls import (
     CALLS,
     FOR_SOMEBODY_ELSE,

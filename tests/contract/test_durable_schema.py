@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine, event, make_url
 
 from agentstore import Store, migrations
-from agentstore.dialects import sqlite_files
+from agentstore.engines.sqlite import files as sqlite_files
 from tests.conftest import in_the_process
 
 LEVELS = {"OFF": 0, "NORMAL": 1, "FULL": 2, "EXTRA": 3}

@@ -13,8 +13,9 @@ from sqlalchemy import event
 
 from agentstore import migrations
 from agentstore.errors import AlreadyExists, NotFound
-from agentstore.repositories import expiry, pacing
-from agentstore.schema import Names
+from agentstore.models.tables import Names
+from agentstore.repositories.base import pacing
+from agentstore.repositories.upkeep import expiry
 from tests.conftest import on_a_server
 from tests.contract.clocks import HOUR, NOON, Clock
 from tests.contract.test_sessions import at_once, execute

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from agentstore.ids import new_id
-from agentstore.repositories import following
+from agentstore.repositories.messages import following
+from agentstore.values.ids import new_id
 
 
 def texts(page):

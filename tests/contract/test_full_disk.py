@@ -9,9 +9,10 @@ import psycopg
 import pytest
 from sqlalchemy import NullPool, create_engine, text
 
-from agentstore.dialects import postgresql_checks, sqlite
+from agentstore.engines.postgresql import checks as postgresql_checks
+from agentstore.engines.sqlite import dialect as sqlite
 from agentstore.errors import DatabaseFull
-from agentstore.repositories import finding
+from agentstore.repositories.search import finding
 from tests.conftest import in_the_process, on_a_server
 from tests.programs.copies import driver_url
 

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import event, make_url
 
 from agentstore import errors
-from agentstore.gatherers import MOST_ON_THEIR_WAY
+from agentstore.execution.gatherers import MOST_ON_THEIR_WAY
 from tests.conftest import on_a_server
 from tests.programs.probes import connect, drop, engine_of, gatherer_of, wait_until, waiting
 

@@ -10,10 +10,10 @@ from sqlalchemy import create_engine, insert, update
 
 from agentstore import Store, doctor
 from agentstore.errors import InvalidInput, UnsoundRows
-from agentstore.schema import indexed_texts, tables
-from agentstore.transcripts import import_lines
-from agentstore.transfer import copy, verify
-from agentstore.types import SafeText
+from agentstore.models.tables import indexed_texts, tables
+from agentstore.moving.copying import copy, verify
+from agentstore.moving.transcripts import import_lines
+from agentstore.values.types import SafeText
 from tests.conftest import on
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

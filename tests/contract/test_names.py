@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import text
 
 from agentstore import Store, errors, migrations
-from agentstore.engine import open_engine, parse_url
-from agentstore.schema import MAX_PREFIX, Names
+from agentstore.database.engine import open_engine, parse_url
+from agentstore.models.tables import MAX_PREFIX, Names
 from agentstore.settings import Settings
 
 OPTIONS = {"schema": "agents", "table_prefix": "ag_"}

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import URL, create_engine, event, make_url
 
 from agentstore import AsyncStore, Store, migrations
-from agentstore.dialects.base import Mode
+from agentstore.engines.base.protocol import Mode
 from agentstore.errors import (
     DatabaseBusy,
     DatabaseReadOnly,
@@ -22,7 +22,7 @@ from agentstore.errors import (
     SchemaOutdated,
     SearchIndexStale,
 )
-from agentstore.repositories import finding
+from agentstore.repositories.search import finding
 from agentstore.testing import BlockingStore
 
 WRITES = {

@@ -19,16 +19,16 @@ from sqlalchemy import create_engine, event, text
 
 from agentstore import AsyncStore, Store, migrations
 from agentstore.errors import InvalidInput, NotFound, TransactionMisuse
-from agentstore.repositories import (
+from agentstore.models.tables import Names
+from agentstore.repositories.base import pacing
+from agentstore.repositories.upkeep import (
     checkpoint_pruning,
     expiry,
-    pacing,
     pruning,
     pruning_preview,
     pruning_terms,
 )
 from agentstore.retention import RetentionPolicy
-from agentstore.schema import Names
 from tests.conftest import FULL, in_the_process, on, on_a_server
 from tests.contract.clocks import HOUR, NOON, Clock
 from tests.contract.test_expiry import Interrupted, everything_of, grown, rows_of, transactions
@@ -418,7 +418,7 @@ def test_whatever_the_policy_what_stays_is_whole_and_a_dry_run_knew_it(
             patch.setattr(pruning, "ROWS", 2)
             patch.setattr(checkpoint_pruning, "MOST", 2)
             patch.setattr(pruning_terms, "PAGE", 3)
-            patch.setattr("agentstore.repositories.pruning_preview.PAGE", 3)
+            patch.setattr("agentstore.repositories.upkeep.pruning_preview.PAGE", 3)
         clock = Clock()
         with place.open(clock=clock) as store:
             for thread in store.checkpoints.threads(limit=1000).items:
@@ -697,9 +697,9 @@ def test_pauses_give_others_their_turn_where_writers_wait_for_each_other(
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr("agentstore.unit.time", SimpleNamespace(sleep=slept.append))
+    monkeypatch.setattr("agentstore.execution.unit.time", SimpleNamespace(sleep=slept.append))
     monkeypatch.setattr(
-        "agentstore.aio.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep})
+        "agentstore.stores.aio.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep})
     )
     monkeypatch.setattr(pruning, "ROWS", 8)
     much(timed, clock)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, and_, create_engine, text
 
-from agentstore.repositories import pacing, pruning
+from agentstore.repositories.base import pacing
+from agentstore.repositories.upkeep import pruning
 from agentstore.retention import RetentionPolicy
 from tests.conftest import on_a_server
 from tests.contract.clocks import HOUR

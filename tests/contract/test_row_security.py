@@ -15,12 +15,12 @@ from psycopg import sql
 from sqlalchemy import make_url
 
 from agentstore import Store
-from agentstore.aio import AsyncScopedStore
-from agentstore.bound import ScopedStore
 from agentstore.errors import AgentStoreError, DatabaseReadOnly, NotFound, SearchIndexStale
+from agentstore.execution.scoped import Scope
 from agentstore.models import Base
-from agentstore.repositories import erasing
-from agentstore.scoped import Scope
+from agentstore.repositories.upkeep import erasing
+from agentstore.stores.aio import AsyncScopedStore
+from agentstore.stores.bound import ScopedStore
 from agentstore.testing import BlockingScope, BlockingStore
 from tests.conftest import DRIVERS, VERSIONS
 from tests.contract.roles import Server, serve

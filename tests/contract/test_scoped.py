@@ -14,8 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 from agentstore import AsyncStore, Store, repositories
-from agentstore.bound import Repositories
-from agentstore.engine import open_engine, parse_url
+from agentstore.database.engine import open_engine, parse_url
 from agentstore.errors import (
     AgentStoreError,
     AlreadyExists,
@@ -28,11 +27,13 @@ from agentstore.errors import (
     WrongOwner,
     WrongThread,
 )
-from agentstore.repositories import finding
-from agentstore.repositories.guarding import Guard
-from agentstore.repositories.scopes import DECISIONS, Refused, decision_on, public_methods
-from agentstore.schema import PLAIN, tables
+from agentstore.models.tables import PLAIN, tables
+from agentstore.repositories.base.operations import Repository
+from agentstore.repositories.scopes.guarding import Guard
+from agentstore.repositories.scopes.table import DECISIONS, Refused, decision_on, public_methods
+from agentstore.repositories.search import finding
 from agentstore.settings import Settings
+from agentstore.stores.bound import Repositories
 from agentstore.testing import REPOSITORIES
 from tests.conftest import on
 from tests.contract.scoped_calls import (
@@ -50,7 +51,7 @@ from tests.contract.scoped_calls import (
 CLASSES = {
     name: type(bound)
     for name, bound in vars(Repositories(None)).items()
-    if isinstance(bound, repositories.base.Repository)
+    if isinstance(bound, Repository)
 }
 ALL_CALLS = {
     method: [*CALLS.get(method, ()), *TAKEN.get(method, ()), *FOR_SOMEBODY_ELSE.get(method, ())]

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from sqlalchemy import text as sql
 
 from agentstore import errors
-from agentstore.dialects import dialect_for
-from agentstore.engine import open_engine, parse_url
-from agentstore.repositories import finding, search
+from agentstore.database.engine import open_engine, parse_url
+from agentstore.engines.registry import dialect_for
+from agentstore.repositories.search import finding, search
 from agentstore.settings import Settings
 from tests.conftest import in_the_process
 from tests.strategies import TRAPS, texts
@@ -442,7 +442,7 @@ def test_hits_of_all_branches_of_the_timeline_come_newest_first_beyond_an_era(
     store, session, monkeypatch
 ):
     """Eras of two messages: the walk from the newest back has to pass many of them."""
-    from agentstore.dialects import postgresql_search
+    from agentstore.engines.postgresql import search as postgresql_search
 
     monkeypatch.setattr(postgresql_search, "_ERA", 1)
     saved = save(store, session, *(f"{'rare' if n in (0, 7) else 'x'} word" for n in range(20)))
@@ -594,7 +594,7 @@ def test_an_index_that_still_holds_a_word_shows_no_message_without_it(place, sto
 
 
 def search_trigger() -> str:
-    from agentstore.dialects.search_objects import sqlite_objects
+    from agentstore.engines.base.search_objects import sqlite_objects
 
     return sqlite_objects()["search_updated"]
 

@@ -17,9 +17,9 @@ from sqlalchemy import event
 from sqlalchemy import text as sql
 
 from agentstore import errors
-from agentstore.dialects import dialect_for
-from agentstore.engine import open_engine, parse_url
-from agentstore.repositories import finding, search
+from agentstore.database.engine import open_engine, parse_url
+from agentstore.engines.registry import dialect_for
+from agentstore.repositories.search import finding, search
 from agentstore.settings import Settings
 from tests.conftest import on_a_server
 from tests.contract.test_search import every, ids, in_the_index, plain_sql, save, scalar
@@ -335,7 +335,7 @@ def test_a_scope_s_search_takes_in_its_own_and_leaves_the_others(place, store, w
 
 def test_what_others_wrote_is_passed_in_pieces(place, store, monkeypatch):
     if place.driver.engine == "sqlite":
-        from agentstore.dialects import sqlite_search_queue
+        from agentstore.engines.sqlite import search_queue as sqlite_search_queue
 
         monkeypatch.setattr(sqlite_search_queue, "PASSED", 3)
         monkeypatch.setattr(sqlite_search_queue, "FEW", 5)

@@ -16,8 +16,8 @@ from agentstore.errors import (
     SecretRefused,
     StaleSession,
 )
-from agentstore.redaction import Secrets
-from agentstore.states import SESSION_STATUSES, SESSION_TRANSITIONS
+from agentstore.values.redaction import Secrets
+from agentstore.values.states import SESSION_STATUSES, SESSION_TRANSITIONS
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 KEY = "sk-abcdefghijklmnopqrstuv"

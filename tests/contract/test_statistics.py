@@ -5,9 +5,9 @@ from decimal import Decimal
 
 import pytest
 
-from agentstore.alerts import Thresholds, check_sizes, parse_bytes, read_thresholds
 from agentstore.errors import InvalidInput, LimitOutOfRange
-from agentstore.findings import Severity, exit_code
+from agentstore.records.findings import Severity, exit_code
+from agentstore.stores.alerts import Thresholds, check_sizes, parse_bytes, read_thresholds
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -163,7 +163,7 @@ def test_an_empty_database_has_statistics(store):
 def test_another_schema_or_prefix_has_its_own_figures(place):
     options = {"table_prefix": "zz_"}
     from agentstore import migrations
-    from agentstore.schema import Names
+    from agentstore.models.tables import Names
 
     migrations.upgrade(place.url, names=Names(None, "zz_"))
     with place.open() as plain, place.open(**options) as other:

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from agentstore import doctor
 from agentstore.cli import app
 from agentstore.errors import CounterFull, InvalidInput, QuotaExceeded
-from agentstore.prices import Price, Prices
-from agentstore.schema import tables
-from agentstore.transfer import copy
-from agentstore.types import from_nanos
+from agentstore.models.tables import tables
+from agentstore.moving.copying import copy
+from agentstore.values.prices import Price, Prices
+from agentstore.values.types import from_nanos
 from tests.conftest import in_the_process
 
 MOST_TOKENS, MOST_COST = 10**9, Decimal(1000)

@@ -12,7 +12,6 @@ import pytest
 from sqlalchemy import event, text
 
 from agentstore import AgentStoreError, Store
-from agentstore.backoff import Backoff
 from agentstore.errors import (
     IllegalTransition,
     InvalidInput,
@@ -23,9 +22,10 @@ from agentstore.errors import (
     SecretRefused,
     SessionOccupied,
 )
-from agentstore.redaction import Secrets
-from agentstore.repositories import leases
-from agentstore.unit import Unit
+from agentstore.execution.unit import Unit
+from agentstore.repositories.tasks import leases
+from agentstore.values.backoff import Backoff
+from agentstore.values.redaction import Secrets
 from tests.conftest import on_a_server
 from tests.programs.probes import connect, engine_of
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 
 from agentstore.errors import InvalidInput, NotFound, SecretRefused, WrongSession
-from agentstore.redaction import Secrets
+from agentstore.values.redaction import Secrets
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 KEY = "sk-abcdefghijklmnopqrstuv"

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import update
 
-from agentstore import transcripts
-from agentstore.engine import open_engine, parse_url
+from agentstore.database.engine import open_engine, parse_url
 from agentstore.errors import ExportIncomplete, InvalidInput, NotFound, TranscriptError
-from agentstore.schema import PLAIN, tables
+from agentstore.models.tables import PLAIN, tables
+from agentstore.moving import transcripts
+from agentstore.moving.transcripts.lines_seen import Before, LinesSeen
+from agentstore.moving.transcripts.reading import Reading
 from agentstore.settings import Settings
-from agentstore.transcripts.lines_seen import Before, LinesSeen
-from agentstore.transcripts.reading import Reading
-from agentstore.types import Document
+from agentstore.values.types import Document
 
 SAMPLES = Path(__file__).parents[2] / "examples" / "conversations.jsonl"
 REAL = Path(__file__).parents[3] / "shared" / "data"

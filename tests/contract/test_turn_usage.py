@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentstore.errors import InvalidInput, NaiveDatetime, NotFound
-from agentstore.prices import Price, Prices
+from agentstore.values.prices import Price, Prices
 
 TABLE = Prices({"small": Price(Decimal("0.15"), Decimal("0.60"), Decimal("0.075"))})
 

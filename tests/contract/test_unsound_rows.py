@@ -16,9 +16,9 @@ from sqlalchemy import make_url
 
 from agentstore import AsyncStore, Store, doctor
 from agentstore.cli.application import main
-from agentstore.dialects.moving import Kind, shapes
+from agentstore.engines.base.moving import Kind, shapes
 from agentstore.errors import AgentStoreError, DatabaseCorrupt, SchemaDamaged, UnsoundRow
-from agentstore.schema import tables
+from agentstore.models.tables import tables
 from tests.conftest import in_the_process
 from tests.contract.scoped_calls import CALLS, WHOLE, filled
 from tests.contract.test_scoped import furnish

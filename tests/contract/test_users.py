@@ -8,7 +8,7 @@ from sqlalchemy import create_engine, insert, update
 
 from agentstore import AgentStoreError
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound, QuotaExceeded
-from agentstore.schema import tables
+from agentstore.models.tables import tables
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 STRANGE_IDS = [

@@ -19,8 +19,8 @@ from sqlalchemy import text
 
 from agentstore import Store
 from agentstore.errors import DatabaseBusy, InvalidInput, JobInterrupted
-from agentstore.redaction import Secrets
 from agentstore.testing import BlockingStore
+from agentstore.values.redaction import Secrets
 from agentstore.worker import AsyncWorker, Backoff, DoNotRetry, Worker
 from tests.conftest import on_a_server
 from tests.programs.probes import connect, engine_of

@@ -37,10 +37,10 @@ from sqlalchemy import (
 )
 
 from agentstore import cli, migrations
-from agentstore.engine import open_engine, parse_url
-from agentstore.schema import PLAIN, Names, tables
+from agentstore.database.engine import open_engine, parse_url
+from agentstore.models.tables import PLAIN, Names, tables
 from agentstore.settings import URL_VARIABLE, Settings
-from agentstore.types import Json, Nanos, SafeText, UtcDateTime
+from agentstore.values.types import Json, Nanos, SafeText, UtcDateTime
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -413,7 +413,7 @@ class Tree:
 
     def add(self, number: str, upgrade: str, downgrade: str = "pass") -> None:
         """Add a revision after the last one; its bodies have ``op``, ``place``, and the helpers
-        of ``agentstore.revisions``.
+        of ``agentstore.database.revisions``.
         """
         bodies = {"upgrade": upgrade, "downgrade": downgrade}
         functions = [
@@ -425,8 +425,8 @@ class Tree:
             [
                 "import sqlalchemy as sa",
                 "from alembic import op",
-                "from agentstore.revisions import *",
-                "from agentstore.revisions import JSON, TEXT, WHOLE, Place",
+                "from agentstore.database.revisions import *",
+                "from agentstore.database.revisions import JSON, TEXT, WHOLE, Place",
                 f"revision = {number!r}",
                 f"down_revision = {migrations.HEAD!r}",
                 *functions,

@@ -6,9 +6,10 @@ import json
 
 from sqlalchemy import select, update
 
-from agentstore import Store, migrations, transcripts
-from agentstore.engine import open_engine, parse_url
-from agentstore.schema import tables
+from agentstore import Store, migrations
+from agentstore.database.engine import open_engine, parse_url
+from agentstore.models.tables import tables
+from agentstore.moving import transcripts
 from agentstore.settings import Settings
 
 KEY = "agentstore.transcript"

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from agentstore import Store, migrations
-from agentstore.segmentation import MOST_CHARACTERS
+from agentstore.values.text.segmentation import MOST_CHARACTERS
 from tests.migrations.support import run_sql
 from tests.programs.probes import engine_of
 

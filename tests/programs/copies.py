@@ -9,8 +9,9 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from agentstore import Store, migrations, transfer
-from agentstore.schema import PLAIN, Names
+from agentstore import Store, migrations
+from agentstore.models.tables import PLAIN, Names
+from agentstore.moving import copying as transfer
 from tests.migrations.support import as_stored, described, names_on, rows_of
 from tests.programs.copying import populate
 

@@ -18,9 +18,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from agentstore import Store, transfer
+from agentstore import Store
 from agentstore.errors import AgentStoreError
-from agentstore.schema import PLAIN, Names
+from agentstore.models.tables import PLAIN, Names
+from agentstore.moving import copying as transfer
 from benchmarks.memory import peak
 
 

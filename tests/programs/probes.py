@@ -12,10 +12,10 @@ import psycopg
 from sqlalchemy import Engine, event, make_url
 
 from agentstore import AsyncStore, Store
-from agentstore.async_runners import GreenletRunner
+from agentstore.execution.async_runners import GreenletRunner
+from agentstore.execution.thread_runner import ThreadRunner
+from agentstore.execution.writer import Writer
 from agentstore.testing import BlockingStore
-from agentstore.thread_runner import ThreadRunner
-from agentstore.writer import Writer
 
 
 def engine_of(store: Any) -> Engine:

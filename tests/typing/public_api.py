@@ -17,11 +17,9 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from agentstore import AgentStoreError, AsyncStore, Settings, Store, migrations
-from agentstore.alerts import Thresholds, check_sizes
 from agentstore.doctor import examine
 from agentstore.errors import IllegalTransition, InvalidInput, NotFound, QuotaExceeded, SchemaError
-from agentstore.findings import Finding
-from agentstore.health_records import HealthRecord, Statistics
+from agentstore.models.tables import Names
 from agentstore.records import (
     ApiKeyRecord,
     AttachmentRecord,
@@ -47,8 +45,10 @@ from agentstore.records import (
     UserRecord,
     UserStats,
 )
-from agentstore.schema import Names
-from agentstore.store import Transaction
+from agentstore.records.findings import Finding
+from agentstore.records.health import HealthRecord, Statistics
+from agentstore.stores.alerts import Thresholds, check_sizes
+from agentstore.stores.store import Transaction
 
 
 def users(store: Store) -> None:

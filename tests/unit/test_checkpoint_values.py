@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentstore.checkpoint_values import (
+from agentstore.errors import InvalidJson
+from agentstore.repositories.checkpoints.values import (
     MANY_NODES,
     MAX_DEPTH,
     ROW_WORTH,
@@ -27,7 +28,6 @@ from agentstore.checkpoint_values import (
     kind_of,
     next_node,
 )
-from agentstore.errors import InvalidJson
 from tests.strategies import exact, json_values, texts
 
 

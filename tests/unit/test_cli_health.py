@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from agentstore import Store
-from agentstore.alerts import parse_bytes
 from agentstore.cli import health
-from agentstore.findings import Finding, Severity
+from agentstore.records.findings import Finding, Severity
+from agentstore.stores.alerts import parse_bytes
 
 
 def fill(url):

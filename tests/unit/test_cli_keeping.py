@@ -8,7 +8,7 @@ import pytest
 
 from agentstore import Store
 from agentstore.errors import DatabaseBusy, InvalidInput
-from agentstore.repositories import erasing
+from agentstore.repositories.upkeep import erasing
 from agentstore.retention import RetentionPolicy, duration, read_policy
 
 DAY = timedelta(days=1)
@@ -145,7 +145,7 @@ def test_the_receipt_comes_even_if_the_index_cannot_be_made_anew(
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("agentstore.repositories.search._reset", fail)
+    monkeypatch.setattr("agentstore.repositories.search.search._reset", fail)
     with Store(filled) as store:
         store.users.create("Bob", id="bob")
     erase = ("erase-user", "--yes", "--reindex", "--url", filled)

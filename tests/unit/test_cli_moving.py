@@ -135,7 +135,8 @@ def unfinished(tmp_path, source):
     """A target whose copy stopped before its last transaction."""
     program = """
 import os, sys
-from agentstore import migrations, transfer
+from agentstore import migrations
+from agentstore.moving import copying as transfer
 migrations.open_after_copy = lambda *_: os._exit(9)
 transfer.copy(sys.argv[1], sys.argv[2])
 """

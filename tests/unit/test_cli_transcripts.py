@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from agentstore import Store, transcripts
-from agentstore.schema import PLAIN, tables
-from agentstore.types import Document
+from agentstore import Store
+from agentstore.models.tables import PLAIN, tables
+from agentstore.moving import transcripts
+from agentstore.values.types import Document
 
 ROOT = Path(__file__).parents[2]
 
@@ -119,7 +120,8 @@ def test_an_export_that_is_killed_leaves_nothing_to_read_and_the_next_one_tidies
     target = folder / "out.jsonl"
     code = (
         "import os, signal, sys\n"
-        "from agentstore import cli, transcripts\n"
+        "from agentstore import cli\n"
+        "from agentstore.moving import transcripts\n"
         "def lines(*_, **__):\n"
         "    yield b'{}\\n' * 100_000\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

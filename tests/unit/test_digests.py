@@ -13,9 +13,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sqlalchemy import Connection, delete, insert
 
-from agentstore.dialects.moving import Digest
-from agentstore.schema import PLAIN
-from agentstore.transfer.ends import End
+from agentstore.engines.base.moving import Digest
+from agentstore.models.tables import PLAIN
+from agentstore.moving.copying.ends import End
 from tests.conftest import VERSIONS
 from tests.strategies import json_values, texts
 

@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from agentstore import Store, migrations
-from agentstore.dialects.postgresql_server_checks import findings_about
-from agentstore.dialects.sqlite_file_checks import has_wal_reset_bug
 from agentstore.doctor import examine, mend
+from agentstore.engines.postgresql.server_checks import findings_about
+from agentstore.engines.sqlite.file_checks import has_wal_reset_bug
 from agentstore.errors import DatabaseUnreachable, SchemaError
-from agentstore.findings import Severity, exit_code
+from agentstore.records.findings import Severity, exit_code
 
 OF_THE_MACHINE = {"engine", "permissions", "disk", "settings", "connections"}
 """Checks whose findings depend on where the tests run."""
@@ -113,7 +113,7 @@ def test_what_is_safe_to_mend_is_found_and_mended(lived_in, wrong, check):
 
 
 def test_many_wrong_counters_are_mended_some_at_a_time(engine_url, monkeypatch):
-    monkeypatch.setattr("agentstore.repositories.consistency._MOST", 2)
+    monkeypatch.setattr("agentstore.repositories.upkeep.consistency._MOST", 2)
     with Store(engine_url) as store:
         for _ in range(5):
             store.sessions.create()
@@ -172,9 +172,9 @@ def test_what_takes_whole_tables_is_found_when_asked_for(lived_in, wrong, check)
 
 
 def test_no_more_wrong_tool_calls_are_gathered_than_a_check_tells_of(lived_in, monkeypatch):
-    monkeypatch.setattr("agentstore.repositories.consistency._MOST", 2)
-    monkeypatch.setattr("agentstore.repositories.consistency._READ", 1)
-    monkeypatch.setattr("agentstore.repositories.consistency.listed", ", ".join)
+    monkeypatch.setattr("agentstore.repositories.upkeep.consistency._MOST", 2)
+    monkeypatch.setattr("agentstore.repositories.upkeep.consistency._READ", 1)
+    monkeypatch.setattr("agentstore.repositories.upkeep.consistency.listed", ", ".join)
     run_sql(lived_in, "DELETE FROM message_tool_calls")
     (finding,) = found_in(lived_in, deep=True)
     assert "2 or more messages" in finding.what
@@ -182,7 +182,7 @@ def test_no_more_wrong_tool_calls_are_gathered_than_a_check_tells_of(lived_in, m
 
 
 def test_only_a_deep_look_reads_the_counters_of_all_sessions(engine_url, monkeypatch):
-    monkeypatch.setattr("agentstore.repositories.consistency.RECENT", 2)
+    monkeypatch.setattr("agentstore.repositories.upkeep.consistency.RECENT", 2)
     with Store(engine_url) as store:
         old = store.sessions.create(id="old")
         for _ in range(2):
@@ -296,7 +296,7 @@ def test_rows_that_refer_to_nothing_are_found(file):
 
 
 def test_much_free_space_in_the_file_is_told(file, monkeypatch):
-    monkeypatch.setattr("agentstore.dialects.sqlite_file_checks._MUCH_FREE", 1000)
+    monkeypatch.setattr("agentstore.engines.sqlite.file_checks._MUCH_FREE", 1000)
     assert not any(finding.check == "bloat" for finding in everything(file))
     with Store(f"sqlite:///{file}") as store:
         store.sessions.delete(store.sessions.list().items[0].id)
@@ -305,7 +305,7 @@ def test_much_free_space_in_the_file_is_told(file, monkeypatch):
 
 
 def test_a_large_log_is_told(file, monkeypatch):
-    monkeypatch.setattr("agentstore.dialects.sqlite_file_checks._LARGE_LOG", 1000)
+    monkeypatch.setattr("agentstore.engines.sqlite.file_checks._LARGE_LOG", 1000)
     with Store(f"sqlite:///{file}") as store:
         store.sessions.create()
         assert any(finding.check == "log" for finding in everything(file))

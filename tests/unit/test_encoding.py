@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentstore.encoding import (
+from agentstore.errors import InvalidInput, InvalidJson
+from agentstore.values.encoding import (
     MAX_DEPTH,
     canonical_json,
     decode_text,
@@ -20,7 +21,6 @@ from agentstore.encoding import (
     encode_text,
     load_json,
 )
-from agentstore.errors import InvalidInput, InvalidJson
 from tests.strategies import TRAPS, exact, json_values, texts
 
 

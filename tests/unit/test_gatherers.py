@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Self
 
 import pytest
 
-from agentstore.async_gatherer import AsyncGatherer
 from agentstore.errors import ConnectionLost, DatabaseBusy, DatabaseError, DatabaseFull
-from agentstore.gatherers import MOST_ON_THEIR_WAY, Gatherer
-from agentstore.gathering import ALONE, MOST_TOGETHER, Body, Call
-from agentstore.recovery import Trouble
-from agentstore.write_jobs import Job
+from agentstore.execution.async_gatherer import AsyncGatherer
+from agentstore.execution.gatherers import MOST_ON_THEIR_WAY, Gatherer
+from agentstore.execution.gathering import ALONE, MOST_TOGETHER, Body, Call
+from agentstore.execution.recovery import Trouble
+from agentstore.execution.write_jobs import Job
 from tests.programs.probes import wait_until
 
 

@@ -27,12 +27,13 @@ REVISIONS = CHECKOUT / "alembic" / "versions"
 
 LONGEST_MODULE = 400
 LONG = {
-    "aio": "a table of lifted methods, one line each",
+    "stores.aio": "a table of lifted methods, one line each",
     "errors": "one tree, to be read as one",
     "records": "what is returned, to be read as one",
-    "repositories.checkpoints": "the contract of each method; the bodies are elsewhere",
-    "repositories.messages": "appending, reading and removing share their queries",
-    "repositories.sessions": "one method for each step of a session's life",
+    "execution.writer": "one class: the queue, the lead and the batches are one subject",
+    "repositories.checkpoints.checkpoints": "the contract of each method; the bodies are elsewhere",
+    "repositories.messages.messages": "appending, reading and removing share their queries",
+    "repositories.sessions.sessions": "one method for each step of a session's life",
 }
 """Modules that may be longer, and why."""
 
@@ -99,44 +100,45 @@ def ours(path: Path) -> set[str]:
 
 
 def house() -> dict[str, int]:
-    """Read the storeys of the house in CONTRIBUTING.md, from the top of the drawing down."""
-    text = (CHECKOUT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    drawing = text.partition("## The house")[2].partition("```text\n")[2].partition("```")[0]
-    storeys: dict[str, int] = {}
-    for number, line in enumerate(drawing.splitlines()):
-        # What a storey is for stands in a column of its own.
-        for name in line[:33].split():
-            storeys[name.rstrip("/")] = number
-    return storeys
+    """Read the storeys of the map in docs/architecture.md, from the top of the drawing down."""
+    text = (CHECKOUT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawing = text.partition("## The map")[2].partition("```text\n")[2].partition("```")[0]
+    return {line.split()[0]: storey for storey, line in enumerate(drawing.splitlines())}
 
 
 def room(module: str) -> str:
-    """Give the module, or the package, that the drawing of the house names."""
-    return module.split(".")[0]
+    """Give the package that a module stands in, or the module itself at the package's top."""
+    path = MODULES[module]
+    inside = path.parent if path.parent != PACKAGE else path.with_suffix("")
+    return inside.relative_to(PACKAGE).as_posix()
 
 
-def test_the_drawing_of_the_house_shows_every_room_and_no_other():
-    assert house().keys() == {room(module) for module in MODULES} - {""}
+def rooms_of(module: str) -> set[str]:
+    """Give the packages that a module imports from."""
+    return {room(name) for name in ours(MODULES[module]) if name}
+
+
+def test_the_map_shows_every_package_and_no_other():
+    assert house().keys() == {room(module) for module in MODULES if module}
 
 
 def test_imports_go_one_way():
-    storeys = {"": 99, **house()}
+    storeys = house()
 
-    def from_above(module: str) -> set[str]:
+    def from_below(module: str) -> set[str]:
         here = storeys.get(room(module), 99)
-        return {name for name in ours(MODULES[module]) if storeys.get(room(name), 0) > here}
+        return {name for name in rooms_of(module) if storeys[name] > here}
 
-    assert offenders(from_above) == {}
+    assert offenders(from_below) == {}
 
 
 def test_nothing_imports_the_package_s_front_door():
     assert offenders(lambda module: "" in ours(MODULES[module])) == {}
 
 
-def test_the_ground_floor_imports_nothing_of_ours():
-    ground = {module for module, storey in house().items() if storey == 0}
-    assert {"errors", "ids"} <= ground
-    assert offenders(lambda module: module in ground and ours(MODULES[module])) == {}
+@pytest.mark.parametrize("module", ["errors", "records", "values.ids"])
+def test_what_everything_stands_on_imports_little(module):
+    assert ours(MODULES[module]) <= {"errors"}
 
 
 def test_no_two_modules_import_each_other_by_whatever_way_round():
@@ -157,38 +159,50 @@ def test_no_two_modules_import_each_other_by_whatever_way_round():
 @pytest.mark.parametrize(
     ("who", "whom"),
     [
-        ("repositories", "engine"),
+        ("repositories", "database"),
         ("repositories", "migrations"),
-        ("repositories", "runners"),
         ("migrations", "repositories"),
-        ("dialects", "models"),
-        ("dialects", "repositories"),
-        ("runners", "repositories"),
-        ("recovery", "repositories"),
+        ("engines", "models.sessions"),
+        ("engines", "repositories"),
+        ("execution", "repositories"),
     ],
 )
-def test_rooms_that_have_no_business_with_each_other_have_no_door(who, whom):
-    assert who in house()
-    assert whom in house()
+def test_packages_that_have_no_business_with_each_other_have_no_door(who, whom):
+    def within(module: str, package: str) -> bool:
+        return f"{module}.".startswith(f"{package}.")
 
     def door(module: str) -> bool:
-        return room(module) == who and whom in {room(name) for name in ours(MODULES[module])}
+        names = ours(MODULES[module])
+        return within(module, who) and any(within(name, whom) for name in names)
 
+    assert {who, whom} <= MODULES.keys()
     assert offenders(door) == {}
 
 
-def test_the_core_imports_no_adapter_and_no_command_line():
+def test_a_repository_imports_no_runner():
+    runners = {name for name in MODULES if name.startswith("execution.") and "runner" in name}
+    assert len(runners) >= 3
+    assert offenders(lambda m: m.startswith("repositories") and ours(MODULES[m]) & runners) == {}
+
+
+def test_the_core_imports_no_command_line_and_no_tests():
     def edge(module: str) -> set[str]:
-        if room(module) in ("adapters", "cli"):
-            return set()
-        return {room(name) for name in ours(MODULES[module])} & {"adapters", "cli", "testing"}
+        return set() if room(module) == "cli" else rooms_of(module) & {"cli", "testing"}
 
     assert offenders(edge) == {}
 
 
+def test_no_folder_is_crowded():
+    folders: dict[Path, int] = {}
+    for path in MODULES.values():
+        folders[path.parent] = folders.get(path.parent, 0) + 1
+    assert folders.pop(PACKAGE) <= 12
+    assert max(folders.values()) <= 25  # two dozen, and the __init__
+
+
 @pytest.mark.parametrize("path", sorted(REVISIONS.glob("*.py")), ids=lambda path: path.stem)
 def test_a_revision_imports_nothing_that_moves_on(path):
-    assert ours(path) <= {"revisions"}
+    assert ours(path) <= {"database.revisions"}
     others = {name.split(".")[0] for name in imported(path)} - sys.stdlib_module_names
     assert others <= {"agentstore", "alembic", "sqlalchemy"}
 
@@ -206,7 +220,7 @@ def test_only_one_module_imports_what_an_extra_brings():
     def extra(module: str) -> bool:
         return any(name.split(".")[0] == "opentelemetry" for name in imported(MODULES[module]))
 
-    assert offenders(extra).keys() == {"telemetry"}
+    assert offenders(extra).keys() == {"execution.telemetry"}
 
 
 LAZY = ("alembic", "mako", "typer", "click", "rich", "psycopg", "aiosqlite", "opentelemetry")
@@ -241,7 +255,7 @@ ENGINE = re.compile(
 DRIVERS = {"sqlite3", "aiosqlite", "psycopg", "asyncpg"}
 MAY_NAME_ENGINES = {
     ("settings", "sqlite:///agentstore.db"): "the database of whoever names none",
-    ("schema", "sqlite"): "a copy of a table has the original's options for each engine",
+    ("models.tables", "sqlite"): "a copy of a table has the original's options for each engine",
 }
 
 
@@ -266,10 +280,10 @@ def docstrings(tree: ast.Module) -> set[int]:
 
 
 def knows_engines(module: str) -> bool:
-    return room(module) in ("dialects", "types", "revisions")
+    return module.startswith("engines") or module in ("values.types", "database.revisions")
 
 
-def test_outside_the_dialects_no_code_names_an_engine():
+def test_outside_the_engines_no_code_names_an_engine():
     found = {
         (module, name)
         for module in MODULES
@@ -279,9 +293,9 @@ def test_outside_the_dialects_no_code_names_an_engine():
     assert found == MAY_NAME_ENGINES.keys()
 
 
-def test_outside_the_dialects_nothing_imports_a_driver():
+def test_outside_the_engines_nothing_imports_a_driver():
     def drivers(module: str) -> set[str]:
-        if room(module) == "dialects":
+        if module.startswith("engines"):
             return set()
         names = imported(MODULES[module])
         return {n for n in names if n.split(".")[0] in DRIVERS or "sqlalchemy.dialects" in n}
@@ -330,26 +344,26 @@ def pieced(node: ast.expr) -> bool:
 
 
 PRAGMAS = {
-    "dialects.sqlite": ["cursor.execute(f'PRAGMA {pragma}')"],
-    "dialects.sqlite_files": [
+    "engines.sqlite.dialect": ["cursor.execute(f'PRAGMA {pragma}')"],
+    "engines.sqlite.files": [
         "cursor.execute(f'PRAGMA busy_timeout={int(settings.busy_timeout * 1000)}')",
         "cursor.execute(f'PRAGMA journal_size_limit={LONGEST_LOG}')",
         "cursor.execute(f'PRAGMA synchronous={settings.synchronous}')",
     ],
-    "dialects.sqlite_search_queue": [
+    "engines.sqlite.search_queue": [
         "connection.exec_driver_sql(f'PRAGMA busy_timeout = {int(patience)}')"
     ],
-    "dialects.sqlite_space": ["cursor.execute(f'PRAGMA busy_timeout={int(patience)}')"],
+    "engines.sqlite.space": ["cursor.execute(f'PRAGMA busy_timeout={int(patience)}')"],
 }
 """A pragma takes no parameters. These get a number, and names that were checked or are our own."""
 
 
 ABOUT_ANY_TABLE = {
-    "dialects.postgresql_moving",
-    "dialects.postgresql_space",
-    "dialects.sqlite_changes",
-    "dialects.sqlite_moving",
-    "dialects.sqlite_rows",
+    "engines.postgresql.moving",
+    "engines.postgresql.space",
+    "engines.sqlite.changes",
+    "engines.sqlite.moving",
+    "engines.sqlite.rows",
 }
 """They read and load whichever table comes: names are quoted by one function, values are bound."""
 
@@ -386,12 +400,12 @@ def calls(module: str) -> Iterator[str]:
             yield ast.unparse(node.func).rpartition(".")[2]
 
 
-QUERYING = ("repositories", "dialects", "migrations", "prepared", "revisions", "transfer")
+QUERYING = ("repositories", "engines", "migrations", "database.revisions", "moving.copying")
 
 
-def test_queries_are_in_repositories_and_dialects_only():
+def test_queries_are_in_repositories_and_engines_only():
     def queries(module: str) -> set[str]:
-        if room(module) in QUERYING:
+        if module.startswith(QUERYING):
             return set()
         return {"execute", "exec_driver_sql", "executemany"}.intersection(calls(module))
 
@@ -410,7 +424,8 @@ def test_a_repository_never_sleeps_or_ends_a_transaction():
     forbidden = {"sleep", "commit", "rollback", "close", "connect"}
 
     def found(module: str) -> set[str]:
-        return forbidden.intersection(calls(module)) if room(module) == "repositories" else set()
+        inside = module.startswith("repositories")
+        return forbidden.intersection(calls(module)) if inside else set()
 
     assert offenders(found) == {}
 

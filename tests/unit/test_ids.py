@@ -6,8 +6,8 @@ import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
-from agentstore import ids
-from agentstore.ids import new_id
+from agentstore.values import ids
+from agentstore.values.ids import new_id
 
 
 def milliseconds(identity):

@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentstore.errors import InvalidCursor, InvalidInput, LimitOutOfRange
-from agentstore.paging import DEFAULT_LIMIT, MAX_LIMIT, Cursors, check_limit
-from agentstore.types import MAX_INTEGER
+from agentstore.values.paging import DEFAULT_LIMIT, MAX_LIMIT, Cursors, check_limit
+from agentstore.values.types import MAX_INTEGER
 from tests.strategies import TRAPS, json_values
 
 whole_numbers = st.integers(-MAX_INTEGER, MAX_INTEGER)

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from agentstore import AsyncStore, Store, aio, repositories, store, testing
-from agentstore.aio import AsyncRepositories, AsyncRepository
-from agentstore.dialects.base import Mode
-from agentstore.repositories.base import Operation, Repository
-from agentstore.store import Repositories
+from agentstore import AsyncStore, Store, repositories, testing
+from agentstore.engines.base.protocol import Mode
+from agentstore.repositories.base.operations import Operation, Repository
+from agentstore.stores import aio, store
+from agentstore.stores.aio import AsyncRepositories, AsyncRepository
+from agentstore.stores.store import Repositories
 
 
 class NoRunner:

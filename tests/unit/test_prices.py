@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentstore.errors import InvalidInput
-from agentstore.prices import Price, Prices, default_prices
+from agentstore.values.prices import Price, Prices, default_prices
 
 SMALL = Price(Decimal("0.15"), Decimal("0.60"))
 

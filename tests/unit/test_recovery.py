@@ -18,10 +18,10 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from agentstore import errors
-from agentstore.dialects.base import EngineDialect, Failure, Mode
-from agentstore.dialects.postgresql import PostgreSQL
-from agentstore.dialects.sqlite import SQLite
-from agentstore.recovery import HANDLED, Trouble, pause_before_retry, trouble
+from agentstore.engines.base.protocol import EngineDialect, Failure, Mode
+from agentstore.engines.postgresql.dialect import PostgreSQL
+from agentstore.engines.sqlite.dialect import SQLite
+from agentstore.execution.recovery import HANDLED, Trouble, pause_before_retry, trouble
 
 POSTGRESQL, SQLITE = PostgreSQL(), SQLite()
 

@@ -8,7 +8,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from agentstore import models
-from agentstore.schema import MAX_PREFIX, PLAIN, Names, Tables, tables
+from agentstore.models.tables import MAX_PREFIX, PLAIN, Names, Tables, tables
 
 LONGEST = 63
 """Bytes of a name that PostgreSQL keeps."""

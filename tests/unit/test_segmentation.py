@@ -9,9 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentstore.errors import InvalidInput
-from agentstore.readable import readable_text
-from agentstore.search_terms import MAX_CHARACTERS, MAX_INDEXED_TERMS, MAX_INDEXED_TOKENS, parse
-from agentstore.segmentation import (
+from agentstore.values.text.readable import readable_text
+from agentstore.values.text.search_terms import (
+    MAX_CHARACTERS,
+    MAX_INDEXED_TERMS,
+    MAX_INDEXED_TOKENS,
+    parse,
+)
+from agentstore.values.text.segmentation import (
     MAX_TOKEN,
     VERSION,
     joined,
@@ -20,7 +25,7 @@ from agentstore.segmentation import (
     spans,
     tokens,
 )
-from agentstore.snippets import LENGTH, MARK, snippet
+from agentstore.values.text.snippets import LENGTH, MARK, snippet
 from tests.strategies import texts
 
 EXAMPLES = {

@@ -2,7 +2,7 @@ import pytest
 from sqlalchemy import CheckConstraint
 
 from agentstore import models
-from agentstore.states import (
+from agentstore.values.states import (
     MESSAGE_STATUSES,
     ROLES,
     SESSION_STATUSES,

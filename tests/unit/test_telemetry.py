@@ -18,9 +18,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from agentstore import AsyncStore, Store
 from agentstore.errors import DatabaseError, InvalidInput, NotFound
-from agentstore.recovery import Trouble
+from agentstore.execution.recovery import Trouble
+from agentstore.execution.runners import UnitRunner
 from agentstore.retention import RetentionPolicy
-from agentstore.runners import UnitRunner
 
 PRIVATE = "what nobody else may read"
 
@@ -222,7 +222,7 @@ def test_nothing_is_logged_or_wrapped_unless_it_is_asked_for(place, caplog):
     with place.open() as store:
         store.sessions.create()
         if isinstance(store, Store):
-            assert type(store.sessions).__module__ == "agentstore.repositories.sessions"
+            assert type(store.sessions).__module__ == "agentstore.repositories.sessions.sessions"
             assert type(store.sessions).create is type(store.sessions).__dict__["create"]
     assert not caplog.records
 
@@ -309,7 +309,7 @@ def test_settings_that_are_none_are_refused(options):
 
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "agentstore.telemetry", None)
+    monkeypatch.setitem(sys.modules, "agentstore.execution.telemetry", None)
     with pytest.raises(InvalidInput, match=r"agentstore\[otel\]"):
         Store("sqlite://", telemetry=True)
 
@@ -320,7 +320,8 @@ import sys
 from agentstore import AsyncStore, Store
 with Store("sqlite://", slow_after=1) as store:
     store.sessions.create()
-print([name for name in sys.modules if name.startswith(("opentelemetry", "agentstore.telemetry"))])
+extra = ("opentelemetry", "agentstore.execution.telemetry")
+print([name for name in sys.modules if name.startswith(extra)])
 """
     root = Path(__file__).parents[2]
     done = subprocess.run(

@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from agentstore import Store
-from agentstore.dialects.base import Mode
-from agentstore.dialects.postgresql import PostgreSQL
+from agentstore.engines.base.protocol import Mode
+from agentstore.engines.postgresql.dialect import PostgreSQL
 from agentstore.errors import ConnectionLost, DatabaseBusy
-from agentstore.recovery import trouble
-from agentstore.write_jobs import interrupted
+from agentstore.execution.recovery import trouble
+from agentstore.execution.write_jobs import interrupted
 
 
 def test_a_file_locked_by_another_process_says_so_and_how_long_was_waited(tmp_path):

@@ -20,8 +20,7 @@ from sqlalchemy import create_engine, event
 from sqlalchemy.exc import IntegrityError
 
 from agentstore import AsyncStore, Store
-from agentstore import thread_runner as thread_runner_module
-from agentstore.dialects.base import Mode
+from agentstore.engines.base.protocol import Mode
 from agentstore.errors import (
     AlreadyExists,
     ConnectionLost,
@@ -32,13 +31,14 @@ from agentstore.errors import (
     NotFound,
     TransactionMisuse,
 )
-from agentstore.recovery import Trouble
-from agentstore.repositories import appending
-from agentstore.runners import UnitRunner
-from agentstore.store import in_transaction
-from agentstore.unit import Unit
-from agentstore.write_jobs import Job
-from agentstore.writer import MOST_TOGETHER, Writer
+from agentstore.execution import thread_runner as thread_runner_module
+from agentstore.execution.recovery import Trouble
+from agentstore.execution.runners import UnitRunner
+from agentstore.execution.unit import Unit
+from agentstore.execution.write_jobs import Job
+from agentstore.execution.writer import MOST_TOGETHER, Writer
+from agentstore.repositories.messages import appending
+from agentstore.stores.store import in_transaction
 from tests.programs.probes import checked_out, engine_of, spin
 
 LONG_ENOUGH = 60

@@ -1,0 +1,1 @@
+"""Everything in which SQLite and PostgreSQL differ, and the way to the right one."""

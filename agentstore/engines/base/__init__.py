@@ -1,0 +1,1 @@
+"""What both engines promise, as protocols, and what they share."""

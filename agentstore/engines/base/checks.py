@@ -1,0 +1,152 @@
+"""What the engines know about themselves, as a Protocol: how they are, and how large.
+
+Kept beside ``EngineDialect`` and loaded only when somebody asks: a store that works pays nothing
+for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, ColumnElement, Connection
+
+    from agentstore.models.tables import Tables
+    from agentstore.records.findings import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What a database says of itself when it is asked briefly.
+
+    Attributes:
+        version: Of the server, or of the library.
+        revision: The schema's; None where its table is empty.
+        writable: Whether it takes writes, as far as can be told without changing anything: its
+            disk has room too.
+    """
+
+    version: str
+    revision: str | None
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a database takes on disk.
+
+    Attributes:
+        bytes: The database, or agentstore's part of it.
+        free: How much of it is free for new rows; None where the engine does not say.
+        log: The write-ahead log, where it belongs to this database alone.
+    """
+
+    bytes: int
+    free: int | None
+    log: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableSize:
+    """One table's part of it.
+
+    Attributes:
+        rows: An estimate.
+        bytes: With its indexes.
+        measured: Whether ``bytes`` is more than an estimate.
+    """
+
+    rows: int
+    bytes: int
+    measured: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """Rows that the engine keeps from whoever is connected, without an error.
+
+    Attributes:
+        tables: Those whose rows are not all seen.
+        reason: Why, as the second half of a sentence.
+        mend: What to do about it.
+    """
+
+    tables: tuple[str, ...]
+    reason: str
+    mend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """What is examined.
+
+    Attributes:
+        url: The database.
+        tables: Its tables.
+        deep: Whether whole tables, and every page, may be read.
+        shown: The URL without its password, as a command takes it.
+        day: Today, in UTC.
+    """
+
+    url: URL
+    tables: Tables
+    deep: bool
+    shown: str
+    day: date
+    _connection: Connection | None
+
+    @property
+    def connection(self) -> Connection:
+        """A connection that only reads. Only examinations that need one may ask."""
+        assert self._connection is not None, "this examination said that it needs no connection"
+        return self._connection
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """One thing to look at.
+
+    Attributes:
+        name: What findings name as their check.
+        look: Looks, and gives what it finds. It may raise what the database does.
+        unconnected: Whether it needs no connection, and so is done where there is none.
+        at_head: Whether it looks at what only the newest revision is sure to have made.
+    """
+
+    name: str
+    look: Callable[[Patient], Iterable[Finding]]
+    unconnected: bool = False
+    at_head: bool = False
+
+
+class Checks(Protocol):
+    """One engine's ways to say how it is."""
+
+    system: str
+    """The engine's name in lower case, as tools that watch databases call it."""
+
+    def pulse(self, connection: Connection, tables: Tables) -> Pulse:
+        """Say how it is, in two statements or without leaving the process."""
+
+    def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
+        """Give the bytes that a text takes, which is not NULL."""
+
+    def hidden(self, connection: Connection, tables: Tables) -> Hidden | None:
+        """Say which rows are kept from whoever is connected; None where all are seen."""
+
+    def footprint(self, connection: Connection, tables: Tables) -> Footprint:
+        """Say how much there is, without reading rows."""
+
+    def table_sizes(
+        self, connection: Connection, tables: Tables, *, exact: bool
+    ) -> Mapping[str, TableSize]:
+        """Give every table by its plain name, and ``search_index`` for all that belongs to it.
+
+        Args:
+            connection: Where to look.
+            tables: The tables.
+            exact: Measure, even where that reads every page of the database.
+        """

@@ -1,0 +1,259 @@
+"""What the engines do to be read whole and to be loaded whole, as a Protocol.
+
+Rows travel in one form, whatever engine they come from: text as it is stored, JSON as its text,
+instants as ISO-8601 text in UTC, flags as 0 and 1, whole numbers, floats, bytes, and None.
+
+The digest of a table does not depend on the order of its rows. Each row is written as one line of
+bytes, column after column: text and JSON as ``4:text``, with the length in bytes, and ``:`` for
+NULL; all else as its text and a comma, nothing and a comma for NULL; of bytes their SHA-256 in
+hexadecimal, of a float its eight bytes, the largest first, in hexadecimal. The SHA-256 of the line
+begins with two whole numbers of eight bytes with a sign, the largest byte first, and these are
+summed over all rows. So a row that is missing, doubled or different changes the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sqlalchemy import BigInteger, Boolean, Float, LargeBinary
+from sqlalchemy.types import TypeEngine
+
+from agentstore.models.tables import indexed_texts
+from agentstore.values.types import Json, Nanos, SafeText, UtcDateTime, Word
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Table
+
+    from agentstore.models.tables import Names, Tables
+
+MOST_FLAWS = 100_000
+"""Rows that are not sound, before it is given up: they are kept in memory."""
+
+_MODULUS = 2**64
+
+
+class Kind(Enum):
+    """What a column holds."""
+
+    TEXT = "text"
+    JSON = "JSON"
+    INSTANT = "an instant"
+    WHOLE = "a whole number"
+    REAL = "a number"
+    FLAG = "a flag"
+    BYTES = "bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A table as it travels.
+
+    Attributes:
+        name: Its plain name, which is the same on both sides.
+        table: The table itself, under the names of this side.
+        columns: Its columns in their order, with their kinds.
+        key: The columns of its primary key.
+    """
+
+    name: str
+    table: Table
+    columns: tuple[tuple[str, Kind], ...]
+    key: tuple[str, ...]
+
+    @property
+    def indexed(self) -> tuple[tuple[str, ...], ...]:
+        """The texts that stand side by side in an entry of an index, by their columns' names."""
+        return indexed_texts(self.table)
+
+    @property
+    def key_positions(self) -> tuple[int, ...]:
+        """Where the columns of the key are among the columns."""
+        names = [name for name, _ in self.columns]
+        return tuple(names.index(name) for name in self.key)
+
+
+_KINDS: tuple[tuple[type[Any], Kind], ...] = (
+    (Json, Kind.JSON),
+    (UtcDateTime, Kind.INSTANT),
+    (Boolean, Kind.FLAG),
+    (Float, Kind.REAL),
+    (LargeBinary, Kind.BYTES),
+    (BigInteger, Kind.WHOLE),
+    (Nanos, Kind.WHOLE),
+    (SafeText, Kind.TEXT),
+)
+
+
+def shapes(tables: Tables) -> tuple[Shape, ...]:
+    """Give the tables as they travel, those that others refer to first."""
+    prefix = len(tables.names.prefix)
+    return tuple(
+        Shape(
+            name=table.name[prefix:],
+            table=table,
+            columns=tuple((column.name, _kind(column.type)) for column in table.columns),
+            key=tuple(column.name for column in table.primary_key),
+        )
+        for table in tables.metadata.sorted_tables
+    )
+
+
+def _kind(column: TypeEngine[Any]) -> Kind:
+    return next(kind for known, kind in _KINDS if isinstance(column, known))
+
+
+def words_of(shape: Shape, name: str) -> str | None:
+    """Write the words of which a column holds one, for ``IN``; None if it may hold any."""
+    kind = shape.table.c[name].type
+    return f"({', '.join(map(repr, sorted(kind.words)))})" if isinstance(kind, Word) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What a table holds, whatever the order of its rows.
+
+    Attributes:
+        rows: How many.
+        sums: The sums of their hashes' two halves.
+    """
+
+    rows: int
+    sums: tuple[int, int]
+
+    def __str__(self) -> str:
+        """Write the sums as 32 hexadecimal digits."""
+        return "".join(f"{each % _MODULUS:016x}" for each in self.sums)
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """A row that no other database would take.
+
+    Attributes:
+        table: Its table's plain name.
+        key: Its primary key, shown.
+        reason: What is wrong with it.
+        number: What the engine calls the row.
+        values: The row, shown, by columns.
+    """
+
+    table: str
+    key: str
+    reason: str
+    number: int
+    values: Mapping[str, Any]
+
+
+LeftOut = Mapping[str, Collection[int]]
+"""The numbers of rows that are left out, by their tables' plain names."""
+
+Key = tuple[Any, ...]
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stripped:
+    """The statements that bring back what was dropped, by names, in their order.
+
+    Attributes:
+        indexes: Keys and indexes.
+        last: What is brought back when no row changes any more: references, triggers, policies.
+    """
+
+    indexes: dict[str, str]
+    last: dict[str, str]
+
+
+class Moving(Protocol):
+    """One engine's ways. Connections are in a transaction unless it says otherwise."""
+
+    longest_entry: int | None
+    """The most bytes of text in one entry of an index; None where there is no such limit."""
+
+    def dangling(self, connection: Connection, shape: Shape, left_out: LeftOut) -> list[Flaw]:
+        """Find the rows that refer to one that is not there, or is left out."""
+
+    def examine(
+        self, connection: Connection, shape: Shape, left_out: LeftOut, longest: int | None = None
+    ) -> tuple[Digest, list[Flaw]]:
+        """Read a table: digest what is sound and not left out, and say what is not sound.
+
+        Args:
+            connection: Where to read.
+            shape: The table.
+            left_out: The rows that are left out.
+            longest: The ``longest_entry`` of where the rows are to go. An engine that has the
+                limit itself need not look.
+
+        Raises:
+            DatabaseCorrupt: So many rows are not sound that this is no data of ours.
+        """
+
+    def read(
+        self, connection: Connection, shape: Shape, after: Key | None, left_out: LeftOut
+    ) -> Generator[Row]:
+        """Give a table's sound rows one by one, in the order of the key, from behind a key on."""
+
+    def load(self, connection: Connection, shape: Shape, rows: Iterable[Row]) -> None:
+        """Insert rows that are not there yet."""
+
+    def strip(self, connection: Connection, tables: Tables) -> Stripped:
+        """Drop what makes loading slow: keys, indexes, triggers and the index for search.
+
+        The last of these is not brought back by the statements: it is ``SearchIndex.reset``'s.
+        """
+
+    def loosen(self, connection: Connection, tables: Tables) -> dict[str, str]:
+        """Drop of that only what holds between rows, or is done when they change.
+
+        Returns:
+            ``Stripped.last``.
+        """
+
+    def counters(self, connection: Connection, tables: Tables) -> dict[str, int]:
+        """Read the counters that number rows: the last number given, by tables' plain names."""
+
+    def set_counters(
+        self, connection: Connection, tables: Tables, counters: Mapping[str, int]
+    ) -> None:
+        """Let rows be numbered on from there, or from the largest number that there is."""
+
+    def hasten(self, connection: Connection) -> None:
+        """Prepare a connection that only loads, and is in no transaction; closing it undoes it."""
+
+    def refresh(self, connection: Connection, tables: Sequence[Table]) -> None:
+        """Refresh the planner's statistics; in no transaction."""
+
+
+class ChangeLog(Protocol):
+    """A log of the rows that change, kept by the database that they change in."""
+
+    def is_kept(self, connection: Connection, names: Names) -> bool:
+        """Say whether there is one."""
+
+    def identity(self, connection: Connection, names: Names) -> str | None:
+        """Tell the log from every other one, also of the same source; None if there is none."""
+
+    def begin(self, connection: Connection, names: Names, shapes: Sequence[Shape]) -> str:
+        """Begin to log, or begin anew; numbers may begin anew too.
+
+        Returns:
+            The log's identity.
+        """
+
+    def end(self, connection: Connection, names: Names, shapes: Sequence[Shape]) -> None:
+        """Take the log away, if there is one, and all that keeps it."""
+
+    def newest(self, connection: Connection, names: Names) -> int:
+        """Give the number of the last change; 0 if there is none."""
+
+    def keys(
+        self, connection: Connection, names: Names, shape: Shape, after: int, upto: int
+    ) -> Iterator[list[Key]]:
+        """Give the keys of a table's rows that changed after one number, up to another."""
+
+    def rows(self, connection: Connection, shape: Shape, keys: Sequence[Key]) -> list[Row]:
+        """Give those rows with these keys that are there, and sound."""

@@ -1,0 +1,219 @@
+"""Statements compiled once, for the few paths that are hot.
+
+SQLAlchemy looks a statement up anew at each execution, by a key that it makes of the whole
+statement, and wraps each value of a result. Here its compiler, types and connection are used as
+ever, but the text and the order of the parameters are kept, and rows come as the driver gives
+them. What such a statement cannot have: lists to expand, ``execution_options`` of its own. Only
+whole numbers can be ``literal_execute``, which are written into the text at each execution.
+
+They go to the driver's own cursor, past SQLAlchemy's execution, whenever nobody could tell: whoever
+listens to ``before_cursor_execute`` or ``after_cursor_execute``, as tracers do, hears them all.
+Errors are those of SQLAlchemy either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+from sqlalchemy import Column as Stored
+from sqlalchemy import Connection, Dialect, Engine, Executable, Join
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.visitors import iterate
+
+from agentstore.engines.base.columns import binder, column_reader
+from agentstore.values.types import Column
+
+Parameters = Mapping[str, Any]
+
+NO_TRANSACTION = "agentstore_no_transaction"
+"""The execution option of an engine on whose connections each statement is its own transaction.
+
+SQLAlchemy begins and commits there too, which has no effect but takes its time.
+"""
+
+
+class Prepared:
+    """A statement as one dialect's driver takes it."""
+
+    __slots__ = ("_bind", "_literals", "_read", "_sql")
+
+    def __init__(
+        self, statement: Executable, dialect: Dialect, columns: Sequence[str] | None = None
+    ) -> None:
+        """Compile; ``columns`` are those that an INSERT writes."""
+        compiled = statement.compile(dialect=dialect, column_keys=columns)  # type: ignore[attr-defined]
+        assert isinstance(compiled, SQLCompiler)
+        self._sql = str(compiled)
+        self._literals = _literals(compiled)
+        self._bind = _binder(compiled, dialect)
+        self._read = _readers(statement, dialect)
+
+    def rows(self, connection: Connection, parameters: Parameters) -> list[Any]:
+        """Run it; give the rows, whose values are the driver's own."""
+        sql = self._sql
+        for name, place in self._literals.items():
+            sql = sql.replace(place, str(int(parameters[name])))
+        return run_sql(connection, sql, self._bind(parameters), fetch=True)
+
+    def fetch(self, connection: Connection, parameters: Parameters) -> list[tuple[Any, ...]]:
+        """Run it; give the rows, their values as the columns' types say."""
+        rows = self.rows(connection, parameters)
+        if not rows:
+            return []
+        # By columns, not by rows: a type is looked up once, and most columns are mostly empty.
+        columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
+        for position, read in self._read:
+            columns[position] = read(columns[position])
+        return list(zip(*columns, strict=True))
+
+    def execute_many(self, connection: Connection, parameters: Sequence[Parameters]) -> None:
+        """Run it for each; there is no result, and nothing is ``literal_execute``."""
+        assert not self._literals
+        if len(parameters) == 1:
+            run_sql(connection, self._sql, self._bind(parameters[0]))
+        else:
+            run_sql(connection, self._sql, list(map(self._bind, parameters)), many=True)
+
+
+def share_statements(engine: Engine) -> None:
+    """Have an engine, made with our own options, share its statements with others of its kind.
+
+    An application that opens a store for each request, or each test, compiles them once.
+    """
+    _ours.add(engine.dialect)
+
+
+def dialect_of(connection: Connection) -> Dialect:
+    """Give the dialect to compile for: one for all engines that would compile alike.
+
+    That is a connection's own, unless ``share_statements`` was told of its engine.
+    """
+    dialect = connection.dialect
+    if (known := _shared.get(dialect)) is not None:
+        return known
+    if dialect not in _ours:
+        return dialect
+    kind = (type(dialect), dialect.server_version_info, dialect.default_schema_name)
+    with _sharing:
+        return _shared.setdefault(dialect, _kinds.setdefault(kind, dialect))
+
+
+_ours: WeakSet[Dialect] = WeakSet()
+_kinds: dict[tuple[Any, ...], Dialect] = {}
+_shared: WeakKeyDictionary[Dialect, Dialect] = WeakKeyDictionary()
+_sharing = Lock()
+
+
+def run_sql(
+    connection: Connection,
+    sql: str,
+    parameters: Any = (),
+    *,
+    many: bool = False,
+    fetch: bool = False,
+    begin: bool = True,
+) -> list[Any]:
+    """Run SQL as the driver takes it, in the connection's transaction; see the module.
+
+    Args:
+        connection: Where.
+        sql: The text, with the driver's own placeholders.
+        parameters: As the driver takes them; if ``many``, a list of these.
+        many: Run it once for each.
+        fetch: Give its rows.
+        begin: Begin a transaction if there is none, unless the engine is to have none; not for
+            what begins one itself.
+    """
+    if _is_heard(connection):
+        result = connection.exec_driver_sql(sql, parameters or None)
+        return list(result.all()) if fetch else []
+    if begin and not (connection.in_transaction() or _begins_none(connection)):
+        connection.begin()
+    cursor = connection.connection.cursor()
+    try:
+        if many:
+            cursor.executemany(sql, parameters)
+        else:
+            cursor.execute(sql, parameters)
+        rows = list(cursor.fetchall()) if fetch else []
+    except BaseException as error:  # noqa: BLE001 - it is raised again, or in other words
+        # What SQLAlchemy does with whatever comes out of a driver: it knows which errors mean that
+        # the connection is lost, tells listeners, and raises its own kind of error.
+        connection._handle_dbapi_exception(error, sql, None, cursor, None)
+    cursor.close()
+    return rows
+
+
+def _begins_none(connection: Connection) -> bool:
+    return NO_TRANSACTION in connection.get_execution_options()
+
+
+def _is_heard(connection: Connection) -> bool:
+    """Say whether somebody listens to what is executed: on the engine, or on all engines."""
+    engine: Any = connection.engine
+    while (behind := getattr(engine, "_proxied", None)) is not None:
+        engine = behind  # ours has options; listeners are on the one that it was made of
+    heard = engine.dispatch
+    return bool(heard.before_cursor_execute or heard.after_cursor_execute)
+
+
+def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], Any]:
+    """Make what turns parameters into the driver's: in order where it numbers them, else by name.
+
+    A bind that has a value of its own, such as the 1 in ``n + 1``, is a constant; it has no name.
+    None is NULL, whatever the type.
+    """
+    order = compiled.positiontup
+    written = _literals(compiled)
+    given = dict.fromkeys(compiled.bind_names.values()) if order is None else order
+    names = [name for name in given if name not in written]
+    plan: list[tuple[str | None, Any, Callable[[Any], Any] | None]] = []
+    for name in names:
+        bind = compiled.binds[name]
+        process = binder(bind.type, dialect)
+        if bind.required:
+            plan.append((name, None, process))
+        else:
+            value = compiled.params[name]
+            plan.append((None, value if process is None else process(value), None))
+
+    def values(parameters: Parameters) -> tuple[Any, ...]:
+        return tuple(
+            [
+                constant
+                if name is None
+                else value
+                if (value := parameters[name]) is None or process is None
+                else process(value)
+                for name, constant, process in plan
+            ]
+        )
+
+    if order is not None:
+        return values
+    return lambda parameters: dict(zip(names, values(parameters), strict=True))
+
+
+def _literals(compiled: SQLCompiler) -> dict[str, str]:
+    """Give, by their names, the places in the text where numbers are to be written."""
+    names = [compiled.bind_names[bind] for bind in compiled.literal_execute_params]
+    return {name: f"__[POSTCOMPILE_{name}]" for name in names}
+
+
+def _readers(statement: Any, dialect: Dialect) -> list[tuple[int, Callable[[Column], Column]]]:
+    """Give what reads the values of those columns that are not as the driver gives them."""
+    columns = getattr(statement, "exported_columns", ())  # what it selects, or returns
+    # An outer join has NULL where a row is missing, in whatever column.
+    outer = any(isinstance(each, Join) and each.isouter for each in iterate(statement))
+    found = enumerate(
+        column_reader(
+            column.type,
+            dialect,
+            required=isinstance(column, Stored) and not column.nullable and not outer,
+        )
+        for column in columns
+    )
+    return [(position, read) for position, read in found if read is not None]

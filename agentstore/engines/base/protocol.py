@@ -1,0 +1,366 @@
+"""Everything in which the engines differ, as a Protocol.
+
+The rest of the library asks a dialect and never asks for its name. Adding an engine difference
+means adding a method here, with the promise that both engines keep, and one body for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sqlalchemy import URL, BigInteger, Connection, Engine, literal_column, type_coerce
+from sqlalchemy.exc import DBAPIError
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Executable, FromClause, Insert, Select, Table
+    from sqlalchemy.ext.asyncio import AsyncEngine
+    from sqlalchemy.sql.base import ReadOnlyColumnCollection
+    from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
+    from sqlalchemy.types import TypeEngine
+
+    from agentstore.engines.base.checks import Checks, Examination
+    from agentstore.engines.base.moving import ChangeLog, Moving
+    from agentstore.engines.base.saving import Archives
+    from agentstore.engines.base.search import SearchIndex
+    from agentstore.engines.base.signals import TaskSignal
+    from agentstore.engines.base.space import Space
+    from agentstore.errors import DatabaseError, UnsoundRow
+    from agentstore.models.tables import Names, Tables
+    from agentstore.settings import Settings
+
+
+class Mode(Enum):
+    """What a unit of work needs from its transaction."""
+
+    READ = "one statement that reads"
+    SNAPSHOT = "several statements that read one state of the database"
+    STATEMENT = "a write that is one statement where the engine can say it in one"
+    WRITE = "several statements, all or nothing"
+
+
+MODE = "agentstore_mode"
+"""The execution option in which the engine of a mode carries it, for the begin event."""
+
+READ_ONLY = "agentstore_read_only"
+"""The execution option of a store's own engine that only reads."""
+
+
+class Failure(Enum):
+    """What a driver's error means for the question whether to try again."""
+
+    ROLLED_BACK = "certainly nothing happened, and trying again may succeed"
+    DISCONNECTED = "the connection broke; a commit under way is in doubt"
+    FINAL = "trying again would fail again"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """A driver's error in our words."""
+
+    failure: Failure
+    error: DatabaseError
+    words: str = ""
+    """The driver's, without ours about what was written, where it could not know that."""
+
+
+def number_rows(
+    counted: Sequence[Any], session: dict[str, Any], rows: Iterable[dict[str, Any]]
+) -> int:
+    """Give rows of ``messages`` their numbers and their branch.
+
+    Args:
+        counted: ``last_seq``, ``turn`` and ``active_branch`` of their session, counted up.
+        session: What ``append_messages`` was to add to it.
+        rows: The rows; they are changed.
+
+    Returns:
+        What was added to their ``seq``.
+    """
+    last_seq, last_turn, branch = counted
+    first_seq, first_turn = last_seq - session["messages"], last_turn - session["users"]
+    for row in rows:
+        row["seq"] += first_seq
+        row["turn"] += first_turn
+        row["branch"] = branch
+    return int(first_seq)
+
+
+FULL = 2**62
+"""A session's counter that is as large takes no more. What one call adds is less than that, so no
+counter ever has more than 64 bits, which SQLite would make a float."""
+
+
+def room_in(sessions: Table) -> ColumnElement[bool]:
+    """Say whether a session's counters have room for what a call adds; nothing is bound to it."""
+    either = sessions.c.total_tokens.op("|")(type_coerce(sessions.c.total_cost, BigInteger))
+    return either.op(">>")(literal_column("62")) == literal_column("0")
+
+
+class EngineDialect(Protocol):
+    """One engine's ways."""
+
+    schemas: bool
+    """Whether the engine has schemas."""
+
+    single_writer: bool
+    """Whether the engine takes one writer at a time."""
+
+    threads_async_work: bool
+    """Whether an AsyncStore runs units in threads, because the engine is in the process."""
+
+    hides_rows: bool
+    """Whether the engine itself hides, in a scope, what belongs to other users."""
+
+    most_bytes: int
+    """The most bytes in one column that can be stored and read again."""
+
+    search: SearchIndex
+    """The engine's index for full-text search."""
+
+    space: Space
+    """How the engine gives back the space of what was deleted."""
+
+    @property
+    def change_log(self) -> ChangeLog | None:
+        """How changes are followed while they happen; None where the engine has no such way."""
+
+    @property
+    def moving(self) -> Moving:
+        """How the engine is read whole, and loaded whole."""
+
+    @property
+    def checks(self) -> Checks:
+        """How the engine is, and how large."""
+
+    @property
+    def examinations(self) -> tuple[Examination, ...]:
+        """What ``agentstore doctor`` looks at, apart from what it always does."""
+
+    def name_row(self, connection: Connection, tables: Tables, error: UnsoundRow) -> UnsoundRow:
+        """Name the row that could not be read, as far as it is found soon; nothing is changed."""
+
+    @property
+    def archives(self) -> Archives | None:
+        """Those who make archives of a database; None where it is a file itself."""
+
+    def __hash__(self) -> int:
+        """There is one of each, and statements that are built once are kept by it."""
+
+    def url(self, url: URL, *, asynchronous: bool) -> URL:
+        """Name the driver: the same URL opens in Store and in AsyncStore.
+
+        Raises:
+            UnsupportedUrl: The URL names a driver that is not supported.
+        """
+
+    def names_async_driver(self, url: URL) -> bool:
+        """Say whether the URL asks for a driver that is asynchronous only."""
+
+    def require_existing(self, url: URL) -> None:
+        """Refuse a database that opening would create.
+
+        Raises:
+            DatabaseUnreachable: There is none.
+        """
+
+    def engine_options(self, url: URL, settings: Settings) -> dict[str, Any]:
+        """Give the arguments of ``create_engine``: pool, timeouts, connection arguments."""
+
+    def install(self, engine: Engine, settings: Settings, *, adopted: bool) -> None:
+        """Add the connection events; on an adopted engine, for its open connections too.
+
+        With ``read_only`` the database itself refuses writes by an engine of the store's own.
+        """
+
+    def take_over(self, connection: Connection) -> None:
+        """Prepare a connection that was checked out, and is in no transaction, for a unit."""
+
+    def leave_behind(self, connection: Connection, *, busy: bool) -> None:
+        """Leave the connection that one writer keeps to the parent, in a child that was forked.
+
+        Args:
+            connection: The connection.
+            busy: Whether the writer was using it.
+        """
+
+    def abandon(self, connection: Connection) -> None:
+        """See to it, in a child that was forked, that nothing that is done to a connection in use
+        reaches the parent.
+        """
+
+    def many_connections(self, url: URL) -> bool:
+        """Say whether this database can have more than one connection."""
+
+    def prepare_writer(self, connection: Connection) -> None:
+        """Prepare a connection that one writer keeps for itself."""
+
+    def begin_to_write(self, connection: Connection, patience: float) -> None:
+        """Begin a transaction that writes, on such a connection.
+
+        Args:
+            connection: The connection.
+            patience: Seconds to wait for writers in other processes, where there can be but one.
+        """
+
+    def modes(self, engine: Engine) -> dict[Mode, Engine]:
+        """Give the engine as each mode needs it; all share one pool."""
+
+    def async_modes(self, engine: AsyncEngine) -> dict[Mode, AsyncEngine]:
+        """Do the same for an asynchronous engine."""
+
+    def diagnose(self, error: DBAPIError) -> Diagnosis:
+        """Say what a driver's error means."""
+
+    def brings_itself_to_head(self, connection: Connection) -> bool:
+        """Say whether this database is new and may be migrated without being told to."""
+
+    def lock_for_migration(self, connection: Connection, names: Names) -> None:
+        """Begin the transaction of a migration, and wait until no other one runs.
+
+        Its commit waits for the disk, whatever was set.
+
+        Raises:
+            DatabaseBusy: Another migration took longer than the timeout.
+        """
+
+    def check_after_migration(self, connection: Connection) -> None:
+        """Refuse, before the commit, what a migration must not leave.
+
+        Raises:
+            DatabaseError: Rows refer to rows that are gone.
+        """
+
+    def unlock_after_migration(self, connection: Connection) -> None:
+        """Undo what ``lock_for_migration`` changed on the connection; no transaction is open."""
+
+    def utc_day(self, instant: ColumnElement[Any]) -> ColumnElement[str]:
+        """Give the day of an instant, in UTC, as YYYY-MM-DD."""
+
+    def next_activity(self, tables: Tables, of: str = "sessions") -> ColumnElement[int]:
+        """Give a number larger than every ``activity`` in this table, as an expression."""
+
+    def insert_missing(self, table: Table) -> Insert:
+        """Give an INSERT that does nothing where a row with the same key is there already.
+
+        It waits for whoever is writing that key, so that a look afterwards finds the row.
+        """
+
+    def lapse_reservations(
+        self, connection: Connection, tables: Tables, user_id: str, now: datetime
+    ) -> int:
+        """Let a user's expired reservations lapse, and take them off ``quota_reserved``.
+
+        Returns:
+            How many did; 0 also where the user has none.
+        """
+
+    def enter_scope(self, connection: Connection, user_id: str) -> None:
+        """Have the engine hide what belongs to others than this user, until the transaction ends.
+
+        Does nothing where the engine has no such thing.
+        """
+
+    def drop_blobs(self, connection: Connection, tables: Tables, digests: Sequence[str]) -> int:
+        """Delete those blobs that nobody attaches, in a scope that cannot see who does.
+
+        Only where ``hides_rows``.
+
+        Returns:
+            How many were deleted.
+        """
+
+    def grants(self, names: Names, role: str) -> list[str]:
+        """Give the statements that let a role work in scopes, and nowhere else; none where there
+        are no roles.
+        """
+
+    def append_messages(
+        self,
+        connection: Connection,
+        tables: Tables,
+        sessions: Sequence[dict[str, Any]],
+        rows: Sequence[dict[str, Any]],
+        calls: Sequence[dict[str, Any]],
+        marks: Sequence[dict[str, Any]],
+        *,
+        wait: bool,
+    ) -> Collection[str]:
+        """Count messages in their sessions and insert them; the only locks are those sessions.
+
+        Args:
+            connection: In a transaction, or in autocommit where ``Mode.STATEMENT`` says so.
+            tables: The tables.
+            sessions: Each once: its ``session_id``, ``now``, and what to add: ``messages``,
+                ``users`` (how many are of the role user), ``tokens``, ``cost``.
+            rows: The rows of ``messages`` without branch, those of the first session first, and
+                so on; ``seq`` counts from 1 and ``turn`` from 0 or 1 in each session, to be added
+                to what it has. They are given their numbers and their branch.
+            calls: The rows of ``message_tool_calls``, ``seq`` as above.
+            marks: The rows of ``message_marks``, ``seq`` as above.
+            wait: Whether to wait for sessions that somebody else has locked, or to leave them
+                out. Who waits names one session.
+
+        Returns:
+            The ids of the sessions that are there and were not left out. Nothing was written to
+            the others.
+        """
+
+    def arriving(
+        self, tables: Tables, kinds: Mapping[str, TypeEngine[Any]]
+    ) -> tuple[dict[str, ColumnElement[Any]], ColumnElement[bool]] | None:
+        """Give the columns of rows that arrive in one statement, a list of values for each column.
+
+        Args:
+            tables: The tables.
+            kinds: The columns' types, by their names, which are those of the parameters.
+                ``session_id`` is among them.
+
+        Returns:
+            The columns, and the condition that the row's session is locked by nobody; None where
+            the engine is in this process, and rows may as well arrive one by one.
+        """
+
+    def server_clock(self) -> ColumnElement[datetime] | None:
+        """Give the server's present as an expression; None where the engine is in this process
+        and so has this machine's clock.
+        """
+
+    def announcing(
+        self, statement: ReturningInsert[Any] | ReturningUpdate[Any], tables: Tables
+    ) -> Executable:
+        """Make a change of tasks that returns their whole rows tell waiting workers too.
+
+        They hear at the commit, of rows that are pending now, and of those whose end lets another
+        task of their session start. The rows come back as before, perhaps with more columns.
+        """
+
+    def announce(self, connection: Connection, tables: Tables, queues: Iterable[str]) -> None:
+        """Tell the workers of these queues, at the commit, that tasks may be claimable."""
+
+    def for_each(
+        self, outer: FromClause, table: Table, found: Select[Any], *, all_outer: bool = False
+    ) -> tuple[FromClause, ReadOnlyColumnCollection[str, Any]]:
+        """Join to each row of ``outer`` the few rows of a table that a query finds for it.
+
+        Args:
+            outer: What has the rows that the query is run for.
+            table: Whose rows are wanted; it has ``pk``.
+            found: Selects whole rows of an alias of the table. It refers to columns of ``outer``,
+                and has an order and a limit, so that an index answers it.
+            all_outer: Keep rows of ``outer`` for which it finds none, as an outer join does.
+
+        Returns:
+            What to select from, and the table's columns in it.
+        """
+
+    def only_checked(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Give the column for a condition that is to be checked on rows that were found by
+        another one, where a planner would not see that by itself.
+        """
+
+    def task_signal(self, connection: Connection, tables: Tables) -> TaskSignal:
+        """Give what a worker waits for between two claims, not opened yet."""

@@ -1,0 +1,291 @@
+"""What the engines' search indexes have in common, as a Protocol.
+
+An index holds tokens, never text, and answers with the row numbers of messages. It may answer
+with too many, because its copy is older than the message or its phrases are coarser; it must
+not answer with too few. ``agentstore.repositories`` looks at the text of what it gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sqlalchemy import func, select
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Connection, Select
+
+    from agentstore.models.tables import Tables
+
+
+@dataclass(frozen=True, slots=True)
+class IndexState:
+    """What an index is, and whether it is up to date.
+
+    Attributes:
+        segmentation: How its tokens were made, see ``segmentation.manner``; None where the index
+            has lost its state.
+        newest: The largest row number of a message.
+        walked: The index has met every message up to this row number; making it anew begins at 0.
+        pending: Changes that are not in the index yet, counted no further than was asked.
+        missing: The objects (tables, triggers, functions) that are gone.
+    """
+
+    segmentation: str | None
+    newest: int
+    walked: int
+    pending: int
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The columns of a message that searching reads."""
+
+    session_id: str
+    content: str | None
+    blocks: Any
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A message to be brought up to date in the index.
+
+    Attributes:
+        before: What the index holds of it and must be told to take it out; None where it holds
+            nothing, or knows itself.
+        after: What the message is now; None if it is gone.
+        seen: How the dialect knows again what it has read.
+    """
+
+    message_pk: int
+    before: Source | None
+    after: Source | None
+    seen: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Changes that were read, to be taken later, as far as they are still as they were.
+
+    Attributes:
+        changes: No two are of one message.
+        whole: Whether nothing else waited.
+        walk: From which row number to which the changes walk through all messages, where they do.
+    """
+
+    changes: list[Change]
+    whole: bool
+    walk: tuple[int, int] | None = None
+
+
+class Room:
+    """What a batch has room for: always one message, and then up to so much."""
+
+    def __init__(self, rows: int, size: int) -> None:
+        self._rows, self._size = rows, size
+        self._empty = True
+
+    @property
+    def full(self) -> bool:
+        """Whether it has no room for another row."""
+        return self._rows < 1
+
+    def takes(self, size: int) -> bool:
+        """Say whether a message of that many bytes goes in, and put it in."""
+        if not self._empty and (self._rows < 1 or self._size < size):
+            return False
+        self._rows -= 1
+        self._size -= size
+        self._empty = False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message as an index takes it: whose it is, and its tokens in their order."""
+
+    message_pk: int
+    session_id: str
+    tokens: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """Tokens in a row, the last of which may go on if ``prefix``."""
+
+    tokens: tuple[str, ...]
+    prefix: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What an index is asked.
+
+    Attributes:
+        phrases: All of them must be in a message.
+        sessions: The sessions that it may belong to; None means any.
+        conditions: On columns of ``messages`` and ``sessions``.
+    """
+
+    phrases: tuple[Phrase, ...]
+    sessions: tuple[str, ...] | None
+    conditions: tuple[ColumnElement[bool], ...]
+
+
+class SearchIndex(Protocol):
+    """One engine's index. All methods work in the transaction of the connection."""
+
+    holds_deleted_text: bool
+    """Whether the queue holds the text of deleted messages until it is drained."""
+
+    def state(
+        self,
+        connection: Connection,
+        tables: Tables,
+        count_to: int,
+        user_id: str | None = None,
+        *,
+        thorough: bool = False,
+    ) -> IndexState:
+        """Say what the index is.
+
+        Args:
+            connection: Where to look.
+            tables: The tables.
+            count_to: How far to count the changes that wait.
+            user_id: Count those of this user's messages alone.
+            thorough: Look for missing objects even where that takes a query of its own.
+        """
+
+    def waiting(
+        self, connection: Connection, tables: Tables, limit: int, user_id: str | None
+    ) -> list[int]:
+        """Give the row numbers of messages whose changes are not in the index yet, in any order.
+
+        Those of messages that are gone may be among them.
+        """
+
+    def sizes(self, connection: Connection, tables: Tables, pks: Sequence[int]) -> Iterator[int]:
+        """Say of messages, one by one, how many bytes searching has to read, or nearly so."""
+
+    def read(
+        self,
+        connection: Connection,
+        tables: Tables,
+        rows: int,
+        size: int,
+        user_id: str | None = None,
+        *,
+        new: bool = True,
+    ) -> Batch:
+        """Read changes that wait; nothing is locked, and nothing taken.
+
+        Args:
+            connection: In a transaction that sees one state.
+            tables: The tables.
+            rows: How many at most.
+            size: How many bytes of messages at most, though always one message.
+            user_id: Only those of this user's messages.
+            new: Whether messages that were never indexed count too.
+        """
+
+    def take(
+        self,
+        connection: Connection,
+        tables: Tables,
+        segmentation: str,
+        batch: Batch,
+        *,
+        wait: bool,
+    ) -> dict[int, bool] | None:
+        """Take those changes of a batch that are still as they were read.
+
+        ``write`` must follow in this transaction, of these and no others. The rest is left for
+        whoever reads next: others have taken it, or the message has changed again.
+
+        Args:
+            connection: In a write transaction.
+            tables: The tables.
+            segmentation: Take nothing if the index was made anew in another manner meanwhile.
+            batch: What was read.
+            wait: Whether to wait for whoever else is taking, where that is possible.
+
+        Returns:
+            The row numbers of the messages whose changes were taken, and whether they are still
+            there; None if somebody else is taking.
+        """
+
+    def write(
+        self,
+        connection: Connection,
+        tables: Tables,
+        removed: Sequence[Entry],
+        added: Sequence[Entry],
+    ) -> None:
+        """Take entries out of the index, then put entries in."""
+
+    def candidates(
+        self,
+        connection: Connection,
+        tables: Tables,
+        question: Question,
+        *,
+        before: int,
+        count: int,
+    ) -> list[int]:
+        """Give the row numbers of messages that may be hits, the largest first.
+
+        Returns:
+            As many as asked for, all under ``before``. Fewer only where there are no more.
+        """
+
+    def may_write(self, connection: Connection) -> bool:
+        """Say whether a write need not wait for somebody who keeps the engine's one writer's lock.
+
+        Where each may have its turn beside others, it need not. The connection is in a transaction
+        that has read what it wanted, and may begin another one.
+        """
+
+    def held(self, connection: Connection, tables: Tables, limit: int) -> list[Change]:
+        """Give the oldest changes of those messages whose former text the queue holds."""
+
+    def forget(self, connection: Connection, tables: Tables, changes: Sequence[Change]) -> None:
+        """Let go of former text; ``write`` has taken it out. What messages are now still waits."""
+
+    def forget_sessions(
+        self, connection: Connection, tables: Tables, session_ids: Sequence[str]
+    ) -> None:
+        """Let go of the names of sessions that are about to be deleted, where the queue has them.
+
+        Their messages are still there.
+        """
+
+    def reset(self, connection: Connection, tables: Tables, segmentation: str) -> None:
+        """Empty the index, mend what is missing of it, and have every message walked again."""
+
+    def tidy(self, connection: Connection, tables: Tables) -> None:
+        """Make the index quick to read after much was written."""
+
+
+def whose(
+    tables: Tables, message_pk: ColumnElement[int], user_id: str | None
+) -> tuple[ColumnElement[bool], ...]:
+    """Give the condition that a message with this row number is a user's; none for all users'."""
+    if user_id is None:
+        return ()
+    messages, sessions = tables.messages.alias().c, tables.sessions.alias().c
+    theirs = select(messages.pk).where(
+        messages.pk == message_pk,
+        messages.session_id == sessions.id,
+        sessions.user_id == user_id,
+    )
+    return (theirs.exists(),)
+
+
+def count_of(connection: Connection, query: Select[Any], count_to: int) -> int:
+    """Count what a query finds, no further than so."""
+    counted = select(func.count()).select_from(query.limit(count_to).subquery())
+    return int(connection.execute(counted).scalar_one())

@@ -1,0 +1,370 @@
+"""How PostgreSQL is read whole, and loaded whole: with COPY, rows one by one, never in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg import sql
+from sqlalchemy import Connection, Table
+
+from agentstore.engines.base.moving import (
+    MOST_FLAWS,
+    Digest,
+    Flaw,
+    Key,
+    Kind,
+    LeftOut,
+    Row,
+    Shape,
+    Stripped,
+)
+from agentstore.engines.base.search_objects import postgresql_drops
+from agentstore.engines.postgresql.row_security import policy_name
+from agentstore.engines.postgresql.sound import either, unsound
+from agentstore.engines.postgresql.visibility import hidden_rows
+from agentstore.errors import DatabaseCorrupt, DatabaseError
+from agentstore.models.tables import LONGEST_ENTRY, Names, Tables
+
+_ISO: LiteralString = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')"""
+_SELECTED: dict[Kind, LiteralString] = {
+    Kind.JSON: "{}::text",
+    Kind.INSTANT: _ISO,
+    Kind.FLAG: "{}::int",
+}
+"""How a column is written in the form in which rows travel, where it is not as it stands."""
+
+_TYPES = {
+    Kind.TEXT: "text",
+    Kind.JSON: "text",
+    Kind.INSTANT: "text",
+    Kind.WHOLE: "int8",
+    Kind.REAL: "float8",
+    Kind.FLAG: "int4",
+    Kind.BYTES: "bytea",
+}
+_WRITTEN: dict[Kind, LiteralString] = {
+    Kind.TEXT: "octet_length({0}), ':', {0}",
+    Kind.JSON: "octet_length({0}::text), ':', {0}::text",
+    Kind.INSTANT: _ISO + ", ','",
+    Kind.WHOLE: "{0}, ','",
+    Kind.REAL: "encode(float8send({0} + 0::float8), 'hex'), ','",
+    Kind.FLAG: "{0}::int, ','",
+    Kind.BYTES: "encode(sha256({0}), 'hex'), ','",
+}
+"""How a column is written in the line that is hashed; concat() leaves NULL out."""
+
+_NUMBER: LiteralString = (
+    "((({0}.ctid::text::point)[0])::bigint << 16 | (({0}.ctid::text::point)[1])::bigint)"
+)
+"""A number for a row, by its place, which stays the same as long as the row does."""
+
+_KEYS = """
+SELECT conrelid::regclass::text, quote_ident(conname), pg_get_constraintdef(oid)
+FROM pg_constraint WHERE contype = ANY(%s::"char"[]) AND conrelid = ANY(%s::regclass[])
+ORDER BY contype, conrelid::regclass::text, conname"""
+_INDEXES = """
+SELECT indexrelid::regclass::text, pg_get_indexdef(indexrelid) FROM pg_index
+WHERE indrelid = ANY(%s::regclass[])
+    AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = indexrelid)
+ORDER BY 1"""
+_FORCED = """
+SELECT oid::regclass::text FROM pg_class
+WHERE relforcerowsecurity AND oid = ANY(%s::regclass[]) ORDER BY 1"""
+
+_ACTIVITY = "activity"
+
+
+class PostgreSQLMoving:
+    """See ``Moving`` for what each method promises."""
+
+    longest_entry: int | None = LONGEST_ENTRY
+
+    def dangling(self, connection: Connection, shape: Shape, left_out: LeftOut) -> list[Flaw]:
+        """Find those alone whose parent is left out: the server has let no others in."""
+        found: dict[int, Flaw] = {}
+        for constraint in shape.table.foreign_key_constraints:
+            parent = constraint.referred_table
+            plain = parent.name[len(shape.table.name) - len(shape.name) :]
+            if not left_out.get(plain):
+                continue
+            same = sql.SQL(" AND ").join(
+                sql.SQL("parent.{} = child.{}").format(
+                    sql.Identifier(element.column.name), sql.Identifier(element.parent.name)
+                )
+                for element in constraint.elements
+            )
+            condition = sql.SQL(
+                "EXISTS (SELECT FROM {parent} AS parent WHERE {same} AND {number} = ANY({missing}))"
+            ).format(
+                parent=_named(parent),
+                same=same,
+                number=sql.SQL(_NUMBER).format(sql.SQL("parent")),
+                missing=sql.Literal(list(left_out[plain])),
+            )
+            columns = ", ".join(element.parent.name for element in constraint.elements)
+            reason = sql.Literal(f"{columns}: no such row of {plain}")
+            for flaw in _flaws(connection, shape, left_out, condition, reason):
+                found[flaw.number] = flaw
+        return list(found.values())
+
+    def examine(
+        self, connection: Connection, shape: Shape, left_out: LeftOut, longest: int | None = None
+    ) -> tuple[Digest, list[Flaw]]:
+        """Let the server compute the digest; what no other engine can hold is in none."""
+        _require_all_rows(connection, shape)
+        written = sql.SQL(", ").join(
+            sql.SQL(_WRITTEN[kind]).format(sql.Identifier(name)) for name, kind in shape.columns
+        )
+        kinds = unsound(shape)
+        wrong = either(condition for _, condition, _ in kinds)
+        # OFFSET 0 keeps the planner from computing each hash once for each of its halves.
+        query = sql.SQL("""
+SELECT count(*),
+    coalesce(sum(('x' || encode(substr(hash, 1, 8), 'hex'))::bit(64)::bigint), 0),
+    coalesce(sum(('x' || encode(substr(hash, 9, 8), 'hex'))::bit(64)::bigint), 0)
+FROM (
+    SELECT sha256(convert_to(concat({written}), 'UTF8')) AS hash FROM {table} AS child
+    WHERE {wanted} AND {sound} OFFSET 0
+) AS hashed""").format(
+            written=written,
+            table=_named(shape.table),
+            wanted=_wanted(shape, left_out),
+            sound=sql.SQL("{} IS NOT TRUE").format(wrong),
+        )
+        found = driver_of(connection).execute(query).fetchone()
+        assert found is not None
+        rows, first, second = found
+        reasons = sql.SQL("concat_ws('; ', {})").format(
+            sql.SQL(", ").join(
+                [
+                    sql.SQL("NULL"),
+                    *(
+                        sql.SQL("CASE WHEN {} THEN {} END").format(
+                            condition, sql.Literal(f"{name}: {what}")
+                        )
+                        for name, condition, what in kinds
+                    ),
+                ]
+            )
+        )
+        flaws = _flaws(connection, shape, left_out, wrong, reasons)
+        return Digest(rows, (int(first), int(second))), flaws
+
+    def read(
+        self, connection: Connection, shape: Shape, after: Key | None, left_out: LeftOut
+    ) -> Generator[Row]:
+        """Copy out, in the order of the primary key."""
+        key = sql.SQL(", ").join(map(sql.Identifier, shape.key))
+        conditions: list[sql.Composable] = [_wanted(shape, left_out)]
+        if after is not None:
+            values = sql.SQL(", ").join(map(sql.Literal, after))
+            conditions.append(sql.SQL("({}) > ({})").format(key, values))
+        query = sql.SQL(
+            "COPY (SELECT {columns} FROM {table} AS child WHERE {wanted} ORDER BY {key}) TO STDOUT"
+        ).format(
+            columns=_columns(shape),
+            table=_named(shape.table),
+            wanted=sql.SQL(" AND ").join(conditions),
+            key=key,
+        )
+        with driver_of(connection).cursor() as cursor, cursor.copy(query) as copy:
+            copy.set_types([_TYPES[kind] for _, kind in shape.columns])
+            yield from copy.rows()
+
+    def load(self, connection: Connection, shape: Shape, rows: Iterable[Row]) -> None:
+        """Copy in."""
+        query = sql.SQL("COPY {} ({}) FROM STDIN").format(
+            _named(shape.table),
+            sql.SQL(", ").join(sql.Identifier(name) for name, _ in shape.columns),
+        )
+        with driver_of(connection).cursor() as cursor, cursor.copy(query) as copy:
+            write = copy.write_row
+            for row in rows:
+                write(row)
+
+    def strip(self, connection: Connection, tables: Tables) -> Stripped:
+        """Drop the keys too."""
+        last = self.loosen(connection, tables)
+        driver = driver_of(connection)
+        ours = _list(connection, tables)
+        indexes = driver.execute(_INDEXES, [ours]).fetchall()
+        again = _drop_keys(connection, ours, "p", "u")
+        for name, _ in indexes:
+            connection.exec_driver_sql(f"DROP INDEX {name}")
+        return Stripped(again | dict(indexes), last)
+
+    def loosen(self, connection: Connection, tables: Tables) -> dict[str, str]:
+        """Drop references, and bind no owner by policies: no COPY goes where they are forced."""
+        names = tables.names
+        for statement in postgresql_drops(names.schema, names.prefix):
+            connection.exec_driver_sql(statement)
+        ours = _list(connection, tables)
+        last = _drop_keys(connection, ours, "f")
+        for (table,) in driver_of(connection).execute(_FORCED, [ours]).fetchall():
+            connection.exec_driver_sql(f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY")
+            last[f"{table} row security"] = f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY"
+        return last
+
+    def counters(self, connection: Connection, tables: Tables) -> dict[str, int]:
+        """Read the sequences: of the row numbers, and of the activity."""
+        found = {}
+        for name, sequence in self._sequences(connection, tables):
+            query = f"SELECT last_value, is_called FROM {sequence}"  # noqa: S608
+            row = connection.exec_driver_sql(query).fetchone()
+            assert row is not None
+            found[name] = row[0] if row[1] else 0
+        return found
+
+    def set_counters(
+        self, connection: Connection, tables: Tables, counters: Mapping[str, int]
+    ) -> None:
+        """Set the sequences."""
+        largest = {
+            _ACTIVITY: [(tables.sessions, "activity"), (tables.checkpoint_threads, "activity")]
+        }
+        for name, sequence in self._sequences(connection, tables):
+            columns = largest.get(name) or [(tables[name], "pk")]
+            numbers = [counters.get(name, 0)]
+            for table, column in columns:
+                query = sql.SQL("SELECT coalesce(max({}), 0) FROM {}").format(
+                    sql.Identifier(column), _named(table)
+                )
+                row = driver_of(connection).execute(query).fetchone()
+                assert row is not None
+                numbers.append(row[0])
+            if max(numbers):
+                connection.exec_driver_sql("SELECT setval(%s, %s)", (sequence, max(numbers)))
+
+    def hasten(self, connection: Connection) -> None:
+        """Let commits not wait for the disk, and give the making of indexes some memory.
+
+        If the server falls, the last commits are gone together with what they say of the copy's
+        progress, so it is gone on with from there.
+        """
+        for statement in (
+            "SET synchronous_commit = off",
+            "SET maintenance_work_mem = '256MB'",
+            "SET statement_timeout = 0",
+            "SET idle_in_transaction_session_timeout = 0",
+        ):
+            driver_of(connection).execute(statement)
+
+    def refresh(self, connection: Connection, tables: Sequence[Table]) -> None:
+        """Say ANALYZE."""
+        for table in tables:
+            driver_of(connection).execute(sql.SQL("ANALYZE {}").format(_named(table)))
+
+    def _sequences(self, connection: Connection, tables: Tables) -> Iterator[tuple[str, str]]:
+        """Give the sequences' names, quoted, by what they number."""
+        driver = driver_of(connection)
+        names = tables.names
+        prefix = len(names.prefix)
+        for table in tables.metadata.sorted_tables:
+            if "pk" in table.c:
+                quoted = _named(table).as_string(driver)
+                row = driver.execute("SELECT pg_get_serial_sequence(%s, 'pk')", [quoted]).fetchone()
+                assert row is not None
+                yield table.name[prefix:], row[0]
+        yield _ACTIVITY, _qualified(names.schema, f"{names.prefix}activity").as_string(driver)
+
+
+def _wanted(shape: Shape, left_out: LeftOut) -> sql.Composable:
+    """Write the condition that a row is not left out."""
+    missing = left_out.get(shape.name)
+    if not missing:
+        return sql.SQL("true")
+    number = sql.SQL(_NUMBER).format(sql.SQL("child"))
+    return sql.SQL("{} <> ALL ({})").format(number, sql.Literal(list(missing)))
+
+
+def _flaws(
+    connection: Connection,
+    shape: Shape,
+    left_out: LeftOut,
+    condition: sql.Composable,
+    reason: sql.Composable,
+) -> list[Flaw]:
+    """Find the rows of which a condition holds; raises DatabaseCorrupt where there are too many."""
+    query = sql.SQL(
+        "SELECT {number}, {reason}, to_json(child) FROM {table} AS child"
+        " WHERE {wanted} AND {condition} LIMIT {limit}"
+    ).format(
+        number=sql.SQL(_NUMBER).format(sql.SQL("child")),
+        reason=reason,
+        table=_named(shape.table),
+        wanted=_wanted(shape, left_out),
+        condition=condition,
+        limit=sql.Literal(MOST_FLAWS + 1),
+    )
+    found = driver_of(connection).execute(query).fetchall()
+    if len(found) > MOST_FLAWS:
+        raise DatabaseCorrupt(
+            f"More than {MOST_FLAWS:,} rows of {shape.table.name} hold what agentstore never "
+            "writes there. Look at the database: it may be of another program."
+        )
+    return [
+        Flaw(
+            shape.name,
+            ", ".join(f"{name}={values[name]}" for name in shape.key),
+            reason,
+            number,
+            values,
+        )
+        for number, reason, values in found
+    ]
+
+
+def _require_all_rows(connection: Connection, shape: Shape) -> None:
+    """Refuse to read for a role from which a policy hides rows: they would be missing silently.
+
+    Raises:
+        DatabaseError: It is one.
+    """
+    table = shape.table
+    name = _named(table).as_string(driver_of(connection))
+    names = Names(table.schema, table.name.removesuffix(shape.name))
+    hidden = hidden_rows(connection, [name], policy_name(names))
+    if hidden is not None:
+        raise DatabaseError(
+            f"This role does not see all rows of {table.name}: {hidden.reason}. {hidden.mend}."
+        )
+
+
+def _list(connection: Connection, tables: Tables) -> list[str]:
+    driver = driver_of(connection)
+    return [_named(table).as_string(driver) for table in tables.metadata.sorted_tables]
+
+
+def _drop_keys(connection: Connection, ours: list[str], *kinds: str) -> dict[str, str]:
+    """Drop the constraints of these kinds; give what creates them again, by names."""
+    found = driver_of(connection).execute(_KEYS, [list(kinds), ours]).fetchall()
+    for table, name, _ in found:
+        connection.exec_driver_sql(f"ALTER TABLE {table} DROP CONSTRAINT {name}")
+    return {
+        f"{table}.{name}": f"ALTER TABLE {table} ADD CONSTRAINT {name} {definition}"
+        for table, name, definition in found
+    }
+
+
+def driver_of(connection: Connection) -> psycopg.Connection[Any]:
+    """Give the driver's own connection."""
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+    return driver
+
+
+def _named(table: Table) -> sql.Identifier:
+    return _qualified(table.schema, table.name)
+
+
+def _qualified(schema: str | None, name: str) -> sql.Identifier:
+    return sql.Identifier(schema, name) if schema else sql.Identifier(name)
+
+
+def _columns(shape: Shape) -> sql.Composed:
+    return sql.SQL(", ").join(
+        sql.SQL(_SELECTED.get(kind, "{}")).format(sql.Identifier(name))
+        for name, kind in shape.columns
+    )

@@ -1,0 +1,300 @@
+"""Row-level security on PostgreSQL, as SQL: what each table's policy lets through.
+
+A scope is the setting ``agentstore.user_id`` of a transaction. While it is set, nobody sees or
+writes rows of other users, the tables' owner included (FORCE); only superusers and roles with
+BYPASSRLS do. While it is not set, a role sees everything if it has the right to TRUNCATE the table,
+as its owner has, and who was granted ALL; and otherwise nothing. So whoever could empty a table
+past every policy is the one who needs no scope, and nothing names a role: a dump is restored, or
+an owner changed, without a policy that lets the wrong one through.
+
+A table that does not say ``user_id`` asks its parent, whose own policy answers: what belongs to
+something visible is visible. ``search_index`` does not say FORCE: the operator that its index
+answers is not leakproof, and the planner would use the index for nobody whom a policy holds for.
+
+What a revision has created it must be able to create tomorrow: so this SQL never changes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from agentstore.models.tables import Names
+
+SETTING = "agentstore.user_id"
+
+_OF_ME = "user_id = (SELECT current_setting('agentstore.user_id', true))"
+_OF_A_SESSION = "{s}{p}session_in_scope(session_id)"
+_OF_A_THREAD = "{s}{p}thread_in_scope(thread_id)"
+_OF_A_MESSAGE = "{s}{p}message_in_scope(message_pk)"
+_ATTACHED = "{s}{p}blob_in_scope(digest)"
+
+_POLICIES = {
+    "users": "id = (SELECT current_setting('agentstore.user_id', true))",
+    "user_preferences": _OF_ME,
+    "quota_reservations": _OF_ME,
+    "api_keys": _OF_ME,
+    "sessions": _OF_ME,
+    **dict.fromkeys(
+        (
+            "session_data",
+            "branches",
+            "branch_segments",
+            "summaries",
+            "messages",
+            "message_tool_calls",
+            "message_marks",
+            "message_chunks",
+            "attachments",
+            "tool_logs",
+            "turn_usage",
+            "tasks",
+        ),
+        _OF_A_SESSION,
+    ),
+    "checkpoint_threads": f"{_OF_ME} OR user_id IS NULL AND {_OF_A_SESSION}",
+    **dict.fromkeys(
+        ("checkpoints", "checkpoint_values", "checkpoint_entries", "checkpoint_writes"),
+        _OF_A_THREAD,
+    ),
+    "blobs": _ATTACHED,
+    "search_queue": _OF_A_MESSAGE,
+    "search_index": _OF_A_MESSAGE,
+}
+"""What is in a scope, by table."""
+
+PERSONAL = tuple(_POLICIES)
+"""The tables with a policy: all but those that hold nothing of anybody's."""
+
+_NOT_FORCED = ("search_index",)
+_ENABLE = "ALTER TABLE {t} ENABLE ROW LEVEL SECURITY"
+_FORCE = "ALTER TABLE {t} FORCE ROW LEVEL SECURITY"
+_POLICY = """
+CREATE POLICY {p}scope ON {t} USING (
+    nullif(
+        (
+            SELECT coalesce(current_setting('agentstore.user_id', true), '') = ''
+                AND has_table_privilege('{t}'::regclass, 'TRUNCATE')
+        )
+        OR {own},
+        false
+    ) IS NOT NULL
+)"""
+"""What is true is let through. It is said as a test for NULL because the planner takes that to hold
+for 995 rows in a thousand, and an OR for every other row: without a scope, which sees all, it would
+choose plans for half of the rows that there are.
+"""
+
+_UNDO = (
+    "DROP POLICY IF EXISTS {p}scope ON {t}",
+    "ALTER TABLE {t} NO FORCE ROW LEVEL SECURITY",
+    "ALTER TABLE {t} DISABLE ROW LEVEL SECURITY",
+)
+
+_BYTES = (
+    "CREATE POLICY {p}store_bytes ON {s}{p}blobs FOR INSERT"
+    " WITH CHECK (digest = encode(sha256(data), 'hex'))"
+)
+"""Bytes are stored before they are attached, and by whoever has them, under their digest alone."""
+
+_IN_HOME = """
+DO $make$
+DECLARE
+    home text := (
+        SELECT quote_ident(nspname) FROM pg_namespace
+        WHERE oid = (SELECT relnamespace FROM pg_class WHERE oid = '{s}{p}sessions'::regclass)
+    );
+BEGIN
+    EXECUTE replace($function$ {function} $function$, '@home', home);
+END $make$"""
+"""Makes a function that names the tables with their schema, whatever the caller's search path."""
+
+_PARENTS = {
+    "session_in_scope": ("text", "sessions", "id"),
+    "thread_in_scope": ("text", "checkpoint_threads", "id"),
+    "message_in_scope": ("bigint", "messages", "pk"),
+    "blob_in_scope": ("text", "attachments", "digest"),
+}
+_ASK_PARENT = """
+CREATE FUNCTION @home.{p}{name}(wanted {type}) RETURNS boolean
+LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE COST 1 AS $body$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM @home.{p}{parent} AS parent WHERE parent.{key} OPERATOR(pg_catalog.=) wanted
+    );
+END $body$"""
+"""Says whether a row's parent is visible to whoever asks. A function, because a subquery in every
+policy is planned with every statement, and made saving a tool log take half as long again.
+"""
+
+_DROP_BLOBS = """
+CREATE FUNCTION @home.{p}drop_blobs(digests text[]) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
+DECLARE
+    scope text := coalesce(current_setting('agentstore.user_id', true), '');
+    gone bigint;
+BEGIN
+    PERFORM set_config('agentstore.user_id', '', true);
+    PERFORM FROM @home.{p}blobs WHERE digest = ANY (digests) ORDER BY digest FOR UPDATE;
+    DELETE FROM @home.{p}blobs AS blob
+    WHERE blob.digest = ANY (digests) AND NOT EXISTS (
+        SELECT FROM @home.{p}attachments AS attachment WHERE attachment.digest = blob.digest
+    );
+    GET DIAGNOSTICS gone = ROW_COUNT;
+    PERFORM set_config('agentstore.user_id', scope, true);
+    RETURN gone;
+END $body$"""
+"""Who detaches cannot see whether others attach the same bytes; the owner of the tables can."""
+
+_NOT_ALL = "REVOKE ALL ON FUNCTION {s}{p}drop_blobs(text[]) FROM PUBLIC"
+_DROPS = (
+    "DROP FUNCTION IF EXISTS {s}{p}drop_blobs(text[])",
+    "DROP POLICY IF EXISTS {p}store_bytes ON {s}{p}blobs",
+)
+_NUMBERED = (
+    "users",
+    "quota_reservations",
+    "api_keys",
+    "sessions",
+    "messages",
+    "attachments",
+    "tool_logs",
+    "turn_usage",
+    "tasks",
+    "checkpoint_threads",
+    "checkpoints",
+)
+"""The tables whose row numbers come from a sequence."""
+
+_GRANTS = (
+    "GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {role}",
+    "GRANT SELECT ON {s}{p}alembic_version, {s}{p}search_state TO {role}",
+    # Who takes changes into the search index locks its state, and changes nothing in it.
+    "GRANT UPDATE (number) ON {s}{p}search_state TO {role}",
+    "GRANT USAGE ON SEQUENCE {s}{p}activity, {sequences} TO {role}",
+    "GRANT EXECUTE ON FUNCTION {s}{p}drop_blobs(text[]) TO {role}",
+)
+
+
+def policies(names: Names) -> list[str]:
+    """Give the statements that put the policies in force."""
+    statements = []
+    for function, (kind, parent, key) in _PARENTS.items():
+        ask = _named(_ASK_PARENT, names, name=function, type=kind, parent=parent, key=key)
+        statements.append(_named(_IN_HOME, names, function=ask))
+    for name in _POLICIES:
+        statements += policy(names, name)
+    drop_blobs = _named(_IN_HOME, names, function=_named(_DROP_BLOBS, names))
+    return [*statements, _named(_BYTES, names), drop_blobs, _named(_NOT_ALL, names)]
+
+
+def policy(names: Names, table: str) -> list[str]:
+    """Give the statements that put the policy of a table in force; none if it has none."""
+    if table not in _POLICIES:
+        return []
+    own = _named(_POLICIES[table], names)
+    statements = [_named(_ENABLE, names, table), _named(_POLICY, names, table, own=own)]
+    return statements if table in _NOT_FORCED else [*statements, _named(_FORCE, names, table)]
+
+
+def policy_name(names: Names) -> str:
+    """Give the name of the policy that each table has."""
+    return _named("{p}scope", names)
+
+
+class Guarded(NamedTuple):
+    """How a table is kept.
+
+    Attributes:
+        name: The table's, with its schema and prefix.
+        forced: Whether its owner is held too.
+        policies: What makes its policies, by their names.
+    """
+
+    name: str
+    forced: bool
+    policies: dict[str, str]
+
+
+class Function(NamedTuple):
+    """What policies, or a store, call.
+
+    Attributes:
+        signature: Its name, with its schema and prefix, and the types of its arguments.
+        body: What it does; ``@home`` stands for the schema of the tables, quoted.
+        as_owner: Whether it does so with the rights of its owner, and for whom it was granted.
+        statements: What makes it, or makes it anew.
+    """
+
+    signature: str
+    body: str
+    as_owner: bool
+    statements: tuple[str, ...]
+
+
+def guarded(names: Names) -> list[Guarded]:
+    """Describe the tables that have policies, as the revision left them."""
+    found = []
+    for name in _POLICIES:
+        statements = policy(names, name)
+        made = {policy_name(names): statements[1]}
+        if name == "blobs":
+            made[_named("{p}store_bytes", names)] = _named(_BYTES, names)
+        found.append(Guarded(_named("{t}", names, name), len(statements) > 2, made))
+    return found
+
+
+def functions(names: Names) -> list[Function]:
+    """Describe the functions, as the revision left them."""
+    described = [
+        (
+            f"{name}({kind})",
+            _named(_ASK_PARENT, names, name=name, type=kind, parent=parent, key=key),
+        )
+        for name, (kind, parent, key) in _PARENTS.items()
+    ]
+    described.append(("drop_blobs(text[])", _named(_DROP_BLOBS, names)))
+    found = []
+    for signature, function in described:
+        as_owner = "SECURITY DEFINER" in function
+        anew = function.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION")
+        make = _named(_IN_HOME, names, function=anew)
+        withheld = (_named(_NOT_ALL, names),) if as_owner else ()
+        body = function.split("$body$")[1]
+        where = _named("{t}", names, signature)
+        found.append(Function(where, body, as_owner, (make, *withheld)))
+    return found
+
+
+def drops(names: Names) -> list[str]:
+    """Give the statements that take them away again."""
+    statements = [_named(sql, names) for sql in _DROPS]
+    for name in _POLICIES:
+        statements += [_named(sql, names, name) for sql in _UNDO]
+    for function, (kind, _, _) in _PARENTS.items():
+        drop = "DROP FUNCTION IF EXISTS {s}{p}{name}({type})"
+        statements.append(_named(drop, names, name=function, type=kind))
+    return statements
+
+
+def grants(names: Names, role: str) -> list[str]:
+    """Give the statements that let a role work within scopes, and nowhere else.
+
+    Args:
+        names: Where the tables are.
+        role: The role; it is quoted.
+    """
+    named = '"' + role.replace('"', '""') + '"'
+    tables = ", ".join(_named("{t}", names, name) for name in PERSONAL)
+    sequences = ", ".join(_named("{t}_pk_seq", names, name) for name in _NUMBERED)
+    usage = [f'GRANT USAGE ON SCHEMA "{names.schema}" TO {named}'] if names.schema else []
+    granted = [_named(sql, names, tables=tables, sequences=sequences) for sql in _GRANTS]
+    return usage + [_named(sql, names, role=named) for sql in granted]
+
+
+def _named(sql: str, names: Names, table: str = "", **places: str) -> str:
+    """Write the names in; ``Names`` lets none pass that would have to be quoted."""
+    schema = f'"{names.schema}".' if names.schema else ""
+    where = {"s": schema, "p": names.prefix, "t": f"{schema}{names.prefix}{table}"}
+    for place, name in (where | places).items():
+        sql = sql.replace(f"{{{place}}}", name)
+    return sql.strip()

@@ -1,0 +1,289 @@
+"""What waits for PostgreSQL's search index: reading it, and taking what is still as it was read.
+
+Texts are cut into tokens between the two, while nothing is locked. Who takes has the turn, which is
+the lock on the index's state. A search does not wait for it, nor for a message that somebody is
+deleting: it leaves both, and reads what is not indexed itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Delete,
+    Integer,
+    MetaData,
+    Select,
+    Table,
+    delete,
+    func,
+    insert,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.types import UserDefinedType
+
+from agentstore.engines.base.search import Batch, Change, Room, Source, whose
+from agentstore.engines.base.search_objects import INDEX, QUEUE, state_of
+from agentstore.models.tables import Names, Tables
+from agentstore.values.types import SafeText
+
+
+class TsVector(UserDefinedType[str]):
+    """SQLAlchemy's own would import the driver, which a store on SQLite has no use for."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        """Name the type."""
+        return "tsvector"
+
+
+class PostgreSQLQueue:
+    """The half of PostgreSQL's index that has to do with changes; see ``SearchIndex``."""
+
+    def waiting(
+        self, connection: Connection, tables: Tables, limit: int, user_id: str | None
+    ) -> list[int]:
+        """Read the queue, and what the walk has not come to."""
+        state = state_of(tables.names).c
+        through, walk_through = connection.execute(
+            select(state.indexed_through, state.walk_through)
+        ).one()
+        found: set[int] = set()
+        for query in queries_for_waiting(tables, through, walk_through, user_id):
+            found.update(connection.execute(query.limit(limit)).scalars())
+        return list(found)
+
+    def sizes(self, connection: Connection, tables: Tables, pks: Sequence[int]) -> Iterator[int]:
+        """Ask for what the server knows without reading them: documents count compressed."""
+        query = select(_size(tables)).where(tables.messages.c.pk.in_(pks))
+        yield from connection.execute(query).scalars()
+
+    def read(
+        self,
+        connection: Connection,
+        tables: Tables,
+        rows: int,
+        size: int,
+        user_id: str | None = None,
+        *,
+        new: bool = True,
+    ) -> Batch:
+        """Read the queue first, then go on with the walk."""
+        queue, state = queue_of(tables.names).c, state_of(tables.names).c
+        messages = tables.messages.c
+        through, walk_through = connection.execute(
+            select(state.indexed_through, state.walk_through)
+        ).one()
+        room = Room(rows, size)
+        some = select(queue.pk, queue.message_pk, queue.session_id)
+        some = some.order_by(queue.session_id, queue.pk)
+        if user_id is not None:
+            some = own_entries(tables, user_id)
+        entries = connection.execute(some.limit(rows)).all()
+        sized = select(messages.pk, _size(tables)).where(
+            messages.pk.in_({entry.message_pk for entry in entries})
+        )
+        sizes = {row[0]: row[1] for row in connection.execute(sized)} if entries else {}
+        queued: dict[int, list[tuple[str, int]]] = {}
+        whole = len(entries) < rows
+        for pk, message_pk, session_id in entries:
+            if message_pk not in queued and not room.takes(sizes.get(message_pk, 0)):
+                whole = False
+                break
+            queued.setdefault(message_pk, []).append((session_id, pk))
+        walked: list[int] = []
+        walk = None
+        if new and whole and not room.full and through < walk_through:
+            ahead = select(messages.pk, _size(tables)).where(
+                messages.pk > through, messages.pk <= walk_through
+            )
+            last = walk_through
+            for pk, bytes_ in connection.execute(ahead.order_by(messages.pk).limit(rows)).all():
+                if pk not in queued and not room.takes(bytes_):
+                    whole, last = False, walked[-1] if walked else through
+                    break
+                walked.append(pk)
+            else:
+                if len(walked) == rows:
+                    whole, last = False, walked[-1]
+            walk = (through, last)
+        sources = _sources(connection, tables, {*queued, *walked})
+        changes = [
+            Change(pk, None, sources.get(pk), tuple(seen)) for pk, seen in sorted(queued.items())
+        ]
+        changes += [
+            Change(pk, None, sources[pk], ()) for pk in walked if pk not in queued and pk in sources
+        ]
+        return Batch(changes, whole and not room.full, walk)
+
+    def take(
+        self,
+        connection: Connection,
+        tables: Tables,
+        segmentation: str,
+        batch: Batch,
+        *,
+        wait: bool,
+    ) -> dict[int, bool] | None:
+        """Take entries that nobody has taken, of messages that nobody is about to delete.
+
+        A message that was changed meanwhile has another entry, which stays.
+        """
+        queue, state = queue_of(tables.names), state_of(tables.names)
+        messages, index = tables.messages.c, index_of(tables.names)
+        columns = (state.c.segmentation, state.c.indexed_through)
+        turn = connection.execute(select(*columns).with_for_update(skip_locked=not wait)).first()
+        if turn is None:
+            return {} if wait else None
+        if turn.segmentation != segmentation:
+            return {}
+        walks = batch.walk is not None and batch.walk[0] == turn.indexed_through
+        changes = [change for change in batch.changes if change.seen or walks]
+        pks = [change.message_pk for change in changes]
+        these = select(messages.pk).where(messages.pk.in_(pks))
+        there = set(connection.execute(these).scalars())
+        # Whoever deletes one of them has to wait now, as long as the insertion takes; the other way
+        # round nobody waits, and so nobody for each other.
+        kept = these.order_by(messages.pk).with_for_update(
+            read=True, key_share=True, skip_locked=True
+        )
+        held = set(connection.execute(kept).scalars())
+        left = there - held
+        seen = [entry for c in changes if c.message_pk not in left for entry in c.seen]
+        free = set[int]()
+        if seen:
+            # Both columns of the key, each by itself: row numbers of the queue are unique.
+            theirs = queue.c.session_id.in_({session_id for session_id, _ in seen})
+            taken = _unlocked(queue, theirs, queue.c.pk.in_([pk for _, pk in seen]))
+            free.update(connection.execute(taken.returning(queue.c.message_pk)).scalars())
+        if walks:
+            # What is in the index although the walk has not come to it was changed, and taken in
+            # by its entry: that is newer than what the walk has read.
+            ahead = {c.message_pk for c in changes if not c.seen and c.message_pk not in left}
+            newer = select(index.c.message_pk).where(index.c.message_pk.in_(ahead))
+            free |= ahead.difference(connection.execute(newer).scalars())
+            later = [c.message_pk for c in changes if not c.seen and c.message_pk in left]
+            if later:
+                names = ["message_pk", "session_id"]
+                rest = select(messages.pk, messages.session_id).where(messages.pk.in_(later))
+                connection.execute(insert(queue).from_select(names, rest))
+            assert batch.walk is not None
+            connection.execute(update(state).values(indexed_through=batch.walk[1]))
+        if free:
+            connection.execute(delete(index).where(index.c.message_pk.in_(free)))
+        return {pk: pk in held for pk in free}
+
+    def may_write(self, connection: Connection) -> bool:
+        """True: ``take`` leaves what others have locked."""
+        return True
+
+    def held(self, connection: Connection, tables: Tables, limit: int) -> list[Change]:
+        """None: the index knows by itself what to take out."""
+        return []
+
+    def forget(self, connection: Connection, tables: Tables, changes: Sequence[Change]) -> None:
+        """Nothing is held."""
+
+    def forget_sessions(
+        self, connection: Connection, tables: Tables, session_ids: Sequence[str]
+    ) -> None:
+        """Delete their entries, but for those that somebody is taking at this moment."""
+        queue = queue_of(tables.names)
+        connection.execute(_unlocked(queue, queue.c.session_id.in_(session_ids)))
+
+
+def _unlocked(queue: Table, theirs: ColumnElement[bool], *conditions: Any) -> Delete:
+    """Delete entries of sessions, and wait for nobody who does the same.
+
+    Who takes may then meet who deletes the session in any order.
+    """
+    free = select(queue.c.pk).where(theirs, *conditions).with_for_update(skip_locked=True)
+    return delete(queue).where(theirs, queue.c.pk.in_(free))
+
+
+def queries_for_waiting(
+    tables: Tables, through: int, walk_through: int, user_id: str | None
+) -> list[Select[Any]]:
+    """Give the queries for the messages that wait, in the queue and ahead of the walk."""
+    queue, messages = queue_of(tables.names).c, tables.messages.c
+    queued = select(queue.message_pk)
+    if user_id is not None:
+        own = own_entries(tables, user_id)
+        queued = own.with_only_columns(own.selected_columns.message_pk)
+    queries = [queued]
+    if through < walk_through:
+        ahead = select(messages.pk).where(messages.pk > through, messages.pk <= walk_through)
+        queries.append(ahead.where(*whose(tables, messages.pk, user_id)))
+    return queries
+
+
+def own_entries(tables: Tables, user_id: Any) -> Select[Any]:
+    """Give the query for the entries of one user's sessions.
+
+    The queue is asked for each session by itself, so that its key is used, and the policy is not
+    asked about all others' entries: that took 50 us each. The OFFSET is what keeps them apart. Of
+    one message the oldest comes first: whoever took a later one alone could be written over by
+    somebody else who had read the oldest before.
+    """
+    queue, sessions = queue_of(tables.names).c, tables.sessions
+    of_one = select(queue.pk, queue.message_pk, queue.session_id).where(
+        queue.session_id == sessions.c.id
+    )
+    own = of_one.order_by(queue.pk).offset(0).lateral("own")
+    return (
+        select(own.c.pk, own.c.message_pk, own.c.session_id)
+        .join_from(sessions, own, true())
+        .where(sessions.c.user_id == user_id)
+    )
+
+
+def _size(tables: Tables) -> ColumnElement[int]:
+    messages = tables.messages.c
+    text = func.coalesce(func.octet_length(messages.content), 0)
+    documents = (
+        func.coalesce(func.pg_column_size(messages[name]), 0) for name in ("blocks", "payload")
+    )
+    return sum(documents, text)
+
+
+def _sources(connection: Connection, tables: Tables, pks: set[int]) -> dict[int, Source]:
+    if not pks:
+        return {}
+    messages = tables.messages.c
+    query = select(
+        messages.pk, messages.session_id, messages.content, messages.blocks, messages.payload
+    ).where(messages.pk.in_(pks))
+    return {pk: Source(*source) for pk, *source in connection.execute(query).all()}
+
+
+@lru_cache(maxsize=64)
+def queue_of(names: Names) -> Table:
+    """Describe the queue."""
+    return Table(
+        f"{names.prefix}{QUEUE}",
+        MetaData(schema=names.schema),
+        Column("pk", BigInteger, primary_key=True),
+        Column("message_pk", BigInteger),
+        Column("session_id", SafeText),
+    )
+
+
+@lru_cache(maxsize=64)
+def index_of(names: Names) -> Table:
+    """Describe the index's rows."""
+    return Table(
+        f"{names.prefix}{INDEX}",
+        MetaData(schema=names.schema),
+        Column("message_pk", BigInteger, primary_key=True),
+        Column("part", Integer, primary_key=True),
+        Column("words", TsVector()),
+    )

@@ -1,0 +1,1 @@
+"""SQLite: a file, or memory, in this process."""

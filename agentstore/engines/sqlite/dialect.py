@@ -1,0 +1,355 @@
+"""SQLite: a file, or memory, in this process.
+
+The file is in WAL mode, so that readers and the writer do not wait for each other. SQLite has
+one writer at a time; every unit that writes says so at its start (``BEGIN IMMEDIATE``), because
+a transaction that begins as a reader and then writes cannot wait for its turn: it fails, or,
+with the driver's own ways, loses the other's update silently.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import (
+    URL,
+    AsyncAdaptedQueuePool,
+    ColumnElement,
+    Connection,
+    Engine,
+    ExceptionContext,
+    FromClause,
+    Insert,
+    QueuePool,
+    Select,
+    Table,
+    Text,
+    event,
+    func,
+    type_coerce,
+    update,
+)
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
+from sqlalchemy.types import TypeEngine
+
+from agentstore import errors
+from agentstore.engines.base.listening import listen_once
+from agentstore.engines.base.prepared import run_sql
+from agentstore.engines.base.protocol import MODE, Diagnosis, Mode
+from agentstore.engines.base.search import SearchIndex
+from agentstore.engines.base.space import Space
+from agentstore.engines.sqlite.append import append, next_activity
+from agentstore.engines.sqlite.diagnosis import WAITED, diagnose
+from agentstore.engines.sqlite.files import configure as configure_new
+from agentstore.engines.sqlite.files import in_memory, only_read
+from agentstore.engines.sqlite.forks import abandon, close_what_is_left, leave_behind, note
+from agentstore.engines.sqlite.parts import FileParts
+from agentstore.engines.sqlite.search import SQLiteSearch
+from agentstore.engines.sqlite.space import FileSpace
+from agentstore.engines.sqlite.tasks import FileTasks
+from agentstore.models.tables import Names, Tables
+from agentstore.settings import Settings
+from agentstore.values.types import MAX_INTEGER
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+
+_IMMEDIATE = "BEGIN IMMEDIATE"
+_CONFIGURED = "agentstore_configured"
+_SYNCHRONOUS = "agentstore_synchronous"
+_FULL = 2
+_BEGIN = {Mode.READ: None, Mode.SNAPSHOT: "BEGIN"}
+"""What begins a transaction. A single SELECT is its own; all that write are immediate."""
+
+_PAUSES = (0.001, 0.006)
+"""Seconds between two tries to begin to write, the shortest and the longest."""
+
+
+class SQLite(FileTasks, FileParts):
+    """The dialect of SQLite; see ``EngineDialect`` for what each method promises."""
+
+    schemas = False
+    single_writer = True
+    threads_async_work = True
+    hides_rows = False
+    most_bytes = 999_999_000  # a row may have 1,000,000,000, with all of its columns
+    search: SearchIndex = SQLiteSearch()
+    space: Space = FileSpace()
+
+    def url(self, url: URL, *, asynchronous: bool) -> URL:
+        """Name pysqlite or aiosqlite."""
+        if url.get_driver_name() not in ("pysqlite", "aiosqlite"):
+            raise errors.UnsupportedUrl(f"The SQLite driver {url.get_driver_name()!r} is unknown")
+        return url.set(drivername="sqlite+aiosqlite" if asynchronous else "sqlite+pysqlite")
+
+    def names_async_driver(self, url: URL) -> bool:
+        """Say whether the URL names aiosqlite."""
+        return url.get_driver_name() == "aiosqlite"
+
+    def require_existing(self, url: URL) -> None:
+        """Look for the file."""
+        if not in_memory(url) and not Path(str(url.database).removeprefix("file:")).exists():
+            raise errors.DatabaseUnreachable(
+                f"There is no file {url.database}. Check the path in the URL, or create the "
+                "database with: agentstore upgrade"
+            )
+
+    def engine_options(self, url: URL, settings: Settings) -> dict[str, Any]:
+        """Pool the connections; memory lives in a single one, which all threads share in turn."""
+        alone = in_memory(url)
+        options: dict[str, Any] = {
+            "pool_size": 1 if alone else settings.pool_size,
+            "max_overflow": 0 if alone else settings.max_overflow,
+            "pool_timeout": settings.pool_timeout,
+            "poolclass": AsyncAdaptedQueuePool if self.names_async_driver(url) else QueuePool,
+            "connect_args": {"check_same_thread": False},
+        }
+        return options
+
+    def install(self, engine: Engine, settings: Settings, *, adopted: bool) -> None:
+        """Set the pragmas on each connection, and begin each transaction as its mode needs."""
+        close_what_is_left(engine.url)
+        if adopted and not listen_once(engine, "begin", _begin_on_adopted):
+            return  # another store of the application's has it already
+
+        @event.listens_for(engine, "connect")
+        def configure(dbapi_connection: Any, record: Any) -> None:
+            configure_new(dbapi_connection, settings, adopted=adopted)
+            record.info[_CONFIGURED] = True
+            if not adopted:
+                note(record, engine.url)
+
+        if adopted:
+
+            @event.listens_for(engine, "checkout")
+            def configure_open_ones(dbapi_connection: Any, record: Any, _proxy: Any) -> None:
+                if _CONFIGURED not in record.info:
+                    configure(dbapi_connection, record)
+
+            return
+        event.listen(engine, "begin", _begin)
+        if settings.read_only and not in_memory(engine.url):
+            only_read(engine)
+        if in_memory(engine.url):
+            event.listen(engine, "handle_error", _keep_connection)
+
+    def take_over(self, connection: Connection) -> None:
+        """Do nothing: the begin event does it all."""
+
+    def leave_behind(self, connection: Connection, *, busy: bool) -> None:
+        """Keep it for good, or until the child opens the file."""
+        leave_behind(connection, busy=busy)
+
+    def abandon(self, connection: Connection) -> None:
+        """Keep it for good."""
+        abandon(connection)
+
+    def many_connections(self, url: URL) -> bool:
+        """Memory has but one."""
+        return not in_memory(url)
+
+    def prepare_writer(self, connection: Connection) -> None:
+        """Let it hear at once that another process writes; see ``begin_to_write``.
+
+        With a WAL nobody is waited for once the transaction has begun.
+        """
+        if _pragma(connection, "journal_mode") == "wal":
+            _pragma(connection, "busy_timeout=0")
+
+    def begin_to_write(self, connection: Connection, patience: float) -> None:
+        """Try again after short pauses of different lengths.
+
+        SQLite's own pauses grow to 100 ms. As the lock goes to whoever happens to try in the
+        moments between two transactions, a writer that rarely tries waits very long beside one
+        that is busy.
+        """
+        begun = time.monotonic()
+        while True:
+            try:
+                connection.begin()
+                return
+            except DBAPIError as error:
+                code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+                waited = time.monotonic() - begun
+                if code != sqlite3.SQLITE_BUSY or waited > patience:
+                    setattr(error.orig, WAITED, waited)
+                    raise
+            time.sleep(random.uniform(*_PAUSES))  # noqa: S311 - that they do not try in step
+
+    def modes(self, engine: Engine) -> dict[Mode, Engine]:
+        """Tag the engine with the mode, for the begin event."""
+        return {mode: engine.execution_options(**{MODE: mode}) for mode in Mode}
+
+    def async_modes(self, engine: AsyncEngine) -> dict[Mode, AsyncEngine]:
+        """Tag the engine with the mode, for the begin event."""
+        return {mode: engine.execution_options(**{MODE: mode}) for mode in Mode}
+
+    def diagnose(self, error: DBAPIError) -> Diagnosis:
+        """Read SQLite's result code."""
+        return diagnose(error)
+
+    def brings_itself_to_head(self, connection: Connection) -> bool:
+        """Accept a file without a single table."""
+        return not connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1").first()
+
+    def lock_for_migration(self, connection: Connection, names: Names) -> None:
+        """Take the write lock at once; foreign keys are off, or a rebuilt table empties others.
+
+        The commit waits for the disk, however the store's others do: a schema is not made twice.
+        """
+        _pragma(connection, "foreign_keys=OFF")
+        connection.info[_SYNCHRONOUS] = before = int(_pragma(connection, "synchronous"))
+        _pragma(connection, f"synchronous={max(before, _FULL)}")
+        connection.execution_options(**{MODE: Mode.WRITE})
+        connection.begin()
+
+    def check_after_migration(self, connection: Connection) -> None:
+        """Look for rows that refer to nothing."""
+        orphans = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchmany(5)
+        if orphans:
+            found = ", ".join(
+                f"{table} row {rowid} -> {parent}" for table, rowid, parent, _ in orphans
+            )
+            raise errors.DatabaseError(
+                f"The migration would leave rows that refer to nothing ({found}); it was rolled "
+                "back. Mend these rows and run it again."
+            )
+
+    def unlock_after_migration(self, connection: Connection) -> None:
+        """Enforce foreign keys again, and bring what was committed from the log into the file.
+
+        As far as readers let it: it is on the disk already, but only until the log begins anew,
+        which with ``synchronous=OFF`` waits for nothing.
+        """
+        with suppress(sqlite3.Error):  # a disk that is full, say; the commit stands
+            _pragma(connection, "wal_checkpoint(PASSIVE)")
+        before = connection.info.pop(_SYNCHRONOUS, None)
+        if before is not None:
+            _pragma(connection, f"synchronous={before}")
+        _pragma(connection, "foreign_keys=ON")
+
+    def utc_day(self, instant: ColumnElement[Any]) -> ColumnElement[str]:
+        """Cut the day off the text."""
+        return func.substr(type_coerce(instant, Text()), 1, 10)
+
+    def next_activity(self, tables: Tables, of: str = "sessions") -> Any:
+        """Count on from the largest."""
+        return next_activity(tables, of)
+
+    def insert_missing(self, table: Table) -> Insert:
+        """Say ON CONFLICT DO NOTHING."""
+        return sqlite_insert(table).on_conflict_do_nothing()
+
+    def for_each(
+        self, outer: FromClause, table: Table, found: Select[Any], *, all_outer: bool = False
+    ) -> tuple[FromClause, ReadOnlyColumnCollection[str, Any]]:
+        """Find the row numbers, for what is joined cannot refer to its neighbour here."""
+        (alias,) = (each for each in found.get_final_froms() if each is not outer)
+        numbers = found.with_only_columns(alias.c.pk).correlate(outer).scalar_subquery()
+        return outer.join(table, table.c.pk.in_(numbers), isouter=all_outer), table.c
+
+    def lapse_reservations(
+        self, connection: Connection, tables: Tables, user_id: str, now: datetime
+    ) -> int:
+        """Mark them, then subtract: nobody else writes meanwhile."""
+        reservations, users = tables.quota_reservations, tables.users
+        marked = (
+            update(reservations)
+            .where(
+                reservations.c.user_id == user_id,
+                reservations.c.expires_at <= now,
+                reservations.c.lapsed.is_(False),
+            )
+            .values(lapsed=True)
+            .returning(reservations.c.tokens)
+        )
+        lapsed = connection.execute(marked).scalars().all()
+        if lapsed:
+            less = users.c.quota_reserved - min(sum(lapsed), MAX_INTEGER)
+            connection.execute(
+                update(users).where(users.c.id == user_id).values(quota_reserved=less)
+            )
+        return len(lapsed)
+
+    def arriving(self, tables: Tables, kinds: Mapping[str, TypeEngine[Any]]) -> None:
+        """Rows arrive one by one."""
+
+    def enter_scope(self, connection: Connection, user_id: str) -> None:
+        """Do nothing: whoever can open the file can read all of it."""
+
+    def drop_blobs(self, connection: Connection, tables: Tables, digests: Sequence[str]) -> int:
+        """Nobody asks: nothing is hidden."""
+        raise NotImplementedError
+
+    def grants(self, names: Names, role: str) -> list[str]:
+        """None: there are no roles."""
+        return []
+
+    def append_messages(
+        self,
+        connection: Connection,
+        tables: Tables,
+        sessions: Sequence[dict[str, Any]],
+        rows: Sequence[dict[str, Any]],
+        calls: Sequence[dict[str, Any]],
+        marks: Sequence[dict[str, Any]],
+        *,
+        wait: bool,
+    ) -> Collection[str]:
+        """Count, then insert."""
+        return append(connection, tables, sessions, rows, calls, marks)
+
+
+def _first_statement(connection: Connection) -> str | None:
+    mode = connection.get_execution_options().get(MODE)
+    return _BEGIN.get(mode, _IMMEDIATE) if mode else "BEGIN"
+
+
+def _begin(connection: Connection) -> None:
+    statement = _first_statement(connection)
+    if statement is not None:
+        run_sql(connection, statement, begin=False)
+
+
+def _begin_on_adopted(connection: Connection) -> None:
+    """Begin on an engine whose application may have told it, before us, to begin by itself."""
+    begun = bool(getattr(connection.connection.driver_connection, "in_transaction", False))
+    if MODE not in connection.get_execution_options():  # the application's own transaction
+        if not begun and not connection._is_autocommit_isolation():
+            connection.exec_driver_sql("BEGIN")
+        return
+    if begun:
+        if _first_statement(connection) != _IMMEDIATE:
+            return
+        connection.exec_driver_sql("ROLLBACK")  # it may have begun as a reader
+    _begin(connection)
+
+
+def _keep_connection(context: ExceptionContext) -> None:
+    """Keep the one connection of a database in memory, which would be gone with it.
+
+    SQLAlchemy gives a connection up when an interrupt comes in the middle of a statement, because
+    other drivers are then in no known state. This one is.
+    """
+    if not isinstance(context.original_exception, Exception):
+        context.is_disconnect = False
+
+
+def _pragma(connection: Connection, pragma: str) -> Any:
+    """Set or read a pragma outside of a transaction, where alone some of them work."""
+    driver = connection.connection.dbapi_connection
+    assert driver is not None
+    cursor = driver.cursor()
+    cursor.execute(f"PRAGMA {pragma}")
+    row = cursor.fetchone()
+    cursor.close()
+    return row and row[0]

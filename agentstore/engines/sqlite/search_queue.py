@@ -1,0 +1,315 @@
+"""What waits for SQLite's search index: reading it, and taking what is still as it was read.
+
+Texts are cut into tokens between the two, before the one writer's turn is asked for. What was read
+is known again by its value: row numbers of the queue come again, and new messages are in no queue.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    ColumnElement,
+    Connection,
+    Integer,
+    MetaData,
+    Row,
+    Select,
+    Table,
+    Text,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    type_coerce,
+    update,
+)
+from sqlalchemy.exc import OperationalError
+
+from agentstore.engines.base.search import Batch, Change, Room, Source, count_of, whose
+from agentstore.engines.base.search_objects import QUEUE, state_of
+from agentstore.models.tables import Names, Tables
+from agentstore.values.encoding import decode_text, load_json
+from agentstore.values.types import Json, SafeText
+
+PASSED = 2_000
+"""Messages of others that a user's search passes in one transaction, by queueing them: some ms."""
+
+FEW = 3_000
+"""So many messages that wait are looked at to find a user's among them: some 10 ms."""
+
+PATIENCE = 0.1
+"""Seconds for which a search tries whether somebody keeps the lock."""
+
+_PAUSE = 0.003
+_ONE_BY_ONE = {"stream_results": True, "max_row_buffer": 1}
+"""A text may be as large as memory; the driver in this process fetches row by row anyway."""
+
+
+class SQLiteQueue:
+    """The half of SQLite's index that has to do with changes; see ``SearchIndex``."""
+
+    def waiting(
+        self, connection: Connection, tables: Tables, limit: int, user_id: str | None
+    ) -> list[int]:
+        """Read the queue, and what is newer than all that was indexed."""
+        through = connection.execute(select(state_of(tables.names).c.indexed_through)).scalar()
+        found: set[int] = set()
+        for query in queries_for_waiting(connection, tables, through or 0, user_id):
+            found.update(connection.execute(query.limit(limit)).scalars())
+        return list(found)
+
+    def sizes(self, connection: Connection, tables: Tables, pks: Sequence[int]) -> Iterator[int]:
+        """Count characters, one message after the other: to count is to read."""
+        messages = tables.messages.c
+        sizes = (func.coalesce(func.length(_raw(messages[name])), 0) for name in _TEXTS)
+        query = select(sum(sizes, literal(0))).where(messages.pk.in_(pks))
+        with connection.execute(query, execution_options=_ONE_BY_ONE) as rows:
+            yield from rows.scalars()
+
+    def read(
+        self,
+        connection: Connection,
+        tables: Tables,
+        rows: int,
+        size: int,
+        user_id: str | None = None,
+        *,
+        new: bool = True,
+    ) -> Batch:
+        """Read the queue first; of several changes of one message the oldest says what is in."""
+        queue, messages = queue_of(tables.names).c, tables.messages
+        through = connection.execute(select(state_of(tables.names).c.indexed_through)).scalar_one()
+        room, changes, end = Room(rows, size), list[Change](), None
+        oldest = select(func.min(queue.pk)).group_by(queue.message_pk).limit(rows)
+        walk = select(messages.c.pk, *_raw_columns(messages)).where(messages.c.pk > through)
+        whole = True
+        if user_id is not None:
+            theirs = self.waiting(connection, tables, rows, user_id)
+            oldest = oldest.where(queue.message_pk.in_(theirs))
+            # What others wrote in between is queued, so that the walk can pass it.
+            ahead = select(messages.c.pk).where(messages.c.pk > through).order_by(messages.c.pk)
+            passed = select(func.max(ahead.limit(PASSED).subquery().c.pk))
+            end = connection.execute(passed).scalar() or through
+            walk = walk.where(messages.c.pk <= end, messages.c.pk.in_(theirs))
+            whole = len(theirs) < rows and max(theirs, default=0) <= max(end, through)
+        query = (
+            _entries(tables, oldest)
+            .add_columns(messages.c.pk.label("there"), *_raw_columns(messages, "now_"))
+            .outerjoin(messages, messages.c.pk == queue.message_pk)
+        )
+        with connection.execute(query, execution_options=_ONE_BY_ONE) as found:
+            for row in found:
+                was, now = _held(row), None if row.there is None else Raw(*row[-len(_RAW) :])
+                if not room.takes(_bytes(was) + _bytes(now)):
+                    return Batch(changes, whole=False)
+                changes.append(_change(row.message_pk, was, now))
+        if not new or room.full:
+            return Batch(changes, whole=whole and not room.full)
+        last = through
+        with connection.execute(
+            walk.order_by(messages.c.pk), execution_options=_ONE_BY_ONE
+        ) as found:
+            for pk, *source in found:
+                now = Raw(*source)
+                if not room.takes(_bytes(now)):
+                    return Batch(changes, whole=False, walk=(through, last))
+                changes.append(_change(pk, None, now))
+                last = pk
+        if end is not None and (last > through or not changes):
+            last = end
+        return Batch(changes, whole, walk=(through, last))
+
+    def take(
+        self,
+        connection: Connection,
+        tables: Tables,
+        segmentation: str,
+        batch: Batch,
+        *,
+        wait: bool,
+    ) -> dict[int, bool] | None:
+        """Compare what was read with what is: the same text before is the same work to do."""
+        queue, state, messages = (
+            queue_of(tables.names),
+            state_of(tables.names),
+            tables.messages.c,
+        )
+        turn = connection.execute(select(state.c.segmentation, state.c.indexed_through)).first()
+        if turn is None or turn.segmentation != segmentation:
+            return {}
+        pks = [change.message_pk for change in batch.changes]
+        oldest = select(func.min(queue.c.pk)).where(queue.c.message_pk.in_(pks))
+        entries = connection.execute(_entries(tables, oldest.group_by(queue.c.message_pk))).all()
+        before = {entry.message_pk: _held(entry) for entry in entries}
+        there = select(messages.pk, *_raw_columns(tables.messages)).where(messages.pk.in_(pks))
+        now = {pk: Raw(*source) for pk, *source in connection.execute(there).all()}
+        queued, walked = [], []
+        for change in batch.changes:
+            pk = change.message_pk
+            if change.seen[1] != now.get(pk):
+                continue
+            if pk in before:
+                if change.seen[0] == before[pk]:
+                    queued.append(pk)
+            elif pk > turn.indexed_through and change.seen[0] is None:
+                walked.append(pk)
+        if queued:
+            connection.execute(delete(queue).where(queue.c.message_pk.in_(queued)))
+        end = turn.indexed_through if batch.walk is None else batch.walk[1]
+        if end > turn.indexed_through:
+            left = select(messages.pk, literal(0)).where(
+                messages.pk > turn.indexed_through, messages.pk <= end, messages.pk.not_in(walked)
+            )
+            connection.execute(insert(queue).from_select(["message_pk", "was_indexed"], left))
+            connection.execute(update(state).values(indexed_through=end))
+        else:
+            walked = []
+        return {pk: pk in now for pk in (*queued, *walked)}
+
+    def may_write(self, connection: Connection) -> bool:
+        """Try, for a tenth of a second: who queued behind a long transaction would wait for it."""
+        connection.exec_driver_sql("ROLLBACK")
+        patience = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+        connection.exec_driver_sql("PRAGMA busy_timeout = 0")
+        deadline = time.monotonic() + PATIENCE
+        try:
+            while True:
+                try:
+                    connection.exec_driver_sql("BEGIN IMMEDIATE")
+                except OperationalError as error:
+                    code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+                    if code != sqlite3.SQLITE_BUSY:
+                        raise
+                else:
+                    connection.exec_driver_sql("ROLLBACK")
+                    return True
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(_PAUSE)
+        finally:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(patience)}")
+            connection.exec_driver_sql("BEGIN")  # for whoever ends it
+
+    def held(self, connection: Connection, tables: Tables, limit: int) -> list[Change]:
+        """Look from the newest entry back: what this transaction left is there."""
+        queue = queue_of(tables.names).c
+        texts = select(queue.message_pk).where(queue.was_indexed).order_by(queue.pk.desc())
+        oldest = select(func.min(queue.pk)).where(queue.message_pk.in_(texts.limit(limit)))
+        query = _entries(tables, oldest.group_by(queue.message_pk))
+        with connection.execute(query, execution_options=_ONE_BY_ONE) as entries:
+            return [_change(entry.message_pk, _held(entry), None) for entry in entries]
+
+    def forget(self, connection: Connection, tables: Tables, changes: Sequence[Change]) -> None:
+        """Queue what is still there anew, as if it had never been indexed."""
+        queue, messages = queue_of(tables.names), tables.messages.c
+        pks = [change.message_pk for change in changes]
+        connection.execute(delete(queue).where(queue.c.message_pk.in_(pks)))
+        there = select(messages.pk, literal(0)).where(messages.pk.in_(pks))
+        connection.execute(insert(queue).from_select(["message_pk", "was_indexed"], there))
+
+    def forget_sessions(
+        self, connection: Connection, tables: Tables, session_ids: Sequence[str]
+    ) -> None:
+        """Nothing to do: the queue has names with former texts alone, which ``forget`` lets go."""
+
+
+class Raw(NamedTuple):
+    """What searching reads of a message, as it is stored: so it is quick to compare."""
+
+    session_id: str
+    content: str | None
+    blocks: str | None
+    payload: str | None
+
+
+_RAW = Raw._fields
+_TEXTS = _RAW[1:]
+
+
+def _raw(column: ColumnElement[Any]) -> ColumnElement[str]:
+    return type_coerce(column, Text)
+
+
+def _raw_columns(messages: Table, label: str = "") -> list[ColumnElement[str]]:
+    return [_raw(messages.c[name]).label(f"{label}{name}") for name in _RAW]
+
+
+def _entries(tables: Tables, pks: Select[Any]) -> Select[Any]:
+    """Give the query for entries of the queue, and the text that they hold."""
+    queue = queue_of(tables.names).c
+    held = [_raw(queue[name]) for name in ("owner", *_TEXTS)]
+    return select(queue.message_pk, queue.was_indexed, *held).where(
+        queue.pk.in_(pks.scalar_subquery())
+    )
+
+
+def _held(entry: Row[Any]) -> Raw | None:
+    """Give what the index holds by an entry of the queue."""
+    return Raw(*entry[2 : 2 + len(_RAW)]) if entry.was_indexed else None
+
+
+def _change(pk: int, before: Raw | None, after: Raw | None) -> Change:
+    return Change(pk, _source(before), _source(after), (before, after))
+
+
+def _source(raw: Raw | None) -> Source | None:
+    if raw is None:
+        return None
+    documents = (None if text is None else load_json(text) for text in (raw.blocks, raw.payload))
+    content = None if raw.content is None else decode_text(raw.content)
+    return Source(decode_text(raw.session_id), content, *documents)
+
+
+def _bytes(raw: Raw | None) -> int:
+    return 0 if raw is None else sum(len(text.encode()) for text in raw[1:] if text is not None)
+
+
+def queries_for_waiting(
+    connection: Connection, tables: Tables, through: int, user_id: str | None
+) -> list[Select[Any]]:
+    """Give the queries for the messages that wait, in the queue and after it.
+
+    A user's are looked for among all that wait, or where that would be too many, all of the
+    user's are looked at.
+    """
+    queue, messages, sessions = queue_of(tables.names).c, tables.messages.c, tables.sessions.c
+    queued = select(queue.message_pk).distinct()
+    fresh = select(messages.pk).where(messages.pk > through)
+    if user_id is None:
+        return [queued, fresh]
+    if sum(count_of(connection, query, FEW) for query in (queued, fresh)) < FEW:
+        return [
+            queued.where(*whose(tables, queue.message_pk, user_id)),
+            fresh.where(*whose(tables, messages.pk, user_id)),
+        ]
+    theirs = (
+        select(messages.pk)
+        .join_from(tables.sessions, tables.messages, messages.session_id == sessions.id)
+        .where(sessions.user_id == user_id)
+    )
+    waits = select(queue.pk).where(queue.message_pk == messages.pk).exists()
+    return [theirs.where(waits), theirs.where(messages.pk + 0 > through)]
+
+
+@lru_cache(maxsize=64)
+def queue_of(names: Names) -> Table:
+    """Describe the queue."""
+    return Table(
+        f"{names.prefix}{QUEUE}",
+        MetaData(),
+        Column("pk", Integer, primary_key=True),
+        Column("message_pk", Integer),
+        Column("was_indexed", Boolean),
+        Column("owner", SafeText),
+        Column("content", SafeText),
+        Column("blocks", Json),
+        Column("payload", Json),
+    )

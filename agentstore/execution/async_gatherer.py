@@ -1,0 +1,138 @@
+"""Who gathers the writes of the tasks of an event loop; see ``gatherers``.
+
+Callers who went together hear of it together, and each of them may write again at once. Did the
+first of them set out without the others, every second group would be a group of one. So a group
+sets out only when the loop has given them their turn. A caller who had no company goes at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import copy_context
+from functools import partial
+from typing import Any
+
+from agentstore.execution.cancellation import OwnTask, until_done
+from agentstore.execution.gatherers import Way, on_the_way, settle, together
+from agentstore.execution.gathering import ALONE, Call, Write
+from agentstore.execution.unit import Unit
+from agentstore.execution.write_jobs import Job, State
+
+
+class _TaskJob(Job):
+    """A call of a task.
+
+    Attributes:
+        group: With whom it went, itself included; empty until it has set out.
+        carrier: What runs the group.
+        wanted: Whether its task still waits for the outcome.
+    """
+
+    __slots__ = ("carrier", "group", "heard", "wanted")
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._context = copy_context()
+        self.place = asyncio.get_running_loop()
+        self.heard: asyncio.Future[None] = self.place.create_future()
+        self.group: Sequence[_TaskJob] = ()
+        self.carrier: OwnTask[None] | None = None
+        self.wanted = True
+
+    async def settled(self) -> None:
+        """Wait until the group has settled, however often the task is cancelled meanwhile.
+
+        If nobody of the group waits for an outcome any more, it is cancelled, as a call that goes
+        alone would be: a server that does not answer keeps no task from ending.
+        """
+        assert self.carrier is not None, "it has set out"
+        self.wanted = False
+        if not any(job.wanted for job in self.group):
+            self.carrier.cancel()
+        await until_done(self.carrier)
+
+    @staticmethod
+    def tell(jobs: Sequence[Job]) -> None:
+        """Wake the tasks."""
+        for job in jobs:
+            assert isinstance(job, _TaskJob), "tasks go with tasks"
+            if not job.heard.done():  # its task is cancelled, and finds out by itself
+                job.heard.set_result(None)
+
+
+class AsyncGatherer:
+    """Gathers the calls of the tasks of one event loop."""
+
+    def __init__(self, run: Callable[[Callable[[Unit], Any]], Awaitable[Any]]) -> None:
+        """Gather what this runs in a unit that is one statement; it raises Trouble."""
+        self._run = run
+        self._ways: defaultdict[type[Write], Way[_TaskJob]] = defaultdict(Way)
+        self._carriers: set[OwnTask[None]] = set()
+
+    async def run(self, call: Call) -> Any:
+        """Run a call, by itself or with others; see ``Gatherer``.
+
+        Cancelled while it waits, it writes nothing. Once its group has set out, it settles first;
+        if all of the group are cancelled, so is the group.
+        """
+        way = self._ways[call.kind]
+        job = _TaskJob(call)
+        if not (way.waiting or way.had_company) and way.enter():
+            await self._run_one(way, job)
+        else:
+            await self._wait(way, job)
+        if job.error is not None:
+            raise job.error
+        return await self._run(call) if job.result is ALONE else job.result
+
+    async def _run_one(self, way: Way[_TaskJob], job: _TaskJob) -> None:
+        """Run a call that is nobody else's business; cancelled, it ends at once."""
+        try:
+            settle([job], await self._run(together([job])))
+        finally:
+            self._come_back(way)
+
+    async def _wait(self, way: Way[_TaskJob], job: _TaskJob) -> None:
+        way.waiting.append(job)
+        if len(way.waiting) == 1 and way.has_room:
+            job.place.call_soon(self._set_out, way)
+        try:
+            await job.heard
+        except asyncio.CancelledError:
+            if job.state is State.WAITING:
+                way.waiting.remove(job)
+            else:
+                await job.settled()
+            raise
+
+    def _come_back(self, way: Way[_TaskJob]) -> None:
+        """Make room. Who waits sets out behind those who hear of their outcome now.
+
+        They may have something to write at once, and it goes along.
+        """
+        way.leave()
+        if way.waiting:
+            way.waiting[0].place.call_soon(self._set_out, way)
+
+    def _set_out(self, way: Way[_TaskJob]) -> None:
+        """Let those who wait set out together, if there is room."""
+        while way.waiting and way.enter():
+            group = way.next_group()
+            # A task of its own: no one caller's cancellation may hit the others.
+            carrier = OwnTask(self._carry(group))
+            for job in group:
+                job.group, job.carrier = group, carrier
+            self._carriers.add(carrier)
+            carrier.add_done_callback(partial(self._arrive, way))
+
+    async def _carry(self, group: Sequence[_TaskJob]) -> None:
+        with on_the_way(group):
+            settle(group, await self._run(together(group)))
+
+    def _arrive(self, way: Way[_TaskJob], carrier: OwnTask[None]) -> None:
+        """Let the next group set out; those who hear of this one's outcome have had their turn."""
+        self._carriers.discard(carrier)
+        way.leave()
+        self._set_out(way)

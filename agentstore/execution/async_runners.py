@@ -1,0 +1,314 @@
+"""Who opens units and runs bodies in them, for coroutines.
+
+Two ways, one hop each per unit of work, never one per statement:
+
+- ``ThreadRunner`` (see ``thread_runner``), where the engine is in this process (SQLite): the
+  body runs in a thread.
+- ``GreenletRunner``, where it is at the end of a socket (PostgreSQL), or where the application
+  brings an ``AsyncEngine``: the body runs in a greenlet that awaits the driver.
+
+Cancellation: a call that still waits for its turn is taken back and leaves nothing. One that is
+running on an engine in this process settles first, committed or rolled back; then the
+cancellation goes on. One that awaits PostgreSQL is cancelled there and rolled back, unless its
+commit was under way. Whatever was cancelled, its connection is back in the pool afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any, Protocol, TypeVar, cast
+
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.util import greenlet_spawn
+
+from agentstore.engines.base.causes import cause_of
+from agentstore.engines.base.protocol import Mode
+from agentstore.engines.registry import EngineDialect
+from agentstore.errors import TransactionMisuse
+from agentstore.execution.async_gatherer import AsyncGatherer
+from agentstore.execution.cancellation import finished
+from agentstore.execution.gathering import Call
+from agentstore.execution.observation import retried
+from agentstore.execution.recovery import HANDLED, Trouble, performed, trouble
+from agentstore.execution.runners import (
+    READING,
+    JoinRunner,
+    UnitRunner,
+    give_up,
+    is_new,
+    joined,
+    migrate,
+)
+from agentstore.execution.unit import AsyncRunner, Unit
+from agentstore.execution.write_jobs import turn_never_came
+from agentstore.settings import Settings
+
+T = TypeVar("T")
+
+
+class AsyncUnitRunner(Protocol):
+    """What the asynchronous store needs of either way."""
+
+    async def once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
+        """Run a body in a transaction of its own, one time; raises Trouble."""
+
+    def pause(self, problem: Trouble, attempt: int, *, repeatable: bool) -> float | None:
+        """Give the seconds to wait before the next try; None if there is to be none."""
+
+    def transaction(self) -> AbstractAsyncContextManager[AsyncRunner]:
+        """Open a transaction; raises Trouble."""
+
+    async def close(self) -> None:
+        """Close the engine, if it is the store's own."""
+
+
+async def run_with_retries(
+    runner: AsyncUnitRunner, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool
+) -> T:
+    """Run a body in a transaction of its own; see ``Runner``."""
+    attempt = 0
+    while True:
+        try:
+            return await runner.once(mode, work)
+        except Trouble as problem:
+            attempt += 1
+            pause = runner.pause(problem, attempt, repeatable=repeatable or mode in READING)
+            if pause is None:
+                raise problem.error from problem.__cause__
+        retried()
+        await asyncio.sleep(pause)
+
+
+async def open_database(runner: AsyncUnitRunner) -> None:
+    """Bring a new database to head, or refuse one that is not there; see ``UnitRunner.open``."""
+    if await run_with_retries(runner, Mode.READ, is_new, repeatable=True):
+        await run_with_retries(runner, Mode.READ, migrate, repeatable=True)
+
+
+class AsyncJoinRunner:
+    """Runs bodies inside a transaction that is open, one after the other."""
+
+    def __init__(
+        self, joined: JoinRunner, hop: Callable[[Callable[[], object]], Awaitable[object]]
+    ) -> None:
+        self._joined = joined
+        self._hop = hop
+        self._turn = asyncio.Lock()
+
+    async def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
+        """Run a body when those before it have ended; see ``AsyncRunner``."""
+        async with self._turn:
+            result = await self._hop(lambda: self._joined.run(mode, work, repeatable=repeatable))
+        return cast("T", result)
+
+    async def close(self) -> None:
+        """Refuse all further calls, and wait until one that another task is in has ended."""
+        self._joined.refuse()
+        async with self._turn:
+            pass
+
+
+class AsyncTurns:
+    """Counts who is inside, and lets nobody in any more once the store is closed; and where the
+    writers of one event loop have to go one after the other, lets them.
+    """
+
+    def __init__(self, settings: Settings, *, one_by_one: bool) -> None:
+        self._lock = asyncio.Lock() if one_by_one else None
+        self._timeout = settings.busy_timeout
+        self._closed = False
+        self._inside = 0
+        self._nobody_inside = asyncio.Event()
+
+    async def acquire(self, mode: Mode) -> bool:
+        """Wait for the turn; say whether it is the one of the writer.
+
+        Raises:
+            DatabaseBusy: It did not come within busy_timeout.
+            TransactionMisuse: The store is closed.
+        """
+        writer = self._lock is not None and mode not in READING
+        if self._lock is not None and writer:
+            try:
+                async with asyncio.timeout(self._timeout):
+                    await self._lock.acquire()
+            except TimeoutError:
+                raise turn_never_came() from None
+        self._inside += 1
+        if self._closed:
+            self.release(writer=writer)
+            raise store_is_closed()
+        return writer
+
+    def release(self, *, writer: bool) -> None:
+        """Give the turn back."""
+        if self._lock is not None and writer:
+            self._lock.release()
+        self._inside -= 1
+        if not self._inside:
+            self._nobody_inside.set()
+
+    @property
+    def over(self) -> bool:
+        """Whether the store is closed and nobody is inside any more."""
+        return self._closed and not self._inside
+
+    async def close(self) -> None:
+        """Let nobody else in, and wait up to busy_timeout for those who are inside."""
+        self._closed = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout):
+                while self._inside:
+                    self._nobody_inside.clear()
+                    await self._nobody_inside.wait()
+
+
+def store_is_closed() -> TransactionMisuse:
+    """Say that a store is used after it was closed."""
+    return TransactionMisuse("This store is closed. Open another AsyncStore.")
+
+
+async def _cancellable(work: Coroutine[Any, Any, T]) -> T:
+    return await work
+
+
+@asynccontextmanager
+async def _opened(connection: AsyncConnection, start: Awaitable[object]) -> AsyncIterator[None]:
+    """Check a connection out, and in again, as ``runners.opened`` does."""
+    try:
+        await start
+        yield
+    except BaseException:
+        try:
+            with suppress(*HANDLED):
+                await finished(connection.rollback())
+        finally:
+            with suppress(*HANDLED):
+                await finished(connection.close())
+        raise
+    await finished(connection.close())
+
+
+class _Progress:
+    """How far a unit has come: what fails is cleaned up outside of its greenlet, where no
+    cancellation comes between.
+
+    Attributes:
+        connection: What is to be given back.
+        committing: Whether its commit has begun.
+    """
+
+    __slots__ = ("committing", "connection")
+
+    def __init__(self) -> None:
+        self.connection: Connection | None = None
+        self.committing = False
+
+
+class GreenletRunner:
+    """Runs units of an asynchronous engine in greenlets."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        dialect: EngineDialect,
+        settings: Settings,
+        *,
+        owns_engine: bool,
+    ) -> None:
+        """Prepare the engine for each mode."""
+        # The synchronous runner of the same engine knows tables, settings and retries.
+        self._runner = UnitRunner(engine.sync_engine, dialect, settings)
+        self._engine = engine
+        self._engines = dialect.async_modes(engine)
+        self._owns_engine = owns_engine
+        self._turns = AsyncTurns(settings, one_by_one=dialect.single_writer)
+        self._gatherer = None if dialect.single_writer else AsyncGatherer(self._statement)
+        # Cancelled in the middle, a driver that keeps a thread would leave it to itself.
+        self._uncut = finished if dialect.threads_async_work else _cancellable
+        self.pause = self._runner.pause
+
+    async def once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
+        """Run a body in a transaction of its own, one time; raises Trouble."""
+        writer = await self._turns.acquire(mode)
+        try:
+            result: T
+            if self._gatherer is not None and mode is Mode.STATEMENT and isinstance(work, Call):
+                result = await self._gatherer.run(work)
+            else:
+                result = await self._uncut(self._once(mode, work))
+            return result
+        finally:
+            self._turns.release(writer=writer)
+
+    async def _statement(self, work: Callable[[Unit], T]) -> T:
+        return await self._uncut(self._once(Mode.STATEMENT, work))
+
+    async def _once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
+        progress = _Progress()
+        try:
+            result: T = await greenlet_spawn(self._run, progress, mode, work)
+            return result
+        except HANDLED as error:
+            found = trouble(self._runner.dialect, mode, error, committing=progress.committing)
+            raise found from cause_of(error)
+        finally:
+            if progress.connection is not None:
+                await finished(greenlet_spawn(give_up, progress.connection))
+
+    def _run(self, progress: _Progress, mode: Mode, work: Callable[[Unit], T]) -> T:
+        """Run a unit from end to end in one greenlet: each switch to one costs a lone caller."""
+        connection = progress.connection = self._engines[mode].sync_engine.connect()
+        self._runner.dialect.take_over(connection)
+        unit = self._runner.unit(connection, mode)
+        result = performed(unit, work)
+        progress.committing = True
+        connection.commit()
+        self._runner.committed(unit)
+        connection.close()
+        progress.connection = None
+        return result
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncRunner]:
+        """Open a transaction; raises Trouble."""
+        committing = False
+        writer = await self._turns.acquire(Mode.WRITE)
+        connection = self._engines[Mode.WRITE].connect()
+        try:
+            async with _opened(connection, self._uncut(connection.start())):
+                sync_connection = connection.sync_connection
+                assert sync_connection is not None
+                await self._uncut(connection.run_sync(self._runner.dialect.take_over))
+                await self._uncut(connection.begin().start())
+                unit = self._runner.unit(sync_connection, Mode.WRITE)
+                with joined(unit) as runner:
+                    calls = AsyncJoinRunner(
+                        runner, lambda call: self._uncut(connection.run_sync(lambda _: call()))
+                    )
+                    try:
+                        yield calls
+                    finally:
+                        await finished(calls.close())
+                committing = True
+                await self._uncut(connection.commit())
+                self._runner.committed(unit)
+        except HANDLED as error:
+            found = trouble(self._runner.dialect, Mode.WRITE, error, committing=committing)
+            raise found from cause_of(error)
+        finally:
+            self._turns.release(writer=writer)
+            await self._dispose_if_over()
+
+    async def close(self) -> None:
+        """Wait for what runs, close the engine if it is the store's own."""
+        await self._turns.close()
+        await self._dispose_if_over()
+
+    async def _dispose_if_over(self) -> None:
+        # A transaction that outlives its store is the last one out.
+        if self._owns_engine and self._turns.over:
+            await self._engine.dispose()

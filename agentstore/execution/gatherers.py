@@ -1,0 +1,220 @@
+"""Who gathers the writes of an engine that takes many writers; here for threads.
+
+A call that finds few others on their way goes at once, as a group of one. While as many are on
+their way as help, further ones wait, and go together as soon as one has come back: in one
+statement, and with one commit. So the fuller the house, the larger the groups; a lone caller never
+waits for company. Tasks, who know when the others of their loop have had their turn, let those go
+along who have something to write at once when they come back (see ``async_gatherer``).
+
+A call that cannot go with its group, because it would fail, or wait for somebody who holds its
+session, is run by its caller afterwards, by itself, and holds nobody up. If a group fails as a
+whole, nothing of it was written, and the same happens to each of its calls; unless that is for a
+reason that each of them would meet again: then all hear of it. What the database does to a group of
+one is that call's own. Where the outcome is in doubt, because the connection broke, it is in doubt
+for each of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+from agentstore import errors
+from agentstore.execution.gathering import ALONE, MOST_TOGETHER, Call, Write, run_together
+from agentstore.execution.recovery import Trouble
+from agentstore.execution.unit import Unit
+from agentstore.execution.write_jobs import Job, State, interrupted
+
+MOST_ON_THEIR_WAY = 2
+"""Groups of a kind at once: one is made and read here while the server works on the other."""
+
+_OF_ALL = (
+    errors.DatabaseUnreachable,
+    errors.DatabaseReadOnly,
+    errors.DatabaseFull,
+    errors.ConnectionLost,
+)
+"""What is no one call's fault."""
+
+J = TypeVar("J", bound=Job)
+
+
+class Way(Generic[J]):
+    """Where calls of one kind go: how many groups are on it, and who waits.
+
+    Attributes:
+        had_company: Whether the last group was more than one call, so that the next may be.
+    """
+
+    __slots__ = ("busy", "had_company", "waiting")
+
+    def __init__(self) -> None:
+        self.busy = 0
+        self.had_company = False
+        self.waiting: deque[J] = deque()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another group may set out."""
+        return self.busy < MOST_ON_THEIR_WAY
+
+    def enter(self) -> bool:
+        """Set out, if there is room; who was let in has to leave."""
+        if not self.has_room:
+            return False
+        self.busy += 1
+        return True
+
+    def leave(self) -> None:
+        """Make room."""
+        self.busy -= 1
+
+    def next_group(self) -> list[J]:
+        """Take those who wait, in their order, and not too many."""
+        count = min(len(self.waiting), MOST_TOGETHER)
+        self.had_company = count > 1
+        group = [self.waiting.popleft() for _ in range(count)]
+        for job in group:
+            job.state = State.RUNNING
+        return group
+
+
+class _ThreadJob(Job):
+    """A call of a thread.
+
+    Attributes:
+        group: Whom it is to run, itself included; empty unless it has the lead.
+    """
+
+    __slots__ = ("group",)
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self.group: list[_ThreadJob] = []
+
+
+class Gatherer:
+    """Gathers the calls of threads."""
+
+    def __init__(self, run: Callable[[Callable[[Unit], Any]], Any]) -> None:
+        """Gather what this runs in a unit that is one statement; it raises Trouble."""
+        self._run = run
+        self._lock = threading.Lock()
+        self._ways: defaultdict[type[Write], Way[_ThreadJob]] = defaultdict(Way)
+
+    def run(self, call: Call) -> Any:
+        """Run a call, by itself or with others.
+
+        Raises:
+            Trouble: The database failed.
+        """
+        job = _ThreadJob(call)
+        with self._lock:
+            way = self._ways[call.kind]
+            goes_at_once = way.enter()
+            if not goes_at_once:
+                job.will_wait()
+                way.waiting.append(job)
+        if goes_at_once:
+            self._lead(way, [job])
+        else:
+            try:
+                job.wait(None)
+            except BaseException:
+                self._leave(way, job)
+                raise
+            if job.state is State.LEADING:
+                self._lead(way, job.group)
+        if job.error is not None:
+            raise job.error
+        return self._run(call) if job.result is ALONE else job.result
+
+    def _lead(self, way: Way[_ThreadJob], group: Sequence[_ThreadJob]) -> None:
+        """Run a group, one's own job among it, and tell the others."""
+        try:
+            with on_the_way(group):
+                settle(group, self._run(together(group)))
+        finally:
+            self._come_back(way)
+
+    def _come_back(self, way: Way[_ThreadJob]) -> None:
+        """Let the next group set out, led by its first, or make room."""
+        with self._lock:
+            if not way.waiting:
+                way.leave()
+                return
+            group = way.next_group()
+            group[0].group, group[0].state = group, State.LEADING
+        group[0].lead()
+
+    def _leave(self, way: Way[_ThreadJob], job: _ThreadJob) -> None:
+        """Give up a job whose thread is interrupted while it waits; if it leads, others do."""
+        with self._lock:
+            state, job.state = job.state, State.TAKEN_BACK
+            if state is State.WAITING:
+                way.waiting.remove(job)
+            others = [other for other in job.group if other is not job]
+            for other in reversed(others):
+                other.state = State.WAITING
+                way.waiting.appendleft(other)
+        if state is State.LEADING:
+            self._come_back(way)
+
+
+def together(group: Sequence[Job]) -> Callable[[Unit], list[Any]]:
+    """Make a unit's work of a group."""
+    kind = group[0].kind
+    assert kind is not None, "only such calls are gathered"
+    return lambda unit: run_together(unit, kind, [job.start for job in group])
+
+
+@contextmanager
+def on_the_way(group: Sequence[Job]) -> Iterator[None]:
+    """Run a group in the block; whatever becomes of it, all hear."""
+    try:
+        yield
+    except Trouble as problem:
+        _fail(group, problem)
+    except Exception:  # noqa: BLE001 - by itself the one that is wrong raises it again
+        settle(group, [ALONE] * len(group))
+    finally:
+        _abandon(group)
+        group[0].tell(group)
+
+
+def settle(group: Sequence[Job], outcomes: Sequence[Any]) -> None:
+    """Give each of a group its outcome."""
+    for job, outcome in zip(group, outcomes, strict=True):
+        job.result, job.state = outcome, State.DONE
+
+
+def _fail(group: Sequence[Job], problem: Trouble) -> None:
+    """Say what a group's failure means for each of its calls."""
+    if len(group) > 1 and not _is_of_each(problem):
+        settle(group, [ALONE] * len(group))
+        return
+    for job in group:
+        own = Trouble(
+            copy.copy(problem.error), repeatable=problem.repeatable, in_doubt=problem.in_doubt
+        )
+        own.__cause__ = problem.__cause__
+        job.error, job.state = own, State.DONE
+
+
+def _is_of_each(problem: Trouble) -> bool:
+    """Say whether each call of a group has it, or would meet it again."""
+    if problem.in_doubt or isinstance(problem.error, _OF_ALL):
+        return True
+    # What no driver said is the pool's: each would wait pool_timeout again.
+    return isinstance(problem.error, errors.DatabaseBusy) and problem.__cause__ is None
+
+
+def _abandon(group: Sequence[Job]) -> None:
+    """Give an outcome to those who have none, because who ran them was interrupted."""
+    for job in group:
+        if job.state is not State.DONE:
+            job.error, job.state = interrupted(in_doubt=True), State.DONE

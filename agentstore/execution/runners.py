@@ -1,0 +1,399 @@
+"""Who opens units and runs bodies in them, synchronously.
+
+``UnitRunner`` gives each call a transaction of its own and repeats it where that is safe;
+``JoinRunner`` runs calls inside a transaction that is open. Errors of the driver and of
+SQLAlchemy end here: what leaves is an ``AgentStoreError``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import TypeVar
+
+from sqlalchemy import Connection, Engine
+
+from agentstore import migrations
+from agentstore.engines.base.causes import cause_of
+from agentstore.engines.base.protocol import Mode
+from agentstore.engines.registry import EngineDialect
+from agentstore.errors import AgentStoreError, DatabaseReadOnly, TransactionMisuse
+from agentstore.execution.forking import of_this_process, store_of_parent
+from agentstore.execution.gatherers import Gatherer
+from agentstore.execution.gathering import Call
+from agentstore.execution.observation import TRANSACTION, Observer, retried
+from agentstore.execution.recovery import HANDLED, Trouble, pause_before_retry, performed, trouble
+from agentstore.execution.session_cache import SessionCache
+from agentstore.execution.unit import RecentIds, Unit
+from agentstore.execution.writer import Writer
+from agentstore.models.tables import Names, tables
+from agentstore.settings import Settings
+
+T = TypeVar("T")
+
+READING = (Mode.READ, Mode.SNAPSHOT)
+
+
+class _Open:
+    """A transaction that a thread or task has open, to catch calls that would wait for it."""
+
+    __slots__ = ("active", "store")
+
+    def __init__(self, store: object) -> None:
+        self.store = store
+        self.active = True
+
+
+_open_here: ContextVar[tuple[_Open, ...]] = ContextVar("agentstore_open_transactions", default=())
+
+
+def in_own_transaction(store: object) -> bool:
+    """Say whether this thread or task has a transaction open on the store."""
+    return any(opened.store is store and opened.active for opened in _open_here.get())
+
+
+def refuse_inside_own_transaction(store: object) -> None:
+    """Refuse a call on a store by whoever has a transaction open on it.
+
+    On SQLite the call would wait for that transaction, and the transaction for the call; on
+    PostgreSQL it would silently not belong to it.
+
+    Raises:
+        TransactionMisuse: There is such a transaction.
+    """
+    if in_own_transaction(store):
+        raise TransactionMisuse(
+            "This is called on the store inside its own transaction. Call the repositories of "
+            "the transaction: with store.transaction() as tx: tx.messages.save(...)."
+        )
+
+
+def refuse_to_write(settings: Settings, mode: Mode = Mode.WRITE) -> None:
+    """Refuse what would write, on a store that only reads.
+
+    Raises:
+        DatabaseReadOnly: It is one.
+    """
+    if settings.read_only and mode not in READING:
+        raise DatabaseReadOnly(
+            "This store is read-only, and nothing was written. Open another one without "
+            "read_only=True to write, or for a transaction."
+        )
+
+
+@contextmanager
+def announce_transaction(store: object) -> Iterator[None]:
+    """Mark that this thread or task has a transaction open on the store."""
+    refuse_inside_own_transaction(store)
+    opened = _Open(store)
+    token = _open_here.set((*_open_here.get(), opened))
+    try:
+        yield
+    finally:
+        opened.active = False
+        with suppress(ValueError):  # ended in another context than it began, as fixtures may
+            _open_here.reset(token)
+
+
+def announcing(observer: Observer | None) -> Callable[[object], AbstractContextManager[None]]:
+    """Give ``announce_transaction``, watched if there is somebody to watch."""
+    if observer is None:
+        return announce_transaction
+
+    @contextmanager
+    def announce(store: object) -> Iterator[None]:
+        with observer.call(TRANSACTION), announce_transaction(store):
+            yield
+
+    return announce
+
+
+class JoinRunner:
+    """Runs bodies inside a transaction that is open.
+
+    Each write is a savepoint: if it fails and the caller goes on, nothing of it stays, and on
+    PostgreSQL the transaction can go on at all.
+    """
+
+    def __init__(self, unit: Unit) -> None:
+        """Join this unit."""
+        self._unit = replace(unit, joined=True)
+        self._closed = False
+        self._busy = threading.Lock()
+        self.trouble: Trouble | None = None
+        """What the last call that failed met with."""
+        self.lost: Trouble | None = None
+        """Why the transaction is gone as a whole, if a savepoint could not be gone back to: what
+        came after that would be in no transaction at all."""
+        of_this_process(self)
+
+    def left_behind(self) -> None:
+        """Refuse all further calls; in a child that was forked inside the transaction."""
+        self._busy = threading.Lock()
+        self.lost = Trouble(store_of_parent(), repeatable=False, in_doubt=False)
+        self._unit.dialect.abandon(self._unit.connection)
+
+    def refuse(self) -> None:
+        """Refuse all further calls."""
+        self._closed = True
+
+    def close(self) -> None:
+        """Refuse all further calls, and wait until one that another thread is in has ended."""
+        self.refuse()
+        with self._busy:
+            pass
+
+    def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
+        """Run a body; see ``Runner``."""
+        with self._busy:  # a transaction shared by threads takes their calls one by one
+            if self._closed:
+                raise TransactionMisuse(
+                    "This transaction has ended. Begin another with store.transaction()."
+                )
+            if self.lost is not None:
+                raise self.lost.error from self.lost.__cause__
+            failed: BaseException | None = None
+            try:
+                if mode in READING:
+                    return performed(self._unit, work)
+                with self._unit.connection.begin_nested():
+                    try:
+                        return performed(self._unit, work)
+                    except BaseException as error:
+                        failed = error
+                        raise
+            except HANDLED as error:
+                shown = failed if isinstance(failed, HANDLED) else error
+                found = trouble(self._unit.dialect, Mode.WRITE, shown, committing=False)
+                found.__cause__ = cause_of(shown)
+                self.trouble = found
+                if mode not in READING and error is not failed:
+                    self.lost = found
+                raise found.error from found.__cause__
+            finally:
+                failed = None  # with its frames, of which this is one
+
+
+@contextmanager
+def joined(unit: Unit) -> Iterator[JoinRunner]:
+    """Give a block of the application's what it needs to join the unit.
+
+    Raises:
+        Trouble: The block raised what the database did to one of its calls, or went on after it
+            although the transaction was gone; or it raised an error of SQLAlchemy's, which is of
+            some other database then, and is passed on as it is.
+    """
+    runner = JoinRunner(unit)
+    try:
+        yield runner
+        if runner.lost is not None:
+            raise runner.lost
+    except HANDLED as error:
+        raise Trouble(error, repeatable=False, in_doubt=False) from error.__cause__
+    except AgentStoreError as error:
+        if runner.trouble is not None and runner.trouble.error is error:
+            raise runner.trouble from error.__cause__
+        raise
+    finally:
+        runner.close()
+
+
+@contextmanager
+def opened(engine: Engine) -> Iterator[Connection]:
+    """Check a connection out; in the end roll back what is open and check it in again.
+
+    What the block raises gets out even if the rollback fails: then the connection is lost, which
+    rolls back too. The rollback is explicit, because after a commit that failed SQLAlchemy's
+    ``close()`` takes the transaction for ended.
+    """
+    connection = engine.connect()
+    try:
+        yield connection
+    except BaseException:
+        give_up(connection)
+        raise
+    connection.close()
+
+
+def give_up(connection: Connection) -> None:
+    """Roll back what is open, and check the connection in; if that fails, it is lost."""
+    try:
+        with suppress(*HANDLED):
+            connection.rollback()
+    finally:
+        with suppress(*HANDLED):
+            connection.close()
+
+
+class UnitRunner:
+    """Opens a unit on a synchronous engine, runs a body, commits."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        dialect: EngineDialect,
+        settings: Settings,
+        *,
+        owns_engine: bool = False,
+    ) -> None:
+        """Prepare the engine for each mode.
+
+        Args:
+            engine: The engine, synchronous or the synchronous side of another.
+            dialect: The engine's.
+            settings: The store's.
+            owns_engine: Whether it is the store's own, and nobody else misses a connection.
+        """
+        self.engine = engine
+        self.dialect = dialect
+        self.settings = settings
+        self.tables = tables(names_on(dialect, settings))
+        self._engines = dialect.modes(engine)
+        self.writer = self._make_writer(engine, owns_engine) if dialect.single_writer else None
+        self._gatherer = None if dialect.single_writer else Gatherer(self._statement)
+        self._segmented = RecentIds()
+        self._cache = SessionCache(settings.session_cache) if settings.session_cache else None
+
+    def _make_writer(self, engine: Engine, owns_engine: bool) -> Writer:
+        return Writer(
+            self._engines[Mode.WRITE],
+            self.dialect,
+            lambda connection: self.unit(connection, Mode.WRITE),
+            self.committed,
+            timeout=self.settings.busy_timeout,
+            keeps_connection=owns_engine and self.dialect.many_connections(engine.url),
+        )
+
+    def unit(self, connection: Connection, mode: Mode) -> Unit:
+        """Give the unit of an open connection."""
+        cache = self._cache if mode is Mode.READ else None
+        return Unit(
+            connection,
+            self.dialect,
+            self.tables,
+            self.settings,
+            cache,
+            segmented=self._segmented,
+        )
+
+    def committed(self, unit: Unit) -> None:
+        """Take note of what a unit did, now that it is committed."""
+        if self._cache is not None:
+            self._cache.forget(unit.deleted_sessions)
+
+    @contextmanager
+    def transaction(self, mode: Mode = Mode.WRITE) -> Iterator[Unit]:
+        """Open a unit; commit at the end of the block, or roll back if it raises.
+
+        Raises:
+            Trouble: The database failed.
+        """
+        if self.writer is None or mode in READING:
+            with self.own_transaction(mode) as unit:
+                yield unit
+            return
+        with self.writer.alone(), self.own_transaction(mode) as unit:
+            yield unit
+
+    @contextmanager
+    def own_transaction(self, mode: Mode) -> Iterator[Unit]:
+        """Do what ``transaction`` does for whoever needs not wait for the writer."""
+        committing = False
+        try:
+            with opened(self._engines[mode]) as connection:
+                self.dialect.take_over(connection)
+                unit = self.unit(connection, mode)
+                yield unit
+                committing = True
+                connection.commit()
+                self.committed(unit)
+        except HANDLED as error:
+            found = trouble(self.dialect, mode, error, committing=committing)
+            raise found from cause_of(error)
+
+    def once(self, mode: Mode, work: Callable[[Unit], T], *, here: bool = False) -> T:
+        """Run a body in a transaction of its own, one time.
+
+        Args:
+            mode: What for.
+            work: The body.
+            here: Whether it has to be this thread that runs it, and not one that leads.
+
+        Raises:
+            Trouble: The database failed.
+        """
+        if self.writer is not None and mode not in READING and not here:
+            result: T = self.writer.run(work)
+            return result
+        if self._gatherer is not None and mode is Mode.STATEMENT and isinstance(work, Call):
+            gathered: T = self._gatherer.run(work)
+            return gathered
+        with self.transaction(mode) as unit:
+            return performed(unit, work)
+
+    def _statement(self, work: Callable[[Unit], T]) -> T:
+        with self.own_transaction(Mode.STATEMENT) as unit:
+            return performed(unit, work)
+
+    def run(
+        self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool, here: bool = False
+    ) -> T:
+        """Run a body in a transaction of its own; see ``Runner``, and ``once`` for ``here``."""
+        attempt = 0
+        while True:
+            try:
+                return self.once(mode, work, here=here)
+            except Trouble as problem:
+                attempt += 1
+                pause = self.pause(problem, attempt, repeatable=repeatable or mode in READING)
+                if pause is None:
+                    raise problem.error from problem.__cause__
+            retried()
+            time.sleep(pause)
+
+    def close(self, *, wait: bool) -> None:
+        """Let the writer end what it has to do, and close its connection.
+
+        Args:
+            wait: Whether to wait for that; not if its caller is what it waits for.
+        """
+        if self.writer is not None:
+            self.writer.close(wait=wait)
+
+    def pause(self, problem: Trouble, attempt: int, *, repeatable: bool) -> float | None:
+        """Give the seconds to wait before the next try; None if there is to be none."""
+        retries = self.settings.max_retries
+        return pause_before_retry(problem, attempt, repeatable=repeatable, max_retries=retries)
+
+    def open(self) -> None:
+        """Bring a new database to head, or refuse one that is not there.
+
+        Raises:
+            SchemaError: The schema is missing, behind or ahead.
+            DatabaseError: The database cannot be reached or read.
+        """
+        if self.run(Mode.READ, is_new, repeatable=True):
+            self.run(Mode.READ, migrate, repeatable=True)
+
+
+def is_new(unit: Unit) -> bool:
+    """Say whether the database is to be brought to head; refuse one that is not at head."""
+    if not unit.settings.read_only and unit.dialect.brings_itself_to_head(unit.connection):
+        return True
+    migrations.check(unit.connection, unit.tables.names)
+    return False
+
+
+def migrate(unit: Unit) -> None:
+    """Bring a database to head, unless another process has done so meanwhile."""
+    unit.connection.rollback()
+    migrations.upgrade_connection(unit.connection, unit.tables.names)
+
+
+def names_on(dialect: EngineDialect, settings: Settings) -> Names:
+    """Give schema and prefix as the engine knows them."""
+    return settings.names if dialect.schemas else Names(None, settings.table_prefix)

@@ -1,0 +1,209 @@
+"""Who opens units and runs bodies in them for coroutines, where the engine is in this process.
+
+The body runs in a thread, in one hop for each unit of work; those that write have one thread,
+which leads for the tasks of the loop (see ``writer``). A call that waits for its turn is taken
+back when it is cancelled, and leaves nothing; one that is running settles first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager, suppress
+from contextvars import copy_context
+from typing import Any, TypeVar, cast
+
+from agentstore.engines.base.protocol import Mode
+from agentstore.execution.async_runners import AsyncJoinRunner, AsyncTurns, store_is_closed
+from agentstore.execution.cancellation import until_done
+from agentstore.execution.runners import READING, JoinRunner, UnitRunner, joined
+from agentstore.execution.unit import AsyncRunner, Unit
+from agentstore.execution.write_jobs import Job, turn_never_came
+from agentstore.execution.writer import Writer
+
+T = TypeVar("T")
+
+_MOST_WAITING = 1_000
+"""Writes that may be queued for the writer of a store; more wait before they are."""
+
+
+class _LoopJob(Job):
+    """A job whose caller is a task of an event loop, which must not wait for a thread."""
+
+    __slots__ = ("_lead", "heard")
+
+    def __init__(self, work: Callable[[Unit], Any] | None, lead: Callable[[], None]) -> None:
+        """Make a job of the running loop.
+
+        Args:
+            work: The body; None asks for the lead.
+            lead: Has somebody run the next batch, which begins with this job.
+        """
+        super().__init__(work)
+        self._context = copy_context()
+        self.place = asyncio.get_running_loop()
+        self.heard: asyncio.Future[None] = self.place.create_future()
+        self._lead = lead
+
+    def will_wait(self) -> None:
+        """Need nothing more: future and context are there."""
+
+    def lead(self) -> None:
+        """Lead, or tell the task that it has the lead."""
+        if self.work is None:
+            self.tell([self])
+        else:
+            self._lead()
+
+    @staticmethod
+    def tell(jobs: Sequence[Job]) -> None:
+        """Wake the tasks of one loop, in one call."""
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+            jobs[0].place.call_soon_threadsafe(_LoopJob._wake, jobs)
+
+    @staticmethod
+    def _wake(jobs: Sequence[_LoopJob]) -> None:
+        for job in jobs:
+            if not job.heard.done():
+                job.heard.set_result(None)
+
+    def expire(self, writer: Writer) -> None:
+        """Give up waiting, unless the job has begun."""
+        if writer.take_back(self):
+            self.error = turn_never_came()
+            self._wake([self])
+
+
+class ThreadRunner:
+    """Runs units of a synchronous engine in threads."""
+
+    def __init__(self, runner: UnitRunner, *, owns_engine: bool) -> None:
+        """Start no thread yet."""
+        self._runner = runner
+        self._owns_engine = owns_engine
+        self._turns = AsyncTurns(runner.settings, one_by_one=False)
+        self._room = asyncio.Semaphore(_MOST_WAITING)
+        assert runner.writer is not None, "an engine in this process has one writer"
+        self._job_writer = runner.writer
+        workers = runner.settings.pool_size
+        self._readers = ThreadPoolExecutor(workers, thread_name_prefix="agentstore-read")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="agentstore-write")
+        self.pause = runner.pause
+
+    async def once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
+        """Run a body in a transaction of its own, one time; raises Trouble."""
+        await self._turns.acquire(mode)
+        try:
+            if mode in READING:
+                return await _settled(self._readers, lambda: self._runner.once(mode, work))
+            async with self._room:
+                job = _LoopJob(work, self._lead)
+                await self._heard(job)
+                return cast("T", job.result)
+        finally:
+            self._turns.release(writer=False)
+
+    async def _heard(self, job: _LoopJob) -> None:
+        """Queue a job, and wait until it is done, or, if it has no body, has the lead."""
+        writer = self._job_writer
+        if writer.enqueue(job):
+            job.lead()
+        too_long = job.place.call_later(self._runner.settings.busy_timeout, job.expire, writer)
+        try:
+            await asyncio.shield(job.heard)
+        except asyncio.CancelledError:
+            if not writer.take_back(job):
+                await until_done(job.heard)
+                if job.work is None:
+                    writer.leave(job)
+            raise
+        finally:
+            too_long.cancel()
+        if job.error is not None:
+            raise job.error
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncRunner]:
+        """Open a transaction; raises Trouble."""
+        await self._turns.acquire(Mode.WRITE)
+        opened = ExitStack()  # begun, used and ended in the writer's thread, in this order
+        job = _LoopJob(None, self._lead)
+        try:
+            await self._heard(job)
+        except BaseException:
+            self._turns.release(writer=False)
+            raise
+        self._job_writer.begin_alone(job)
+
+        def begin() -> JoinRunner:
+            unit = opened.enter_context(self._runner.own_transaction(Mode.WRITE))
+            unit.connection.begin()
+            return opened.enter_context(joined(unit))
+
+        try:
+            runner = await _settled(self._writer, begin)
+            yield AsyncJoinRunner(runner, lambda call: _settled(self._writer, call))
+        except BaseException as error:
+            raised = error
+            await _settled(
+                self._writer,
+                lambda: opened.__exit__(type(raised), raised, raised.__traceback__),
+                take_back=False,
+            )
+            raise
+        else:
+            await _settled(self._writer, opened.close, take_back=False)
+        finally:
+            self._job_writer.leave(job)
+            self._turns.release(writer=False)
+            self._dispose_if_over()
+
+    async def close(self) -> None:
+        """Wait for what runs, end the threads, close the engine if it is the store's own."""
+        await self._turns.close()
+
+        def close() -> None:
+            self._runner.close(wait=False)
+            self._readers.shutdown()
+            self._writer.shutdown()
+            self._dispose_if_over()
+
+        await asyncio.to_thread(close)
+
+    def _lead(self) -> None:
+        """Have the writer's thread run the next batch."""
+        try:
+            self._writer.submit(self._job_writer.lead)
+        except RuntimeError:  # closing did not wait any longer, and ended the threads
+            self._job_writer.lead()
+
+    def _dispose_if_over(self) -> None:
+        # A transaction that outlives its store is the last one out.
+        if self._owns_engine and self._turns.over:
+            self._runner.engine.dispose()
+
+
+async def _settled(
+    executor: ThreadPoolExecutor, call: Callable[[], T], *, take_back: bool = True
+) -> T:
+    """Run a call in a thread; when cancelled, take it back or wait until it has settled.
+
+    Args:
+        executor: The thread.
+        call: What to run there.
+        take_back: Whether it may be left undone if it has not begun.
+    """
+    try:
+        future = executor.submit(call)
+    except RuntimeError as error:  # closing did not wait any longer, and ended the threads
+        if take_back:
+            raise store_is_closed() from error
+        return call()
+    waiting = asyncio.wrap_future(future)
+    try:
+        return await asyncio.shield(waiting)
+    except asyncio.CancelledError:
+        if not (take_back and future.cancel()):
+            await until_done(waiting)
+        raise

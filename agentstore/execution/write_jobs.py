@@ -1,0 +1,137 @@
+"""What waits in the queue of the one writer: a unit, its outcome, and who is to be told of it.
+
+Where a caller waits, and how it hears, is its kind of job's business; what may become of a job,
+and when, is the writer's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
+from enum import Enum
+from typing import Any
+
+from agentstore.errors import ConnectionLost, DatabaseBusy
+from agentstore.execution.gathering import Body, Call, Write
+from agentstore.execution.recovery import Trouble, performed
+from agentstore.execution.unit import Unit
+
+
+class State(Enum):
+    """Where a job is."""
+
+    WAITING = "in the queue"
+    LEADING = "first in the queue, and to lead"
+    RUNNING = "taken out of the queue"
+    COMMITTING = "its commit is under way"
+    DONE = "its outcome is known"
+    TAKEN_BACK = "its caller does not want it any more"
+
+
+class Job:
+    """A unit in the queue, and its outcome. The caller is a thread, which waits.
+
+    Whichever thread runs the body, it runs in the caller's context.
+
+    Attributes:
+        work: The body; None asks for the lead alone, for a transaction of the caller's own.
+        result: What the body returned, once that is committed.
+        error: What the caller is to see instead.
+        place: Where the caller waits, if callers in one place are told together.
+    """
+
+    __slots__ = ("_context", "_heard", "error", "place", "result", "state", "unit", "work")
+
+    def __init__(self, work: Callable[[Unit], Any] | None) -> None:
+        """Make a job that is not queued yet."""
+        self.work = work
+        self.state = State.WAITING
+        self.place: Any = None
+        self.unit: Unit | None = None
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._heard: threading.Event | None = None
+        self._context: Context | None = None
+
+    def will_wait(self) -> None:
+        """Hear that somebody else leads; whoever leads at once needs nothing to wait for."""
+        self._context = copy_context()
+        self._heard = threading.Event()
+
+    def run(self, unit: Unit) -> None:
+        """Run the body, and keep what it returns."""
+        assert self.work is not None, "whoever asks for the lead runs what it likes"
+        if self._context is None:
+            self.result = performed(unit, self.work)
+        else:
+            self.result = self._context.run(performed, unit, self.work)
+
+    def start(self, unit: Unit) -> tuple[Body[Any], Write]:
+        """Run the first half of the body."""
+        assert isinstance(self.work, Call), "only such bodies have halves"
+        if self._context is None:
+            return self.work.start(unit)
+        return self._context.run(self.work.start, unit)
+
+    @property
+    def kind(self) -> type[Write] | None:
+        """What it can be written together with, if with anything."""
+        return self.work.kind if isinstance(self.work, Call) else None
+
+    def lead(self) -> None:
+        """Hear that the lead has come to this job."""
+        if self._heard is not None:
+            self._heard.set()
+
+    @staticmethod
+    def tell(jobs: Sequence[Job]) -> None:
+        """Tell jobs of this kind that their outcome is known."""
+        for job in jobs:
+            if job._heard is not None:
+                job._heard.set()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait for one or the other; say whether it came."""
+        assert self._heard is not None, "whoever leads does not wait"
+        return self._heard.wait(timeout)
+
+
+class GroupFailed(Exception):
+    """Writes that were to go together do not; each is to be run by itself."""
+
+
+def turn_never_came() -> DatabaseBusy:
+    """Say that other writers of this store were in front for too long."""
+    return DatabaseBusy(
+        "Other transactions of this store wrote for longer than busy_timeout. Keep transactions "
+        "short, and do not wait for a model inside one."
+    )
+
+
+def interrupted(*, in_doubt: bool) -> Trouble:
+    """Say that the thread was interrupted in whose hands a unit was.
+
+    Args:
+        in_doubt: Whether that was in the commit; if not, nothing was written.
+    """
+    said = "Another thread, which wrote for this call and for its own, was interrupted"
+    if in_doubt:
+        advice = (
+            f"{said} when it may have committed. Whether the write happened is not known: look, or "
+            "repeat it with the same idempotency_key."
+        )
+    else:
+        advice = f"{said} before its commit. Nothing was written; repeat the call."
+    lost = ConnectionLost(advice, in_doubt=in_doubt)
+    return Trouble(lost, repeatable=not in_doubt, in_doubt=in_doubt)
+
+
+def of_the_body(error: BaseException) -> bool:
+    """Say whether an error is the body's own, to be raised where its caller is.
+
+    If it is not, the thread was interrupted that happened to run the body; only the main one is.
+    """
+    return isinstance(error, Exception) or (
+        threading.current_thread() is not threading.main_thread()
+    )

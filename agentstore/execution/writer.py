@@ -1,0 +1,405 @@
+"""The one writer of a database that takes one writer at a time, and group commit.
+
+Units that write queue up. Whoever finds nobody writing leads: it takes what waits, in the order of
+arrival and up to a limit, runs each unit in a savepoint of one transaction, commits once, and only
+then tells all of them. Units in a row whose writes can go together (see ``gathering``) share their
+statements. So a sync of the disk is shared by all who wait for one, a lone caller pays for no
+thread switch, and nobody waits for more than one batch beyond its turn: after each batch the lead
+goes to whoever is first in the queue then.
+
+One unit's failure is its own: its savepoint is rolled back and its caller gets its error. If units
+that went together fail as one, the batch is run again with a savepoint for each. If the engine
+gives up the whole transaction (a full disk, a commit that fails), nobody has been told anything
+yet, and every unit is run again in a transaction of its own, to succeed or fail by itself.
+
+An application's transaction shares with nobody: its owner has the lead from the moment it is first
+in the queue until it ends.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+
+from agentstore.engines.base.causes import cause_of
+from agentstore.engines.base.prepared import run_sql
+from agentstore.engines.base.protocol import Mode
+from agentstore.engines.registry import EngineDialect
+from agentstore.errors import DatabaseBusy
+from agentstore.execution.forking import of_this_process
+from agentstore.execution.gathering import ALONE, MOST_TOGETHER, Write, run_together
+from agentstore.execution.recovery import HANDLED, Trouble, trouble
+from agentstore.execution.unit import Unit
+from agentstore.execution.write_jobs import (
+    GroupFailed,
+    Job,
+    State,
+    interrupted,
+    of_the_body,
+    turn_never_came,
+)
+
+
+class Writer:
+    """Runs units one batch after the other; see the module."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        dialect: EngineDialect,
+        make_unit: Callable[[Connection], Unit],
+        committed: Callable[[Unit], None],
+        *,
+        timeout: float,
+        keeps_connection: bool,
+    ) -> None:
+        """Open nothing yet.
+
+        Args:
+            engine: Begins a transaction that writes.
+            dialect: The engine's.
+            make_unit: Makes the unit of an open connection.
+            committed: Is told of each unit that was committed.
+            timeout: Seconds that a unit waits for its turn.
+            keeps_connection: Whether the connection stays open between batches; not if the
+                engine has but one, or is the application's.
+        """
+        self._engine = engine
+        self._dialect = dialect
+        self._make_unit = make_unit
+        self._committed = committed
+        self._timeout = timeout
+        self._keeps_connection = keeps_connection
+        self._connection: Connection | None = None
+        self._driver_connection: Any = None
+        self._lock = threading.Lock()
+        self._queue: deque[Job] = deque()
+        self._led = False  # if not, the queue is empty
+        self._closing = self._busy = False
+        of_this_process(self)
+
+    # --- The queue ---------------------------------------------------------------------------
+
+    def run(self, work: Callable[[Unit], Any]) -> Any:
+        """Run a body in a unit, and return what it returned when that is committed.
+
+        Raises:
+            Trouble: The database failed.
+            DatabaseBusy: The turn did not come within the timeout.
+        """
+        job = Job(work)
+        try:
+            self._wait_for_turn(job)
+            if job.state is State.LEADING:
+                self.lead()
+        except BaseException:
+            self.leave(job)
+            raise
+        if job.error is not None:
+            raise job.error
+        return job.result
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep all others from writing until the block ends.
+
+        Raises:
+            DatabaseBusy: The turn did not come within the timeout.
+        """
+        job = Job(None)
+        try:
+            self._wait_for_turn(job)
+            self.begin_alone(job)
+            yield
+        finally:
+            self.leave(job)
+
+    def enqueue(self, job: Job) -> bool:
+        """Put a job into the queue; say whether it is to lead at once."""
+        with self._lock:
+            self._queue.append(job)
+            if self._led:
+                job.will_wait()
+                return False
+            self._led = True
+            job.state = State.LEADING
+            return True
+
+    def take_back(self, job: Job) -> bool:
+        """Take back a job that has neither begun nor got the lead; say whether that was so."""
+        with self._lock:
+            if job.state is not State.WAITING:
+                return False
+            self._queue.remove(job)
+            job.state = State.TAKEN_BACK
+            return True
+
+    def leave(self, job: Job) -> None:
+        """Let go of the place in the queue, or of the lead, if a job has it: its caller leaves.
+
+        A unit that runs goes on.
+        """
+        with self._lock:
+            state = job.state
+            if state in (State.WAITING, State.LEADING):
+                with suppress(ValueError):  # interrupted on its way into the queue
+                    self._queue.remove(job)
+            elif state is not State.RUNNING or job.work is not None:
+                return
+            job.state = State.TAKEN_BACK
+        if state is not State.WAITING:
+            self.hand_over()
+
+    def begin_alone(self, job: Job) -> None:
+        """Take a job without a body, which has the lead, out of the queue; it keeps the lead."""
+        with self._lock:
+            first = self._queue.popleft()
+            assert first is job, "the lead is with the first"
+            job.state = State.RUNNING
+
+    def lead(self) -> None:
+        """Run one batch, beginning with the first in the queue, and hand the lead over."""
+        batch: list[Job] = []
+        try:
+            with self._lock:
+                while self._queue and self._queue[0].work and len(batch) < MOST_TOGETHER:
+                    job = self._queue.popleft()
+                    job.state = State.RUNNING
+                    batch.append(job)
+            self._busy = True
+            self._run_batch(batch)
+        finally:
+            self._busy = False
+            self._answer(batch)
+            self.hand_over()
+
+    def hand_over(self) -> None:
+        """Give the lead to whoever is first in the queue."""
+        with self._lock:
+            if not self._queue:
+                if self._closing:
+                    self._drop_connection()
+                self._led = False
+                return
+            following = self._queue[0]
+            following.state = State.LEADING
+        following.lead()
+
+    def close(self, *, wait: bool) -> None:
+        """Close the connection once nobody leads any more.
+
+        Args:
+            wait: Whether to wait for that, up to the timeout.
+        """
+        with self._lock:
+            self._closing = True
+            if not self._led:
+                self._drop_connection()
+                return
+        if wait:
+            with suppress(DatabaseBusy), self.alone():
+                pass
+
+    def left_behind(self) -> None:
+        """Leave connection and queue to the parent; in a child that was forked."""
+        self._lock = threading.Lock()
+        self._queue.clear()
+        connection, self._connection, self._driver_connection = self._connection, None, None
+        if connection is not None and self._keeps_connection:
+            self._dialect.leave_behind(connection, busy=self._busy)
+
+    def _wait_for_turn(self, job: Job) -> None:
+        """Wait until a job is done, or has the lead."""
+        if self.enqueue(job) or job.wait(self._timeout):
+            return
+        if self.take_back(job):
+            raise turn_never_came()
+        job.wait(None)  # it has begun meanwhile, or has the lead
+
+    @staticmethod
+    def _answer(batch: Sequence[Job]) -> None:
+        """Tell the callers. Who has no outcome was in the hands of a thread that is interrupted."""
+        places: dict[Any, list[Job]] = {}
+        for job in batch:
+            if job.state is not State.DONE:
+                job.error = interrupted(in_doubt=job.state is State.COMMITTING)
+                job.state = State.DONE
+            places.setdefault(job.place, []).append(job)
+        for jobs in places.values():
+            jobs[0].tell(jobs)
+
+    # --- Running -----------------------------------------------------------------------------
+
+    def _run_batch(self, batch: Sequence[Job]) -> None:
+        if len(batch) > 1:
+            groups = [list(jobs) for _, jobs in groupby(batch, key=lambda job: job.kind)]
+            try:
+                done = self._run_together(batch, groups)
+            except GroupFailed:
+                done = self._run_together(batch, [[job] for job in batch])
+            if done:
+                return
+        for job in batch:
+            self._run_alone(job)
+
+    def _run_together(self, batch: Sequence[Job], groups: Sequence[list[Job]]) -> bool:
+        """Run jobs in one transaction; say whether that was committed. If not, nothing was.
+
+        The groups are the batch, those together whose writes may go together.
+
+        Raises:
+            GroupFailed: They do not; nothing was committed.
+        """
+        begun = False
+        try:
+            connection = self._open()
+            self._dialect.begin_to_write(connection, self._timeout)
+            begun = True
+            for group in groups:
+                kind = group[0].kind
+                alone = group
+                if kind is not None and len(group) > 1:
+                    alone = self._run_gathered(connection, kind, group)
+                for job in alone:
+                    self._run_in_savepoint(connection, job)
+            for job in batch:
+                job.state = State.COMMITTING
+            connection.commit()
+        except GroupFailed as failed:
+            self._roll_back(drop=isinstance(failed.__cause__, HANDLED))
+            raise
+        except HANDLED as error:
+            self._roll_back(drop=True)
+            if begun:
+                return False
+            for job in batch:  # alone, each of them would wait as long for the same
+                job.error, job.state = self._failed(error, committing=False), State.DONE
+            return True
+        except BaseException:
+            self._roll_back(drop=True)
+            raise
+        self._done_with(connection)
+        for job in batch:
+            if job.unit is not None:
+                self._committed(job.unit)
+            job.state = State.DONE
+        return True
+
+    def _run_gathered(
+        self, connection: Connection, kind: type[Write], jobs: Sequence[Job]
+    ) -> list[Job]:
+        """Run jobs whose writes can go together; give those that have to be run by themselves.
+
+        Not in a savepoint: SQLite would copy each page that they change beforehand.
+
+        Raises:
+            GroupFailed: They do not go together, and may have left something behind.
+        """
+        unit = self._make_unit(connection)
+        try:
+            outcomes = run_together(unit, kind, [job.start for job in jobs])
+        except BaseException as error:
+            if not of_the_body(error):
+                raise
+            raise GroupFailed from error
+        left: list[Job] = []
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            if outcome is ALONE:
+                left.append(job)
+            else:
+                job.error, job.result, job.unit = None, outcome, unit
+        return left
+
+    def _run_in_savepoint(self, connection: Connection, job: Job) -> None:
+        """Run a job; undo it alone if it fails.
+
+        Raises:
+            One of HANDLED: The transaction as a whole is lost.
+        """
+        job.error = job.unit = None
+        run_sql(connection, "SAVEPOINT unit")
+        unit = self._make_unit(connection)
+        try:
+            job.run(unit)
+            job.unit = unit
+        except HANDLED as error:
+            job.error = self._failed(error, committing=False)
+        except BaseException as error:
+            if not of_the_body(error):
+                raise
+            job.error = error
+        if job.error is not None:
+            run_sql(connection, "ROLLBACK TO unit")
+        run_sql(connection, "RELEASE unit")
+
+    def _run_alone(self, job: Job) -> None:
+        """Run a job in a transaction of its own."""
+        job.state = State.RUNNING
+        job.error = job.result = None
+        try:
+            connection = self._open()
+            self._dialect.begin_to_write(connection, self._timeout)
+            unit = self._make_unit(connection)
+            job.run(unit)
+            job.state = State.COMMITTING
+            connection.commit()
+            self._committed(unit)
+        except HANDLED as error:
+            job.error = self._failed(error, committing=job.state is State.COMMITTING)
+            self._roll_back(drop=True)
+        except BaseException as error:
+            self._roll_back(drop=not isinstance(error, Exception))
+            if not of_the_body(error):
+                raise
+            job.error = error
+        else:
+            self._done_with(connection)
+        job.state = State.DONE
+
+    def _failed(self, error: Exception, *, committing: bool) -> Trouble:
+        found = trouble(self._dialect, Mode.WRITE, error, committing=committing)
+        found.__cause__ = cause_of(error)
+        return found
+
+    # --- The connection ----------------------------------------------------------------------
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._engine.connect()
+            if self._keeps_connection:
+                self._connection.detach()  # the pool is for those who come and go
+                self._dialect.prepare_writer(self._connection)
+                self._driver_connection = self._connection.connection.dbapi_connection
+        return self._connection
+
+    def _done_with(self, connection: Connection) -> None:
+        if not self._keeps_connection:
+            self._connection = None
+            connection.close()
+
+    def _roll_back(self, *, drop: bool) -> None:
+        """Roll back; and, if the connection is not to be trusted, or kept, give it back."""
+        try:
+            if self._connection is not None:
+                with suppress(*HANDLED):
+                    self._connection.rollback()
+        finally:
+            if drop or not self._keeps_connection:
+                self._drop_connection()
+
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(*HANDLED):
+                connection.close()
+        detached, self._driver_connection = self._driver_connection, None
+        if detached is not None:
+            # After an interrupt SQLAlchemy lets go of it unclosed, and with it of a lock.
+            with suppress(Exception):
+                self._engine.dialect.do_close(detached)

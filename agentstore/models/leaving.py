@@ -1,0 +1,84 @@
+"""Users who are being deleted: nothing of theirs is there any more, as conditions of queries.
+
+Deleting a user takes many transactions. The first marks the user's row, and nothing else: from
+then on whoever reads or writes leaves out what belongs to a user with this mark, as if it had gone
+already. So the moment at which everything is closed does not depend on how much there is.
+
+While nobody is being deleted, which is nearly always, a condition costs one look into an index
+that is empty, once for a statement and not once for a row. Otherwise it is a look-up of a
+session's or thread's row for each row that is read.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, exists, literal_column, not_, or_, select
+
+from agentstore.models.tables import Tables
+from agentstore.values.states import NO_BRANCH
+
+
+@lru_cache(maxsize=64)
+def leaving(tables: Tables) -> Select[Any]:
+    """Select the ids of the users who are being deleted."""
+    users = tables.users.alias("leaving")
+    return select(users.c.id).where(users.c.deleting.is_not(None))
+
+
+@lru_cache(maxsize=256)
+def owner_stays(tables: Tables, user_id: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Say that a column names a user who is not being deleted, or nobody."""
+    return or_(user_id.is_(None), user_id.not_in(leaving(tables)))
+
+
+@lru_cache(maxsize=64)
+def session_is_open(tables: Tables) -> ColumnElement[bool]:
+    """Say that a row of ``sessions`` can be written to."""
+    sessions = tables.sessions.c
+    # Nothing is bound: each save has this condition.
+    open_ = sessions.active_branch > literal_column(str(NO_BRANCH))
+    return and_(open_, owner_stays(tables, sessions.user_id))
+
+
+@lru_cache(maxsize=256)
+def session_stays(tables: Tables, session_id: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Say that a column names a session of nobody who is being deleted, or none."""
+    return _unless_leaving(tables, _of_leaving(tables, session_id))
+
+
+@lru_cache(maxsize=256)
+def thread_stays(tables: Tables, thread_id: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Say that a column names a thread of checkpoints of nobody who is being deleted."""
+    threads = tables.checkpoint_threads.alias("thread_of_leaving")
+    theirs = select(threads.c.pk).where(
+        threads.c.id == thread_id,
+        or_(
+            threads.c.user_id.in_(leaving(tables)),
+            _of_leaving(tables, threads.c.session_id),
+        ),
+    )
+    return _unless_leaving(tables, exists(theirs.correlate_except(threads)))
+
+
+def _of_leaving(tables: Tables, session_id: ColumnElement[Any]) -> ColumnElement[bool]:
+    sessions = tables.sessions.alias("of_leaving")
+    theirs = select(sessions.c.pk).where(
+        sessions.c.id == session_id, sessions.c.user_id.in_(leaving(tables))
+    )
+    return exists(theirs.correlate_except(sessions))
+
+
+def _unless_leaving(tables: Tables, theirs: ColumnElement[bool]) -> ColumnElement[bool]:
+    # As it stands, neither half is made a join of: a query keeps the plan that it has without.
+    return not_(and_(exists(leaving(tables)), theirs))
+
+
+__all__ = [
+    "leaving",
+    "owner_stays",
+    "session_is_open",
+    "session_stays",
+    "thread_stays",
+]

@@ -1,0 +1,298 @@
+"""The tables under the names that a database gives them: a schema and a prefix of one's own.
+
+The models carry the plain names. Where a store is opened with ``schema=`` or ``table_prefix=``,
+its repositories work on copies of the tables that carry the other names, constraints and
+indexes included; the plain ones are used as they are otherwise. Copies are made once for each
+pair of settings, so that statements built from them stay in SQLAlchemy's cache.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, cast
+
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    ColumnElement,
+    ForeignKeyConstraint,
+    Index,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.sql.elements import KeyedColumnElement
+from sqlalchemy.sql.visitors import replacement_traverse
+
+from agentstore import models
+from agentstore.errors import InvalidInput
+from agentstore.models.base import PartialIndex
+from agentstore.values.types import SafeText
+
+_NAME = re.compile(r"[a-z_][a-z0-9_]*\Z")
+MAX_PREFIX = 15
+"""PostgreSQL cuts names at 63 bytes; the longest name of an index here has 47."""
+
+LONGEST_ENTRY = 2_600
+"""Bytes of text in an entry of an index: PostgreSQL takes 2,704 with what else is in it."""
+
+_MAX_SCHEMA = 63
+_RESERVED = ("pg_", "sqlite_")
+"""What the engines keep for themselves; refused on both, so that a name means the same on both."""
+
+
+@dataclass(frozen=True)
+class Names:
+    """Where the tables are.
+
+    Attributes:
+        schema: The PostgreSQL schema; None means the connection's own, usually public.
+        prefix: What every table, index and constraint name carries in front of the table.
+    """
+
+    schema: str | None = None
+    prefix: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse names that would need quoting, or that PostgreSQL would cut."""
+        for setting, value in (("schema", self.schema), ("table_prefix", self.prefix or None)):
+            if value is not None and not _NAME.match(value):
+                raise InvalidInput(
+                    f"{setting} is {value!r}; use lower-case letters, digits and underscores, "
+                    "not starting with a digit."
+                )
+            if value is not None and value.startswith(_RESERVED):
+                raise InvalidInput(
+                    f"{setting} is {value!r}; names that begin with {' or '.join(_RESERVED)} "
+                    "belong to the engines: choose another."
+                )
+        if len(self.schema or "") > _MAX_SCHEMA:
+            raise InvalidInput(f"schema has {len(self.schema or '')} characters; use up to 63.")
+        if len(self.prefix) > MAX_PREFIX:
+            raise InvalidInput(f"table_prefix has {len(self.prefix)} characters; use up to 15.")
+
+
+PLAIN = Names()
+"""No schema and no prefix."""
+
+
+class Tables:
+    """The tables of one database, by their model's name; see the module's docstring."""
+
+    def __init__(self, names: Names) -> None:
+        """Take the models' own tables, or make copies under other names."""
+        self.names = names
+        plain = names == PLAIN
+        self.metadata = models.Base.metadata if plain else _renamed(names)
+
+    def __getitem__(self, name: str) -> Table:
+        """Find a table by its plain name."""
+        key = f"{self.names.prefix}{name}"
+        return self.metadata.tables[f"{self.names.schema}.{key}" if self.names.schema else key]
+
+    @cached_property
+    def users(self) -> Table:
+        """See ``models.User``."""
+        return self["users"]
+
+    @cached_property
+    def user_preferences(self) -> Table:
+        """See ``models.UserPreference``."""
+        return self["user_preferences"]
+
+    @cached_property
+    def quota_reservations(self) -> Table:
+        """See ``models.QuotaReservation``."""
+        return self["quota_reservations"]
+
+    @cached_property
+    def api_keys(self) -> Table:
+        """See ``models.ApiKey``."""
+        return self["api_keys"]
+
+    @cached_property
+    def sessions(self) -> Table:
+        """See ``models.Session``."""
+        return self["sessions"]
+
+    @cached_property
+    def session_data(self) -> Table:
+        """See ``models.SessionData``."""
+        return self["session_data"]
+
+    @cached_property
+    def branches(self) -> Table:
+        """See ``models.Branch``."""
+        return self["branches"]
+
+    @cached_property
+    def branch_segments(self) -> Table:
+        """See ``models.BranchSegment``."""
+        return self["branch_segments"]
+
+    @cached_property
+    def summaries(self) -> Table:
+        """See ``models.Summary``."""
+        return self["summaries"]
+
+    @cached_property
+    def messages(self) -> Table:
+        """See ``models.Message``."""
+        return self["messages"]
+
+    @cached_property
+    def message_tool_calls(self) -> Table:
+        """See ``models.MessageToolCall``."""
+        return self["message_tool_calls"]
+
+    @cached_property
+    def message_marks(self) -> Table:
+        """See ``models.MessageMark``."""
+        return self["message_marks"]
+
+    @cached_property
+    def message_chunks(self) -> Table:
+        """See ``models.MessageChunk``."""
+        return self["message_chunks"]
+
+    @cached_property
+    def blobs(self) -> Table:
+        """See ``models.Blob``."""
+        return self["blobs"]
+
+    @cached_property
+    def attachments(self) -> Table:
+        """See ``models.Attachment``."""
+        return self["attachments"]
+
+    @cached_property
+    def tool_logs(self) -> Table:
+        """See ``models.ToolLog``."""
+        return self["tool_logs"]
+
+    @cached_property
+    def turn_usage(self) -> Table:
+        """See ``models.TurnUsage``."""
+        return self["turn_usage"]
+
+    @cached_property
+    def tasks(self) -> Table:
+        """See ``models.Task``."""
+        return self["tasks"]
+
+    @cached_property
+    def checkpoint_threads(self) -> Table:
+        """See ``models.CheckpointThread``."""
+        return self["checkpoint_threads"]
+
+    @cached_property
+    def checkpoints(self) -> Table:
+        """See ``models.Checkpoint``."""
+        return self["checkpoints"]
+
+    @cached_property
+    def checkpoint_values(self) -> Table:
+        """See ``models.CheckpointValue``."""
+        return self["checkpoint_values"]
+
+    @cached_property
+    def checkpoint_entries(self) -> Table:
+        """See ``models.CheckpointEntry``."""
+        return self["checkpoint_entries"]
+
+    @cached_property
+    def checkpoint_writes(self) -> Table:
+        """See ``models.CheckpointWrite``."""
+        return self["checkpoint_writes"]
+
+
+@lru_cache(maxsize=256)
+def indexed_texts(table: Table) -> tuple[tuple[str, ...], ...]:
+    """Give the names of text columns that stand side by side in an entry of an index of a table.
+
+    What stands in a longer entry too is left out.
+    """
+    keys = (c for c in table.constraints if isinstance(c, UniqueConstraint | PrimaryKeyConstraint))
+    entries = {
+        tuple(column.name for column in each.columns if isinstance(column.type, SafeText))
+        for each in (*table.indexes, *keys)
+    }
+    return tuple(
+        sorted(one for one in entries if one and not any(set(one) < set(more) for more in entries))
+    )
+
+
+@lru_cache(maxsize=64)
+def tables(names: Names = Names()) -> Tables:
+    """Give the tables of a pair of settings; the same object for the same pair."""
+    return Tables(names)
+
+
+def _renamed(names: Names) -> MetaData:
+    source = models.Base.metadata
+    target = MetaData(schema=names.schema)
+    for table in source.sorted_tables:
+        _copy(table, target, names)
+    return target
+
+
+def _copy(table: Table, target: MetaData, names: Names) -> Table:
+    new_name = f"{names.prefix}{table.name}"
+    dialect_options = {"sqlite_autoincrement": table.dialect_options["sqlite"]["autoincrement"]}
+    copy = Table(new_name, target, *(_column(c) for c in table.columns), **dialect_options)
+
+    def named(constraint: object) -> str:
+        name = cast(str, getattr(constraint, "name", None))
+        return name.replace(table.name, new_name, 1)
+
+    for constraint in sorted(table.constraints, key=lambda c: str(c.name)):
+        columns = [c.name for c in getattr(constraint, "columns", ())]
+        if isinstance(constraint, PrimaryKeyConstraint):
+            copy.append_constraint(PrimaryKeyConstraint(*columns, name=named(constraint)))
+        elif isinstance(constraint, UniqueConstraint):
+            copy.append_constraint(UniqueConstraint(*columns, name=named(constraint)))
+        elif isinstance(constraint, CheckConstraint):
+            copy.append_constraint(
+                CheckConstraint(text(str(constraint.sqltext)), name=named(constraint))
+            )
+        elif isinstance(constraint, ForeignKeyConstraint):
+            referred = f"{names.prefix}{constraint.referred_table.name}"
+            qualified = f"{names.schema}.{referred}" if names.schema else referred
+            copy.append_constraint(
+                ForeignKeyConstraint(
+                    columns,
+                    [f"{qualified}.{element.column.name}" for element in constraint.elements],
+                    name=named(constraint),
+                    ondelete=constraint.ondelete,
+                )
+            )
+
+    def own_column(element: object, **_: object) -> Column[Any] | None:
+        return copy.c[element.name] if isinstance(element, KeyedColumnElement) else None
+
+    for index in sorted(table.indexes, key=lambda i: str(i.name)):
+        expressions = [
+            replacement_traverse(cast("ColumnElement[Any]", expression), {}, own_column)
+            for expression in index.expressions
+        ]
+        options: dict[str, Any] = {"unique": index.unique, "_table": copy}
+        if isinstance(index, PartialIndex):
+            PartialIndex(named(index), *expressions, where=index.where, **options)
+        else:
+            Index(named(index), *expressions, **options)
+    return copy
+
+
+def _column(column: Column[object]) -> Column[object]:
+    return Column(
+        column.name,
+        column.type,
+        nullable=column.nullable,
+        primary_key=column.primary_key,
+        autoincrement=column.autoincrement,
+        server_default=column.server_default,
+    )

@@ -1,0 +1,1 @@
+"""Everything that leaves a database or comes into one: copies, backups, transcripts."""

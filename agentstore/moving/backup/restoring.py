@@ -1,0 +1,293 @@
+"""Making a database of a backup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+
+from sqlalchemy import URL
+
+from agentstore import migrations
+from agentstore.engines.base.moving import Stripped
+from agentstore.engines.base.saving import (
+    BEGINNING,
+    Archives,
+    Holdings,
+    is_archive,
+    is_database,
+)
+from agentstore.engines.registry import database_files
+from agentstore.errors import (
+    BackupDiffers,
+    BackupOutdated,
+    BackupUnderWay,
+    CopyDiffers,
+    CopyInterrupted,
+    CopyOvertaken,
+    CopyUnfinished,
+    DatabaseError,
+    NotABackup,
+    RestoreInterrupted,
+    SchemaFromFuture,
+    SchemaMissing,
+    UnsoundRows,
+)
+from agentstore.models.tables import PLAIN, Names
+from agentstore.moving import copying as transfer
+from agentstore.moving.backup.comparing import (
+    OnProgress,
+    Timing,
+    look_into,
+    require_equal,
+    tables_of,
+)
+from agentstore.moving.backup.file_copies import copy_file
+from agentstore.moving.backup.records import RestoreReport, SavedTable
+from agentstore.moving.copying.ends import End
+from agentstore.moving.copying.journal import ARCHIVE, Journal
+from agentstore.moving.placing import NewFile, translating
+from agentstore.settings import default_url
+
+_UNSOUND = (
+    "The server would not take such rows, and nothing was restored. The backup is a database: "
+    "bring what it holds with agentstore copy, which sets these rows aside with --quarantine FILE."
+)
+
+
+def restore(
+    source: str | Path,
+    url: str | URL | None,
+    *,
+    names: Names = PLAIN,
+    upgrade: bool = False,
+    expected: Iterable[SavedTable] | None = None,
+    progress: OnProgress | None = None,
+) -> RestoreReport:
+    """Make a database of a backup.
+
+    A SQLite file goes into a new SQLite file, page by page, or into a PostgreSQL database, row by
+    row. An archive of ``pg_dump`` goes into a PostgreSQL database, under the names that its tables
+    had. Run it for archives of your own alone: an archive can make the server do anything.
+
+    Args:
+        source: The path of the backup; only read.
+        url: Where to; None means ``AGENTSTORE_URL``, else ``sqlite:///agentstore.db``. A SQLite
+            file must not be there; a PostgreSQL database has to be there, and agentstore's
+            tables in it have to be empty, or missing.
+        names: Schema and prefix of the tables; a file's have the same prefix.
+        upgrade: Bring what is restored to head, where the backup is behind. The backup itself
+            stays as it is.
+        expected: What ``backup`` reported of all tables; a backup that holds anything else is
+            refused.
+        progress: Called now and then.
+
+    Returns:
+        What was restored. The database holds what the backup does, or this raises.
+
+    Raises:
+        NotABackup: The file is something else, or has no tables of these names.
+        BackupOutdated: It is behind head, and ``upgrade`` is not given.
+        SchemaFromFuture: A newer version of agentstore made it.
+        TargetExists: There is such a file already.
+        TargetNotEmpty: The database holds rows.
+        UnsoundRows: The server would not take some rows of a file.
+        BackupUnderWay: Another process restores into it.
+        BackupDiffers: The backup is not the expected one; or what was restored is not what the
+            backup holds, and the database cannot be opened.
+        RestoreInterrupted: Something failed in the middle. On a server, what was brought stays
+            closed until the same call ends well.
+        ArchiverMissing: There is no ``pg_restore`` that can read the archive.
+        DatabaseError: The database or the disk failed, before anything was made.
+    """
+    file = Path(source)
+    report = progress or (lambda _: None)
+    with translating(file), file.open("rb") as opened:
+        beginning = opened.read(BEGINNING)
+    if not is_database(beginning) and not is_archive(beginning):
+        problem = "it is empty" if not beginning else "it is neither a database nor an archive"
+        raise NotABackup(str(file), problem)
+    wanted = None if expected is None else tuple(expected)
+    with closing(End(default_url() if url is None else url, names, read_only=False)) as target:
+        archives = target.dialect.archives
+        work = _Restore(file, target, upgrade, wanted, report)
+        if is_archive(beginning):
+            if archives is None:
+                raise NotABackup(
+                    str(file),
+                    "it is an archive of pg_dump, which goes into PostgreSQL only (restore it "
+                    "there, then use agentstore copy)",
+                )
+            return work.archive(archives)
+        return work.file() if archives is None else work.rows()
+
+
+class _Restore:
+    """One run."""
+
+    def __init__(
+        self,
+        file: Path,
+        target: End,
+        upgrade: bool,
+        expected: tuple[SavedTable, ...] | None,
+        progress: OnProgress,
+    ) -> None:
+        self._file = file
+        self._target = target
+        self._upgrade = upgrade
+        self._expected = expected
+        self._progress = progress
+        self._timing = Timing()
+
+    def file(self) -> RestoreReport:
+        """Make a file of a file."""
+        made = database_files()
+        path = made.path(self._target.url)
+        with NewFile(path, beside=made.beside(path)).in_the_making() as new, self._source() as end:
+            self._require_usable(_revision(end, self._file))
+            copied = copy_file(end, new.path, self._progress, self._timing)
+            self._require_expected(copied.holdings)
+            revision = copied.holdings.revision
+            if revision != migrations.HEAD:
+                with self._timing.of("upgrading"):
+                    revision = migrations.upgrade(made.url(new.path), names=end.names)
+                    made.finish(new.path)
+            new.publish()
+        return self._report("native", copied.holdings, revision, indexed=True)
+
+    def rows(self) -> RestoreReport:
+        """Bring the rows of a file to a server."""
+        with self._source() as end:
+            revision = _revision(end, self._file)
+            self._require_usable(revision)
+            if self._expected is not None:
+                with end.reading() as connection:
+                    self._require_expected(look_into(end, connection, self._progress))
+            resume = self._target.revision() == migrations.UNFINISHED
+            with self._timing.of("copying"):
+                try:
+                    copied = transfer.copy(
+                        end.url,
+                        self._target.url,
+                        source_names=end.names,
+                        target_names=self._target.names,
+                        resume=resume,
+                        upgrade=self._upgrade,
+                        progress=self._progress,
+                    )
+                except CopyOvertaken as error:
+                    raise BackupUnderWay(str(self._target)) from error
+                except CopyDiffers as error:
+                    raise BackupDiffers(error.tables, "The database") from error
+                except CopyInterrupted as error:
+                    raise RestoreInterrupted(str(error.__cause__ or error)) from error
+                except UnsoundRows as error:
+                    raise UnsoundRows(error.rows, error.total, _UNSOUND) from None
+        holdings = Holdings(
+            revision,
+            {table.name: table.target_rows for table in copied.tables},
+            {table.name: table.target_digest for table in copied.tables},
+        )
+        return self._report("portable", holdings, migrations.HEAD, indexed=False)
+
+    def archive(self, archives: Archives) -> RestoreReport:
+        """Let the server's program read it."""
+        target = self._target
+        journal = Journal(target.names)
+        with target.working() as server, archives.place(server, target.names):
+            with self._timing.of("reading"):
+                holdings = archives.holdings(
+                    self._file, server, target.names, target.shapes, migrations.HEAD
+                )
+            self._require_usable(holdings.revision)
+            self._require_expected(holdings)
+            self._prepare(journal, holdings.revision)
+            try:
+                with self._timing.of("restoring"):
+                    archives.load(self._file, target.url, target.names, server=server)
+                with self._timing.of("verifying"), target.reading() as connection:
+                    found = look_into(
+                        target, connection, self._progress, revision=holdings.revision
+                    )
+                require_equal(holdings, found, "The database")
+                with target.working() as connection, connection.begin():
+                    journal.end(connection)
+                    migrations.open_after_copy(connection, target.names, holdings.revision)
+            except DatabaseError as error:
+                raise RestoreInterrupted(str(error)) from error
+        revision = holdings.revision
+        if revision != migrations.HEAD:
+            with self._timing.of("upgrading"):
+                revision = migrations.upgrade(target.url, names=target.names)
+        with target.working() as connection:
+            target.dialect.moving.refresh(connection, [shape.table for shape in target.shapes])
+        return self._report("native", holdings, revision, indexed=True)
+
+    def _prepare(self, journal: Journal, revision: str) -> None:
+        """Make the tables as they were at a revision, and let nobody open them."""
+        target = self._target
+        found = target.revision()
+        if found == migrations.UNFINISHED:
+            with target.working() as connection, connection.begin():
+                origin = journal.source(connection)
+            if origin != ARCHIVE + revision:
+                raise CopyUnfinished(found, migrations.HEAD)
+            return  # what an earlier run left there, nobody could ever open
+        if found is not None:
+            with target.working() as connection, connection.begin():
+                target.require_empty(connection)
+            if found != revision:
+                migrations.downgrade(target.url, revision="base", names=target.names)
+        migrations.upgrade(target.url, revision, names=target.names)
+        with target.working() as connection, connection.begin():
+            journal.begin(connection, ARCHIVE + revision, Stripped({}, {}))
+            migrations.close_for_copy(connection, target.names)
+
+    def _source(self) -> closing[End]:
+        names = Names(None, self._target.names.prefix)
+        return closing(End(database_files().url(self._file), names, read_only=True))
+
+    def _require_usable(self, revision: str) -> None:
+        """Refuse a backup of a revision that cannot be restored, or was not asked for."""
+        if revision not in migrations.REVISIONS:
+            raise SchemaFromFuture(revision, migrations.HEAD)
+        if revision != migrations.HEAD and not self._upgrade:
+            raise BackupOutdated(revision, migrations.HEAD)
+
+    def _require_expected(self, holdings: Holdings) -> None:
+        """Refuse a backup that is not the expected one."""
+        if self._expected is None:
+            return
+        found = {table.name: table for table in tables_of(holdings)}
+        wanted = {table.name: table for table in self._expected}
+        names = dict.fromkeys([*found, *wanted])
+        different = tuple(name for name in names if found.get(name) != wanted.get(name))
+        if different:
+            raise BackupDiffers(different, "The backup")
+
+    def _report(
+        self, used: str, holdings: Holdings, revision: str, *, indexed: bool
+    ) -> RestoreReport:
+        return RestoreReport(
+            file=str(self._file),
+            database=str(self._target),
+            format=used,
+            backup_revision=holdings.revision,
+            revision=revision,
+            tables=tables_of(holdings),
+            indexed=indexed,
+            seconds=self._timing.seconds,
+        )
+
+
+def _revision(end: End, file: Path) -> str:
+    try:
+        revision = end.revision()
+    except SchemaMissing:
+        revision = None
+    if revision is None:
+        raise NotABackup(str(file), "it has no agentstore tables of this prefix")
+    if revision == migrations.UNFINISHED:
+        raise CopyUnfinished(revision, migrations.HEAD)
+    return revision

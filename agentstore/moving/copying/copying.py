@@ -1,0 +1,384 @@
+"""Copying a database: read, load, index, compare, open."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from sqlalchemy import URL, Connection
+
+from agentstore import migrations
+from agentstore.engines.base.moving import Digest
+from agentstore.errors import (
+    AgentStoreError,
+    CopyDiffers,
+    CopyInterrupted,
+    CopyOvertaken,
+    CopyUnfinished,
+    InvalidInput,
+    SchemaOutdated,
+)
+from agentstore.models.tables import PLAIN, Names
+from agentstore.moving.copying.ends import End, opened, upgraded
+from agentstore.moving.copying.following import Following, Ready, change_log
+from agentstore.moving.copying.inspection import Contents, compare, inspect
+from agentstore.moving.copying.journal import ARCHIVE, Journal
+from agentstore.moving.copying.loading import Loading
+from agentstore.moving.copying.quarantine import Quarantine
+from agentstore.moving.copying.records import CopyReport, OnProgress, Progress
+from agentstore.values.text.segmentation import MOST_CHARACTERS, manner
+
+_GIVE_UP = (
+    "The copy stopped there. When that is mended, run the same command again with --resume. To "
+    "give it up, run it with --forget: otherwise the source keeps its log of changes for ever."
+)
+
+
+def copy(
+    source: str | URL,
+    target: str | URL,
+    *,
+    source_names: Names = PLAIN,
+    target_names: Names = PLAIN,
+    resume: bool = False,
+    upgrade: bool = False,
+    quarantine: Path | None = None,
+    follow: Ready | None = None,
+    progress: OnProgress | None = None,
+) -> CopyReport:
+    """Copy everything from one database into another, which is empty.
+
+    The search index is not copied: it is made anew from the messages, by the first searches or by
+    ``store.search.reindex()``. Everything else is, with the numbers of the rows.
+
+    Args:
+        source: What is copied; only read, in one transaction. Others may go on writing to it;
+            what they write after the beginning is not in the copy.
+        target: Where to. A SQLite file that is not there is made; a PostgreSQL database has to be
+            there. It is brought to head; agentstore's tables in it have to be empty.
+        source_names: Schema and prefix of the source's tables.
+        target_names: Schema and prefix of the target's tables.
+        resume: Go on with a copy of the same source that was interrupted. Tables of which an
+            earlier run brought a part, and that have changed since, are copied again. A run that
+            is not dead after all is overtaken: it ends with CopyOvertaken.
+        upgrade: Where the source is behind head, copy a copy of it that is upgraded first.
+            Only for SQLite files; it needs room for the file in the folder of temporary files.
+        quarantine: A file to which rows are written that are not sound: of a wrong type, no
+            UTF-8, referring to nothing. Without it they are refused. It must not be there yet, and
+            is made only where there are such rows. A resumed run, or one that follows and finds
+            others in the end, makes another one beside it, with a number.
+        follow: Bring also what is written to the source meanwhile, and end when this, which is
+            asked once the target is less than a second behind, says that nobody writes to the
+            source any more. Only from a SQLite file, in which a table and triggers keep a log
+            until the copy ends; see ``forget``. Who writes nevertheless after the yes waits
+            until the target is open.
+        progress: Called now and then.
+
+    Returns:
+        What both sides hold. They are equal, or this raises.
+
+    Raises:
+        TargetNotEmpty: The target holds rows.
+        CopyUnfinished: A copy into it was begun, and ``resume`` is not given.
+        InvalidInput: The file for unsound rows is there already, or cannot be written; or what
+            was begun into the target came from elsewhere.
+        UnsoundRows: The source holds rows that no other database would take. The target is as it
+            was.
+        SchemaError: The source is not at head; the error says what to run.
+        CopyInterrupted: A database failed in the middle. Mend it, then run this with ``resume``.
+        CopyOvertaken: Another run, with ``resume``, goes on with this copy.
+        CopyDiffers: The two sides are not equal. The target stays closed.
+        DatabaseError: A database cannot be reached, or failed before anything was copied.
+    """
+    with ExitStack() as stack:
+        from_ = stack.enter_context(opened(source, source_names, read_only=True))
+        to = stack.enter_context(opened(target, target_names, read_only=False))
+        _refuse_the_same(from_, to)
+        origin = from_.fingerprint
+        try:
+            from_.require_head()
+        except SchemaOutdated:
+            if not upgrade:
+                raise
+            if follow is not None:
+                raise InvalidInput(
+                    "A source behind head cannot be followed. Upgrade the source itself."
+                ) from None
+            from_ = stack.enter_context(upgraded(from_))
+        report = progress or (lambda _: None)
+        journal = Journal(to.names)
+        following = None
+        if follow is not None:
+            writable = stack.enter_context(opened(source, source_names, read_only=False))
+            following = Following(writable, to, journal, follow, report)
+        work = _Copy(from_, to, journal, origin, report)
+        return work.run(resume=resume, quarantine=quarantine, following=following)
+
+
+def verify(
+    source: str | URL,
+    target: str | URL,
+    *,
+    source_names: Names = PLAIN,
+    target_names: Names = PLAIN,
+    progress: OnProgress | None = None,
+) -> CopyReport:
+    """Compare two databases; only reads, each in one transaction, both at the same time.
+
+    Raises:
+        SchemaError: One of them is not at head.
+        UnsoundRows: One of them holds rows that are not sound.
+        DatabaseError: A database cannot be reached, or failed.
+    """
+    report = progress or (lambda _: None)
+    started = time.monotonic()
+    with ExitStack() as stack:
+        ends = (
+            stack.enter_context(opened(source, source_names, read_only=True)),
+            stack.enter_context(opened(target, target_names, read_only=True)),
+        )
+        for end in ends:
+            end.require_head()
+        pool = stack.enter_context(ThreadPoolExecutor(len(ends)))
+        theirs = pool.submit(_read_whole, ends[1], lambda _: None)
+        ours = _read_whole(ends[0], report)
+        rows = compare(ours.digests, theirs.result().digests)
+    return CopyReport(rows, seconds={"verifying": time.monotonic() - started})
+
+
+def forget(source: str | URL, *, source_names: Names = PLAIN) -> bool:
+    """Take away the log that a followed copy left in its source, where it will not be gone on with.
+
+    Returns:
+        Whether there was one.
+    """
+    with opened(source, source_names, read_only=False) as end:
+        end.dialect.require_existing(end.url)
+        log = change_log(end)
+        with end.working() as connection, connection.begin():
+            there = log.is_kept(connection, end.names)
+            log.end(connection, end.names, end.shapes)
+    return there
+
+
+def _read_whole(end: End, progress: OnProgress) -> Contents:
+    with end.reading() as connection:
+        contents = inspect(end, connection, progress)
+    contents.require_sound()
+    return contents
+
+
+class _Copy:
+    """One run of a copy."""
+
+    def __init__(
+        self, source: End, target: End, journal: Journal, origin: str, progress: OnProgress
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._origin = origin
+        self._progress = progress
+        self._journal = journal
+        self._seconds: dict[str, float] = {}
+
+    def run(
+        self, *, resume: bool, quarantine: Path | None, following: Following | None
+    ) -> CopyReport:
+        resumed = self._require_room(resume=resume)
+        aside = None if quarantine is None else Quarantine(quarantine, resumed=resumed)
+        with ExitStack() as stack:
+            unbegun = stack.enter_context(ExitStack())
+            # Whatever changes from here on is in the log, if there is to be one.
+            if following is not None and following.begin():
+                unbegun.callback(_give_up, following)
+            with self._source.reading() as reading:
+                contents = self._inspect(reading, aside)
+                if not resumed:
+                    self._begin()
+                unbegun.pop_all()
+                stack.enter_context(self._stopping(followed=following is not None))
+                writing = stack.enter_context(self._target.working())
+                with self._target.translating():
+                    self._target.dialect.moving.hasten(writing)
+                if resumed:
+                    self._take_over(writing)
+                    self._loosen(writing)
+                with self._timed("loading"):
+                    loading = self._loading(reading, writing)
+                    if following is None or not following.may_go_on(writing):
+                        self._forget_followed(writing)
+                        loading.all(contents)
+                        if resumed:
+                            loading.changed(contents)
+                        if following is not None:
+                            following.has_loaded(writing)
+                counters = self._source.dialect.moving.counters(reading, self._source.tables)
+            with self._timed("indexing"):
+                self._run_statements(writing, last=False)
+            if following is not None:
+                with self._timed("following"):
+                    following.catch_up(writing)
+                stack.enter_context(following.stopped(writing))
+                with self._source.reading() as reading:
+                    contents = self._inspect(reading, aside)
+                    if contents.flaws:  # some of these may have been brought while they were sound
+                        self._forget_followed(writing)
+                        self._loading(reading, writing).changed(contents)
+                    counters = self._source.dialect.moving.counters(reading, self._source.tables)
+            with self._timed("indexing"):
+                self._run_statements(writing, last=True)
+                self._complete(writing, counters)
+            digests = self._verify(contents, writing)
+            self._open()
+        if following is not None:
+            following.end()
+        tables = compare(contents.digests, digests)
+        listed = str(aside.newest) if aside is not None and contents.flaws else None
+        return CopyReport(tables, len(contents.flaws), resumed, self._seconds, listed)
+
+    def _require_room(self, *, resume: bool) -> bool:
+        """Say whether a copy is gone on with; refuse a target that is no place for one."""
+        revision = self._target.revision()
+        if revision == migrations.UNFINISHED:
+            if not resume:
+                raise CopyUnfinished(revision, migrations.HEAD)
+            with self._target.working() as connection, connection.begin():
+                origin = self._journal.source(connection)
+            if origin.startswith(ARCHIVE):
+                raise InvalidInput(
+                    f"A restore of {origin} into this database is not finished. Run agentstore "
+                    "restore again as it was, or begin anew with an empty database."
+                )
+            if origin != self._origin:
+                raise InvalidInput(
+                    "The copy that was begun into this database came from another source. Name "
+                    "that one, or begin anew with an empty database."
+                )
+            return True
+        if revision is not None:
+            with self._target.working() as connection, connection.begin():
+                self._target.require_empty(connection)
+        return False
+
+    def _inspect(self, reading: Connection, quarantine: Quarantine | None) -> Contents:
+        """Read the source whole, and deal with what is not sound."""
+        with self._timed("reading"):
+            longest = self._target.dialect.moving.longest_entry
+            contents = inspect(self._source, reading, self._progress, longest)
+        if quarantine is None:
+            contents.require_sound()
+        else:
+            quarantine.keep(contents.flaws)
+        return contents
+
+    def _begin(self) -> None:
+        """Make an empty target ready; until here it was as it had been."""
+        with self._timed("loading"):
+            migrations.upgrade(self._target.url, names=self._target.names)
+            with self._target.working() as connection, connection.begin():
+                # First: another run that begins at the same moment waits here.
+                migrations.close_for_copy(connection, self._target.names)
+                if self._journal.is_there(connection):
+                    raise CopyUnfinished(migrations.UNFINISHED, migrations.HEAD)
+                self._target.require_empty(connection)
+                stripped = self._target.dialect.moving.strip(connection, self._target.tables)
+                self._journal.begin(connection, self._origin, stripped)
+
+    def _forget_followed(self, writing: Connection) -> None:
+        with self._target.committing(writing):
+            self._journal.forget_followed(writing)
+
+    def _loading(self, reading: Connection, writing: Connection) -> Loading:
+        return Loading(self._source, self._target, self._journal, reading, writing, self._progress)
+
+    def _take_over(self, writing: Connection) -> None:
+        """Stop whichever run was the last one, before anything of what it relies on is dropped."""
+        with self._target.committing(writing):
+            migrations.close_for_copy(writing, self._target.names)  # an end of it is waited for
+            self._journal.take_over(writing)
+
+    def _loosen(self, writing: Connection) -> None:
+        """Drop what an earlier run brought back last, for rows may come and go again."""
+        with self._target.committing(writing):
+            loosened = self._target.dialect.moving.loosen(writing, self._target.tables)
+            self._journal.add_last(writing, loosened)
+
+    def _run_statements(self, writing: Connection, *, last: bool) -> None:
+        """Bring back what was dropped, each in a transaction of its own."""
+        with self._target.committing(writing):
+            left = self._journal.statements(writing, last=last)
+        for done, (name, statement) in enumerate(left.items()):
+            self._progress(Progress("indexing", name, done, len(left)))
+            with self._target.committing(writing):
+                writing.exec_driver_sql(statement)
+                self._journal.has_run(writing, name, last=last)
+
+    def _complete(self, writing: Connection, counters: Mapping[str, int]) -> None:
+        """Bring what no statement brings."""
+        dialect, tables = self._target.dialect, self._target.tables
+        with self._target.committing(writing):
+            self._journal.require_own(writing)
+            dialect.moving.set_counters(writing, tables, counters)
+            dialect.search.reset(writing, tables, manner(MOST_CHARACTERS))
+        dialect.moving.refresh(writing, [shape.table for shape in self._target.shapes])
+
+    def _verify(self, contents: Contents, writing: Connection) -> dict[str, Digest]:
+        """Read the target whole; where it differs, the next run looks at every table again."""
+        found = {}
+        with self._timed("verifying"), self._target.reading() as connection:
+            for shape in self._target.shapes:
+                self._progress(Progress("verifying", shape.name, 0, None))
+                digest, _ = self._target.dialect.moving.examine(connection, shape, {})
+                found[shape.name] = digest
+                self._progress(Progress("verifying", shape.name, digest.rows, digest.rows))
+        different = [name for name, digest in contents.digests.items() if found[name] != digest]
+        if different:
+            self._forget_followed(writing)
+            raise CopyDiffers(tuple(different), "run the same command again with --resume")
+        return found
+
+    def _open(self) -> None:
+        """Let the target be opened; this commit waits for the disk, with all that came before."""
+        with self._target.working() as connection, connection.begin():
+            migrations.open_after_copy(connection, self._target.names)
+            self._journal.require_complete(connection)
+            self._journal.end(connection)
+
+    @contextmanager
+    def _stopping(self, *, followed: bool) -> Iterator[None]:
+        """Say how to go on after a failure."""
+        try:
+            yield
+        except CopyOvertaken:
+            raise
+        except AgentStoreError as error:
+            if self._is_overtaken():
+                raise CopyOvertaken from error
+            if isinstance(error, CopyDiffers):
+                raise
+            raise CopyInterrupted(str(error), _GIVE_UP if followed else None) from error
+
+    def _is_overtaken(self) -> bool:
+        with suppress(AgentStoreError), self._target.reading() as connection:
+            return self._journal.is_overtaken(connection)
+        return False
+
+    @contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self._seconds[step] = self._seconds.get(step, 0.0) + time.monotonic() - started
+
+
+def _refuse_the_same(source: End, target: End) -> None:
+    if source.names == target.names and source.place == target.place:
+        raise InvalidInput("The source and the target are the same database. Name another target.")
+
+
+def _give_up(following: Following) -> None:
+    """Take the log of a copy that came to nothing away, if that can be done."""
+    with suppress(AgentStoreError):
+        following.end()

@@ -1,0 +1,163 @@
+"""Following a source that goes on being written to, until its writers go over to the target.
+
+From before the first row is read the source keeps a log of the keys of rows that change. A round
+takes what the log has gained, and replaces these rows in the target by what they are now, or takes
+them out, all in one transaction that also notes how far the log was followed. So a round may be
+done twice. As all that the log holds at one moment is taken together with the rows of the same
+moment, the target holds after each round exactly one state of the source.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import BigInteger, Connection, Delete, Text, bindparam, delete
+
+from agentstore.engines.base.moving import ChangeLog, Kind, Shape
+from agentstore.errors import DatabaseError, InvalidInput
+from agentstore.moving.copying.ends import End
+from agentstore.moving.copying.journal import Journal
+from agentstore.moving.copying.records import OnProgress, Progress
+
+Ready = Callable[[], bool]
+"""Asked again and again once the target is less than a second behind: whether nobody writes to
+the source any more, so that the copy can end."""
+
+_CLOSE = 1.0
+"""Seconds that a round may have taken, for the target to be close behind."""
+
+_PAUSE = 0.1
+"""Seconds between two rounds, and between two questions."""
+
+
+class Following:
+    """Brings the changes of a source."""
+
+    def __init__(
+        self, source: End, target: End, journal: Journal, ready: Ready, progress: OnProgress
+    ) -> None:
+        """Keep the ends; the source's is one that can be written to.
+
+        Raises:
+            InvalidInput: The source's engine keeps no such log.
+        """
+        self._source = source
+        self._target = target
+        self._journal = journal
+        self._ready = ready
+        self._progress = progress
+        self._log = change_log(source)
+        self._id = ""
+        self._rows = 0
+
+    def begin(self) -> bool:
+        """Let the source log its changes, unless it does so already.
+
+        Returns:
+            Whether this made the log.
+        """
+        names = self._source.names
+        with self._source.working() as connection, connection.begin():
+            found = self._log.identity(connection, names)
+            self._id = found or self._log.begin(connection, names, self._source.shapes)
+        return found is None
+
+    def end(self) -> None:
+        """Let it log no more, unless the log is another one by now."""
+        names = self._source.names
+        with self._source.working() as connection, connection.begin():
+            if self._log.identity(connection, names) == self._id:
+                self._log.end(connection, names, self._source.shapes)
+
+    def may_go_on(self, writing: Connection) -> bool:
+        """Say whether the target holds what the source did at some change in this very log."""
+        with self._target.committing(writing):
+            return self._journal.followed(writing, self._id) is not None
+
+    def has_loaded(self, writing: Connection) -> None:
+        """Note that the target holds what the source did at some time since the log began."""
+        with self._target.committing(writing):
+            self._journal.has_followed(writing, self._id, 0)
+
+    def catch_up(self, writing: Connection) -> None:
+        """Follow until the target is close behind and one is told that nobody writes any more."""
+        while True:
+            started = time.monotonic()
+            self._round(writing)
+            if time.monotonic() - started < _CLOSE and self._ready():
+                return
+            time.sleep(_PAUSE)
+
+    @contextmanager
+    def stopped(self, writing: Connection) -> Iterator[None]:
+        """Hold off whoever writes to the source nevertheless, once all has arrived."""
+        with self._source.working() as holding:
+            self._round(writing)
+            with holding.begin():  # whoever wants to write waits now
+                self._round(writing)
+                yield
+
+    def _round(self, writing: Connection) -> None:
+        names = self._source.names
+        with self._target.committing(writing):
+            done = self._journal.followed(writing, self._id) or 0
+        with self._source.reading() as reading:
+            if self._log.identity(reading, names) != self._id:
+                raise DatabaseError("The source's log of changes was taken away by somebody else.")
+            newest = self._log.newest(reading, names)
+            if newest == done:
+                return
+            with self._target.committing(writing):
+                for own, theirs in zip(self._source.shapes, self._target.shapes, strict=True):
+                    self._replace(reading, writing, own, theirs, done, newest)
+                self._journal.has_followed(writing, self._id, newest)
+        self._progress(Progress("following", "", self._rows, None))
+
+    def _replace(
+        self,
+        reading: Connection,
+        writing: Connection,
+        own: Shape,
+        theirs: Shape,
+        after: int,
+        upto: int,
+    ) -> None:
+        """Take out all rows of a table that changed, then bring those that are there now.
+
+        In this order, because a row may have now what is unique and was another's before.
+        """
+        names = self._source.names
+        query = _deletion(theirs)
+        for keys in self._log.keys(reading, names, own, after, upto):
+            writing.execute(query, [dict(zip(theirs.key, key, strict=True)) for key in keys])
+        for keys in self._log.keys(reading, names, own, after, upto):
+            self._target.dialect.moving.load(writing, theirs, self._log.rows(reading, own, keys))
+            self._rows += len(keys)
+
+
+def change_log(source: End) -> ChangeLog:
+    """Give the source's log.
+
+    Raises:
+        InvalidInput: Its engine keeps none.
+    """
+    log = source.dialect.change_log
+    if log is None:
+        raise InvalidInput(
+            "Only a SQLite file can be followed. Stop what writes to the source and copy it "
+            "without following; for a server there is replication."
+        )
+    return log
+
+
+def _deletion(shape: Shape) -> Delete:
+    """Delete by the key as it travels: text as it is stored, which no type is to write again."""
+    kinds = dict(shape.columns)
+    conditions = [
+        shape.table.c[name]
+        == bindparam(name, type_=BigInteger() if kinds[name] is Kind.WHOLE else Text())
+        for name in shape.key
+    ]
+    return delete(shape.table).where(*conditions)

@@ -1,0 +1,214 @@
+"""Conversations of a file into a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from agentstore.errors import AlreadyExists, InvalidInput, OutsideScope, UnscopedOnly
+from agentstore.moving.transcripts.layouts import conversation_id, layout_of, to_message, with_user
+from agentstore.moving.transcripts.reading import Format, Line, Reading
+from agentstore.stores.store import Repositories, Store, Transaction
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import did.
+
+    Attributes:
+        conversations: How many were stored.
+        messages: How many messages they hold.
+        skipped: Conversations that were there already, or twice in the file; those that are there
+            were left as they are.
+    """
+
+    conversations: int
+    messages: int
+    skipped: int
+
+    def __add__(self, other: Imported) -> Imported:
+        """Add up."""
+        return Imported(
+            self.conversations + other.conversations,
+            self.messages + other.messages,
+            self.skipped + other.skipped,
+        )
+
+
+class _Refused(Exception):
+    """The store does not take a line."""
+
+    def __init__(self, line: Line, problem: str) -> None:
+        self.line = line
+        self.problem = problem
+
+
+class _NotSound(Exception):
+    """Ends a transaction in which nothing is to stay."""
+
+
+def import_file(
+    store: Store,
+    path: str | Path,
+    *,
+    atomic: bool = False,
+    format: Format = "chat",
+    progress: Progress | None = None,
+) -> Imported:
+    """Import a file of conversations, in batches, reading it once and never whole.
+
+    Users that are named and not there are created. A conversation whose id is there already is
+    skipped, so an import that was cut off is repeated to go on. One without an id gets one that
+    says what it holds (see ``conversation_id``), so it is skipped the second time too, in the same
+    file or in another. In a scope one without a user is the scope's user's.
+
+    A line that is broken, or cannot be stored, ends the storing. The lines after it are still
+    checked, so that the error names them all.
+
+    Args:
+        store: Where to.
+        path: A file of JSON lines in UTF-8.
+        atomic: Import all or nothing, in one transaction, during which, on SQLite, nobody else
+            can write. Otherwise what came before a broken line stays.
+        format: ``chat``, or ``sharegpt`` for lines with ``conversations`` of ``from`` and
+            ``value``, which become chat messages, and are exported as such.
+        progress: Called with the bytes that were read since the last call.
+
+    Raises:
+        TranscriptError: Lines are not conversations; one has another's id; one's id is that of
+            another user's session. It names the lines.
+        OSError: The file cannot be read.
+    """
+    with Path(path).open("rb") as file:
+        # One JSON array may be one line of gigabytes: its first bytes are enough to refuse it.
+        is_array = file.peek(1).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+        lines = [b"["] if is_array else file
+        return import_lines(
+            store, lines, str(path), atomic=atomic, format=format, progress=progress
+        )
+
+
+def import_lines(
+    store: Store,
+    lines: BinaryIO | Iterable[bytes],
+    source: str = "the input",
+    *,
+    atomic: bool = False,
+    format: Format = "chat",
+    progress: Progress | None = None,
+) -> Imported:
+    """Import conversations from lines of bytes; see ``import_file``."""
+    reading = Reading(lines, source, format, store.sessions._scope())
+    tell = progress or (lambda _: None)
+    store_all = _store_at_once if atomic else _store_in_batches
+    total = store_all(store, reading, tell)
+    if not reading.is_sound():
+        for size in reading.check_rest():
+            tell(size)
+        raise reading.error(total.conversations)
+    return total
+
+
+def import_conversation(repositories: Repositories, conversation: dict[str, Any]) -> int | None:
+    """Store one conversation.
+
+    Returns:
+        How many messages it has; None if its id is there already, and nothing was stored.
+
+    Raises:
+        InvalidInput: Something in it cannot be stored, or its id is that of another user's
+            session.
+    """
+    conversation = with_user(conversation, repositories.sessions._scope())
+    return _store(repositories, conversation_id(conversation), conversation)
+
+
+def _store_in_batches(store: Store, reading: Reading, tell: Progress) -> Imported:
+    total = Imported(0, 0, 0)
+    for batch in reading.batches():
+        total += _store_in_transactions(store, reading, batch)
+        tell(_size(batch))
+    return total
+
+
+def _store_at_once(store: Store, reading: Reading, tell: Progress) -> Imported:
+    total = Imported(0, 0, 0)
+    batch: Sequence[Line] = ()
+    try:
+        with store.transaction() as transaction:
+            for batch in reading.batches():
+                total += _store_batch(transaction, batch)
+                tell(_size(batch))
+            if not reading.is_sound():
+                raise _NotSound
+    except _Refused as refused:
+        _refuse(reading, refused, batch)
+    except _NotSound:
+        pass
+    return total if reading.is_sound() else Imported(0, 0, 0)
+
+
+def _store_in_transactions(store: Store, reading: Reading, batch: Sequence[Line]) -> Imported:
+    """Store a batch in one transaction; if a line is refused, those before it in another."""
+    try:
+        return store.run(lambda transaction: _store_batch(transaction, batch))
+    except _Refused as refused:
+        before = [line for line in batch if line.number < refused.line.number]
+        _refuse(reading, refused, batch)
+        return _store_in_transactions(store, reading, before) if before else Imported(0, 0, 0)
+
+
+def _refuse(reading: Reading, refused: _Refused, batch: Sequence[Line]) -> None:
+    """Note a line that the store does not take, and check those behind it."""
+    reading.refuse(refused.line.number, refused.problem)
+    for line in batch:
+        if line.number > refused.line.number:
+            reading.check(line)
+
+
+def _store_batch(transaction: Transaction, batch: Sequence[Line]) -> Imported:
+    conversations = messages = skipped = 0
+    for line in batch:
+        try:
+            count = None if line.again else _store(transaction, line.session_id, line.conversation)
+        except (InvalidInput, AlreadyExists, OutsideScope, UnscopedOnly) as error:
+            raise _Refused(line, str(error)) from error
+        if count is None:
+            skipped += 1
+        else:
+            conversations += 1
+            messages += count
+    return Imported(conversations, messages, skipped)
+
+
+def _store(repositories: Repositories, session_id: str, conversation: dict[str, Any]) -> int | None:
+    user = conversation.get("user")
+    there = repositories.sessions.find(session_id)
+    if there is not None:
+        if there.user_id != user:
+            raise InvalidInput("Its id is that of another user's session. Give it another one.")
+        return None
+    if user is not None and repositories.users.find(user) is None:
+        repositories.users.create(user, id=user)
+    repositories.sessions.create(
+        user,
+        id=session_id,
+        title=conversation.get("title"),
+        model=conversation.get("model"),
+        metadata=conversation.get("metadata"),
+    )
+    layout = layout_of(conversation)
+    if layout is not None:
+        repositories.sessions._keep_layout(session_id, layout)
+    messages = [to_message(message) for message in conversation["messages"]]
+    if messages:
+        repositories.messages.save_many(session_id, messages)
+    return len(messages)
+
+
+def _size(batch: Sequence[Line]) -> int:
+    return sum(line.size for line in batch)

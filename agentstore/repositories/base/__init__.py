@@ -1,0 +1,1 @@
+"""What all repositories share: operations, steps, sums, and whose rows are whose."""

@@ -1,0 +1,101 @@
+"""Rows that are inserted where their session is there: alone, or many in one statement."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Self
+
+from sqlalchemy import ColumnElement, Row, Select, Table, bindparam, cast, insert
+from sqlalchemy.sql.dml import ReturningInsert
+
+from agentstore.engines.registry import EngineDialect
+from agentstore.errors import AgentStoreError
+from agentstore.execution.gathering import ALONE
+from agentstore.execution.unit import Unit
+from agentstore.models.tables import Tables
+
+New = Mapping[str, ColumnElement[Any]]
+"""The columns of a row on its way in."""
+
+
+class NewRow(ABC):
+    """A row to be inserted: a ``Write`` that gives it as it is stored."""
+
+    __slots__ = ("row",)
+
+    def __init__(self, row: dict[str, Any]) -> None:
+        """Keep the row, whole but for ``pk``; its ``id`` tells it from others."""
+        self.row = row
+
+    @staticmethod
+    @abstractmethod
+    def table(tables: Tables) -> Table:
+        """Say where it goes."""
+
+    @staticmethod
+    @abstractmethod
+    def values(tables: Tables, new: New) -> Select[Any]:
+        """Select the values of all columns but ``pk``, in their order.
+
+        Args:
+            tables: The tables.
+            new: The columns. The condition that the session is there is part of the query.
+        """
+
+    @abstractmethod
+    def why_not(self, unit: Unit) -> AgentStoreError:
+        """Say why it was not inserted."""
+
+    def alone(self, unit: Unit) -> Row[Any]:
+        """Insert it."""
+        written = unit.connection.execute(_one(type(self), unit.tables), self.row).first()
+        if written is None:
+            raise self.why_not(unit)
+        return written
+
+    @classmethod
+    def together(cls, unit: Unit, writes: Sequence[Self]) -> list[Any]:
+        """Insert those that can be: whose session is there, and locked by nobody."""
+        if not writes:
+            return []
+        statement = _many(cls, unit.tables, unit.dialect)
+        if statement is None:
+            one = _one(cls, unit.tables)
+            found = [unit.connection.execute(one, write.row).first() for write in writes]
+            return [ALONE if row is None else row for row in found]
+        arrays = {
+            name: [write.row[name] for write in writes] for name in _columns(cls, unit.tables)
+        }
+        written = {row.id: row for row in unit.connection.execute(statement, arrays)}
+        return [written.get(write.row["id"], ALONE) for write in writes]
+
+
+@lru_cache(maxsize=64)
+def _columns(kind: type[NewRow], tables: Tables) -> tuple[str, ...]:
+    return tuple(column.name for column in kind.table(tables).columns if column.name != "pk")
+
+
+@lru_cache(maxsize=64)
+def _one(kind: type[NewRow], tables: Tables) -> ReturningInsert[Any]:
+    types = {name: kind.table(tables).c[name].type for name in _columns(kind, tables)}
+    new = {name: cast(bindparam(name, type_=of), of) for name, of in types.items()}
+    return _insert(kind, tables, kind.values(tables, new))
+
+
+@lru_cache(maxsize=64)
+def _many(
+    kind: type[NewRow], tables: Tables, dialect: EngineDialect
+) -> ReturningInsert[Any] | None:
+    types = {name: kind.table(tables).c[name].type for name in _columns(kind, tables)}
+    arriving = dialect.arriving(tables, types)
+    if arriving is None:
+        return None
+    new, free = arriving
+    return _insert(kind, tables, kind.values(tables, new).where(free))
+
+
+def _insert(kind: type[NewRow], tables: Tables, values: Select[Any]) -> ReturningInsert[Any]:
+    table = kind.table(tables)
+    return insert(table).from_select(list(_columns(kind, tables)), values).returning(*table.c)

@@ -1,0 +1,317 @@
+"""What repositories share: how a method becomes an operation that a unit runs.
+
+A method is written once, synchronously, against ``self.unit``. Its decorator says what it needs
+from a transaction; called on a store's repository it runs in a unit of its own, called from
+another repository's body, or in a transaction, it joins the one that is open.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, Select, literal, tuple_
+
+from agentstore.engines.base.protocol import Mode
+from agentstore.errors import InvalidCursor, InvalidInput
+from agentstore.execution.gathering import Body, Call, Write, run_alone
+from agentstore.execution.unit import Runner, Unit
+from agentstore.models.tables import Tables
+from agentstore.records import Page
+from agentstore.values.paging import Cursors, check_limit
+from agentstore.values.types import UtcDateTime, require_utc
+
+R = TypeVar("R", bound="Repository")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CHUNK = 500
+"""Ids in one IN list: far below the engines' limits on parameters, 32,766 and 65,535."""
+
+
+MOST_IDS = 5_000
+"""Ids that one call changes something of at most: others wait for its end."""
+
+
+class Unset:
+    """The default of an argument that can be None: left out means left as it is."""
+
+    def __repr__(self) -> str:
+        """Show up well in signatures."""
+        return "UNSET"
+
+
+UNSET = Unset()
+
+
+class Repository:
+    """The queries of one aggregate."""
+
+    __slots__ = ("_runner", "_unit")
+
+    def __init__(self, runner: Runner | Unit) -> None:
+        """Bind to a runner, which opens a unit for each call, or to a unit that is open."""
+        self._unit = runner if isinstance(runner, Unit) else None
+        self._runner = None if isinstance(runner, Unit) else runner
+
+    @property
+    def unit(self) -> Unit:
+        """The open unit. Only bodies may ask."""
+        assert self._unit is not None, "a repository's body runs inside a unit"
+        return self._unit
+
+    @property
+    def connection(self) -> Connection:
+        """The open unit's connection."""
+        return self.unit.connection
+
+    @property
+    def tables(self) -> Tables:
+        """The tables of the open unit's database."""
+        return self.unit.tables
+
+
+class Operation:
+    """What the decorator knows of a method; the asynchronous side lifts it."""
+
+    __slots__ = ("_takes_several", "body", "mode")
+
+    def __init__(
+        self,
+        body: Callable[..., Any],
+        mode: Mode,
+        takes_several: Callable[[Mapping[str, Any]], bool],
+    ) -> None:
+        """Keep a body with its mode, and what says that these arguments need ``Mode.WRITE``."""
+        self.body = body
+        self.mode = mode
+        self._takes_several = takes_several
+
+    def mode_for(self, kwargs: Mapping[str, Any]) -> Mode:
+        """Say what a call with these arguments needs of its transaction."""
+        return Mode.WRITE if self._takes_several(kwargs) else self.mode
+
+    def work(self, repository: type[Repository], args: Any, kwargs: Any) -> Callable[[Unit], Any]:
+        """Give what a runner runs, perhaps more than once: no argument may be used up by it."""
+        body = self.body
+        return lambda unit: body(repository(unit), *args, **kwargs)
+
+    def here(self, repository: Repository, args: Any, kwargs: Any) -> Any:
+        """Run it in the repository's open unit."""
+        return self.body(repository, *args, **kwargs)
+
+
+class _Gathered(Operation):
+    """An operation whose body is in two halves, and whose write may go together with others."""
+
+    __slots__ = ("_kind", "_looks_first")
+
+    def __init__(
+        self,
+        body: Callable[..., Body[Any]],
+        takes_several: Callable[[Mapping[str, Any]], bool],
+        kind: type[Write],
+        looks_first: Callable[[Mapping[str, Any]], bool],
+    ) -> None:
+        super().__init__(body, Mode.STATEMENT, takes_several)
+        self._kind = kind
+        self._looks_first = looks_first
+        # What it returns is the method's, whatever the body is.
+        signature = inspect.signature(body)
+        returned = str(signature.return_annotation).removeprefix("Body[").removesuffix("]")
+        body.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
+
+    def work(self, repository: type[Repository], args: Any, kwargs: Any) -> Callable[[Unit], Any]:
+        if self._looks_first(kwargs):
+            body = self.body
+            return lambda unit: run_alone(body(repository(unit), *args, **kwargs), unit)
+        return Call(self._kind, self.body, repository, args, kwargs)
+
+    def here(self, repository: Repository, args: Any, kwargs: Any) -> Any:
+        return run_alone(self.body(repository, *args, **kwargs), repository.unit)
+
+
+def _never(_: Mapping[str, Any]) -> bool:
+    return False
+
+
+def operation(
+    mode: Mode,
+) -> Callable[[Callable[Concatenate[R, P], T]], Callable[Concatenate[R, P], T]]:
+    """Make a method an operation that needs this of its transaction."""
+
+    def decorate(body: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
+        return _method(body, Operation(body, mode, _never))
+
+    return decorate
+
+
+def gathers(
+    kind: type[Write],
+    *,
+    takes_several: Callable[[Mapping[str, Any]], bool] = _never,
+    looks_first: Callable[[Mapping[str, Any]], bool] = _never,
+) -> Callable[[Callable[Concatenate[R, P], Body[T]]], Callable[Concatenate[R, P], T]]:
+    """Make a method of a body in two halves, whose write goes together with others of its kind.
+
+    Args:
+        kind: What the body yields.
+        takes_several: Says whether these arguments need ``Mode.WRITE``.
+        looks_first: Says whether with these arguments something is read before it writes, so that
+            it does not go with others.
+    """
+
+    def decorate(body: Callable[Concatenate[R, P], Body[T]]) -> Callable[Concatenate[R, P], T]:
+        return _method(body, _Gathered(body, takes_several, kind, looks_first))
+
+    return decorate
+
+
+def _method(body: Callable[..., Any], described: Operation) -> Callable[Concatenate[R, P], T]:
+    @wraps(body)
+    def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._runner is None:
+            here: T = described.here(self, args, kwargs)
+            return here
+        result: T = self._runner.run(
+            described.mode_for(kwargs),
+            described.work(type(self), args, kwargs),
+            repeatable=kwargs.get("idempotency_key") is not None,
+        )
+        return result
+
+    call.operation = described  # type: ignore[attr-defined]
+    return call
+
+
+reads = operation(Mode.READ)
+"""One SELECT."""
+reads_snapshot = operation(Mode.SNAPSHOT)
+"""Several SELECTs that see one state of the database."""
+appends = operation(Mode.STATEMENT)
+"""A write that is one statement where the engine can say it in one."""
+writes = operation(Mode.WRITE)
+"""Several statements, all or nothing."""
+
+
+def chunks(values: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
+    """Cut a long list of ids into pieces that fit into one statement."""
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
+
+
+def ids_of(name: str, values: object, *, most: int | None = None) -> list[str]:
+    """Require a list of ids, and drop what it holds twice.
+
+    Args:
+        name: The argument's.
+        values: The list.
+        most: How many it may hold, where what is done with them is one transaction.
+
+    Raises:
+        InvalidInput: It is a single str, holds something else than str, or too many.
+    """
+    if isinstance(values, str) or not isinstance(values, list | tuple | set | frozenset):
+        raise InvalidInput(f"{name} must be a list of ids, not {type(values).__name__}.")
+    if most is not None and len(values) > most:
+        raise InvalidInput(
+            f"{name} has {len(values)} ids; pass up to {most} at once, and call again for the rest."
+        )
+    if not all(isinstance(value, str) for value in values):
+        raise InvalidInput(f"{name} must hold ids, which are str.")
+    return list(dict.fromkeys(values))
+
+
+def one_page(
+    connection: Connection,
+    query: Select[Any],
+    key: Sequence[ColumnElement[Any]],
+    cursors: Cursors,
+    limit: int,
+    cursor: str | None,
+    record: Callable[[Any], T],
+    *,
+    ascending: bool = False,
+) -> Page[T]:
+    """Run a query as one page, the largest key first, or the smallest if ascending.
+
+    Args:
+        connection: Where to run it.
+        query: Filtered, unordered; an index on its filters and then the key makes it cheap.
+        key: Columns that together no two rows share: whole numbers, or instants.
+        cursors: What reads and makes the cursors of this query.
+        limit: How many records the page may hold.
+        cursor: Where to go on, or None.
+        record: Makes a record of a row.
+        ascending: Whether the smallest key comes first.
+    """
+    check_limit(limit)
+    if cursor is not None:
+        position = cursors.read(cursor, len(key))
+        values = [_key_value(column, number) for column, number in zip(key, position, strict=True)]
+        last, this = (key[0], values[0]) if len(key) == 1 else (tuple_(*key), tuple_(*values))
+        query = query.where(last > this if ascending else last < this)
+    labelled = [column.label(f"page_key_{n}") for n, column in enumerate(key)]
+    order = [column.asc() if ascending else column.desc() for column in key]
+    query = query.add_columns(*labelled).order_by(*order)
+    rows = connection.execute(query.limit(limit + 1)).all()
+    following = None
+    if len(rows) > limit:
+        following = cursors.make([_key_number(value) for value in rows[limit - 1][-len(key) :]])
+    return Page(tuple(record(row) for row in rows[:limit]), following)
+
+
+def window(
+    column: ColumnElement[datetime], since: datetime | None, until: datetime | None
+) -> list[ColumnElement[bool]]:
+    """Give the conditions of a window of time: from ``since`` on, before ``until``.
+
+    Either both ends or none: SQLite counts a range with one end for a quarter of the table,
+    however short it is, and then reads all of the table instead.
+
+    Raises:
+        NaiveDatetime: ``since`` or ``until`` has no time zone.
+    """
+    if since is None and until is None:
+        return []
+    begins = _FIRST if since is None else require_utc("since", since)
+    ends = column <= _LAST if until is None else column < require_utc("until", until)
+    return [column >= begins, ends]
+
+
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def _key_number(value: Any) -> int:
+    return (value - _EPOCH) // _MICROSECOND if isinstance(value, datetime) else int(value)
+
+
+def _key_value(column: ColumnElement[Any], number: int) -> Any:
+    if not isinstance(column.type, UtcDateTime):
+        return literal(number, column.type)
+    try:
+        return literal(_EPOCH + number * _MICROSECOND, column.type)
+    except OverflowError:
+        raise InvalidCursor("cannot be read") from None
+
+
+__all__ = [
+    "UNSET",
+    "Operation",
+    "Repository",
+    "Unset",
+    "appends",
+    "chunks",
+    "gathers",
+    "ids_of",
+    "one_page",
+    "reads",
+    "reads_snapshot",
+    "window",
+    "writes",
+]

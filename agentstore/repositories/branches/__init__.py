@@ -1,0 +1,1 @@
+"""Branches of a conversation, its turns, and compaction."""

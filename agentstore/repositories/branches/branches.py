@@ -1,0 +1,364 @@
+"""Branches: other ways for a conversation to go on, and shorter ways to tell what was said."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Select, select, update
+
+from agentstore.errors import BranchInUse, InvalidInput, NotFound
+from agentstore.models.leaving import owner_stays
+from agentstore.records import BranchRecord, CountedBranch, MessageRecord, Page, complete
+from agentstore.repositories.base.operations import one_page, reads, reads_snapshot, writes
+from agentstore.repositories.branches.compaction import compact
+from agentstore.repositories.branches.growing import grow, require_free_name
+from agentstore.repositories.branches.turn_places import (
+    end_of_turn,
+    find_messages,
+    no_turn,
+    start_of_turn,
+    wanted_text,
+)
+from agentstore.repositories.branches.turns import Turns
+from agentstore.repositories.lines.lines import (
+    count_lines,
+    require,
+    segments_of,
+)
+from agentstore.repositories.lines.removal import (
+    branch_number,
+    lock_session,
+    settle_turn,
+)
+from agentstore.repositories.lines.segments import (
+    release,
+    remove_gone_branches,
+    remove_unseen,
+)
+from agentstore.values import validation
+from agentstore.values.ids import new_id
+from agentstore.values.paging import DEFAULT_LIMIT, Cursors
+from agentstore.values.states import MAIN
+
+
+class Branches(Turns):
+    """The branches of sessions, and the turns on them.
+
+    What happens on one branch is not seen on another, but for what deletes messages themselves:
+    ``messages.delete``, ``messages.delete_by_mark`` and ``messages.clear``. A message is there as
+    long as a branch shows it.
+    """
+
+    __slots__ = ()
+
+    @writes
+    def create(
+        self,
+        session_id: str,
+        *,
+        from_turn: int | None = None,
+        after_turn: int | None = None,
+        containing: str | None = None,
+        name: str | None = None,
+        branch: str | None = None,
+    ) -> BranchRecord:
+        """Make a branch, which becomes the active one.
+
+        Nothing is copied: the cost does not depend on the length of the conversation. Say at most
+        one of ``from_turn``, ``after_turn`` and ``containing``; without any the branch begins
+        with all that there is.
+
+        Args:
+            session_id: The session.
+            from_turn: The turn that is to be told anew: the branch begins with what precedes it,
+                which for turn 1 may be nothing.
+            after_turn: The last turn that the branch begins with; 0 is what precedes turn 1.
+            containing: Like ``from_turn``, for the first turn whose user message contains this
+                text: any case, any script, every character as itself.
+            name: Its name, unique in the session; left out, it is called ``branch-`` and its
+                number.
+            branch: The branch that it grows from; None for the active one.
+
+        Raises:
+            NotFound: There is no such session, branch or turn.
+            AlreadyExists: The name is taken.
+            InvalidInput: More than one place to begin was given, or something that is none.
+        """
+        places = [from_turn, after_turn, containing]
+        if sum(place is not None for place in places) > 1:
+            raise InvalidInput("Pass only one of from_turn, after_turn and containing.")
+        validation.optional_amount("from_turn", from_turn)
+        validation.optional_amount("after_turn", after_turn)
+        contains = None if containing is None else wanted_text("containing", containing)
+        validation.optional_key("name", name)
+        validation.optional_text("branch", branch)
+        session = lock_session(self.unit, session_id)
+        parent = branch_number(self.unit, session, branch)
+        if from_turn is not None:
+            through = start_of_turn(self.unit, session_id, branch, from_turn) - 1
+        elif after_turn is not None:
+            through = end_of_turn(self.unit, session, branch, after_turn)
+        elif contains is not None:
+            found = find_messages(self.unit, session_id, branch, contains, 0, 1)
+            if not found:
+                raise no_turn(None)
+            through = found[0].seq - 1
+        else:
+            through = session.last_seq
+        name = grow(self.unit, session, parent, through, name, activate=True)
+        return self.get(session_id, name)
+
+    @reads
+    def get(self, session_id: str, name: str) -> BranchRecord:
+        """Give a branch.
+
+        Raises:
+            NotFound: There is no such session or branch.
+        """
+        branches = self.tables.branches.c
+        query = self._select().where(
+            branches.session_id == session_id,
+            branches.name == validation.text("name", name),
+            branches.gone.is_(False),
+        )
+        row = self.connection.execute(query).first()
+        if row is None:
+            require(self.unit, session_id, name)
+        return _record(row)
+
+    @reads
+    def active(self, session_id: str) -> BranchRecord:
+        """Give the active branch: the one to which messages are added, also after a restart.
+
+        Raises:
+            NotFound: There is no such session.
+        """
+        branches, sessions = self.tables.branches.c, self.tables.sessions.c
+        query = self._select().where(
+            branches.session_id == session_id, branches.number == sessions.active_branch
+        )
+        row = self.connection.execute(query).first()
+        if row is None:
+            raise NotFound("session", session_id)
+        return _record(row)
+
+    @reads_snapshot
+    def list(
+        self, session_id: str, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None
+    ) -> Page[CountedBranch]:
+        """List the branches of a session in the order of their making, main first.
+
+        What they show is counted, which costs as much as there is to count.
+
+        Raises:
+            NotFound: There is no such session.
+        """
+        branches = self.tables.branches.c
+        page = one_page(
+            self.connection,
+            self._select().where(branches.session_id == session_id, branches.gone.is_(False)),
+            [branches.number],
+            Cursors("branches", session_id),
+            limit,
+            cursor,
+            _record,
+            ascending=True,
+        )
+        if not page.items:
+            require(self.unit, session_id)
+            return Page((), None)
+        counts = count_lines(self.unit, session_id, [branch.number for branch in page])
+        return Page(
+            tuple(_counted(branch, *counts.get(branch.number, (0, 0))) for branch in page),
+            page.next_cursor,
+        )
+
+    @writes
+    def switch(self, session_id: str, name: str) -> BranchRecord:
+        """Make a branch the active one, for all who use the session.
+
+        Raises:
+            NotFound: There is no such session or branch.
+        """
+        validation.text("name", name)
+        session = lock_session(self.unit, session_id)
+        number = branch_number(self.unit, session, name)
+        branches, sessions = self.tables.branches.c, self.tables.sessions
+        tip = (
+            select(branches.tip)
+            .where(branches.session_id == session_id, branches.number == number)
+            .scalar_subquery()
+        )
+        self.connection.execute(
+            update(sessions)
+            .where(sessions.c.id == session_id)
+            .values(active_branch=number, tip=tip)
+        )
+        self.unit.segmented.discard(session_id)
+        settle_turn(self.unit, session_id)
+        return self.get(session_id, name)
+
+    @writes
+    def rename(self, session_id: str, name: str, new_name: str) -> BranchRecord:
+        """Give a branch another name.
+
+        Raises:
+            NotFound: There is no such session or branch.
+            AlreadyExists: The name is taken.
+            InvalidInput: It is main, which keeps its name, or the new name is none.
+        """
+        validation.text("name", name)
+        validation.key("new_name", new_name)
+        session = lock_session(self.unit, session_id)
+        number = branch_number(self.unit, session, name)
+        if number == 0:
+            raise InvalidInput("main keeps its name. Create a branch after its last turn instead.")
+        if new_name != name:
+            require_free_name(self.unit, session_id, new_name)
+            self._change(session_id, number, name=new_name)
+        return self.get(session_id, new_name)
+
+    @writes
+    def delete(self, session_id: str, name: str, *, force: bool = False) -> int:
+        """Delete a branch, and those messages that no other branch shows.
+
+        Branches that grew from it go on showing what they did. Its name is free again.
+
+        Args:
+            session_id: The session.
+            name: The branch.
+            force: Delete it also if it is the active one; then the branch that it grew from
+                becomes that, or main if that is gone.
+
+        Returns:
+            How many messages were deleted.
+
+        Raises:
+            NotFound: There is no such session or branch.
+            BranchInUse: It is the active one, and ``force`` was not given.
+            InvalidInput: It is main.
+        """
+        validation.text("name", name)
+        validation.flag("force", force)
+        session = lock_session(self.unit, session_id)
+        number = branch_number(self.unit, session, name)
+        if number == 0:
+            raise InvalidInput("main cannot be deleted. Use messages.clear, or delete the session.")
+        if number == session.active_branch:
+            if not force:
+                raise BranchInUse(session_id, name)
+            parent = self.get(session_id, name).parent
+            self.switch(session_id, parent or MAIN)
+        line = segments_of(self.connection, self.tables, session_id, number)
+        self._change(session_id, number, name=new_id(), gone=True, tip=None)
+        release(self.unit, session_id, line[0].number)
+        deleted = remove_unseen(
+            self.unit, session_id, [(s.branch, s.first_seq, s.last_seq) for s in line]
+        )
+        remove_gone_branches(self.unit, session_id)
+        return deleted
+
+    @writes
+    def compact(
+        self,
+        session_id: str,
+        summary: str,
+        *,
+        from_turn: int = 1,
+        to_turn: int,
+        role: str = "system",
+        token_count: int = 0,
+        branch: str | None = None,
+        keep_as: str | None = None,
+    ) -> MessageRecord:
+        """Replace turns of a branch with a summary of them.
+
+        Only this branch tells them shorter from now on, with branches that are made of it later;
+        usage stays as it was recorded. The replaced messages are deleted unless another branch
+        shows them: ``keep_as`` makes one.
+
+        Args:
+            session_id: The session.
+            summary: What is told instead.
+            from_turn: The first turn that is replaced; 0 begins with what precedes turn 1.
+            to_turn: The last one.
+            role: The role of the summary: system, developer or assistant.
+            token_count: Tokens that it counts for.
+            branch: The branch's name; None for the active one.
+            keep_as: The name of a branch to be made, which shows all as it was.
+
+        Returns:
+            The summary, a message with the sequence number and the turn of the last one that it
+            replaces. Its metadata says which turns, and how many messages, in ``summary_of``.
+
+        Raises:
+            NotFound: There is no such session, branch or turn.
+            AlreadyExists: There is a branch called ``keep_as`` already.
+            InvalidInput: An argument cannot be stored, or ``to_turn`` comes before ``from_turn``.
+        """
+        return compact(
+            self.unit,
+            session_id,
+            summary,
+            from_turn=from_turn,
+            to_turn=to_turn,
+            role=role,
+            token_count=token_count,
+            branch=branch,
+            keep_as=keep_as,
+        )
+
+    def _change(self, session_id: str, number: int, **values: Any) -> None:
+        branches = self.tables.branches
+        self.connection.execute(
+            update(branches)
+            .where(branches.c.session_id == session_id, branches.c.number == number)
+            .values(values)
+        )
+
+    def _select(self) -> Select[Any]:
+        branches, sessions = self.tables.branches, self.tables.sessions
+        parent = branches.alias("parent")
+        grew_from = (
+            (parent.c.session_id == branches.c.session_id)
+            & (parent.c.number == branches.c.parent)
+            & parent.c.gone.is_(False)
+        )
+        return (
+            select(
+                branches.c.session_id,
+                branches.c.number,
+                branches.c.name,
+                parent.c.name.label("parent"),
+                branches.c.fork_turn,
+                branches.c.fork_seq,
+                (branches.c.number == sessions.c.active_branch).label("current"),
+                branches.c.created_at,
+            )
+            .select_from(
+                branches.join(sessions, sessions.c.id == branches.c.session_id).outerjoin(
+                    parent, grew_from
+                )
+            )
+            .where(owner_stays(self.tables, sessions.c.user_id))
+        )
+
+
+def _record(row: Any) -> BranchRecord:
+    return complete(
+        BranchRecord(
+            session_id=row.session_id,
+            number=row.number,
+            name=row.name,
+            parent=row.parent,
+            fork_turn=row.fork_turn,
+            fork_seq=row.fork_seq,
+            current=bool(row.current),
+            created_at=row.created_at,
+        )
+    )
+
+
+def _counted(branch: BranchRecord, messages: int, turns: int) -> CountedBranch:
+    return CountedBranch(**asdict(branch), messages=messages, turns=turns)

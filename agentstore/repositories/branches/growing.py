@@ -1,0 +1,116 @@
+"""Making a branch: a name, a row, and segments that lead to what it shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import insert, select, update
+
+from agentstore.errors import AlreadyExists
+from agentstore.execution.unit import Unit
+from agentstore.repositories.lines.lines import Segment, segments_of
+from agentstore.repositories.lines.removal import LockedSession
+from agentstore.repositories.lines.segments import NewLine
+from agentstore.values.ids import new_id
+
+
+def grow(
+    unit: Unit,
+    session: LockedSession,
+    parent: int,
+    through: int,
+    name: str | None,
+    *,
+    activate: bool,
+) -> str:
+    """Make a branch that begins with what its parent shows up to a number; give its name."""
+    number = session.last_branch + 1
+    name = _free_name(unit, session.id, number) if name is None else name
+    require_free_name(unit, session.id, name)
+    line = segments_of(unit.connection, unit.tables, session.id, parent)
+    last = _last_shown(unit, session.id, line, through)
+    new = NewLine(unit, session.id)
+    new.begin_like(line, through)
+    if new.tip is not None:
+        new.show(number, session.last_seq + 1)
+    tip = new.write()
+    seq, turn = last or (0, 0)
+    insert_branch(unit, session, number, parent, seq, turn, name=name, tip=tip)
+    if activate:
+        sessions = unit.tables.sessions
+        unit.connection.execute(
+            update(sessions)
+            .where(sessions.c.id == session.id)
+            .values(active_branch=number, tip=tip, turn=turn)
+        )
+    return name
+
+
+def insert_branch(
+    unit: Unit,
+    session: LockedSession,
+    number: int,
+    parent: int,
+    fork_seq: int,
+    fork_turn: int,
+    **values: Any,
+) -> None:
+    """Insert the row of a branch of a locked session; its number is the next one."""
+    row = {
+        "session_id": session.id,
+        "number": number,
+        "parent": parent,
+        "fork_seq": fork_seq,
+        "fork_turn": fork_turn,
+        "created_at": unit.now(),
+        **values,
+    }
+    unit.connection.execute(insert(unit.tables.branches), row)
+    sessions = unit.tables.sessions
+    unit.connection.execute(
+        update(sessions).where(sessions.c.id == session.id).values(last_branch=number)
+    )
+
+
+def require_free_name(unit: Unit, session_id: str, name: str) -> None:
+    """Require that no branch of the session has this name.
+
+    Raises:
+        AlreadyExists: One has.
+    """
+    if _is_taken(unit, session_id, name):
+        raise AlreadyExists("branch", name)
+
+
+def _last_shown(
+    unit: Unit, session_id: str, line: Sequence[Segment], through: int
+) -> tuple[int, int] | None:
+    """Give sequence number and turn of the last message that a line shows up to a number."""
+    messages = unit.tables.messages.c
+    for segment in line:
+        last = min(segment.last_seq, through)
+        query = (
+            select(messages.seq, messages.turn)
+            .where(
+                messages.session_id == session_id,
+                messages.branch == segment.branch,
+                messages.seq.between(segment.first_seq, last),
+            )
+            .order_by(messages.seq.desc())
+            .limit(1)
+        )
+        if segment.first_seq <= last and (row := unit.connection.execute(query).first()):
+            return row.seq, row.turn
+    return None
+
+
+def _is_taken(unit: Unit, session_id: str, name: str) -> bool:
+    branches = unit.tables.branches.c
+    query = select(branches.number).where(branches.session_id == session_id, branches.name == name)
+    return unit.connection.execute(query).first() is not None
+
+
+def _free_name(unit: Unit, session_id: str, number: int) -> str:
+    name = f"branch-{number}"
+    return new_id() if _is_taken(unit, session_id, name) else name

@@ -1,0 +1,1 @@
+"""Checkpoints of agents' states, and the values that their versions share."""

@@ -1,0 +1,465 @@
+"""Checkpoints: what an agent's state was, step by step, and every line that it took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import select
+
+from agentstore.models.leaving import thread_stays
+from agentstore.records import DeletionReceipt, Page
+from agentstore.records.checkpoints import (
+    CheckpointInfo,
+    CheckpointRecord,
+    CheckpointTree,
+    ThreadRecord,
+    WriteRecord,
+)
+from agentstore.repositories.base import scoping
+from agentstore.repositories.base.operations import (
+    Repository,
+    one_page,
+    reads,
+    reads_snapshot,
+    writes,
+)
+from agentstore.repositories.checkpoints import copies as checkpoint_copies
+from agentstore.repositories.checkpoints import puts as checkpoint_puts
+from agentstore.repositories.checkpoints import removal as checkpoint_removal
+from agentstore.repositories.checkpoints.rows import (
+    ROOT,
+    checkpoint_info,
+    checkpoint_record,
+    checkpoints_of,
+    find_checkpoint,
+    get_checkpoint,
+    latest_checkpoint,
+    path_rows,
+    thread_record,
+    threads_with_latest,
+)
+from agentstore.values import validation
+from agentstore.values.paging import DEFAULT_LIMIT, Cursors
+
+
+class Checkpoints(Repository):
+    """The checkpoints of threads.
+
+    A thread is made by the first put. Its checkpoints are a tree; where a method speaks of the
+    latest, it is the one with the highest step, and of several with that step the one that was
+    put last. A namespace is a tree of its own in the thread, for a subgraph for example; the
+    root namespace is ``""``.
+    """
+
+    __slots__ = ()
+
+    @writes
+    def put(
+        self,
+        thread_id: str,
+        values: Mapping[str, Any],
+        checkpoint_id: str | None = None,
+        parent_id: str | None = None,
+        step: int | None = None,
+        tags: Sequence[str] = (),
+        summary: str = "",
+        next_node: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        namespace: str = ROOT,
+        run_id: str | None = None,
+        created_at: datetime | None = None,
+        session_id: str | None = None,
+        user_id: str | None = None,
+    ) -> CheckpointInfo:
+        """Put a checkpoint, or put one again under its id, which replaces all that it holds.
+
+        What equals the parent's values is not stored again, and of a list that grew only what
+        was added, so a whole history may be put at every step. Puts into one thread go one
+        after the other; threads do not wait for each other on PostgreSQL.
+
+        Args:
+            thread_id: The thread.
+            values: All of the state, by name: ``messages``, ``state``, ``tools_result``, any
+                other. JSON, or bytes; a dict of bytes is neither.
+            checkpoint_id: The application's own id; left out, a UUIDv7 is made.
+            parent_id: What it comes from, in this thread and namespace. Left out, the latest; or,
+                if the checkpoint is put again, what it was. ``""`` makes a root.
+            step: Left out, one more than the parent's, 0 for a root; or what it was.
+            tags: To find milestones by when pruning; a str is a single one.
+            summary: For people.
+            next_node: Where the agent is to go on.
+            metadata: A JSON object of the application's.
+            namespace: The namespace.
+            run_id: To delete by.
+            created_at: Left out, the store's clock; or what it was.
+            session_id: The session that the thread belongs to, and is deleted with.
+            user_id: The user, likewise.
+
+        Returns:
+            The checkpoint, without its values.
+
+        Raises:
+            WrongThread: The id is taken in another thread. (In a namespace that is not the
+                root, each thread has its own ids.)
+            WrongOwner: The thread belongs to another session or user.
+            NotFound: There is no such parent, session or user, or the session, that of the
+                thread included, is being deleted.
+            NaiveDatetime: ``created_at`` has no time zone.
+            InvalidJson: JSON cannot say a value.
+            InvalidInput: An argument cannot be stored, or the parent came from the checkpoint.
+        """
+        new = checkpoint_puts.draft(
+            thread_id,
+            values,
+            checkpoint_id=checkpoint_id,
+            parent_id=parent_id,
+            step=step,
+            tags=tags,
+            summary=summary,
+            next_node=next_node,
+            metadata=metadata,
+            namespace=namespace,
+            run_id=run_id,
+            created_at=created_at,
+            session_id=session_id,
+            user_id=user_id,
+        )
+        return checkpoint_puts.put(self.unit, new)
+
+    @reads_snapshot
+    def get(
+        self, checkpoint_id: str, thread_id: str | None = None, namespace: str = ROOT
+    ) -> CheckpointRecord:
+        """Give a checkpoint with its values, by two statements whatever it holds.
+
+        Args:
+            checkpoint_id: Its id.
+            thread_id: Only if it is in this thread. Needed with a namespace.
+            namespace: Only in this one.
+
+        Raises:
+            NotFound: There is none.
+        """
+        return checkpoint_record(
+            self.unit, get_checkpoint(self.unit, checkpoint_id, thread_id, namespace)
+        )
+
+    @reads_snapshot
+    def find(
+        self, checkpoint_id: str, thread_id: str | None = None, namespace: str = ROOT
+    ) -> CheckpointRecord | None:
+        """Give a checkpoint with its values, or None; see ``get``."""
+        row = find_checkpoint(self.unit, checkpoint_id, thread_id, namespace)
+        return None if row is None else checkpoint_record(self.unit, row)
+
+    @reads_snapshot
+    def latest(self, thread_id: str, namespace: str = ROOT) -> CheckpointRecord | None:
+        """Give the latest checkpoint of a thread with its values; None if there is none."""
+        row = latest_checkpoint(self.unit, thread_id, namespace)
+        return None if row is None else checkpoint_record(self.unit, row)
+
+    @reads
+    def list(
+        self,
+        thread_id: str,
+        *,
+        namespace: str = ROOT,
+        limit: int = DEFAULT_LIMIT,
+        cursor: str | None = None,
+    ) -> Page[CheckpointInfo]:
+        """List the checkpoints of a thread, without their values, the latest first."""
+        parameters = {
+            "thread_id": validation.text("thread_id", thread_id),
+            "namespace": validation.text("namespace", namespace),
+        }
+        checkpoints = self.tables.checkpoints.c
+        return one_page(
+            self.connection,
+            checkpoints_of(self.tables).params(parameters),
+            [checkpoints.step, checkpoints.pk],
+            Cursors("checkpoints", thread_id, namespace),
+            limit,
+            cursor,
+            checkpoint_info,
+        )
+
+    @reads
+    def threads(
+        self,
+        *,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        cursor: str | None = None,
+    ) -> Page[ThreadRecord]:
+        """List threads, each with its latest checkpoint, the one that was put into last first.
+
+        The order is that of the puts themselves, whatever ``created_at`` says.
+
+        Args:
+            user_id: Only threads that were put for this user.
+            session_id: Only threads that were put for this session.
+            limit: How many to give at most.
+            cursor: The ``next_cursor`` of the page before.
+        """
+        threads = self.tables.checkpoint_threads
+        query = threads_with_latest(self.tables, self.unit.dialect).where(
+            *scoping.threads(self.unit, threads.c.id)
+        )
+        for column, owner in (("user_id", user_id), ("session_id", session_id)):
+            if owner is not None:
+                query = query.where(threads.c[column] == validation.text(column, owner))
+        return one_page(
+            self.connection,
+            query,
+            [threads.c.activity],
+            Cursors("checkpoint threads", user_id, session_id),
+            limit,
+            cursor,
+            thread_record,
+        )
+
+    @reads_snapshot
+    def path(
+        self, checkpoint_id: str, thread_id: str | None = None, namespace: str = ROOT
+    ) -> tuple[CheckpointInfo, ...]:
+        """Give a checkpoint and all that it came from, itself first and the root last.
+
+        Raises:
+            NotFound: There is no such checkpoint; see ``get``.
+        """
+        row = get_checkpoint(self.unit, checkpoint_id, thread_id, namespace)
+        return tuple(checkpoint_info(found) for found in path_rows(self.unit, row))
+
+    @reads
+    def tree(self, thread_id: str, namespace: str = ROOT) -> CheckpointTree:
+        """Give all checkpoints of a thread, without their values, and how they are related."""
+        checkpoints = self.tables.checkpoints.c
+        rows = self.connection.execute(
+            checkpoints_of(self.tables).order_by(checkpoints.step, checkpoints.pk),
+            {
+                "thread_id": validation.text("thread_id", thread_id),
+                "namespace": validation.text("namespace", namespace),
+            },
+        )
+        found = {row.id: checkpoint_info(row) for row in rows}
+        children: dict[str | None, list[str]] = {id: [] for id in (None, *found)}
+        for id, info in found.items():
+            children[info.parent_id].append(id)
+        roots = tuple(children.pop(None))
+        return CheckpointTree(found, roots, {str(id): tuple(c) for id, c in children.items()})
+
+    @writes
+    def fork(
+        self,
+        checkpoint_id: str,
+        *,
+        thread_id: str | None = None,
+        to_thread: str | None = None,
+        new_checkpoint_id: str | None = None,
+        namespace: str = ROOT,
+    ) -> CheckpointInfo:
+        """Begin another line at a checkpoint.
+
+        The new checkpoint has the values, summary, next node and metadata of the old one, and
+        neither its tags nor its run. Within the thread it is a child of the old one, one step
+        on, and the values are shared; put with its id as ``parent_id`` to go on from it. In a new
+        thread, which has the old one's user and session, it is the root, of the same step, and
+        nothing is shared: either thread may be deleted.
+
+        Args:
+            checkpoint_id: Where to begin.
+            thread_id: Only if it is in this thread.
+            to_thread: The new thread; left out, the checkpoint's own.
+            new_checkpoint_id: The new checkpoint's id; left out, a UUIDv7 is made.
+            namespace: Only in this one; the new one is in it as well.
+
+        Raises:
+            NotFound: There is no such checkpoint.
+            AlreadyExists: The new thread or the new checkpoint is there already.
+            WrongThread: The new id is taken in another thread.
+        """
+        return checkpoint_copies.fork(
+            self.unit,
+            checkpoint_id,
+            thread_id=thread_id,
+            to_thread=to_thread,
+            new_checkpoint_id=new_checkpoint_id,
+            namespace=namespace,
+        )
+
+    @writes
+    def rewind(self, thread_id: str, step: int, *, namespace: str = ROOT) -> CheckpointRecord:
+        """Go back to a step: what is listed before it is deleted, and it is the latest again.
+
+        The target is the checkpoint of this step on the path from the latest to the root. All
+        that came later goes, on other lines as well; fork from the target instead to keep it.
+
+        Returns:
+            The target, with its values.
+
+        Raises:
+            NotFound: There is no such thread, or no checkpoint of this step on the path;
+                nothing was deleted.
+        """
+        target = checkpoint_removal.rewind(self.unit, thread_id, step, namespace)
+        return checkpoint_record(self.unit, target)
+
+    @writes
+    def copy_thread(self, thread_id: str, to_thread: str) -> int:
+        """Copy a thread with all namespaces and pending writes to a new one, of the same owners.
+
+        Checkpoints of the root namespace get new ids, because an id belongs to one thread; in
+        other namespaces they keep theirs. The two threads share nothing.
+
+        Returns:
+            How many checkpoints were copied.
+
+        Raises:
+            NotFound: There is no such thread.
+            AlreadyExists: The new thread is there already.
+        """
+        return checkpoint_copies.copy_thread(self.unit, thread_id, to_thread)
+
+    @writes
+    def delete_thread(self, thread_id: str) -> DeletionReceipt:
+        """Delete a thread and everything in it.
+
+        Returns:
+            How many rows went, for each table.
+
+        Raises:
+            NotFound: There is no such thread.
+        """
+        return checkpoint_removal.delete_thread(self.unit, thread_id)
+
+    @writes
+    def delete_before(self, thread_id: str, step: int, *, namespace: str = ROOT) -> DeletionReceipt:
+        """Delete the checkpoints whose step is smaller, with their pending writes.
+
+        Those that stay keep all their values, and come from the nearest ancestor that stays.
+
+        Returns:
+            How many rows went, for each table; ``rows["checkpoints"]`` of the checkpoints.
+
+        Raises:
+            NotFound: There is no such thread.
+        """
+        return checkpoint_removal.delete_before(self.unit, thread_id, step, namespace)
+
+    @writes
+    def delete_run(self, run_id: str, *, thread_id: str | None = None) -> DeletionReceipt:
+        """Delete the checkpoints of a run, in a thread or in all, as ``delete_before`` does."""
+        return checkpoint_removal.delete_run(self.unit, run_id, thread_id)
+
+    @writes
+    def prune(
+        self,
+        thread_id: str,
+        *,
+        keep_last: int | None = None,
+        max_age: timedelta | None = None,
+        keep_tags: Sequence[str] = (),
+        namespace: str | None = None,
+        dry_run: bool = False,
+    ) -> DeletionReceipt:
+        """Delete the checkpoints that no policy keeps, as ``delete_before`` does.
+
+        The latest one always stays, so that the steps count on.
+
+        Args:
+            thread_id: The thread.
+            keep_last: Keep the latest so many.
+            max_age: Keep what was created no longer ago than this.
+            keep_tags: Keep what has one of these tags.
+            namespace: Only in this one; left out, in each on its own.
+            dry_run: Only count the checkpoints that would go.
+
+        Raises:
+            NotFound: There is no such thread.
+            InvalidInput: There is no policy.
+        """
+        return checkpoint_removal.prune(
+            self.unit,
+            thread_id,
+            keep_last=keep_last,
+            max_age=max_age,
+            keep_tags=keep_tags,
+            namespace=namespace,
+            dry_run=dry_run,
+        )
+
+    @writes
+    def put_writes(
+        self,
+        thread_id: str,
+        checkpoint_id: str,
+        task_id: str,
+        writes: Sequence[tuple[str, Any]],
+        *,
+        task_path: str = "",
+        namespace: str = ROOT,
+        positions: Sequence[int] | None = None,
+        replace: bool = False,
+        session_id: str | None = None,
+        user_id: str | None = None,
+    ) -> int:
+        """Store what a task wrote after a checkpoint, before the next one is put.
+
+        The checkpoint may not be there yet, nor the thread, which is made then.
+
+        Args:
+            thread_id: The thread.
+            checkpoint_id: The checkpoint that the task went on from.
+            task_id: The task.
+            writes: Pairs of a channel and a value, JSON or bytes.
+            task_path: Where the task stands in the graph; orders the writes.
+            namespace: The checkpoint's.
+            positions: The writes' places in the task; left out, 0, 1, 2, ... They may be
+                negative.
+            replace: Replace what is at these positions; else what is there stays, so that a
+                task that is repeated changes nothing.
+            session_id: As in ``put``.
+            user_id: As in ``put``.
+
+        Returns:
+            How many were stored.
+
+        Raises:
+            WrongOwner: The thread belongs to another session or user.
+            NotFound: There is no such session or user, or the session is being deleted.
+            InvalidInput: An argument cannot be stored.
+        """
+        owners = {
+            "user_id": validation.optional_key("user_id", user_id),
+            "session_id": validation.optional_key("session_id", session_id),
+        }
+        return checkpoint_copies.put_writes(
+            self.unit,
+            thread_id,
+            checkpoint_id,
+            task_id,
+            writes,
+            task_path=task_path,
+            namespace=namespace,
+            positions=positions,
+            replace=replace,
+            owners=owners,
+        )
+
+    @reads
+    def writes(
+        self, thread_id: str, checkpoint_id: str, *, namespace: str = ROOT
+    ) -> tuple[WriteRecord, ...]:
+        """Give the pending writes after a checkpoint, by task path, task and position."""
+        table = self.tables.checkpoint_writes
+        query = select(table).where(
+            table.c.thread_id == validation.text("thread_id", thread_id),
+            table.c.namespace == validation.text("namespace", namespace),
+            table.c.checkpoint_id == validation.text("checkpoint_id", checkpoint_id),
+            thread_stays(self.tables, table.c.thread_id),
+        )
+        found = [checkpoint_copies.write_record(row) for row in self.connection.execute(query)]
+        return tuple(sorted(found, key=lambda w: (w.task_path, w.task_id, w.position)))

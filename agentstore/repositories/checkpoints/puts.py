@@ -1,0 +1,363 @@
+"""Putting checkpoints: the thread is entered, the parent found, the values shared with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import BigInteger, Row, bindparam, cast, insert, not_, select, update
+from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
+
+from agentstore.engines.base.protocol import EngineDialect
+from agentstore.errors import InvalidInput, NotFound, WrongOwner, WrongThread
+from agentstore.execution.unit import Unit
+from agentstore.models.leaving import owner_stays, session_is_open, session_stays
+from agentstore.models.tables import Tables
+from agentstore.records.checkpoints import CheckpointInfo
+from agentstore.repositories.checkpoints.rows import (
+    ROOT,
+    checkpoint_info,
+    find_checkpoint,
+    get_checkpoint,
+    parent_with_nodes,
+    path_rows,
+    require_place,
+)
+from agentstore.repositories.checkpoints.value_lines import (
+    drop_entries,
+    drop_unneeded,
+    node_of,
+    store_values,
+)
+from agentstore.repositories.checkpoints.values import Node
+from agentstore.values import validation
+from agentstore.values.ids import new_id
+from agentstore.values.types import require_utc
+
+NO_PARENT = ""
+"""Instead of a parent's id: the checkpoint is a root."""
+
+_OWNERS = {"user_id": "users", "session_id": "sessions"}
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A checkpoint that may be put, checked as far as it can be without the database."""
+
+    thread_id: str
+    namespace: str
+    id: str | None
+    parent_id: str | None
+    step: int | None
+    values: Mapping[str, Any]
+    owners: Mapping[str, str | None]
+    created_at: datetime | None
+    row: Mapping[str, Any]
+
+
+def draft(
+    thread_id: str,
+    values: Mapping[str, Any],
+    *,
+    checkpoint_id: str | None,
+    parent_id: str | None,
+    step: int | None,
+    tags: Sequence[str],
+    summary: str,
+    next_node: str,
+    metadata: Mapping[str, Any] | None,
+    namespace: str,
+    run_id: str | None,
+    created_at: datetime | None,
+    session_id: str | None,
+    user_id: str | None,
+) -> Draft:
+    """Check the arguments of ``Checkpoints.put``; raises InvalidInput."""
+    ids = [id for id in (checkpoint_id, parent_id) if id is not None and id != NO_PARENT]
+    if checkpoint_id == NO_PARENT:
+        raise InvalidInput("checkpoint_id is empty. Pass an id, or leave it out.")
+    for id in ids:
+        require_place(thread_id, namespace, id)
+    if not ids:
+        require_place(thread_id, namespace)
+    if not isinstance(values, Mapping):
+        raise InvalidInput(f"values must be a dict by name, not {type(values).__name__}.")
+    for name in values:
+        validation.key("the name of a value", name)
+    return Draft(
+        thread_id=thread_id,
+        namespace=namespace,
+        id=checkpoint_id,
+        parent_id=parent_id,
+        step=validation.optional_amount("step", step),
+        values=values,
+        owners={
+            "user_id": validation.optional_key("user_id", user_id),
+            "session_id": validation.optional_key("session_id", session_id),
+        },
+        created_at=None if created_at is None else require_utc("created_at", created_at),
+        row={
+            "tags": validation.document("tags", list(tags_of(tags))),
+            "summary": validation.text("summary", summary),
+            "next_node": validation.text("next_node", next_node),
+            "metadata": None if not metadata else validation.json_object("metadata", metadata),
+            "run_id": validation.optional_key("run_id", run_id),
+        },
+    )
+
+
+def tags_of(tags: object) -> tuple[str, ...]:
+    """Require tags: a str is a single one, and the same one twice is one.
+
+    Raises:
+        InvalidInput: They are something else.
+    """
+    if isinstance(tags, str):
+        tags = (tags,)
+    if not isinstance(tags, list | tuple | set | frozenset):
+        raise InvalidInput(f"tags must be a list of str, not {type(tags).__name__}.")
+    return tuple(dict.fromkeys(validation.text("a tag", tag) for tag in tags))
+
+
+def put(unit: Unit, new: Draft) -> CheckpointInfo:
+    """Put a checkpoint; see ``Checkpoints.put``."""
+    first_line = enter_thread(unit, new.thread_id, new.owners, lines=len(new.values))
+    existing = None if new.id is None else _existing(unit, new.id, new.thread_id, new.namespace)
+    if existing is None:
+        return _put_new(unit, new, first_line)
+    return _put_again(unit, new, existing, first_line)
+
+
+def enter_thread(
+    unit: Unit, thread_id: str, owners: Mapping[str, str | None], *, lines: int
+) -> int:
+    """Make a thread the most recent one, and make it if it is new; it is locked from here on.
+
+    Args:
+        unit: In a write transaction.
+        thread_id: The thread.
+        owners: ``user_id`` and ``session_id``; a thread that has none yet gets them.
+        lines: How many numbers of lines to set aside.
+
+    Returns:
+        The first of these numbers.
+
+    Raises:
+        NotFound: There is no such user or session, or the thread's session is being deleted.
+        WrongOwner: The thread belongs to another one.
+    """
+    enter, counted = _enter(unit.tables, unit.dialect), {"wanted": thread_id, "lines": lines}
+    entered = unit.connection.execute(enter, counted).first()
+    if entered is None:
+        _require_owners(unit, owners)
+        activity = unit.dialect.next_activity(unit.tables, "checkpoint_threads")
+        thread = {"id": thread_id, **owners, "activity": activity, "created_at": unit.now()}
+        # Another caller may be making it; then this one waits, and goes on in that one's.
+        making = unit.dialect.insert_missing(unit.tables.checkpoint_threads)
+        unit.connection.execute(making.values(thread))
+        entered = unit.connection.execute(enter, counted).first()
+        if entered is None:
+            raise _why_not(unit, thread_id)
+    wanted = {column: owner for column, owner in owners.items() if owner is not None}
+    missing = {}
+    for column, owner in wanted.items():
+        found = getattr(entered, column)
+        if found is None:
+            missing[column] = owner
+        elif found != owner:
+            raise WrongOwner(thread_id, column)
+    if missing:
+        _require_owners(unit, missing)
+        threads = unit.tables.checkpoint_threads
+        unit.connection.execute(update(threads).where(threads.c.id == thread_id).values(missing))
+    return int(entered.last_line) - lines + 1
+
+
+def _why_not(unit: Unit, thread_id: str) -> NotFound | WrongOwner:
+    """Say why a thread cannot be entered that is there: its session or user is being deleted, or
+    it is hidden.
+    """
+    threads = unit.tables.checkpoint_threads.c
+    query = select(threads.session_id, threads.user_id).where(threads.id == thread_id)
+    found = unit.connection.execute(query).first()
+    if found is None:
+        return WrongOwner(thread_id, "user_id")
+    if found.session_id is not None:
+        return NotFound("session", found.session_id)
+    return NotFound("user", found.user_id)
+
+
+def lock_thread(unit: Unit, thread_id: str) -> Row[Any]:
+    """Wait for whoever is at a thread, and keep others out until the unit ends; raises NotFound.
+
+    Every change of a thread begins here or in ``enter_thread``, so two never deadlock.
+    """
+    threads = unit.tables.checkpoint_threads
+    validation.text("thread_id", thread_id)
+    query = select(threads).where(
+        threads.c.id == thread_id,
+        owner_stays(unit.tables, threads.c.user_id),
+        session_stays(unit.tables, threads.c.session_id),
+    )
+    found = unit.connection.execute(query.with_for_update()).first()
+    if found is None:
+        raise NotFound("checkpoint thread", thread_id, "Check the id; put() makes a thread.")
+    return found
+
+
+def require_new_thread(unit: Unit, thread_id: str) -> bool:
+    """Say whether there is no thread with this id yet."""
+    threads = unit.tables.checkpoint_threads
+    require_place(thread_id, ROOT)
+    query = select(threads.c.pk).where(threads.c.id == thread_id)
+    return unit.connection.execute(query).first() is None
+
+
+def _require_owners(unit: Unit, owners: Mapping[str, str | None]) -> None:
+    for column, owner in owners.items():
+        if owner is None:
+            continue
+        table = unit.tables[_OWNERS[column]]
+        is_session = table is unit.tables.sessions
+        there = session_is_open(unit.tables) if is_session else table.c.deleting.is_(None)
+        query = select(table.c.pk).where(table.c.id == owner, there)
+        if unit.connection.execute(query).first() is None:
+            raise NotFound(column.removesuffix("_id"), owner)
+
+
+def _existing(unit: Unit, id: str, thread_id: str, namespace: str) -> Row[Any] | None:
+    if namespace != ROOT:
+        return find_checkpoint(unit, id, thread_id, namespace)
+    found = find_checkpoint(unit, id, None, ROOT, any_owner=True)
+    if found is not None and found.thread_id != thread_id:
+        raise WrongThread(thread_id, id)
+    return found
+
+
+def _put_new(unit: Unit, new: Draft, first_line: int) -> CheckpointInfo:
+    parent_id, step, shared = _parent(unit, new, new.parent_id)
+    row = {
+        **new.row,
+        "thread_id": new.thread_id,
+        "namespace": new.namespace,
+        "id": new_id() if new.id is None else new.id,
+        "parent_id": parent_id,
+        "step": validation.amount("step", step + 1) if new.step is None else new.step,
+        "created_at": new.created_at or unit.now(),
+    }
+    written = unit.connection.execute(_insert(unit.tables), row).one()
+    store_values(unit, new.thread_id, written.pk, new.values, shared, first_line)
+    return checkpoint_info(written)
+
+
+def _put_again(unit: Unit, new: Draft, existing: Row[Any], first_line: int) -> CheckpointInfo:
+    """Change a checkpoint; its place in the tree stays, unless another one is given."""
+    parent_id, step = existing.parent_id, existing.step
+    shared: dict[str, tuple[Node, bool]] = {}
+    if new.parent_id is not None:
+        parent_id, step, shared = _parent(unit, new, new.parent_id)
+        step = validation.amount("step", step + 1)
+        _refuse_cycle(unit, new, existing)
+    shared |= _read_shared(unit, "pk", {"wanted": existing.pk})[2]
+    checkpoints = unit.tables.checkpoints
+    values = {
+        **new.row,
+        "parent_id": parent_id,
+        "step": step if new.step is None else new.step,
+        "created_at": new.created_at or existing.created_at,
+    }
+    change = update(checkpoints).where(checkpoints.c.pk == existing.pk).values(values)
+    written = unit.connection.execute(change.returning(*checkpoints.c)).one()
+    _, lines = drop_entries(unit, [existing.pk])
+    store_values(unit, new.thread_id, existing.pk, new.values, shared, first_line)
+    drop_unneeded(unit, new.thread_id, lines)
+    return checkpoint_info(written)
+
+
+def _refuse_cycle(unit: Unit, new: Draft, existing: Row[Any]) -> None:
+    if new.parent_id == NO_PARENT:
+        return
+    parent = get_checkpoint(unit, str(new.parent_id), new.thread_id, new.namespace)
+    if any(row.pk == existing.pk for row in path_rows(unit, parent)):
+        raise InvalidInput(
+            "parent_id names the checkpoint itself, or one that came from it. Pass one that was "
+            "there before, or leave it out."
+        )
+
+
+def _parent(
+    unit: Unit, new: Draft, parent_id: str | None
+) -> tuple[str | None, int, dict[str, tuple[Node, bool]]]:
+    """Give the parent's id, its step, and the versions of its values; a root's parent has step -1.
+
+    Raises:
+        NotFound: The parent is not in this namespace of this thread.
+    """
+    place = {"thread_id": new.thread_id, "namespace": new.namespace}
+    if parent_id == NO_PARENT:
+        return None, -1, {}
+    if parent_id is None:
+        return _read_shared(unit, "latest", place)
+    found = _read_shared(unit, "id", {**place, "wanted": parent_id})
+    if found[0] is None:
+        raise NotFound(
+            "checkpoint",
+            parent_id,
+            "A parent must be in the same thread and namespace; fork() leads to another thread.",
+        )
+    return found
+
+
+def _read_shared(
+    unit: Unit, by: str, parameters: Mapping[str, Any]
+) -> tuple[str | None, int, dict[str, tuple[Node, bool]]]:
+    rows = unit.connection.execute(parent_with_nodes(unit.tables, by=by), parameters).all()
+    if not rows:
+        return None, -1, {}
+    shared = {
+        row.name: (node_of(row), row.length == row.last_length)
+        for row in rows
+        if row.name is not None
+    }
+    return rows[0].id, rows[0].step, shared
+
+
+@lru_cache(maxsize=64)
+def _enter(tables: Tables, dialect: EngineDialect) -> ReturningUpdate[Any]:
+    threads, sessions = tables.checkpoint_threads, tables.sessions.c
+    closed = select(sessions.pk).where(
+        sessions.id == threads.c.session_id, not_(session_is_open(tables))
+    )
+    return (
+        update(threads)
+        .where(
+            threads.c.id == bindparam("wanted"),
+            ~closed.exists(),
+            owner_stays(tables, threads.c.user_id),
+        )
+        .values(
+            activity=dialect.next_activity(tables, "checkpoint_threads"),
+            last_line=threads.c.last_line + cast(bindparam("lines"), BigInteger),
+        )
+        .returning(threads.c.user_id, threads.c.session_id, threads.c.last_line)
+    )
+
+
+@lru_cache(maxsize=64)
+def _insert(tables: Tables) -> ReturningInsert[Any]:
+    return insert(tables.checkpoints).returning(*tables.checkpoints.c)
+
+
+__all__ = [
+    "NO_PARENT",
+    "Draft",
+    "draft",
+    "enter_thread",
+    "lock_thread",
+    "put",
+    "require_new_thread",
+    "tags_of",
+]

@@ -1,0 +1,284 @@
+"""The rows of checkpoints and their threads: how they are found, and made records of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import (
+    FromClause,
+    Integer,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    literal,
+    literal_column,
+    select,
+)
+
+from agentstore.engines.registry import EngineDialect
+from agentstore.errors import InvalidInput, NotFound
+from agentstore.execution.unit import Unit
+from agentstore.models.leaving import owner_stays, session_stays, thread_stays
+from agentstore.models.tables import Tables
+from agentstore.records import complete
+from agentstore.records.checkpoints import CheckpointInfo, CheckpointRecord, ThreadRecord
+from agentstore.repositories.checkpoints.value_lines import NODE_COLUMNS, last_length, load_values
+from agentstore.values import validation
+from agentstore.values.encoding import encode_text
+
+ROOT = ""
+"""The root namespace, in which an id belongs to one thread alone."""
+
+_MAX_INDEXED = 2400
+"""Bytes of a thread, a namespace and ids together; PostgreSQL indexes up to 2,704 in one entry."""
+
+_COLUMNS = (
+    "pk",
+    "id",
+    "thread_id",
+    "namespace",
+    "parent_id",
+    "step",
+    "tags",
+    "summary",
+    "next_node",
+    "metadata",
+    "run_id",
+    "created_at",
+)
+
+
+def require_place(thread_id: object, namespace: object, *ids: object) -> None:
+    """Require what names a checkpoint: ids, and a namespace that may be empty.
+
+    Raises:
+        InvalidInput: One of them is no key, or together they are too long for an index.
+    """
+    keys = [validation.key("thread_id", thread_id)]
+    if namespace != ROOT:
+        keys.append(validation.key("namespace", namespace))
+    keys += [validation.key("checkpoint_id", id) for id in ids]
+    if sum(len(encode_text(key).encode()) for key in keys) > _MAX_INDEXED:
+        raise InvalidInput(
+            f"thread_id, namespace and ids have more than {_MAX_INDEXED} bytes together. "
+            "Shorten them."
+        )
+
+
+def find_checkpoint(
+    unit: Unit,
+    checkpoint_id: str,
+    thread_id: str | None,
+    namespace: str,
+    *,
+    any_owner: bool = False,
+) -> Row[Any] | None:
+    """Find the row of a checkpoint; without a thread, in the root namespace of any.
+
+    Args:
+        unit: The open unit.
+        checkpoint_id: Its id.
+        thread_id: The thread.
+        namespace: The namespace.
+        any_owner: Whether also one of a user who is being deleted: the id is taken.
+
+    Raises:
+        InvalidInput: There is neither a thread nor the root namespace.
+    """
+    validation.text("checkpoint_id", checkpoint_id)
+    checkpoints = unit.tables.checkpoints
+    query = _checkpoints(unit.tables, any_owner=any_owner)
+    query = query.where(checkpoints.c.id == checkpoint_id)
+    if thread_id is not None:
+        query = query.where(
+            checkpoints.c.thread_id == validation.text("thread_id", thread_id),
+            checkpoints.c.namespace == validation.text("namespace", namespace),
+        )
+    elif namespace == ROOT:
+        query = query.where(in_root(checkpoints))
+    else:
+        raise InvalidInput("A namespace is a thread's. Pass thread_id with it.")
+    return unit.connection.execute(query).first()
+
+
+def get_checkpoint(
+    unit: Unit, checkpoint_id: str, thread_id: str | None, namespace: str
+) -> Row[Any]:
+    """Find the row of a checkpoint that must be there; raises NotFound."""
+    found = find_checkpoint(unit, checkpoint_id, thread_id, namespace)
+    if found is None:
+        raise NotFound("checkpoint", checkpoint_id)
+    return found
+
+
+def latest_checkpoint(unit: Unit, thread_id: str, namespace: str) -> Row[Any] | None:
+    """Find the row with the highest step; of several, the one that came last."""
+    validation.text("thread_id", thread_id)
+    validation.text("namespace", namespace)
+    return unit.connection.execute(
+        _latest(unit.tables), {"thread_id": thread_id, "namespace": namespace}
+    ).first()
+
+
+def path_rows(unit: Unit, row: Row[Any]) -> Sequence[Row[Any]]:
+    """Read a checkpoint and its ancestors, up to the root."""
+    found = unit.connection.execute(
+        _path(unit.tables),
+        {"pk": row.pk, "thread_id": row.thread_id, "namespace": row.namespace},
+    )
+    return sorted(found, key=lambda ancestor: ancestor.height)
+
+
+def in_root(checkpoints: FromClause) -> Any:
+    """Give the condition of the index that only the root namespace has, word by word."""
+    return checkpoints.c.namespace == literal_column("''")
+
+
+def checkpoint_info(row: Any) -> CheckpointInfo:
+    """Make a record without values of a row."""
+    return complete(CheckpointInfo(**_fields(row)))
+
+
+def checkpoint_record(unit: Unit, row: Any) -> CheckpointRecord:
+    """Make a record with values of a row: one more statement."""
+    values = load_values(unit, row.thread_id, row.pk)
+    return complete(CheckpointRecord(**_fields(row), values=values))
+
+
+def thread_record(row: Any) -> ThreadRecord:
+    """Make a record of a row that ``threads`` gave."""
+    latest = None
+    if row.latest_pk is not None:
+        fields = {column: getattr(row, f"latest_{column}") for column in _COLUMNS}
+        latest = complete(CheckpointInfo(**_info(fields)))
+    return complete(ThreadRecord(row.id, row.user_id, row.session_id, row.created_at, latest))
+
+
+@lru_cache(maxsize=64)
+def checkpoints_of(tables: Tables) -> Select[Any]:
+    """Read the checkpoints of a namespace of a thread, in no order."""
+    checkpoints = tables.checkpoints
+    return _checkpoints(tables).where(
+        checkpoints.c.thread_id == bindparam("thread_id"),
+        checkpoints.c.namespace == bindparam("namespace"),
+    )
+
+
+@lru_cache(maxsize=64)
+def threads_with_latest(tables: Tables, dialect: EngineDialect) -> Select[Any]:
+    """Read threads, each with the latest checkpoint of its root namespace."""
+    threads = tables.checkpoint_threads
+    other = tables.checkpoints.alias("other")
+    latest = (
+        select(other)
+        .where(other.c.thread_id == threads.c.id, in_root(other))
+        .order_by(other.c.step.desc(), other.c.pk.desc())
+        .limit(1)
+    )
+    source, found = dialect.for_each(threads, tables.checkpoints, latest, all_outer=True)
+    return (
+        select(
+            threads.c.id,
+            threads.c.user_id,
+            threads.c.session_id,
+            threads.c.created_at,
+            *(found[column].label(f"latest_{column}") for column in _COLUMNS),
+        )
+        .select_from(source)
+        .where(owner_stays(tables, threads.c.user_id), session_stays(tables, threads.c.session_id))
+    )
+
+
+@lru_cache(maxsize=64)
+def parent_with_nodes(tables: Tables, *, by: str) -> Select[Any]:
+    """Read a checkpoint with the versions of its values, a row for each: by ``id``, the
+    ``latest`` one, or by ``pk``.
+    """
+    nodes, entries = tables.checkpoint_values, tables.checkpoint_entries
+    checkpoints = tables.checkpoints
+    wanted: Any = bindparam("wanted")
+    pk: Any
+    if by == "id":
+        pk = checkpoints_of(tables).with_only_columns(tables.checkpoints.c.pk)
+        pk = pk.where(tables.checkpoints.c.id == wanted).correlate(None).scalar_subquery()
+    elif by == "latest":
+        pk = _latest(tables).with_only_columns(tables.checkpoints.c.pk)
+        pk = pk.correlate(None).scalar_subquery()
+    else:
+        pk = wanted
+    return (
+        select(
+            checkpoints.c.id,
+            checkpoints.c.step,
+            entries.c.name,
+            *(nodes.c[column] for column in NODE_COLUMNS),
+            last_length(nodes).label("last_length"),
+        )
+        .select_from(
+            checkpoints.outerjoin(entries, entries.c.checkpoint_pk == checkpoints.c.pk).outerjoin(
+                nodes,
+                and_(
+                    nodes.c.thread_id == entries.c.thread_id,
+                    nodes.c.line == entries.c.line,
+                    nodes.c.length == entries.c.length,
+                ),
+            )
+        )
+        .where(checkpoints.c.pk == pk)
+    )
+
+
+@lru_cache(maxsize=64)
+def _checkpoints(tables: Tables, *, any_owner: bool = False) -> Select[Any]:
+    checkpoints = tables.checkpoints.c
+    query = select(*(checkpoints[column] for column in _COLUMNS))
+    return query if any_owner else query.where(thread_stays(tables, checkpoints.thread_id))
+
+
+@lru_cache(maxsize=64)
+def _latest(tables: Tables) -> Select[Any]:
+    checkpoints = tables.checkpoints
+    in_order = (checkpoints.c.step.desc(), checkpoints.c.pk.desc())
+    return checkpoints_of(tables).order_by(*in_order).limit(1)
+
+
+@lru_cache(maxsize=64)
+def _path(tables: Tables) -> Select[Any]:
+    checkpoints = tables.checkpoints
+    path = (
+        select(checkpoints.c.pk, checkpoints.c.parent_id, literal(0, Integer).label("height"))
+        .where(checkpoints.c.pk == bindparam("pk"))
+        .cte("path", recursive=True)
+    )
+    parent = checkpoints.alias("parent")
+    up = and_(
+        parent.c.thread_id == bindparam("thread_id"),
+        parent.c.namespace == bindparam("namespace"),
+        parent.c.id == path.c.parent_id,
+    )
+    path = path.union_all(select(parent.c.pk, parent.c.parent_id, path.c.height + 1).join(path, up))
+    query = _checkpoints(tables).add_columns(path.c.height)
+    return query.join(path, path.c.pk == checkpoints.c.pk)
+
+
+def _fields(row: Any) -> dict[str, Any]:
+    return _info(row._mapping)
+
+
+def _info(fields: Any) -> dict[str, Any]:
+    return {
+        "id": fields["id"],
+        "thread_id": fields["thread_id"],
+        "namespace": fields["namespace"],
+        "parent_id": fields["parent_id"],
+        "step": fields["step"],
+        "tags": None if fields["tags"] is None else tuple(fields["tags"]),
+        "summary": fields["summary"],
+        "next_node": fields["next_node"],
+        "metadata": fields["metadata"] or {},
+        "run_id": fields["run_id"],
+        "created_at": fields["created_at"],
+    }

@@ -1,0 +1,1 @@
+"""The line of a branch: which messages it shows, and what changes it."""

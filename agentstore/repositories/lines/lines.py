@@ -1,0 +1,260 @@
+"""The line of a branch: which messages it shows, and reading them.
+
+Most branches are whole in themselves: they show their own messages and no others, and reading
+them is one range of one index. The others are made of segments, each a range of one branch's
+messages and all of them in the order of their sequence numbers, so that the line, too, is in that
+order (see ``agentstore.models.sessions.BranchSegment``). Such a line is read from its newest
+segment on, and no further than is asked for; how long its segments are does not matter.
+
+What is read of the active branch is one statement if that is whole in itself, or was made of
+segments when this store read it before; otherwise two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Dialect,
+    Select,
+    and_,
+    bindparam,
+    case,
+    func,
+    select,
+)
+
+from agentstore.engines.base.prepared import Prepared, dialect_of
+from agentstore.engines.base.protocol import EngineDialect
+from agentstore.errors import NotFound
+from agentstore.execution.unit import Unit
+from agentstore.models.leaving import owner_stays
+from agentstore.models.tables import Tables
+from agentstore.repositories.lines.queries import (
+    SESSION_ID,
+    Anchor,
+    is_on,
+    line_from,
+    line_of,
+    select_newest,
+)
+from agentstore.repositories.lines.rows import message_columns
+from agentstore.values import validation
+from agentstore.values.types import MAX_INTEGER
+
+Rows = Sequence[tuple[Any, ...]]
+"""Of messages, with the columns of ``message_rows``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of a line.
+
+    Attributes:
+        number: Its number in ``branch_segments``; None for what is not stored, a whole branch.
+        branch: Whose messages it shows.
+        first_seq: The first sequence number that belongs to it.
+        last_seq: The last one that does.
+        previous: The number of the segment before it.
+    """
+
+    number: int | None
+    branch: int
+    first_seq: int
+    last_seq: int
+    previous: int | None
+
+
+def newest(
+    unit: Unit,
+    session_id: str,
+    count: int,
+    *,
+    branch: str | None = None,
+    through: int = MAX_INTEGER,
+    whole: bool | None = None,
+) -> Rows:
+    """Read the newest messages of a line, the newest first.
+
+    Args:
+        unit: The open unit.
+        session_id: The session.
+        count: How many at most.
+        branch: The branch's name; None for the active one.
+        through: Leave out what has a larger sequence number.
+        whole: Whether the active branch is whole in itself, if the caller knows: it is one
+            statement then, whichever it is.
+
+    Raises:
+        NotFound: There is no such session, or no such branch in it.
+    """
+    statements = _statements(unit.tables, unit.dialect, dialect_of(unit.connection), branch is None)
+    parameters = {SESSION_ID: session_id, "name": branch, "count": count, "through": through}
+    return _read(unit, statements.newest_of_whole, statements.newest, parameters, whole)
+
+
+def between(
+    unit: Unit,
+    session_id: str,
+    first_seq: int = 0,
+    last_seq: int = MAX_INTEGER,
+    *,
+    branch: str | None = None,
+    whole: bool | None = None,
+) -> Rows:
+    """Read all messages of a line between two sequence numbers, both included, in their order.
+
+    The other arguments are those of ``newest``.
+
+    Raises:
+        NotFound: There is no such session, or no such branch in it.
+    """
+    statements = _statements(unit.tables, unit.dialect, dialect_of(unit.connection), branch is None)
+    parameters = {SESSION_ID: session_id, "name": branch, "first": first_seq, "last": last_seq}
+    return _read(unit, statements.between_of_whole, statements.between, parameters, whole)
+
+
+def _read(
+    unit: Unit,
+    of_whole: Prepared | None,
+    of_segments: Prepared,
+    parameters: dict[str, Any],
+    whole: bool | None,
+) -> Rows:
+    session_id = validation.text(SESSION_ID, parameters[SESSION_ID])
+    if of_whole is None:
+        whole = False
+    # What reads segments reads a whole branch too, only with more ado.
+    expected = session_id not in unit.segmented if whole is None else whole
+    if of_whole is not None and expected:
+        rows = of_whole.fetch(unit.connection, parameters)
+        if rows or whole:
+            return rows
+    rows = of_segments.fetch(unit.connection, parameters)
+    if rows and of_whole is not None:
+        unit.segmented.add(session_id)
+    if not rows:
+        require(unit, session_id, parameters["name"])
+    return rows
+
+
+def require(unit: Unit, session_id: str, branch: str | None = None) -> None:
+    """Require that there is such a session, and such a branch in it.
+
+    Raises:
+        NotFound: There is none.
+    """
+    sessions, branches = unit.tables.sessions.c, unit.tables.branches.c
+    stays = owner_stays(unit.tables, sessions.user_id)
+    query = select(sessions.pk).where(sessions.id == session_id, stays)
+    if unit.connection.execute(query).first() is None:
+        raise NotFound("session", session_id)
+    if branch is None:
+        return
+    query = select(branches.number).where(
+        branches.session_id == session_id, branches.name == branch, branches.gone.is_(False)
+    )
+    if unit.connection.execute(query).first() is None:
+        raise no_branch(branch)
+
+
+def no_branch(name: str) -> NotFound:
+    """Make the error that says that a branch is not there."""
+    return NotFound("branch", name, "branches.list() shows which there are.")
+
+
+def segments_of(
+    connection: Connection, tables: Tables, session_id: str, number: int
+) -> list[Segment]:
+    """Give the segments of a branch, the newest first; of a whole one, itself."""
+    branches = tables.branches.c
+    this = and_(branches.session_id == bindparam(SESSION_ID), branches.number == number)
+    line = line_from(tables, Anchor(tables.branches, branches.number, branches.tip, this))
+    query = select(line).order_by(line.c.depth)
+    return [
+        Segment(row.number, row.branch, row.first_seq, row.last_seq, row.previous)
+        for row in connection.execute(query, {SESSION_ID: session_id})
+    ]
+
+
+def count_lines(unit: Unit, session_id: str, numbers: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Count messages, and user messages among them, of some branches by their numbers.
+
+    A branch that shows none is left out.
+    """
+    branches, messages = unit.tables.branches.c, unit.tables.messages.c
+    these = and_(branches.session_id == bindparam(SESSION_ID), branches.number.in_(numbers))
+    line = line_from(
+        unit.tables, Anchor(unit.tables.branches, branches.number, branches.tip, these)
+    )
+    of_user = case((messages.role == "user", 1), else_=0)
+    query = (
+        select(line.c.of_branch, func.count(), func.sum(of_user))
+        .join_from(line, unit.tables.messages, is_on(line, unit.tables))
+        .group_by(line.c.of_branch)
+    )
+    rows = unit.connection.execute(query, {SESSION_ID: session_id})
+    return {number: (int(count), int(of_users)) for number, count, of_users in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class _Statements:
+    newest_of_whole: Prepared | None
+    newest: Prepared
+    between_of_whole: Prepared | None
+    between: Prepared
+
+
+@lru_cache(maxsize=64)
+def _statements(
+    tables: Tables, dialect: EngineDialect, driver: Dialect, active: bool
+) -> _Statements:
+    messages = tables.messages.c
+    first, last = bindparam("first", type_=BigInteger), bindparam("last", type_=BigInteger)
+    line = line_of(tables, active=active)
+    between = (
+        select(*message_columns(messages))
+        .join_from(line, tables.messages, is_on(line, tables))
+        .where(messages.seq.between(first, last))
+        .order_by(messages.seq)
+    )
+    newest = Prepared(select_newest(tables, dialect, active=active), driver)
+    if not active:
+        return _Statements(None, newest, None, Prepared(between, driver))
+    whole = _of_whole(tables)
+    newest_of_whole = (
+        whole.where(messages.seq <= bindparam("through"))
+        .order_by(messages.seq.desc())
+        .limit(bindparam("count"))
+    )
+    between_of_whole = whole.where(messages.seq.between(first, last)).order_by(messages.seq)
+    return _Statements(
+        Prepared(newest_of_whole, driver),
+        newest,
+        Prepared(between_of_whole, driver),
+        Prepared(between, driver),
+    )
+
+
+def _of_whole(tables: Tables) -> Select[Any]:
+    """Select from the active branch if it is whole in itself, else nothing."""
+    # The branch is a subquery and not a join, so that PostgreSQL sees one branch and reads the
+    # index backwards instead of sorting the session.
+    messages, sessions = tables.messages.c, tables.sessions.c
+    active = (
+        select(sessions.active_branch)
+        .where(
+            sessions.id == bindparam(SESSION_ID),
+            sessions.tip.is_(None),
+            owner_stays(tables, sessions.user_id),
+        )
+        .scalar_subquery()
+    )
+    return select(*message_columns(messages)).where(
+        messages.session_id == bindparam(SESSION_ID), messages.branch == active
+    )

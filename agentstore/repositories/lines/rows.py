@@ -1,0 +1,126 @@
+"""The columns of a message as repositories read them, and the record that is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, select
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
+
+from agentstore.execution.unit import Unit
+from agentstore.models.leaving import session_stays
+from agentstore.models.tables import Tables
+from agentstore.records import MessageRecord, make_message_record
+from agentstore.repositories.base.operations import chunks
+from agentstore.repositories.lines.partial_text import what_has_come
+from agentstore.values.states import INCOMPLETE, STREAMING
+
+_COLUMNS = (
+    "id",
+    "session_id",
+    "seq",
+    "branch",
+    "turn",
+    "role",
+    "content",
+    "blocks",
+    "tool_calls",
+    "tool_call_id",
+    "name",
+    "token_count",
+    "cost",
+    "metadata",
+    "payload",
+    "external_id",
+    "status",
+    "created_at",
+    "chat_keys",
+)
+"""In the order in which ``message_record`` wants them."""
+
+
+def message_columns(
+    messages: ReadOnlyColumnCollection[str, Any],
+) -> list[ColumnElement[Any]]:
+    """Give the columns of a message, of the table or of something that has them too."""
+    return [messages[name] for name in _COLUMNS]
+
+
+@lru_cache(maxsize=64)
+def select_messages(tables: Tables) -> Select[Any]:
+    """Select the columns of messages, but for those of users who are being deleted."""
+    messages = tables.messages.c
+    return select(*message_columns(messages)).where(session_stays(tables, messages.session_id))
+
+
+def message_records(unit: Unit, rows: Iterable[Any]) -> list[MessageRecord]:
+    """Make records of rows with ``message_columns``, in their order.
+
+    What is still being streamed has the text that has come so far: one more query if there is
+    any of these.
+    """
+    return with_what_has_come(unit, [message_record(row) for row in rows])
+
+
+def with_what_has_come(unit: Unit, records: Sequence[MessageRecord]) -> list[MessageRecord]:
+    """Give records with the text of those that are being streamed as it is now.
+
+    One of which nothing came for ``stream_timeout`` seconds is ``incomplete``: whoever wrote it
+    has probably died. If it goes on after all, it says ``streaming`` again. One that has ended
+    since it was read, and has no pieces any more, is read again: no text is ever seen to vanish.
+    """
+    streaming = [record.id for record in records if record.status == STREAMING]
+    if not streaming:
+        return list(records)
+    partial = what_has_come(unit, streaming)
+    ended = [message_id for message_id, now in partial.items() if now.status != STREAMING]
+    final: dict[str, MessageRecord] = {}
+    for chunk in chunks(ended):
+        query = select_messages(unit.tables).where(unit.tables.messages.c.id.in_(chunk))
+        for row in unit.connection.execute(query):
+            final[row.id] = message_record(row)
+    oldest = unit.now() - timedelta(seconds=unit.settings.stream_timeout)
+
+    def as_it_is(record: MessageRecord) -> MessageRecord:
+        now = partial.get(record.id)
+        if now is None or record.status != STREAMING:
+            return record
+        if record.id in final:
+            return final[record.id]
+        idle = (now.latest or record.created_at) < oldest
+        return replace(record, status=INCOMPLETE if idle else STREAMING, content=now.text)
+
+    return [as_it_is(record) for record in records]
+
+
+def message_record(row: Any) -> MessageRecord:
+    """Make a record of a row with ``message_columns``, and perhaps more behind them."""
+    (
+        id, session_id, seq, branch, turn, role, content, blocks, tool_calls, tool_call_id, name,
+        token_count, cost, metadata, payload, external_id, status, created_at, chat_keys,
+        *_,
+    ) = row  # fmt: skip
+    return make_message_record(
+        id,
+        session_id,
+        seq,
+        branch,
+        turn,
+        role,
+        content if blocks is None else blocks,
+        tool_calls,
+        tool_call_id,
+        name,
+        token_count,
+        cost,
+        metadata,
+        payload,
+        external_id,
+        status,
+        created_at,
+        chat_keys,
+    )

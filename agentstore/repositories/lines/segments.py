@@ -1,0 +1,207 @@
+"""Changing what a branch shows, without touching what others do.
+
+Segments lead from the newest to the oldest, and are never changed, only replaced: so any number
+of branches may share the older part of a line. Only the newest segment of a branch, which ends at
+the largest number, is its own. What nobody leads to any more is released at once, and a message is
+there as long as a branch shows it.
+
+All of this happens under the session's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import delete, exists, func, insert, or_, select, update
+
+from agentstore.execution.unit import Unit
+from agentstore.repositories.base.operations import chunks
+from agentstore.repositories.lines.lines import Segment
+from agentstore.repositories.lines.removal import LockedSession, remove_messages
+from agentstore.values.types import MAX_INTEGER
+
+Stretch = tuple[int, int, int]
+"""A branch, and the first and the last of a range of its messages' numbers."""
+
+
+class NewLine:
+    """Segments on their way in, the oldest first.
+
+    Attributes:
+        tip: The number of the newest one so far; None for a line without any.
+    """
+
+    def __init__(self, unit: Unit, session_id: str) -> None:
+        """Begin with no segment."""
+        self.tip: int | None = None
+        self._unit = unit
+        self._session_id = session_id
+        self._rows: list[dict[str, Any]] = []
+        numbers = unit.tables.branch_segments.c
+        last = select(func.max(numbers.number)).where(numbers.session_id == session_id)
+        self._last: int = unit.connection.execute(last).scalar() or 0
+
+    def show(self, branch: int, first_seq: int, last_seq: int = MAX_INTEGER) -> None:
+        """Add a stretch; an empty one is left out, unless it is the open end of a branch."""
+        if first_seq > last_seq:
+            return
+        self._last += 1
+        self._rows.append(
+            {
+                "session_id": self._session_id,
+                "number": self._last,
+                "branch": branch,
+                "first_seq": first_seq,
+                "last_seq": last_seq,
+                "previous": self.tip,
+            }
+        )
+        self.tip = self._last
+
+    def begin_like(self, line: Sequence[Segment], through: int) -> None:
+        """Begin with what a line shows up to a number, sharing its segments where they end there.
+
+        Args:
+            line: The segments of a branch, the newest first.
+            through: The last number that is shown.
+        """
+        for segment in line:
+            if segment.first_seq > through:
+                continue
+            if segment.number is not None and segment.last_seq <= through:
+                self.tip = segment.number
+            else:
+                self.tip = segment.previous
+                self.show(segment.branch, segment.first_seq, min(segment.last_seq, through))
+            return
+
+    def write(self) -> int | None:
+        """Write the segments, and give the number of the newest."""
+        if self._rows:
+            self._unit.connection.execute(insert(self._unit.tables.branch_segments), self._rows)
+            self._rows = []
+        return self.tip
+
+
+def set_tip(unit: Unit, session: LockedSession, branch: int, tip: int | None) -> None:
+    """Have a branch end with this segment; None makes it whole in itself."""
+    branches, sessions = unit.tables.branches, unit.tables.sessions
+    unit.connection.execute(
+        update(branches)
+        .where(branches.c.session_id == session.id, branches.c.number == branch)
+        .values(tip=tip)
+    )
+    if branch == session.active_branch:
+        unit.connection.execute(update(sessions).where(sessions.c.id == session.id).values(tip=tip))
+
+
+def make_all_whole(unit: Unit, session: LockedSession) -> None:
+    """Have every branch show its own messages alone, now that there are none."""
+    segments, branches, sessions = (
+        unit.tables.branch_segments,
+        unit.tables.branches,
+        unit.tables.sessions,
+    )
+    of_session = branches.c.session_id == session.id
+    unit.connection.execute(update(sessions).where(sessions.c.id == session.id).values(tip=None))
+    unit.connection.execute(update(branches).where(of_session).values(tip=None))
+    unit.connection.execute(delete(segments).where(segments.c.session_id == session.id))
+    remove_gone_branches(unit, session.id)
+
+
+def release(unit: Unit, session_id: str, tip: int | None) -> None:
+    """Delete a segment and those before it, as far as nothing leads to them any more."""
+    segments, branches = unit.tables.branch_segments, unit.tables.branches
+    later = segments.alias("later")
+    while tip is not None:
+        needed = or_(
+            exists().where(branches.c.session_id == session_id, branches.c.tip == tip),
+            exists().where(later.c.session_id == session_id, later.c.previous == tip),
+        )
+        gone = (
+            delete(segments)
+            .where(segments.c.session_id == session_id, segments.c.number == tip, ~needed)
+            .returning(segments.c.previous)
+        )
+        row = unit.connection.execute(gone).first()
+        tip = None if row is None else row.previous
+
+
+def remove_unseen(unit: Unit, session_id: str, stretches: Sequence[Stretch]) -> int:
+    """Delete those messages of these stretches that no branch shows.
+
+    What others show is found by their segments, and not by asking for each message, of which a
+    stretch may have any number.
+
+    Returns:
+        How many were deleted.
+    """
+    messages = unit.tables.messages.c
+    return sum(
+        remove_messages(
+            unit, session_id, messages.branch == branch, messages.seq.between(first, last)
+        )
+        for branch, first, last in _unseen(unit, session_id, stretches)
+    )
+
+
+def is_seen_elsewhere(unit: Unit, session: LockedSession, branch: int, seq: int) -> bool:
+    """Say whether a message is shown by another segment than the active branch's newest."""
+    segments = unit.tables.branch_segments.c
+    query = select(segments.number).where(
+        segments.session_id == session.id,
+        segments.branch == branch,
+        segments.first_seq <= seq,
+        segments.last_seq >= seq,
+        segments.number.is_distinct_from(session.tip),
+    )
+    return unit.connection.execute(query.limit(1)).first() is not None
+
+
+def remove_gone_branches(unit: Unit, session_id: str) -> None:
+    """Delete the rows of branches that are gone and have neither messages nor children left."""
+    branches, messages = unit.tables.branches, unit.tables.messages
+    child = branches.alias("child")
+    query = delete(branches).where(
+        branches.c.session_id == session_id,
+        branches.c.gone,
+        ~exists().where(
+            messages.c.session_id == session_id, messages.c.branch == branches.c.number
+        ),
+        ~exists().where(child.c.session_id == session_id, child.c.parent == branches.c.number),
+    )
+    summaries = unit.tables.summaries
+    while gone := unit.connection.execute(query.returning(branches.c.number)).scalars().all():
+        # Now their parents may have no children left.
+        of_them = summaries.c.session_id == session_id, summaries.c.branch.in_(gone)
+        unit.connection.execute(delete(summaries).where(*of_them))
+
+
+def _unseen(unit: Unit, session_id: str, stretches: Sequence[Stretch]) -> Iterator[Stretch]:
+    """Give what no branch shows of some stretches."""
+    segments, branches = unit.tables.branch_segments.c, unit.tables.branches.c
+    covered: dict[int, list[tuple[int, int]]] = {}
+    for numbers in chunks(sorted({branch for branch, _, _ in stretches})):
+        whole = select(branches.number).where(
+            branches.session_id == session_id,
+            branches.number.in_(numbers),
+            branches.tip.is_(None),
+            branches.gone.is_(False),
+        )
+        for number in unit.connection.execute(whole).scalars():
+            covered[number] = [(1, MAX_INTEGER)]
+        shown = select(segments.branch, segments.first_seq, segments.last_seq).where(
+            segments.session_id == session_id, segments.branch.in_(numbers)
+        )
+        for branch, first, last in unit.connection.execute(shown):
+            covered.setdefault(branch, []).append((first, last))
+    for branch, first, last in stretches:
+        for low, high in sorted(covered.get(branch, ())):
+            if low > last:
+                break
+            if low > first:
+                yield branch, first, low - 1
+            first = max(first, high + 1)
+        if first <= last:
+            yield branch, first, last

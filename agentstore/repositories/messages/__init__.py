@@ -1,0 +1,1 @@
+"""Messages: appending, streaming, reading histories, taking back."""

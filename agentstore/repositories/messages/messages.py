@@ -1,0 +1,529 @@
+"""Messages: appending, reading histories, taking back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import select
+
+from agentstore.errors import InvalidInput, LimitOutOfRange, NotFound
+from agentstore.execution.gathering import Body
+from agentstore.models.leaving import session_is_open, session_stays
+from agentstore.records import MessageRecord, Page, SearchHit, complete
+from agentstore.repositories.base.operations import (
+    MOST_IDS,
+    chunks,
+    gathers,
+    ids_of,
+    one_page,
+    reads,
+    reads_snapshot,
+    writes,
+)
+from agentstore.repositories.base.steps import Steps, in_steps
+from agentstore.repositories.lines.lines import newest, segments_of
+from agentstore.repositories.lines.removal import lock_session, remove_messages, settle_turn
+from agentstore.repositories.lines.rows import (
+    message_record,
+    message_records,
+    select_messages,
+    with_what_has_come,
+)
+from agentstore.repositories.lines.segments import (
+    NewLine,
+    is_seen_elsewhere,
+    make_all_whole,
+    release,
+    remove_gone_branches,
+    remove_unseen,
+    set_tip,
+)
+from agentstore.repositories.messages.appending import (
+    Append,
+    OnDuplicate,
+    by_external_ids,
+    looks_first,
+    replaces,
+)
+from agentstore.repositories.messages.drafts import Marks, NewMessage, draft
+from agentstore.repositories.messages.following import follow
+from agentstore.repositories.messages.histories import History
+from agentstore.repositories.messages.marked import MarkFilter, count_marked
+from agentstore.repositories.messages.streams import Streams
+from agentstore.repositories.messages.summaries import find_summary
+from agentstore.repositories.search import finding
+from agentstore.values import validation
+from agentstore.values.paging import Cursors, check_limit
+from agentstore.values.states import MAIN
+from agentstore.values.types import MAX_INTEGER
+
+
+class Messages(Streams):
+    """The messages of sessions, in the order of their sequence numbers."""
+
+    __slots__ = ()
+
+    @gathers(Append, takes_several=replaces, looks_first=looks_first)
+    def save(
+        self,
+        session_id: str,
+        role: str,
+        content: str | list[Any] | None = None,
+        *,
+        tool_calls: list[dict[str, Any]] | None = None,
+        tool_call_id: str | None = None,
+        name: str | None = None,
+        token_count: int = 0,
+        cost: Decimal | int | str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        payload: Any = None,
+        external_id: str | None = None,
+        marks: Marks = None,
+        on_duplicate: OnDuplicate = "skip",
+        idempotency_key: str | None = None,
+    ) -> Body[MessageRecord]:
+        """Append a message to the session's active branch, and count it, in one transaction.
+
+        Any number of callers may save at once; each message gets the next sequence number, and
+        two sessions never wait for each other on PostgreSQL.
+
+        Args:
+            session_id: The session.
+            role: system, developer, user, assistant or tool.
+            content: Text, or a list of content blocks (JSON), or None.
+            tool_calls: A list of JSON objects, kept with their keys in order. The name of each
+                tool, at ``function.name`` or ``name``, is indexed for ``find_by_tool``.
+            tool_call_id: Which call a tool message answers.
+            name: Who speaks, or which tool answered.
+            token_count: Tokens that the message counts for.
+            cost: Money that it counts for: a Decimal, an int or a str, never a float.
+            metadata: A JSON object of the application's.
+            payload: Any JSON: a framework's own item, whole.
+            external_id: The application's own id, unique in the session.
+            marks: A mark or several, to find the message by, or to leave it out: see ``history``.
+            on_duplicate: What to do if the external id is there already: ``skip`` writes
+                nothing and returns what is there, ``refuse`` raises AlreadyExists, ``replace``
+                writes this into its place: id, number and time stay, and so do its marks unless
+                others are named.
+            idempotency_key: Makes a repeated call a no-op that returns the first one's result.
+                With it, a call whose outcome was in doubt is repeated by the store itself.
+
+        Raises:
+            NotFound: There is no such session.
+            AlreadyExists: The external id is taken, and ``on_duplicate`` is ``refuse``.
+            InvalidInput: An argument cannot be stored, or a message would be replaced by one of
+                another role.
+        """
+        new = draft(
+            {
+                "role": role,
+                "content": content,
+                "tool_calls": tool_calls,
+                "tool_call_id": tool_call_id,
+                "name": name,
+                "token_count": token_count,
+                "cost": cost,
+                "metadata": metadata,
+                "payload": payload,
+                "external_id": external_id,
+                "marks": marks,
+            }
+        )
+        records: list[MessageRecord]
+        records = yield Append(session_id, [new], on_duplicate, idempotency_key, self.unit.now())
+        return records[0]
+
+    @gathers(Append, takes_several=replaces, looks_first=looks_first)
+    def save_many(
+        self,
+        session_id: str,
+        messages: Collection[NewMessage | Mapping[str, Any]],
+        *,
+        on_duplicate: OnDuplicate = "skip",
+        idempotency_key: str | None = None,
+    ) -> Body[list[MessageRecord]]:
+        """Append messages in their order, all or none.
+
+        Args:
+            session_id: The session.
+            messages: Mappings with the arguments of ``save`` as keys; ``role`` is required.
+            on_duplicate: As in ``save``, for each message that has an external id.
+            idempotency_key: As in ``save``, for the call as a whole.
+
+        Returns:
+            A record for each message, in the same order; for a skipped one, what was there.
+
+        Raises:
+            NotFound: There is no such session.
+            AlreadyExists: An external id is taken, and ``on_duplicate`` is ``refuse``.
+            InvalidInput: A message cannot be stored; the error says which.
+        """
+        # An iterator would be used up if the call had to be repeated after a conflict.
+        if isinstance(messages, Mapping | str) or not isinstance(messages, Collection):
+            raise InvalidInput("messages must be a list of mappings.")
+        drafts = [draft(message, f"messages[{n}].") for n, message in enumerate(messages)]
+        records: list[MessageRecord]
+        records = yield Append(session_id, drafts, on_duplicate, idempotency_key, self.unit.now())
+        return records
+
+    @reads
+    def get(self, message_id: str) -> MessageRecord:
+        """Give a message.
+
+        Raises:
+            NotFound: There is none with this id.
+        """
+        found = self.find(message_id)
+        if found is None:
+            raise NotFound("message", message_id)
+        return found
+
+    @reads
+    def find(self, message_id: str) -> MessageRecord | None:
+        """Give a message, or None."""
+        query = select_messages(self.tables).where(self.tables.messages.c.id == message_id)
+        row = self.connection.execute(query).first()
+        return None if row is None else complete(message_records(self.unit, [row])[0])
+
+    @reads
+    def find_by_external_id(self, session_id: str, external_id: str) -> MessageRecord | None:
+        """Give the message of the session that has this external id, or None."""
+        found = by_external_ids(self.unit, session_id, [external_id])
+        return found.get(external_id)
+
+    @reads
+    def find_by_tool(
+        self, session_id: str, tool: str, *, limit: int = 50, cursor: str | None = None
+    ) -> Page[MessageRecord]:
+        """List the messages of a session that call this tool, the newest first."""
+        messages, calls = self.tables.messages, self.tables.message_tool_calls
+        earlier = calls.alias("earlier")
+        called_before_in_this_message = (
+            select(earlier.c.position)
+            .where(
+                earlier.c.message_id == calls.c.message_id,
+                earlier.c.name == calls.c.name,
+                earlier.c.position < calls.c.position,
+            )
+            .exists()
+        )
+        query = (
+            select_messages(self.tables)
+            .join(calls, calls.c.message_id == messages.c.id)
+            .where(
+                calls.c.session_id == session_id,
+                calls.c.name == validation.key("tool", tool),
+                ~called_before_in_this_message,
+            )
+        )
+        cursors = Cursors("messages by tool", session_id, tool)
+        page = one_page(
+            self.connection, query, [calls.c.seq], cursors, limit, cursor, message_record
+        )
+        return Page(tuple(with_what_has_come(self.unit, page.items)), page.next_cursor)
+
+    @reads
+    def history(
+        self,
+        session_id: str,
+        limit: int | None = 50,
+        *,
+        keep_tool_calls: bool = True,
+        branch: str | None = None,
+        mark: Marks = None,
+        exclude_mark: Marks = None,
+        prepend_summary: bool = False,
+    ) -> list[MessageRecord]:
+        """Give the last messages of a branch, the oldest of them first.
+
+        One query; two where the branch shows messages of others and this store reads it for the
+        first time. The cost depends on ``limit`` and not on how much the session or the database
+        holds. One more where the cut falls behind more than four messages that belong to an
+        earlier call.
+
+        Args:
+            session_id: The session.
+            limit: How many; 0 gives none, None gives all.
+            keep_tool_calls: Begin earlier where the cut would separate a tool's result from its
+                call, which the chat APIs refuse; so there may be a few more than ``limit``.
+            branch: The branch's name; None for the active one.
+            mark: Only messages that have this mark, or any of these.
+            exclude_mark: Only messages that have not this mark, nor any of these.
+            prepend_summary: Put the branch's summary before the messages, if it has one, as a
+                message of role system that is not stored as one: its id is empty, its number 0,
+                its status ``summary``. It is one more query, and not counted by ``limit``.
+
+        Raises:
+            NotFound: There is no such session or branch.
+            InvalidInput: A mark is none.
+            LimitOutOfRange: The limit is negative or not a whole number.
+        """
+        if limit is not None and (
+            isinstance(limit, bool) or not isinstance(limit, int) or limit < 0
+        ):
+            raise LimitOutOfRange(limit, None)
+        validation.flag("prepend_summary", prepend_summary)
+        marks = MarkFilter.of(mark, exclude_mark)
+        history = History(self.unit, session_id, branch, marks)
+        records = history.last(limit, keep_tool_calls=keep_tool_calls)
+        if prepend_summary and (summary := find_summary(self.unit, session_id, branch)):
+            records.insert(0, summary.to_message())
+        return records
+
+    @reads
+    def page(
+        self,
+        session_id: str,
+        *,
+        before: str | None = None,
+        limit: int = 100,
+        branch: str | None = None,
+    ) -> Page[MessageRecord]:
+        """Page backwards through a branch.
+
+        Args:
+            session_id: The session.
+            before: The ``next_cursor`` of the page before; None begins with the newest.
+            limit: How many, up to 1,000.
+            branch: The branch's name; None for the one that is active when the page is read.
+
+        Returns:
+            Messages with the oldest first, as in a history; ``next_cursor`` leads to older ones.
+
+        Raises:
+            NotFound: There is no such session or branch.
+            InvalidCursor: The cursor is of another session or list.
+            LimitOutOfRange: The limit is over the maximum.
+        """
+        check_limit(limit)
+        validation.optional_text("branch", branch)
+        cursors = Cursors("messages", session_id, branch)
+        through = MAX_INTEGER if before is None else cursors.read(before, 1)[0] - 1
+        rows = newest(self.unit, session_id, limit + 1, branch=branch, through=through)
+        records = tuple(message_records(self.unit, rows[:limit][::-1]))
+        following = cursors.make([records[0].seq]) if len(rows) > limit else None
+        return Page(records, following)
+
+    @reads_snapshot
+    def follow(self, cursor: str | None = None, *, limit: int = 100) -> Page[MessageRecord]:
+        """Give the messages that have come since the last call, of all sessions and branches.
+
+        Each of them once, in the order in which they came. One that is being streamed comes when
+        it begins. On PostgreSQL one whose transaction ends late comes late, after others; it is
+        missed only if some 60 others were rolled back or are still open that began after it.
+
+        Args:
+            cursor: The ``next_cursor`` of the call before. None begins: it gives the newest
+                messages that are there.
+            limit: How many, up to 1,000. Call again at once where as many as that came.
+
+        Returns:
+            Messages, the oldest first; there always is a ``next_cursor``.
+        """
+        return follow(self.unit, cursor, limit)
+
+    @in_steps
+    def search(
+        self,
+        text: str,
+        *,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        role: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        order: finding.Order = "relevance",
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> Steps[Page[SearchHit]]:
+        """Find messages by their words, on all branches, in any language.
+
+        What was saved before the call is found, whoever saved it: the index is brought up to
+        date first, for the one user if one is named, which is a write where something is new
+        and costs nothing otherwise. Where others keep it from writing, or in a transaction,
+        it reads what is new itself. Of a message its first 250,000 characters are searched,
+        see ``Settings.search_characters``.
+
+        Args:
+            text: Words, all of which a message must hold; ``"words in quotes"`` in a row;
+                ``begin*`` for what begins so. Case, accents' encoding and width do not matter.
+                Chinese, Japanese, Korean or Thai is found inside a sentence. Other characters
+                separate words and are no syntax. Up to 1,000 characters; without a word in it
+                nothing is found.
+            user_id: Only in this user's sessions.
+            session_id: Only in this session.
+            role: Only messages of this role.
+            since: Only messages created at this time or later.
+            until: Only messages created before this time.
+            order: ``relevance``, the best first, within each 500 of the most recent hits;
+                ``recent``, the last created first.
+            limit: How many, up to 1,000.
+            cursor: The ``next_cursor`` of the page before, of the same search.
+
+        Returns:
+            Hits. Order and scores are the same on both engines.
+
+        Raises:
+            SearchIndexStale: The index is damaged, of another version, or lacks more than
+                10,000 changes or too much text; the error says what to run.
+            InvalidInput: An argument cannot be asked for.
+        """
+        asked = finding.request(
+            text,
+            user_id=user_id,
+            session_id=session_id,
+            role=role,
+            since=since,
+            until=until,
+            order=order,
+            limit=limit,
+            cursor=cursor,
+        )
+        return (
+            yield from finding.in_order(
+                asked, lambda unit: select_messages(unit.tables), message_record
+            )
+        )
+
+    @writes
+    def pop(self, session_id: str) -> MessageRecord | None:
+        """Take the last message of the active branch back; None if the branch is empty.
+
+        Other branches that show it go on showing it; it is deleted if none does.
+
+        Raises:
+            NotFound: There is no such session.
+        """
+        session = lock_session(self.unit, session_id)
+        rows = newest(self.unit, session_id, 1)
+        if not rows:
+            return None
+        (last,) = message_records(self.unit, rows)
+        its_own = last.branch == session.active_branch
+        if its_own and not is_seen_elsewhere(self.unit, session, last.branch, last.seq):
+            remove_messages(self.unit, session_id, self.tables.messages.c.id == last.id)
+        else:
+            line = segments_of(self.connection, self.tables, session_id, session.active_branch)
+            new = NewLine(self.unit, session_id)
+            new.begin_like(line, last.seq - 1)
+            new.show(session.active_branch, session.last_seq + 1)
+            set_tip(self.unit, session, session.active_branch, new.write())
+            release(self.unit, session_id, session.tip)
+            remove_unseen(self.unit, session_id, [(last.branch, last.seq, last.seq)])
+            remove_gone_branches(self.unit, session_id)
+        settle_turn(self.unit, session_id)
+        return last
+
+    @writes
+    def delete(self, ids: Sequence[str], *, session_id: str | None = None) -> int:
+        """Delete messages, on every branch that shows them; ids that are not there are ignored.
+
+        Args:
+            ids: The messages, of one session or of several, up to 5,000: it is one transaction.
+            session_id: Delete only messages of this session.
+
+        Returns:
+            How many were deleted.
+
+        Raises:
+            InvalidInput: ``ids`` is no list of ids, or has more than 5,000.
+        """
+        messages = self.tables.messages.c
+        wanted = ids_of("ids", ids, most=MOST_IDS)
+        owners: set[str] = set()
+        for chunk in chunks(wanted):
+            query = select(messages.session_id).where(
+                messages.id.in_(chunk), session_stays(self.tables, messages.session_id)
+            )
+            owners.update(self.connection.execute(query.distinct()).scalars())
+        if session_id is not None:
+            owners &= {validation.text("session_id", session_id)}
+        deleted = 0
+        for owner in sorted(owners):  # in one order for all callers, or they wait for each other
+            lock_session(self.unit, owner)
+            deleted += sum(
+                remove_messages(self.unit, owner, messages.id.in_(chunk))
+                for chunk in chunks(wanted)
+            )
+            remove_gone_branches(self.unit, owner)
+            settle_turn(self.unit, owner)
+        return deleted
+
+    @writes
+    def delete_by_mark(self, session_id: str, mark: Marks) -> int:
+        """Delete the messages of a session that have a mark, or any of several, on all branches.
+
+        Returns:
+            How many were deleted, each counted once.
+
+        Raises:
+            NotFound: There is no such session.
+            InvalidInput: A mark is none.
+        """
+        marks, messages = self.tables.message_marks.c, self.tables.messages.c
+        wanted = validation.marks("mark", mark)
+        lock_session(self.unit, session_id)
+        marked = select(marks.message_id).where(
+            marks.session_id == session_id, marks.mark.in_(wanted)
+        )
+        deleted = remove_messages(self.unit, session_id, messages.id.in_(marked))
+        if deleted:
+            settle_turn(self.unit, session_id)
+        return deleted
+
+    @reads_snapshot
+    def size(
+        self,
+        session_id: str,
+        *,
+        branch: str | None = None,
+        mark: Marks = None,
+        exclude_mark: Marks = None,
+    ) -> int:
+        """Count the messages of a branch.
+
+        Without filters, and in a session that has never had another branch, that is a number
+        which is kept up to date; otherwise as many index entries are read as there are messages.
+
+        Args:
+            session_id: The session.
+            branch: The branch's name; None for the active one.
+            mark: See ``history``.
+            exclude_mark: See ``history``.
+
+        Raises:
+            NotFound: There is no such session or branch.
+            InvalidInput: A mark is none.
+        """
+        marks = MarkFilter.of(mark, exclude_mark)
+        sessions = self.tables.sessions.c
+        query = select(sessions.message_count, sessions.last_branch).where(
+            sessions.id == session_id, session_is_open(self.tables)
+        )
+        row = self.connection.execute(query).first()
+        if row is None:
+            raise NotFound("session", session_id)
+        if marks is None and row.last_branch == 0 and branch in (None, MAIN):
+            return int(row.message_count)
+        return count_marked(self.unit, session_id, marks or MarkFilter((), ()), branch)
+
+    @writes
+    def clear(self, session_id: str) -> int:
+        """Delete all messages of a session, on all branches; the session itself stays.
+
+        Its branches stay too, empty, and its summary.
+
+        Returns:
+            How many were deleted.
+
+        Raises:
+            NotFound: There is no such session.
+        """
+        session = lock_session(self.unit, session_id)
+        deleted = remove_messages(self.unit, session_id)
+        make_all_whole(self.unit, session)
+        settle_turn(self.unit, session_id)
+        return deleted

@@ -1,0 +1,341 @@
+"""How a method is run in a scope: ids that are not its user's are those of nothing.
+
+Each argument that names something has a *kind*: a function that is given its value before the
+method's body runs, in the same transaction, and gives the value that the body gets. Where the value
+names something of somebody else, or nothing, that is an id which nobody has: so the body does what
+it does for what is not there, whatever that is. An error that names this id then names the one
+that was passed.
+
+Who writes locks the session or thread that is named, so that it cannot be deleted, and be made anew
+by somebody else, before the body is done. Whose something is never changes otherwise.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Select, bindparam, select
+from sqlalchemy.exc import IntegrityError
+
+from agentstore.engines.base.protocol import Mode
+from agentstore.errors import (
+    AgentStoreError,
+    AlreadyExists,
+    OutsideScope,
+    WrongOwner,
+    WrongThread,
+    named,
+    printed,
+)
+from agentstore.execution.unit import Unit
+from agentstore.repositories.base import scoping
+from agentstore.repositories.base.operations import MOST_IDS, Operation, Repository, chunks
+from agentstore.repositories.checkpoints.rows import in_root
+from agentstore.values.ids import new_id
+from agentstore.values.types import SafeText
+
+Taken = Callable[["Call"], AgentStoreError | None]
+"""Says what it means that the database, which hides others' rows, refuses a key as taken."""
+
+
+class Call:
+    """A call in a scope: its arguments, and the ids in them that are replaced.
+
+    Attributes:
+        arguments: By name, those left out with their defaults.
+        thread: The thread of the checkpoint that is named, as far as one was looked for.
+    """
+
+    def __init__(self, unit: Unit, arguments: dict[str, Any], *, locks: bool) -> None:
+        """Take the arguments as they were passed."""
+        self.unit = unit
+        self.arguments = arguments
+        self.thread: str | None = None
+        self._locks = locks
+        self._replaced: dict[str, str] = {}
+
+    @property
+    def user(self) -> str:
+        """The user of the scope."""
+        assert self.unit.only is not None, "only a unit with a scope is guarded"
+        return self.unit.only
+
+    def absent(self, id: str) -> str:
+        """Give an id that nobody has, the same for the same."""
+        return self._replaced.setdefault(id, new_id())
+
+    def find(self, statement: Callable[[Unit, bool], Select[Any]], id: str) -> Any:
+        """Run one of the statements below; give the first row."""
+        return self.unit.connection.execute(
+            statement(self.unit, self._locks), {"wanted": id}
+        ).first()
+
+    def named_again(self, error: AgentStoreError) -> None:
+        """Have an error name what was passed."""
+        for passed, given in self._replaced.items():
+            for attribute, value in vars(error).items():
+                if value == given:
+                    setattr(error, attribute, passed)
+            error.args = tuple(
+                each.replace(repr(given), named(passed)).replace(given, printed(passed))
+                if isinstance(each, str)
+                else each
+                for each in error.args
+            )
+
+
+Kind = Callable[[Call, Any], Any]
+"""What is done with an argument: it gives the value for the body. None names nothing."""
+
+
+@dataclass(frozen=True)
+class Guard:
+    """How a method is to be run in a scope.
+
+    Attributes:
+        kinds: By argument; the others are passed on as they are.
+        taken: See ``Taken``.
+    """
+
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    taken: Taken = lambda _: None
+
+    def run(
+        self,
+        repository: Repository,
+        described: Operation,
+        signature: inspect.Signature,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Run a method's body in the open unit.
+
+        Args:
+            repository: Of the unit, and without guards.
+            described: The method.
+            signature: The method's, without ``self``.
+            args: What was passed.
+            kwargs: What was passed by name.
+
+        Raises:
+            OutsideScope: Something was to be made for somebody else.
+        """
+        unit = repository.unit
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        call = Call(unit, bound.arguments, locks=described.mode not in (Mode.READ, Mode.SNAPSHOT))
+        try:
+            if unit.only is not None:
+                passed = dict(bound.arguments)
+                bound.arguments |= {
+                    name: kind(call, passed[name]) for name, kind in self.kinds.items()
+                }
+            return described.here(repository, bound.args, bound.kwargs)
+        except IntegrityError:
+            if unit.scope is not None and (meaning := self.taken(call)) is not None:
+                raise meaning from None
+            raise
+        except WrongOwner as error:
+            if error.thread_id == bound.arguments.get("to_thread"):
+                raise AlreadyExists("checkpoint thread", error.thread_id) from None
+            call.named_again(error)
+            raise
+        except AgentStoreError as error:
+            call.named_again(error)
+            raise
+
+
+# --- The kinds of what arguments name --------------------------------------------------------
+
+
+def _of(statement: Callable[[Unit, bool], Select[Any]]) -> Kind:
+    def kind(call: Call, value: Any) -> Any:
+        if not isinstance(value, str) or call.find(statement, value) is not None:
+            return value
+        return call.absent(value)
+
+    return kind
+
+
+def user(call: Call, value: Any) -> Any:
+    """A user who is asked after."""
+    return value if value == call.user or not isinstance(value, str) else call.absent(value)
+
+
+def only_user(call: Call, value: Any) -> Any:
+    """A user to whom a list is narrowed: the scope's, if none is named."""
+    return call.user if value is None else user(call, value)
+
+
+def owner(call: Call, value: Any) -> Any:
+    """A user for whom something is made: the scope's, if none is named."""
+    if value is not None and value != call.user:
+        raise OutsideScope("user_id", value)
+    return call.user
+
+
+@lru_cache(maxsize=64)
+def _wanted() -> Any:
+    return bindparam("wanted", type_=SafeText())
+
+
+def _session(unit: Unit, locks: bool) -> Select[Any]:
+    sessions = unit.tables.sessions
+    query = select(sessions.c.pk).where(sessions.c.id == _wanted(), sessions.c.user_id == unit.only)
+    return query.with_for_update(key_share=True) if locks else query
+
+
+def _in_session(table: str) -> Callable[[Unit, bool], Select[Any]]:
+    def statement(unit: Unit, locks: bool) -> Select[Any]:
+        rows, sessions = unit.tables[table], unit.tables.sessions
+        return (
+            select(rows.c.pk)
+            .join(sessions, sessions.c.id == rows.c.session_id)
+            .where(rows.c.id == _wanted(), sessions.c.user_id == unit.only)
+        )
+
+    return statement
+
+
+def _of_user(table: str) -> Callable[[Unit, bool], Select[Any]]:
+    def statement(unit: Unit, locks: bool) -> Select[Any]:
+        rows = unit.tables[table]
+        return select(rows.c.pk).where(rows.c.id == _wanted(), rows.c.user_id == unit.only)
+
+    return statement
+
+
+def _thread(unit: Unit, locks: bool) -> Select[Any]:
+    threads = unit.tables.checkpoint_threads
+    query = select(threads.c.id).where(
+        threads.c.id == _wanted(), *scoping.threads(unit, threads.c.id)
+    )
+    return query.with_for_update(key_share=True) if locks else query
+
+
+def _any_thread(unit: Unit, locks: bool) -> Select[Any]:
+    threads = unit.tables.checkpoint_threads
+    return select(threads.c.id).where(threads.c.id == _wanted())
+
+
+def _thread_of_checkpoint(unit: Unit, locks: bool) -> Select[Any]:
+    threads, checkpoints = unit.tables.checkpoint_threads, unit.tables.checkpoints
+    query = (
+        select(threads.c.id)
+        .join(checkpoints, checkpoints.c.thread_id == threads.c.id)
+        .where(
+            checkpoints.c.id == _wanted(),
+            in_root(checkpoints),
+            *scoping.threads(unit, threads.c.id),
+        )
+    )
+    return query.with_for_update(key_share=True, of=threads) if locks else query
+
+
+session = _of(_session)
+message = _of(_in_session("messages"))
+task = _of(_in_session("tasks"))
+tool_log = _of(_in_session("tool_logs"))
+attachment = _of(_in_session("attachments"))
+api_key = _of(_of_user("api_keys"))
+reservation = _of(_of_user("quota_reservations"))
+thread = _of(_thread)
+
+
+def own_session(call: Call, value: Any) -> Any:
+    """A session in which something is made that belongs to nobody without one."""
+    if value is None:
+        raise OutsideScope("session_id", None)
+    return session(call, value)
+
+
+def messages(call: Call, values: Any) -> Any:
+    """A list of messages, those of others among them."""
+    if not isinstance(values, list | tuple | set | frozenset) or not all(
+        isinstance(value, str) for value in values
+    ):
+        return values
+    rows, theirs = call.unit.tables.messages, call.unit.tables.sessions
+    query = select(rows.c.id).join(theirs, theirs.c.id == rows.c.session_id)
+    query = query.where(theirs.c.user_id == call.user)
+    found: set[str] = set()
+    for chunk in chunks(list(dict.fromkeys(values))):
+        found.update(call.unit.connection.execute(query.where(rows.c.id.in_(chunk))).scalars())
+    return [value if value in found else call.absent(value) for value in values]
+
+
+def few_messages(call: Call, values: Any) -> Any:
+    """The same, as many as one call may change: the body refuses more, without a look at them."""
+    few = not isinstance(values, list | tuple | set | frozenset) or len(values) <= MOST_IDS
+    return messages(call, values) if few else values
+
+
+def thread_to_put(call: Call, value: Any) -> Any:
+    """A thread that is made if it is not there: an id that somebody else's has cannot be had."""
+    hidden = isinstance(value, str) and call.find(_thread, value) is None
+    if hidden and call.find(_any_thread, value) is not None:
+        raise WrongOwner(value, "user_id")
+    return value
+
+
+def checkpoint(call: Call, value: Any) -> Any:
+    """A checkpoint of the thread that is named with it or, without one, of the root namespace."""
+    if call.arguments.get("thread_id") is not None or not isinstance(value, str):
+        return value
+    found = call.find(_thread_of_checkpoint, value)
+    if found is None:
+        return call.absent(value)
+    call.thread = found.id
+    return value
+
+
+def state(call: Call, value: Any) -> Any:
+    """What ``sessions.state_dict`` gave."""
+    if not isinstance(value, Mapping):
+        return value
+    return (
+        {**value, "session_id": session(call, value.get("session_id"))}
+        if ("session_id" in value)
+        else value
+    )
+
+
+def task_key(call: Call, value: Any) -> Any:
+    """An idempotency key of a task: it may be taken in the queue by somebody else's."""
+    queue = call.arguments["queue"]
+    if isinstance(value, str) and isinstance(queue, str):
+        tasks = call.unit.tables.tasks.c
+        query = select(tasks.id).where(tasks.queue == queue, tasks.idempotency_key == value)
+        found = call.unit.connection.execute(query).scalar()
+        if found is not None and call.find(_in_session("tasks"), found) is None:
+            raise AlreadyExists("idempotency key of a task", value)
+    return value
+
+
+# --- Keys that are taken by what is hidden ---------------------------------------------------
+
+
+def session_taken(call: Call) -> AgentStoreError | None:
+    """A session's id is the caller's own."""
+    id = call.arguments["id"]
+    return None if id is None else AlreadyExists("session", id)
+
+
+def task_key_taken(call: Call) -> AgentStoreError | None:
+    """See ``task_key``."""
+    key = call.arguments["idempotency_key"]
+    return None if key is None else AlreadyExists("idempotency key of a task", key)
+
+
+def checkpoint_taken(call: Call) -> AgentStoreError | None:
+    """In the root namespace a checkpoint's id belongs to one thread."""
+    given = call.arguments
+    id = given.get("new_checkpoint_id", given.get("checkpoint_id"))
+    target = given.get("to_thread") or given["thread_id"] or call.thread
+    if id is None:
+        return None
+    return AlreadyExists("checkpoint", id) if target is None else WrongThread(target, id)

@@ -1,0 +1,1 @@
+"""The search index, and finding messages by it."""

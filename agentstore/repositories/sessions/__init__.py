@@ -1,0 +1,1 @@
+"""Sessions: their lives, documents and counters."""

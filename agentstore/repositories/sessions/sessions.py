@@ -1,0 +1,584 @@
+"""Sessions: their lives, their documents, their counters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Select, func, insert, select, update
+
+from agentstore.errors import (
+    AlreadyExists,
+    IllegalTransition,
+    InvalidInput,
+    NotFound,
+    StaleSession,
+    UnsoundRow,
+    shown,
+)
+from agentstore.models.leaving import leaving, owner_stays, session_is_open
+from agentstore.models.tables import Tables
+from agentstore.records import (
+    DeletionReceipt,
+    ExpiryReport,
+    MessageRecord,
+    Page,
+    RestoredSession,
+    SessionCounters,
+    SessionRecord,
+)
+from agentstore.repositories.base import scoping
+from agentstore.repositories.base.operations import (
+    UNSET,
+    Repository,
+    Unset,
+    one_page,
+    reads,
+    reads_snapshot,
+    writes,
+)
+from agentstore.repositories.base.steps import Steps, in_steps
+from agentstore.repositories.base.sums import exact_sum
+from agentstore.repositories.messages.messages import Messages
+from agentstore.repositories.sessions.ids import ids_beginning
+from agentstore.repositories.sessions.reconnecting import load_state_dict, state_dict
+from agentstore.repositories.sessions.restoring import restored
+from agentstore.repositories.sessions.rows import find_session, select_sessions, session_record
+from agentstore.repositories.sessions.whole_sessions import (
+    WholeSession,
+    ids_after,
+    keep_layout,
+    read_whole,
+)
+from agentstore.repositories.upkeep import expiry
+from agentstore.repositories.upkeep.ownership import delete_owned
+from agentstore.values import validation
+from agentstore.values.ids import new_id
+from agentstore.values.paging import DEFAULT_LIMIT, Cursors
+from agentstore.values.states import MAIN, NO_BRANCH, SESSION_STATUSES, SESSION_TRANSITIONS, sources
+from agentstore.values.types import from_nanos
+
+_ONLY_BY = {"paused": "sessions.resume()", "waiting_user": "sessions.answer()"}
+"""What alone makes a session in this status active again."""
+
+
+class Sessions(Repository):
+    """The sessions, and what an agent needs to come back to life."""
+
+    __slots__ = ()
+
+    @writes
+    def create(
+        self,
+        user_id: str | None = None,
+        *,
+        title: str | None = None,
+        model: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+        state: Any = None,
+        ttl: timedelta | None = None,
+        id: str | None = None,
+    ) -> SessionRecord:
+        """Create a session, active and empty.
+
+        Args:
+            user_id: Whose it is; None for nobody's.
+            title: For people.
+            model: The model that it talks to.
+            metadata: A JSON object of the application's.
+            config: Model settings, a JSON object without secrets.
+            state: Any JSON value: what the agent needs to go on.
+            ttl: How long after its last activity it expires, in whatever status it is then; it
+                stays until ``delete_expired`` is called. None means never. Activity is a message,
+                or the creation.
+            id: The application's own id; left out, a UUIDv7 is made.
+
+        Raises:
+            NotFound: There is no such user.
+            AlreadyExists: The id is taken.
+            SecretRefused: The config holds a secret and the policy refuses it.
+            InvalidInput: An argument cannot be stored.
+        """
+        tables, now = self.tables, self.unit.now()
+        session_id = new_id() if id is None else validation.key("id", id)
+        row = {
+            "id": session_id,
+            "user_id": validation.optional_key("user_id", user_id),
+            "title": validation.optional_text("title", title),
+            "model": validation.optional_label("model", model),
+            "ttl_seconds": _seconds(ttl),
+            "expires_at": None if ttl is None else now + ttl,
+            "created_at": now,
+            "last_active_at": now,
+        }
+        documents = {
+            "session_id": session_id,
+            "metadata": validation.json_object("metadata", metadata),
+            "config": validation.json_object("config", self._without_secrets(config)),
+            "state": validation.document("state", state),
+            "updated_at": now,
+        }
+        if user_id is not None:
+            users = tables.users
+            owner = select(users.c.pk).where(users.c.id == user_id, users.c.deleting.is_(None))
+            if self.connection.execute(owner).first() is None:
+                raise NotFound("user", user_id)
+        sessions = tables.sessions
+        if self.connection.execute(
+            select(sessions.c.pk).where(sessions.c.id == session_id)
+        ).first():
+            raise AlreadyExists("session", session_id)
+        activity = self.unit.dialect.next_activity(tables)
+        self.connection.execute(insert(sessions).values(**row, activity=activity))
+        self.connection.execute(insert(tables.session_data), documents)
+        branch = {"session_id": session_id, "number": 0, "name": MAIN, "created_at": now}
+        self.connection.execute(insert(tables.branches), branch)
+        return self.get(session_id)
+
+    @reads
+    def get(self, session_id: str) -> SessionRecord:
+        """Give a session.
+
+        Raises:
+            NotFound: There is none with this id.
+        """
+        found = self.find(session_id)
+        if found is None:
+            raise NotFound("session", session_id)
+        return found
+
+    @reads
+    def find(self, session_id: str) -> SessionRecord | None:
+        """Give a session, or None."""
+        return find_session(self.unit, session_id)
+
+    @reads
+    def find_ids(self, beginnings: Sequence[str], *, limit: int = 1000) -> list[str]:
+        """Find the ids that begin so, of those that agentstore made itself.
+
+        Args:
+            beginnings: The first characters of ids, four at least, in lower case with hyphens. A
+                single one is passed in a list, too.
+            limit: How many ids to give at most, up to 1,000.
+
+        Returns:
+            The ids that begin with any of them, in alphabetical order.
+
+        Raises:
+            InvalidInput: No id that agentstore makes begins so.
+        """
+        return ids_beginning(self.unit, beginnings, limit)
+
+    @reads_snapshot
+    def restore(self, session_id: str, limit: int | None = None) -> RestoredSession:
+        """Give all that an agent needs to go on with a session after its process died.
+
+        Two queries that see one state of the database; one where the session has no messages.
+
+        Args:
+            session_id: The session.
+            limit: How many messages of the active branch, the last ones; None means all. With a
+                limit there may be a few more, and another query, so that no tool's result comes
+                without its call: see ``messages.history``.
+
+        Raises:
+            NotFound: There is no such session.
+            LimitOutOfRange: The limit is negative or not a whole number.
+        """
+        return restored(self.unit, session_id, limit)
+
+    @reads
+    def state_dict(self, session_id: str) -> dict[str, Any]:
+        """Give what is needed to find the session again, and no message: a small JSON object
+        with its id, its user's and the name of its active branch.
+
+        Raises:
+            NotFound: There is no such session.
+        """
+        return state_dict(self.unit, session_id)
+
+    @writes
+    def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> SessionRecord:
+        """Go back to the session of a ``state_dict``, and to the branch that was active then.
+
+        Args:
+            state: What ``state_dict`` gave, perhaps in another process.
+            strict: Whether it must be just that, and the branch be there still. Otherwise other
+                keys are ignored, and so is a branch that is gone.
+
+        Raises:
+            NotFound: There is no such session of that user, or, if strict, no such branch.
+            InvalidInput: It is no such object.
+        """
+        return self.get(load_state_dict(self.unit, state, strict=strict))
+
+    @reads
+    def list(
+        self,
+        *,
+        user_id: str | None = None,
+        status: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        cursor: str | None = None,
+    ) -> Page[SessionRecord]:
+        """List sessions, the one with the newest activity first.
+
+        Activity is a message, or the creation. The order is that of the writes themselves,
+        whatever the clock said. A session that is written to while one pages moves to the
+        front, so it may be seen twice, or, if it was further down, only on the first page.
+
+        Args:
+            user_id: Only this user's.
+            status: Only in this status.
+            limit: How many to give at most.
+            cursor: The ``next_cursor`` of the page before.
+        """
+        sessions = self.tables.sessions
+        query = _filtered(select_sessions(self.tables), self.tables, user_id, status)
+        cursors = Cursors("sessions", user_id, status)
+        return one_page(
+            self.connection, query, [sessions.c.activity], cursors, limit, cursor, session_record
+        )
+
+    @reads
+    def walk(self, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None) -> Page[SessionRecord]:
+        """List sessions in the order of their creation, for whoever wants to see every one.
+
+        Unlike ``list``, nothing moves while one pages: each session is seen exactly once.
+        """
+        sessions = self.tables.sessions
+        query = select_sessions(self.tables).where(*scoping.sessions(self.unit, sessions.c.id))
+        cursors = Cursors("sessions by creation")
+        return one_page(
+            self.connection,
+            query,
+            [sessions.c.pk],
+            cursors,
+            limit,
+            cursor,
+            session_record,
+            ascending=True,
+        )
+
+    @reads
+    def count(self, *, user_id: str | None = None, status: str | None = None) -> int:
+        """Count sessions, of a user and in a status if given."""
+        sessions = self.tables.sessions
+        query = select(func.count()).select_from(sessions)
+        query = _filtered(query, self.tables, user_id, status)
+        # Those that are being deleted are taken off: indexes have the few of them, and no index
+        # that is counted says which they are.
+        closed = query.where(
+            sessions.c.expires_at == expiry.FIRST_OF_ALL,
+            sessions.c.active_branch == NO_BRANCH,
+            owner_stays(self.tables, sessions.c.user_id),
+        )
+        of_leaving = query.where(sessions.c.user_id.in_(leaving(self.tables)))
+        off = closed.scalar_subquery() + of_leaving.scalar_subquery()
+        return int(self.connection.execute(select(query.scalar_subquery() - off)).scalar_one())
+
+    @writes
+    def rename(self, session_id: str, title: str | None) -> SessionRecord:
+        """Change the title.
+
+        Raises:
+            NotFound: There is no such session.
+        """
+        self._change(session_id, title=validation.optional_text("title", title))
+        return self.get(session_id)
+
+    @writes
+    def update(
+        self,
+        session_id: str,
+        *,
+        title: str | Unset | None = UNSET,
+        model: str | Unset | None = UNSET,
+        metadata: Mapping[str, Any] | Unset = UNSET,
+        config: Mapping[str, Any] | Unset = UNSET,
+        state: Any = UNSET,
+        ttl: timedelta | Unset | None = UNSET,
+        expected_version: int | None = None,
+    ) -> SessionRecord:
+        """Change what is given and leave the rest; documents are replaced whole.
+
+        Args:
+            session_id: The session.
+            title: See ``create``.
+            model: See ``create``.
+            metadata: See ``create``.
+            config: See ``create``.
+            state: See ``create``.
+            ttl: See ``create``. It counts from the last activity and not from now, so it may be
+                over already.
+            expected_version: The ``version`` that the caller has read. With it, nothing is
+                changed if somebody else changed the documents since.
+
+        Raises:
+            StaleSession: The session is at another version.
+            NotFound: There is no such session.
+            SecretRefused: The config holds a secret and the policy refuses it.
+            InvalidInput: An argument cannot be stored.
+        """
+        documents: dict[str, Any] = {}
+        if not isinstance(metadata, Unset):
+            documents["metadata"] = validation.json_object("metadata", metadata)
+        if not isinstance(config, Unset):
+            documents["config"] = validation.json_object("config", self._without_secrets(config))
+        if not isinstance(state, Unset):
+            documents["state"] = validation.document("state", state)
+        changes: dict[str, Any] = {}
+        if not isinstance(title, Unset):
+            changes["title"] = validation.optional_text("title", title)
+        if not isinstance(model, Unset):
+            changes["model"] = validation.optional_label("model", model)
+        if not isinstance(ttl, Unset):
+            changes["ttl_seconds"] = _seconds(ttl)
+        locked = self._lock(session_id)
+        if not isinstance(ttl, Unset):
+            changes["expires_at"] = None if ttl is None else locked.last_active_at + ttl
+        self._change_documents(session_id, expected_version, documents)
+        if changes:
+            self._change(session_id, **changes)
+        return self.get(session_id)
+
+    @writes
+    def pause(self, session_id: str) -> SessionRecord:
+        """Go from active to paused.
+
+        Raises:
+            IllegalTransition: The session is in a status from which it cannot.
+            NotFound: There is no such session.
+        """
+        return self._move(session_id, "paused")
+
+    @writes
+    def resume(self, session_id: str) -> SessionRecord:
+        """Go from paused to active. A finished session stays finished, and a question pending
+        is answered with ``answer``.
+
+        Raises:
+            IllegalTransition: The session is not paused.
+            NotFound: There is no such session.
+        """
+        return self._move(session_id, "active", only_from="paused")
+
+    @writes
+    def complete(self, session_id: str) -> SessionRecord:
+        """Finish the session. Raises as ``pause`` does."""
+        return self._move(session_id, "completed")
+
+    @writes
+    def cancel(self, session_id: str) -> SessionRecord:
+        """Finish the session before its time. Raises as ``pause`` does."""
+        return self._move(session_id, "cancelled")
+
+    @writes
+    def fail(self, session_id: str) -> SessionRecord:
+        """Finish the session as failed. Raises as ``pause`` does."""
+        return self._move(session_id, "failed")
+
+    @writes
+    def wait_for_user(self, session_id: str, question: str) -> SessionRecord:
+        """Ask the user something and wait; the question survives a restart.
+
+        Raises:
+            IllegalTransition: The session is not active.
+            NotFound: There is no such session.
+        """
+        validation.text("question", question)
+        self._move(session_id, "waiting_user")
+        self._change_documents(
+            session_id, None, {"question": question, "asked_at": self.unit.now()}
+        )
+        return self.get(session_id)
+
+    @writes
+    def answer(self, session_id: str, text: str) -> MessageRecord:
+        """Answer the pending question: in one transaction the answer becomes a user message,
+        the question is gone and the session is active.
+
+        Returns:
+            The user message.
+
+        Raises:
+            IllegalTransition: The session does not wait for an answer.
+            NotFound: There is no such session.
+        """
+        validation.text("text", text)
+        self._move(session_id, "active", only_from="waiting_user")
+        self._change_documents(session_id, None, {"question": None, "asked_at": None})
+        return Messages(self.unit).save(session_id, "user", text)
+
+    @writes
+    def delete(self, session_id: str) -> DeletionReceipt:
+        """Delete a session and everything below.
+
+        Returns:
+            How many rows went, for each table.
+
+        Raises:
+            NotFound: There is no such session.
+        """
+        stays = owner_stays(self.tables, self.tables.sessions.c.user_id)
+        return delete_owned(self.unit, "session", session_id, stays)
+
+    @in_steps
+    def delete_expired(
+        self, *, batch_size: int = 20, limit: int | None = None
+    ) -> Steps[ExpiryReport]:
+        """Delete the sessions whose time to live has run out, with everything below.
+
+        A session expires when there was no activity in it for longer than its ``ttl``, by the
+        store's clock, in whatever status it is: also one that waits for its user. One that is
+        active meanwhile stays: whether it has expired is decided under a lock on it, and one that
+        somebody else is writing to is passed over.
+
+        Works in transactions of up to ``batch_size`` sessions and 500 rows, so that writers
+        wait for none of them long. A session with more rows ends in the first transaction of its
+        own, which also deletes what could still be done of its tasks, however many: from then on
+        ``get`` and ``find`` do not find it, ``count`` leaves it out, its history is empty, and
+        whatever is written to it or into its threads is refused with NotFound; its rows go in the
+        following ones. Until they do, its messages, logs, attachments and usage can be read by
+        their own ids and in lists, sums and searches of all sessions. Its checkpoints can be read
+        by thread; each goes whole, the latest of a namespace last. Its id is taken until it is
+        gone. On PostgreSQL a write that began just before the end may succeed just after it, and
+        goes with the rest. Any number of
+        callers may clean up at once. If one is interrupted, what it has deleted stays deleted,
+        and the next one goes on. A transaction that a broken connection leaves in doubt is
+        repeated, and what it had done then is in no report.
+
+        Inside a transaction it is all one, of whatever size.
+
+        Args:
+            batch_size: Sessions in one transaction at most, up to 1,000.
+            limit: How many sessions to delete at most; None means all that have expired by now.
+
+        Raises:
+            InvalidInput: ``batch_size`` or ``limit`` is out of range.
+        """
+        return (yield from expiry.delete_expired(batch_size, limit))
+
+    @reads_snapshot
+    def verify(self, session_id: str) -> SessionCounters:
+        """Compute what the messages add up to, beside what the session's counters say.
+
+        Raises:
+            NotFound: There is no such session.
+        """
+        session = self.get(session_id)
+        messages = self.tables.messages
+        query = select(
+            func.count(),
+            exact_sum(messages.c.token_count),
+            exact_sum(messages.c.cost),
+        ).where(messages.c.session_id == session_id)
+        count, tokens, cost = self.connection.execute(query).one()
+        return SessionCounters(
+            session_id,
+            (session.message_count, session.total_tokens, session.total_cost),
+            (int(count), tokens, from_nanos(cost)),
+        )
+
+    @reads
+    def _ids_after(self, after: int, limit: int, user_id: str | None) -> Sequence[tuple[int, str]]:
+        return ids_after(self.unit, after, limit, user_id)
+
+    @reads_snapshot
+    def _read_whole(self, session_id: str) -> WholeSession:
+        return read_whole(self.unit, session_id)
+
+    @reads
+    def _scope(self) -> str | None:
+        return self.unit.scope
+
+    @writes
+    def _keep_layout(self, session_id: str, layout: Any) -> None:
+        keep_layout(self.unit, session_id, layout)
+
+    def _without_secrets(self, config: Mapping[str, Any] | None) -> Any:
+        secrets = self.unit.settings.secrets
+        return secrets.apply(secrets.on_config, config, "config")
+
+    def _lock(self, session_id: str) -> Any:
+        """Lock the session's row until the unit ends; give its status and last activity.
+
+        Whoever changes a session locks this row first, so that two changes wait for each other
+        instead of deadlocking.
+        """
+        sessions = self.tables.sessions.c
+        query = select(sessions.status, sessions.last_active_at)
+        query = query.where(sessions.id == session_id, session_is_open(self.tables))
+        found = self.connection.execute(query.with_for_update()).first()
+        if found is None:
+            raise NotFound("session", session_id)
+        return found
+
+    def _move(self, session_id: str, wanted: str, only_from: str | None = None) -> SessionRecord:
+        current = self._lock(session_id).status
+        allowed = (only_from,) if only_from else sources(SESSION_TRANSITIONS, wanted)
+        if current not in allowed:
+            onward = SESSION_TRANSITIONS[current]
+            instead = _ONLY_BY.get(current, "") if wanted in onward else ""
+            if not instead:
+                onward -= {wanted}
+            raise IllegalTransition("session", session_id, current, wanted, onward, instead)
+        self._change(session_id, status=wanted)
+        if current == "waiting_user" and wanted != "active":
+            self._change_documents(session_id, None, {"question": None, "asked_at": None})
+        return self.get(session_id)
+
+    def _change(self, session_id: str, **values: Any) -> None:
+        sessions = self.tables.sessions
+        open_one = (sessions.c.id == session_id, session_is_open(self.tables))
+        query = update(sessions).where(*open_one).values(values)
+        if self.connection.execute(query).rowcount == 0:
+            raise NotFound("session", session_id)
+
+    def _change_documents(
+        self, session_id: str, expected_version: int | None, values: dict[str, Any]
+    ) -> None:
+        data = self.tables.session_data
+        query = update(data).where(data.c.session_id == session_id)
+        if expected_version is not None:
+            validation.amount("expected_version", expected_version)
+            query = query.where(data.c.version == expected_version)
+        if not values and expected_version is None:
+            return
+        values = {**values, "version": data.c.version + 1, "updated_at": self.unit.now()}
+        if self.connection.execute(query.values(values)).rowcount == 0:
+            version = select(data.c.version).where(data.c.session_id == session_id)
+            actual = self.connection.execute(version).scalar()
+            if actual is None or expected_version is None:
+                lost = UnsoundRow("sessions", "", "a session without documents")
+                lost.sought = True
+                raise lost
+            raise StaleSession(session_id, expected_version, int(actual))
+
+
+def _seconds(ttl: timedelta | None) -> int | None:
+    if ttl is None:
+        return None
+    second = timedelta(seconds=1)
+    if not isinstance(ttl, timedelta) or not second <= ttl <= timedelta(days=36500) or ttl % second:
+        raise InvalidInput(
+            "ttl must be a timedelta of whole seconds, from one second to a hundred years."
+        )
+    return int(ttl.total_seconds())
+
+
+def _filtered(
+    query: Select[Any], tables: Tables, user_id: str | None, status: str | None
+) -> Select[Any]:
+    sessions = tables.sessions
+    if user_id is not None:
+        query = query.where(sessions.c.user_id == validation.text("user_id", user_id))
+    if status is not None:
+        if status not in SESSION_STATUSES:
+            raise InvalidInput(
+                f"status is {shown(status)}; use one of {', '.join(SESSION_STATUSES)}."
+            )
+        query = query.where(sessions.c.status == status)
+    return query

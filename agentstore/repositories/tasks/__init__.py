@@ -1,0 +1,1 @@
+"""Tasks, and the queue that workers claim them from."""

@@ -1,0 +1,263 @@
+"""Whether what is kept twice agrees, and mending it where it does not.
+
+Counters and copies are changed in the transaction of what they count, so they disagree only where
+somebody wrote past agentstore, or a bug did. Each query here is one statement, and so sees one
+state of the database. A quick look takes the sessions that were written to last; a deep one reads
+whole tables, by ranges of an index or a grouping that the engine does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Index,
+    Select,
+    Subquery,
+    and_,
+    exists,
+    func,
+    or_,
+    select,
+    type_coerce,
+    update,
+)
+from sqlalchemy.schema import CreateIndex
+
+from agentstore.execution.unit import Unit
+from agentstore.models.leaving import leaving, session_is_open, session_stays
+from agentstore.models.tables import Tables
+from agentstore.records.findings import Finding, Severity, listed
+from agentstore.repositories.base.operations import chunks
+from agentstore.repositories.base.sums import Halves, halves
+from agentstore.repositories.messages.drafts import tool_call_rows
+
+RECENT = 200
+"""Sessions that a quick look takes."""
+
+_MOST = 1_000
+"""Rows that a check names at most; what comes after the first few is only counted."""
+
+_READ = 500
+
+
+def wrong_sessions(connection: Connection, tables: Tables, *, deep: bool) -> list[str]:
+    """Give the ids of sessions whose counters are not what their messages add up to.
+
+    Those that are being deleted piece by piece are left out. ``last_seq`` may be more than the
+    largest there is, as it never goes down, and so may ``turn``.
+    """
+    sessions = tables.sessions.c
+    added = _sums(tables, deep=deep)
+    wrong = or_(
+        sessions.message_count != func.coalesce(added.c.messages, 0),
+        sessions.total_tokens != Halves.of(added.c, "tokens").fitting(),
+        type_coerce(sessions.total_cost, BigInteger) != Halves.of(added.c, "cost").fitting(),
+        sessions.last_seq < func.coalesce(added.c.last_seq, 0),
+    )
+    query = (
+        select(sessions.id)
+        .select_from(tables.sessions.outerjoin(added, added.c.session_id == sessions.id))
+        .where(session_is_open(tables), wrong)
+        .order_by(sessions.pk)
+        .limit(_MOST)
+    )
+    if not deep:
+        query = query.where(sessions.id.in_(_recent(tables)))
+    return list(connection.execute(query).scalars())
+
+
+def _overfull_sessions(connection: Connection, tables: Tables, *, deep: bool) -> list[str]:
+    """Give the ids of sessions to which no counter could do justice."""
+    added = _sums(tables, deep=deep)
+    beyond = [Halves.of(added.c, name).fitting().is_(None) for name in ("tokens", "cost")]
+    query = select(added.c.session_id).where(or_(*beyond)).order_by(added.c.session_id)
+    return list(connection.execute(query.limit(_MOST)).scalars())
+
+
+def wrong_users(connection: Connection, tables: Tables) -> list[str]:
+    """Give the ids of users whose ``quota_reserved`` is not the sum of their reservations."""
+    users, reservations = tables.users.c, tables.quota_reservations.c
+    added = _reserved(tables).where(reservations.user_id == users.id).scalar_subquery()
+    query = select(users.id).where(users.quota_reserved != added, users.deleting.is_(None))
+    query = query.order_by(users.pk).limit(_MOST)
+    return list(connection.execute(query).scalars())
+
+
+def mend_users(unit: Unit, ids: Sequence[str]) -> None:
+    """Add the reservations up again, with each user locked."""
+    users, reservations = unit.tables.users, unit.tables.quota_reservations
+    for chunk in chunks(list(ids)):
+        mine = users.c.id.in_(chunk)
+        lock = select(users.c.pk).where(mine).order_by(users.c.pk).with_for_update()
+        unit.connection.execute(lock).all()
+        added = _reserved(unit.tables).where(reservations.c.user_id == users.c.id)
+        values = {"quota_reserved": func.coalesce(added.scalar_subquery(), users.c.quota_reserved)}
+        unit.connection.execute(update(users).where(mine).values(values))
+
+
+def make_index(unit: Unit, index: Index) -> None:
+    """Make an index of the models that is missing."""
+    unit.connection.execute(CreateIndex(index, if_not_exists=True))
+
+
+def counters(connection: Connection, tables: Tables, deep: bool) -> Iterator[Finding]:
+    """Compare the counters of sessions and users with what they count."""
+    sessions = wrong_sessions(connection, tables, deep=deep)
+    if sessions:
+        yield Finding(
+            Severity.ERROR,
+            "counters",
+            f"{_many(sessions)} sessions have counters that their messages do not add up to.",
+            listed(sessions),
+            "agentstore doctor --fix" + (" --deep" if deep else ""),
+        )
+    if overfull := _overfull_sessions(connection, tables, deep=deep):
+        yield Finding(
+            Severity.ERROR,
+            "counters",
+            f"The messages of {_many(overfull)} sessions add up to more than a counter holds.",
+            listed(overfull),
+            "Delete some of these messages, or these sessions; then agentstore doctor --fix",
+        )
+    users = wrong_users(connection, tables)
+    if users:
+        yield Finding(
+            Severity.ERROR,
+            "counters",
+            f"{_many(users)} users have another quota_reserved than their reservations add up to.",
+            listed(users),
+            "agentstore doctor --fix",
+        )
+
+
+def copies(connection: Connection, tables: Tables) -> Iterator[Finding]:
+    """Look for rows whose owner is gone, or another than they say; reads whole tables."""
+    messages = tables.messages.c
+    for name in ("message_tool_calls", "message_marks", "message_chunks", "attachments"):
+        table = tables[name]
+        mine = and_(messages.id == table.c.message_id, messages.session_id == table.c.session_id)
+        if "seq" in table.c:
+            mine = and_(mine, messages.seq == table.c.seq)
+        query = select(table.c.message_id).where(~exists().where(mine)).limit(_MOST)
+        found = list(connection.execute(query).scalars())
+        if found:
+            what = f"{_many(found)} rows are of messages that are gone, or say another session."
+            where = f"{name}, messages {listed(found)}"
+            yield Finding(Severity.ERROR, "orphans", what, where, _RESTORE)
+    entries, values, points = (
+        tables.checkpoint_entries.c,
+        tables.checkpoint_values.c,
+        tables.checkpoints.c,
+    )
+    value = and_(
+        values.thread_id == entries.thread_id,
+        values.line == entries.line,
+        values.length == entries.length,
+    )
+    point = and_(points.pk == entries.checkpoint_pk, points.thread_id == entries.thread_id)
+    query = select(entries.name).where(~exists().where(value) | ~exists().where(point))
+    lost = list(connection.execute(query.limit(_MOST)).scalars())
+    if lost:
+        what = f"{_many(lost)} values of checkpoints are gone."
+        where = f"checkpoint_entries, names {listed(lost)}"
+        yield Finding(Severity.ERROR, "orphans", what, where, _RESTORE)
+    blobs, attachments = tables.blobs.c, tables.attachments.c
+    attached = exists().where(attachments.digest == blobs.digest)
+    left = list(connection.execute(select(blobs.digest).where(~attached).limit(_MOST)).scalars())
+    if left:
+        yield Finding(
+            Severity.WARNING,
+            "orphans",
+            f"{_many(left)} blobs are attached to nothing.",
+            f"{tables.blobs.name}, digests {listed(digest[:12] for digest in left)}",
+            "Delete the rows of blobs whose digest is in no row of attachments",
+        )
+
+
+def leaving_users(connection: Connection, tables: Tables) -> Iterator[Finding]:
+    """Name users who are being deleted: by somebody now, or by nobody any more."""
+    found = list(connection.execute(leaving(tables).limit(_MOST)).scalars())
+    if found:
+        yield Finding(
+            Severity.WARNING,
+            "deletions",
+            f"{_many(found)} users are being deleted, or their deletion was interrupted.",
+            listed(found),
+            f"agentstore erase-user {found[0]} --yes, unless that is under way; prune does it too",
+        )
+
+
+def tool_calls(connection: Connection, tables: Tables) -> Iterator[Finding]:
+    """Compare the index of tool calls with the messages, some hundred at a time.
+
+    It ends where it has found as many as are named at most.
+    """
+    messages, index = tables.messages.c, tables.message_tool_calls.c
+    after = 0
+    wrong: list[str] = []
+    query = (
+        select(messages.pk, messages.id, messages.tool_calls)
+        .where(messages.tool_calls.is_not(None), session_stays(tables, messages.session_id))
+        .order_by(messages.pk)
+        .limit(_READ)
+    )
+    while len(wrong) < _MOST:
+        rows = connection.execute(query.where(messages.pk > after)).all()
+        if not rows:
+            break
+        after = rows[-1].pk
+        ids = [row.id for row in rows]
+        there: dict[str, set[tuple[int, str]]] = {}
+        found = select(index.message_id, index.position, index.name).where(
+            index.message_id.in_(ids)
+        )
+        for message_id, position, name in connection.execute(found):
+            there.setdefault(message_id, set()).add((int(position), name))
+        for row in rows:
+            calls = tool_call_rows(row.id, row.tool_calls, "tool_calls")
+            wanted = {(call["position"], call["name"]) for call in calls}
+            if wanted != there.get(row.id, set()):
+                wrong.append(row.id)
+    if wrong:
+        yield Finding(
+            Severity.ERROR,
+            "tool_calls",
+            f"{_many(wrong)} messages are indexed under other tools than they call.",
+            listed(wrong[:_MOST]),
+            "Save these messages again, or restore a backup: find_by_tool misses them",
+        )
+
+
+_RESTORE = "Restore a backup, or delete these rows; somebody wrote past agentstore"
+
+
+def _many(found: Sequence[object]) -> str:
+    return f"{len(found):,}" if len(found) < _MOST else f"{_MOST:,} or more"
+
+
+def _recent(tables: Tables) -> Select[Any]:
+    sessions = tables.sessions.c
+    return select(sessions.id).order_by(sessions.activity.desc()).limit(RECENT)
+
+
+def _sums(tables: Tables, *, deep: bool) -> Subquery:
+    messages = tables.messages.c
+    query = select(
+        messages.session_id,
+        func.count().label("messages"),
+        *halves(messages.token_count).labelled("tokens"),
+        *halves(messages.cost).labelled("cost"),
+        func.max(messages.seq).label("last_seq"),
+    ).group_by(messages.session_id)
+    if not deep:
+        query = query.where(messages.session_id.in_(_recent(tables)))
+    return query.subquery()
+
+
+def _reserved(tables: Tables) -> Select[Any]:
+    reservations = tables.quota_reservations.c
+    return select(halves(reservations.tokens).fitting()).where(reservations.lapsed.is_(False))

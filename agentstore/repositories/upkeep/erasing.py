@@ -1,0 +1,167 @@
+"""Deleting users with all that is theirs, in transactions that are over soon.
+
+A user with little goes in one transaction. One with more is only marked in the first, and from
+that moment nothing of the user is there for anybody, see ``agentstore.models.leaving``. What is
+there still goes in the following transactions, some sessions at a time, or a part of one that is
+large. How much has gone so far is written beside the mark, so the receipt is complete whoever ends
+it: the same call, a later one after a crash, or a clean-up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+
+from sqlalchemy import func, literal, select, update
+
+from agentstore.engines.base.protocol import Mode
+from agentstore.errors import NotFound
+from agentstore.execution.unit import Unit
+from agentstore.models.leaving import leaving
+from agentstore.records import DeletionReceipt
+from agentstore.repositories.base import scoping
+from agentstore.repositories.base.pacing import Pace
+from agentstore.repositories.base.steps import Step, Steps
+from agentstore.repositories.upkeep.ownership import (
+    count_owned,
+    delete_owned,
+    delete_sessions,
+    delete_some_owned,
+    found_owned,
+)
+
+ROWS = 500
+"""Rows that one transaction deletes at most, besides blobs that nobody attaches any more."""
+
+_SESSIONS = 50
+"""Sessions that go together at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """How far the deletion of a user has come.
+
+    Attributes:
+        rows: How many rows this transaction deleted, by table.
+        so_far: How many rows have gone, in this transaction and those before, by table.
+        ended: Whether nothing is left.
+        takes_turns: Whether writers wait for each other, and are owed pauses.
+    """
+
+    rows: Mapping[str, int]
+    so_far: Mapping[str, int]
+    ended: bool
+    takes_turns: bool = False
+
+
+def delete_user(user_id: str) -> Steps[DeletionReceipt]:
+    """Delete a user, see ``Users.delete``."""
+    # Not to be repeated where the end is in doubt: the user may be gone then, and the receipt.
+    begun: Erased = yield Step(Mode.WRITE, partial(_begin, user_id=user_id), repeatable=False)
+    if not begun.ended:
+        begun = yield from finish_user(user_id, Pace(ROWS, pauses=begun.takes_turns))
+    return DeletionReceipt(dict(sorted(begun.so_far.items())))
+
+
+def finish_user(
+    user_id: str, pace: Pace, note: Callable[[dict[str, int], int], object] | None = None
+) -> Steps[Erased]:
+    """Delete what is left of a user who is being deleted.
+
+    Args:
+        user_id: The user.
+        pace: How much goes at once.
+        note: Told what each transaction deleted, rows by table, and how many users it ended.
+    """
+    while True:
+        yield from pace.pause()
+        done: Erased = yield pace.write(_go_on, user_id, pace, repeatable=False)
+        if note is not None:
+            note(dict(done.rows), done.rows.get("users", 0))
+        if done.ended:
+            return done
+
+
+def unfinished(unit: Unit) -> list[str]:
+    """Give the ids of users who are being deleted, up to a hundred."""
+    return [*unit.connection.execute(leaving(unit.tables).limit(100)).scalars()]
+
+
+def _begin(unit: Unit, user_id: str) -> Erased:
+    """Delete a user with little; mark one with more.
+
+    Raises:
+        NotFound: There is no such user.
+    """
+    users, sessions = unit.tables.users, unit.tables.sessions.c
+    so_far = _locked(unit, user_id)
+    if so_far is None:
+        raise NotFound("user", user_id)
+    # Sessions first, and no more of them than may go: the rest is looked for in each of them.
+    some = select(literal(1)).where(sessions.user_id == user_id).limit(ROWS + 1).subquery()
+    few = int(unit.connection.execute(select(func.count()).select_from(some)).scalar_one())
+    if unit.joined or (few <= ROWS and count_owned(unit, "user", user_id, ROWS) < ROWS):
+        return _ended(unit, user_id, so_far)
+    mark = update(users).where(users.c.id == user_id, users.c.deleting.is_(None))
+    unit.connection.execute(mark.values(deleting={}))
+    return Erased({}, so_far, ended=False, takes_turns=unit.dialect.single_writer)
+
+
+def _go_on(unit: Unit, user_id: str, pace: Pace) -> Erased:
+    """Delete some of what is left of a user."""
+    so_far = _locked(unit, user_id)
+    if so_far is None:  # somebody else ended it, and has the receipt
+        return Erased({}, {}, ended=True)
+    users = unit.tables.users
+    gone = _delete_some_sessions(unit, user_id, pace.rows)
+    if not gone:
+        if count_owned(unit, "user", user_id, pace.rows) < pace.rows:
+            return _ended(unit, user_id, so_far)
+        gone = delete_some_owned(unit, "user", user_id, pace.rows)
+    so_far += gone
+    tally = update(users).where(users.c.id == user_id).values(deleting=dict(so_far))
+    unit.connection.execute(tally)
+    return Erased(gone, so_far, ended=False)
+
+
+def _ended(unit: Unit, user_id: str, so_far: Counter[str]) -> Erased:
+    rows = delete_owned(unit, "user", user_id).rows
+    return Erased(rows, so_far + Counter(rows), ended=True)
+
+
+def _locked(unit: Unit, user_id: str) -> Counter[str] | None:
+    """Lock a user's row until the unit ends, so that nothing is added below it meanwhile.
+
+    Returns:
+        How many rows have gone so far; None if there is no such user.
+    """
+    users = unit.tables.users.c
+    query = select(users.deleting).where(users.id == user_id, *scoping.users(unit))
+    row = unit.connection.execute(query.with_for_update()).first()
+    return None if row is None else Counter(row.deleting or {})
+
+
+def _delete_some_sessions(unit: Unit, user_id: str, most: int) -> Counter[str]:
+    """Delete some sessions of a user, or some rows of one that has more than so many."""
+    sessions = unit.tables.sessions.c
+    query = select(sessions.id, sessions.message_count).where(sessions.user_id == user_id)
+    rows = unit.connection.execute(query.order_by(sessions.activity).limit(_SESSIONS)).all()
+    if not rows:
+        return Counter()
+    messages = accumulate(row.message_count + 1 for row in rows)
+    ids = [row.id for row, so_far in zip(rows, messages, strict=True) if so_far <= most]
+    ids = ids or [rows[0].id]
+    # Locked, nobody adds to them after they were counted.
+    lock = select(sessions.pk).where(sessions.id.in_(ids)).order_by(sessions.pk)
+    unit.connection.execute(lock.with_for_update())
+    while len(ids) + (found := found_owned(unit, "sessions", ids, most)).total() > most:
+        if len(ids) == 1:
+            return delete_some_owned(unit, "sessions", ids, most, found)
+        ids = ids[: len(ids) // 2]
+    return delete_sessions(unit, ids, found)
+
+
+__all__ = ["Erased", "delete_user", "finish_user", "unfinished"]

@@ -1,0 +1,194 @@
+"""Deleting sessions whose time to live has run out, a few at a time.
+
+``sessions.expires_at`` is a lower bound: messages move ``last_active_at`` and not it, so that they
+need not change an index. So a session is a candidate by that column, and expired if its last
+activity, read under its lock, is long enough ago; otherwise the bound is moved up and it stays.
+
+No transaction is large. Sessions are deleted together as long as they have few rows in all. One
+that has many is *closed* in the transaction that finds it expired: it loses its documents and its
+active branch, and with them all who could read, change or append to it by its id; and its tasks
+that somebody might still do, however many. So there is a single moment at which it ends, whoever
+tries to write then, and what is left of it can go in pieces. If that is interrupted, the next
+clean-up goes on with it first. What can be read meanwhile is said in ``docs/retention.md``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, or_, select, update
+
+from agentstore.engines.base.protocol import Mode
+from agentstore.execution.unit import Unit
+from agentstore.models.leaving import owner_stays
+from agentstore.records import ExpiryReport
+from agentstore.repositories.base.pacing import Pace
+from agentstore.repositories.base.steps import Step, Steps
+from agentstore.repositories.upkeep.erasing import finish_user, unfinished
+from agentstore.repositories.upkeep.ownership import count_owned, delete_owned, delete_some_owned
+from agentstore.values import validation
+from agentstore.values.paging import check_limit
+from agentstore.values.states import NO_BRANCH, TASK_TRANSITIONS
+
+ROWS = 500
+"""Rows that one transaction deletes at most, besides blobs that nobody attaches any more: some
+40 ms for which SQLite's other writers wait, most of it for the search index of messages. Where
+rows are large it is fewer, see ``agentstore.repositories.base.pacing``."""
+
+FIRST_OF_ALL = datetime(1970, 1, 1, tzinfo=UTC)
+"""When a closed session expires, so that it is found whatever the clock says later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What one transaction did.
+
+    Attributes:
+        left: The row numbers of the sessions that are still to be deleted, of those that it was
+            told to.
+    """
+
+    deleted: tuple[str, ...]
+    rows: Mapping[str, int]
+    left: tuple[int, ...] = ()
+    postponed: int = 0
+    more: bool = False
+
+
+def delete_expired(
+    batch_size: int, limit: int | None, pace: Pace | None = None
+) -> Steps[ExpiryReport]:
+    """Delete expired sessions; see ``Sessions.delete_expired``."""
+    check_limit(batch_size)
+    validation.optional_amount("limit", limit)
+    pace = pace or Pace(ROWS)
+    deleted: list[str] = []
+    rows: Counter[str] = Counter()
+    postponed = 0
+    # Whoever expires after this moment is left to the next clean-up: so there is an end.
+    deadline = yield Step(Mode.READ, first_deadline)
+    for user_id in (yield Step(Mode.READ, unfinished)):  # left by a deletion that was interrupted
+        yield from finish_user(user_id, pace, lambda gone, _: rows.update(gone))
+    more = deadline is not None
+    while more and (limit is None or len(deleted) < limit):
+        size = batch_size if limit is None else min(batch_size, limit - len(deleted))
+        batch: Ended = yield pace.write(end_expired, deadline=deadline, size=size, pace=pace)
+        deleted += batch.deleted
+        rows.update(batch.rows)
+        postponed += batch.postponed
+        more = batch.more
+    return ExpiryReport(tuple(deleted), dict(sorted(rows.items())), postponed)
+
+
+def first_deadline(unit: Unit) -> datetime | None:
+    """Give the present, or None if nothing can have expired: then no writer need wait."""
+    now = unit.now()
+    expires_at = unit.tables.sessions.c.expires_at
+    query = select(expires_at).where(expires_at <= now).order_by(expires_at).limit(1)
+    return None if unit.connection.execute(query).first() is None else now
+
+
+def end_expired(unit: Unit, deadline: datetime, size: int, pace: Pace) -> Ended:
+    """Deal with the next candidates, up to so many, in one transaction.
+
+    Those that another transaction has locked are passed over: somebody writes to them, or another
+    clean-up has them. With ``FIRST_OF_ALL`` for the deadline only what is closed is finished.
+    """
+    sessions = unit.tables.sessions
+    deadline = min(deadline, unit.now())  # a clock that was set back brings sessions back to life
+    query = (
+        select(*_columns(unit), sessions.c.ttl_seconds, sessions.c.last_active_at)
+        .where(sessions.c.expires_at <= deadline, owner_stays(unit.tables, sessions.c.user_id))
+        .order_by(sessions.c.expires_at)
+        .limit(size)
+        .with_for_update(skip_locked=True)
+    )
+    candidates = unit.connection.execute(query).all()
+    doomed: list[Any] = []
+    for session in candidates:
+        if not is_closed(session):
+            expires_at = session.last_active_at + timedelta(seconds=session.ttl_seconds)
+            if expires_at > deadline:
+                _change(unit, session, expires_at=expires_at)
+                continue
+        doomed.append(session)
+    ended = end_sessions(unit, doomed, pace)
+    more = len(candidates) == size or bool(ended.left)
+    return replace(ended, postponed=len(candidates) - len(doomed), more=more)
+
+
+def end_idle(unit: Unit, pks: Sequence[int], doomed: ColumnElement[bool], pace: Pace) -> Ended:
+    """Delete those of the sessions with these row numbers for which a condition holds now.
+
+    Those that another transaction has locked are passed over.
+    """
+    sessions = unit.tables.sessions.c
+    # Two statements: the one that locks looks at other tables as they were when it began, so it
+    # would not see what somebody committed who had the lock until then, such as a mark.
+    locked = select(sessions.pk).where(sessions.pk.in_(pks)).order_by(sessions.pk)
+    ours = unit.connection.execute(locked.with_for_update(skip_locked=True)).scalars().all()
+    query = (
+        select(*_columns(unit))
+        .where(
+            sessions.pk.in_(ours),
+            or_(sessions.active_branch == NO_BRANCH, doomed),
+            owner_stays(unit.tables, sessions.user_id),
+        )
+        .order_by(sessions.pk)
+    )
+    return end_sessions(unit, unit.connection.execute(query).all(), pace)
+
+
+def end_sessions(unit: Unit, doomed: Sequence[Any], pace: Pace) -> Ended:
+    """Delete sessions that are locked, as far as one transaction goes."""
+    deleted: list[str] = []
+    rows: Counter[str] = Counter()
+    left = pace.rows
+    for number, session in enumerate(doomed):
+        found = 1 + count_owned(unit, "session", session.id, left)
+        if found <= left and not (deleted and pace.is_spent):
+            rows.update(delete_owned(unit, "session", session.id).rows)
+            deleted.append(session.id)
+            left -= found
+            continue
+        if not deleted:  # it has more rows than one transaction may delete
+            rows.update(_closed(unit, session))
+            if left > rows.total():
+                some = delete_some_owned(unit, "session", session.id, left - rows.total())
+                rows.update(some)
+        return Ended(tuple(deleted), rows, tuple(each.pk for each in doomed[number:]))
+    return Ended(tuple(deleted), rows)
+
+
+def _columns(unit: Unit) -> tuple[ColumnElement[Any], ...]:
+    sessions = unit.tables.sessions.c
+    return sessions.pk, sessions.id, sessions.active_branch
+
+
+def is_closed(session: Any) -> bool:
+    """Say whether a session has ended, and is being deleted in pieces."""
+    return bool(session.active_branch == NO_BRANCH)
+
+
+def _closed(unit: Unit, session: Any) -> Mapping[str, int]:
+    """Close a session; give the rows that this deletes."""
+    if is_closed(session):
+        return {}
+    _change(unit, session, active_branch=NO_BRANCH, tip=None, expires_at=FIRST_OF_ALL)
+    data, tasks = unit.tables.session_data, unit.tables.tasks
+    documents = delete(data).where(data.c.session_id == session.id)
+    gone = Counter(session_data=unit.connection.execute(documents).rowcount)
+    to_be_done = tasks.c.status.in_([each for each, onward in TASK_TRANSITIONS.items() if onward])
+    to_do = delete(tasks).where(tasks.c.session_id == session.id, to_be_done)
+    gone["tasks"] = unit.connection.execute(to_do).rowcount
+    return +gone
+
+
+def _change(unit: Unit, session: Any, **values: Any) -> None:
+    sessions = unit.tables.sessions
+    query = update(sessions).where(sessions.c.pk == session.pk).values(values)
+    unit.connection.execute(query)

@@ -1,0 +1,1 @@
+"""What was used: tokens, cost, and tool calls."""

@@ -1,0 +1,120 @@
+"""Rows of what was used: on their way in, and as records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Self
+
+from sqlalchemy import Select, Table, func, select
+
+from agentstore.errors import AgentStoreError, NotFound
+from agentstore.execution.gathering import ALONE
+from agentstore.execution.unit import Unit
+from agentstore.models.leaving import session_is_open
+from agentstore.models.tables import Tables
+from agentstore.records import UsageRecord, UsageSum, complete
+from agentstore.repositories.base.inserting import New, NewRow
+from agentstore.values import validation
+from agentstore.values.prices import Price
+from agentstore.values.types import from_nanos
+
+
+def priced_by_session(kwargs: Mapping[str, Any]) -> bool:
+    """Say whether the session has to be asked for the model first, and by it for the price."""
+    return kwargs.get("model") is None and kwargs.get("cost") is None
+
+
+def priced(price: Price, amounts: Mapping[str, Any], cached_input_tokens: int) -> Decimal:
+    """Compute what was used costs; raises InvalidInput if that is more than a call may cost."""
+    tokens = (amounts["input_tokens"], amounts["output_tokens"])
+    cost = price.cost(*tokens, cached_input_tokens)
+    return validation.cost("The cost by the store's prices", cost)
+
+
+class NewUsage(NewRow):
+    """What was used, on its way in; turn and branch are the session's where they are None.
+
+    Attributes:
+        cached_input_tokens: Of a row whose model, and by it the price, are the session's; else
+            None. The session has to be looked at first, so it does not go with others.
+    """
+
+    __slots__ = ("cached_input_tokens",)
+
+    def __init__(self, row: dict[str, Any], cached_input_tokens: int | None) -> None:
+        """Keep the row."""
+        super().__init__(row)
+        self.cached_input_tokens = cached_input_tokens
+
+    @staticmethod
+    def table(tables: Tables) -> Table:
+        """Say where it goes."""
+        return tables.turn_usage
+
+    @staticmethod
+    def values(tables: Tables, new: New) -> Select[Any]:
+        """Require the session."""
+        sessions = tables.sessions.c
+        values = dict(new)
+        values["turn"] = func.coalesce(new["turn"], sessions.turn)
+        values["branch"] = func.coalesce(new["branch"], sessions.active_branch)
+        there = (sessions.id == new["session_id"], session_is_open(tables))
+        return select(*values.values()).where(*there)
+
+    def why_not(self, unit: Unit) -> AgentStoreError:
+        """Say that it is missing."""
+        return NotFound("session", self.row["session_id"])
+
+    def alone(self, unit: Unit) -> Any:
+        """Look the session's model up, if need be, and insert."""
+        if self.cached_input_tokens is not None:
+            sessions = unit.tables.sessions.c
+            query = select(sessions.model).where(sessions.id == self.row["session_id"])
+            model = unit.connection.execute(query).scalar()
+            # It may have been written before models were bounded.
+            self.row["model"] = validation.optional_label("The session's model", model)
+            price = unit.settings.prices.find(self.row["model"])
+            if price is not None:
+                self.row["cost"] = priced(price, self.row, self.cached_input_tokens)
+        return super().alone(unit)
+
+    @classmethod
+    def together(cls, unit: Unit, writes: Sequence[Self]) -> list[Any]:
+        """Insert those that can be without looking first."""
+        ready = [write for write in writes if write.cached_input_tokens is None]
+        written = iter(super().together(unit, ready))
+        return [ALONE if w.cached_input_tokens is not None else next(written) for w in writes]
+
+
+def usage_record(row: Any) -> UsageRecord:
+    """Make a record of a row of ``turn_usage``."""
+    return complete(
+        UsageRecord(
+            id=row.id,
+            session_id=row.session_id,
+            branch=row.branch,
+            turn=row.turn,
+            model=row.model,
+            requests=row.requests,
+            input_tokens=row.input_tokens,
+            output_tokens=row.output_tokens,
+            total_tokens=row.total_tokens,
+            cost=row.cost,
+            details=row.details,
+            created_at=row.created_at,
+        )
+    )
+
+
+def usage_sum(key: Any, row: Any) -> UsageSum:
+    """Make the record of a row that begins with a key and the sums."""
+    return UsageSum(
+        key=key,
+        requests=row[1],
+        input_tokens=row[2],
+        output_tokens=row[3],
+        total_tokens=row[4],
+        cost=from_nanos(row[5]),
+        unpriced_requests=row[6],
+    )

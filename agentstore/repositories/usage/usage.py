@@ -1,0 +1,385 @@
+"""What was used: per turn, summed every way, over a window of time, and in all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Literal, get_args
+
+from sqlalchemy import (
+    ColumnElement,
+    case,
+    delete,
+    func,
+    null,
+    or_,
+    select,
+)
+
+from agentstore.errors import InvalidInput, NotFound, UnsoundRow, shown
+from agentstore.execution.gathering import Body
+from agentstore.models.leaving import owner_stays, session_stays
+from agentstore.records import DatabaseTotals, UsageRecord, UsageSum, UserStats
+from agentstore.repositories.base.operations import (
+    Repository,
+    gathers,
+    reads,
+    reads_snapshot,
+    window,
+    writes,
+)
+from agentstore.repositories.base.sums import exact_sum
+from agentstore.repositories.usage.rows import (
+    NewUsage,
+    priced,
+    priced_by_session,
+    usage_record,
+    usage_sum,
+)
+from agentstore.repositories.usage.tool_logs import tool_stats
+from agentstore.values import validation
+from agentstore.values.ids import new_id
+from agentstore.values.states import NO_BRANCH
+from agentstore.values.types import from_nanos, require_utc
+
+_MAX_DAYS = 36500
+
+Dimension = Literal["turn", "branch", "session", "user", "model", "day", "total"]
+
+
+class Usage(Repository):
+    """What users and the database as a whole have used."""
+
+    __slots__ = ()
+
+    @reads_snapshot
+    def stats(self, user_id: str, days: float = 7, *, until: datetime | None = None) -> UserStats:
+        """Add up what a user did in the last days.
+
+        Sessions, messages, tokens and cost are those **of the window**, not the lifetime totals
+        of sessions that were touched in it. The window ends at ``until``, which does not belong
+        to it, and began so many times 24 hours earlier.
+
+        Args:
+            user_id: The user.
+            days: The window's length, more than 0.
+            until: The window's end; None means now, this instant included.
+
+        Raises:
+            NotFound: There is no such user.
+            InvalidInput: The number of days is not positive.
+        """
+        if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= _MAX_DAYS:
+            raise InvalidInput(f"days is {shown(days)}; pass a number above 0, up to {_MAX_DAYS}.")
+        end = (
+            self.unit.now() + timedelta(microseconds=1)
+            if until is None
+            else require_utc("until", until)
+        )
+        try:
+            since = end - timedelta(days=days)
+        except OverflowError:
+            raise InvalidInput("The window begins before the year 1; pass fewer days.") from None
+        tables = self.tables
+        users, sessions, messages, logs = (
+            tables.users,
+            tables.sessions,
+            tables.messages,
+            tables.tool_logs,
+        )
+        there = select(users.c.pk).where(users.c.id == user_id, users.c.deleting.is_(None))
+        if self.connection.execute(there).first() is None:
+            raise NotFound("user", user_id)
+        of_user = (sessions.c.user_id == user_id, sessions.c.active_branch > NO_BRANCH)
+        theirs = select(sessions.c.id).where(*of_user)
+        in_window = (messages.c.created_at >= since, messages.c.created_at < end)
+        count, tokens, cost = self.connection.execute(
+            select(
+                func.count(),
+                exact_sum(messages.c.token_count),
+                exact_sum(messages.c.cost),
+            ).where(messages.c.session_id.in_(theirs), *in_window)
+        ).one()
+        written_to = (
+            select(messages.c.pk).where(messages.c.session_id == sessions.c.id, *in_window).exists()
+        )
+        created = (sessions.c.created_at >= since) & (sessions.c.created_at < end)
+        touched = (
+            select(func.count()).select_from(sessions).where(*of_user, or_(created, written_to))
+        )
+        return UserStats(
+            user_id=user_id,
+            since=since,
+            until=end,
+            sessions=int(self.connection.execute(touched).scalar_one()),
+            messages=int(count),
+            tokens=tokens,
+            cost=from_nanos(cost),
+            tools=tool_stats(
+                self,
+                [
+                    logs.c.session_id.in_(theirs),
+                    logs.c.created_at >= since,
+                    logs.c.created_at < end,
+                ],
+            ),
+        )
+
+    @gathers(NewUsage, looks_first=priced_by_session)
+    def record(
+        self,
+        session_id: str,
+        *,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        total_tokens: int | None = None,
+        cached_input_tokens: int = 0,
+        requests: int = 1,
+        model: str | None = None,
+        cost: Decimal | int | str | None = None,
+        details: Mapping[str, Any] | None = None,
+        turn: int | None = None,
+        branch: int | None = None,
+    ) -> Body[UsageRecord]:
+        """Record what requests to a model used. It is added to what the turn has used so far.
+
+        Args:
+            session_id: The session.
+            input_tokens: Tokens read, the cached ones included.
+            output_tokens: Tokens written.
+            total_tokens: What the provider counts as total; None means the sum of both.
+            cached_input_tokens: How many of the tokens read were cached; for the price.
+            requests: How many requests there were.
+            model: The model; None means the session's.
+            cost: What it cost; None means by the store's ``prices``, and unknown if the model
+                has no price there.
+            details: A JSON object of the application's.
+            turn: The turn; None means the active branch's last one.
+            branch: The branch's number; None means the active one.
+
+        Raises:
+            NotFound: There is no such session, or it is being deleted.
+            InvalidInput: An amount is negative, no whole number, or more than 10**9; or the cost,
+                whether passed or computed, is more than 1,000.
+        """
+        amounts = _amounts(
+            input_tokens, output_tokens, total_tokens, cached_input_tokens, requests, details
+        )
+        new = self._new(session_id, amounts, cached_input_tokens, model, cost, turn, branch)
+        return usage_record((yield new))
+
+    @writes
+    def replace(
+        self,
+        session_id: str,
+        *,
+        turn: int,
+        branch: int,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        total_tokens: int | None = None,
+        cached_input_tokens: int = 0,
+        requests: int = 1,
+        model: str | None = None,
+        cost: Decimal | int | str | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> UsageRecord:
+        """Record what a turn used in the place of all that was recorded for it before.
+
+        The arguments, and what is raised, are those of ``record``.
+        """
+        amounts = _amounts(
+            input_tokens, output_tokens, total_tokens, cached_input_tokens, requests, details
+        )
+        used = self.tables.turn_usage
+        self.connection.execute(
+            delete(used).where(
+                used.c.session_id == session_id,
+                used.c.branch == validation.amount("branch", branch),
+                used.c.turn == validation.amount("turn", turn),
+            )
+        )
+        new = self._new(session_id, amounts, cached_input_tokens, model, cost, turn, branch)
+        return usage_record(new.alone(self.unit))
+
+    @reads
+    def sum_by(
+        self,
+        dimension: Dimension,
+        *,
+        session_id: str | None = None,
+        user_id: str | None = None,
+        model: str | None = None,
+        branch: int | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> tuple[UsageSum, ...]:
+        """Add up what was used, for each value of a dimension.
+
+        Args:
+            dimension: ``turn``, ``branch``, ``session``, ``user``, ``model``, ``day`` (in UTC)
+                or ``total``, which gives one sum of all. Turns and branches are numbered in
+                their session: pass ``session_id`` with them.
+            session_id: Only this session.
+            user_id: Only this user's sessions.
+            model: Only this model.
+            branch: Only this branch.
+            since: Only from this instant on.
+            until: Only before this instant.
+
+        Returns:
+            The sums, by their keys, ascending; what has no key comes first.
+
+        Raises:
+            InvalidInput: The dimension is unknown, or is turn or branch without a session.
+            NaiveDatetime: ``since`` or ``until`` has no time zone.
+        """
+        if dimension not in get_args(Dimension):
+            raise InvalidInput(
+                f"dimension is {shown(dimension)}; use one of {', '.join(get_args(Dimension))}."
+            )
+        if dimension in ("turn", "branch") and session_id is None:
+            raise InvalidInput(f"Sums by {dimension} need a session_id.")
+        used, sessions = self.tables.turn_usage.c, self.tables.sessions.c
+        keys: dict[str, ColumnElement[Any]] = {
+            "turn": used.turn,
+            "branch": used.branch,
+            "session": used.session_id,
+            "user": sessions.user_id,
+            "model": used.model,
+            "day": self.unit.dialect.utc_day(used.created_at),
+            "total": null(),
+        }
+        key = keys[dimension].label("key")
+        unknown = case((used.cost.is_(None), used.requests), else_=0)
+        query = select(
+            key,
+            *map(
+                exact_sum,
+                (
+                    used.requests,
+                    used.input_tokens,
+                    used.output_tokens,
+                    used.total_tokens,
+                    used.cost,
+                    unknown,
+                ),
+            ),
+            func.count(),
+        )
+        if dimension == "user" or user_id is not None:
+            query = query.join_from(
+                self.tables.turn_usage, self.tables.sessions, sessions.id == used.session_id
+            )
+        if user_id is not None:
+            query = query.where(sessions.user_id == validation.text("user_id", user_id))
+        if session_id is not None:
+            query = query.where(used.session_id == validation.text("session_id", session_id))
+        if model is not None:
+            query = query.where(used.model == validation.text("model", model))
+        if branch is not None:
+            query = query.where(used.branch == validation.amount("branch", branch))
+        query = query.where(*window(used.created_at, since, until))
+        query = query.where(session_stays(self.tables, used.session_id))
+        if dimension != "total":
+            query = query.group_by(key)
+        sums = [
+            usage_sum(_day(row[0]) if dimension == "day" else row[0], row)
+            for row in self.connection.execute(query)
+            if row[7]
+        ]
+        # Sorted here, since the engines' collations differ.
+        return tuple(sorted(sums, key=lambda found: (found.key is not None, found.key)))
+
+    def _new(
+        self,
+        session_id: str,
+        amounts: dict[str, Any],
+        cached_input_tokens: int,
+        model: str | None,
+        cost: Decimal | int | str | None,
+        turn: int | None,
+        branch: int | None,
+    ) -> NewUsage:
+        price = self.unit.settings.prices.find(validation.optional_key("model", model))
+        if cost is not None:
+            amounts["cost"] = validation.cost("cost", cost)
+        elif price is not None:
+            amounts["cost"] = priced(price, amounts, cached_input_tokens)
+        row = {
+            "id": new_id(),
+            "session_id": validation.text("session_id", session_id),
+            "turn": validation.optional_amount("turn", turn),
+            "branch": validation.optional_amount("branch", branch),
+            "model": model,
+            "cost": None,
+            "created_at": self.unit.now(),
+            **amounts,
+        }
+        by_session = model is None and cost is None
+        return NewUsage(row, cached_input_tokens if by_session else None)
+
+    @reads_snapshot
+    def totals(self) -> DatabaseTotals:
+        """Count the rows of every table, exactly, and add the messages up.
+
+        Rows of users who are being deleted count as long as they are there; sessions by their
+        status, tokens and costs leave them out.
+
+        Reads the whole database: for people and reports, not for a hot path.
+        """
+        tables, execute = self.tables, self.connection.execute
+        prefix = len(tables.names.prefix)
+        rows = {
+            table.name[prefix:]: int(execute(select(func.count()).select_from(table)).scalar_one())
+            for table in tables.metadata.sorted_tables
+        }
+        sessions = tables.sessions.c
+        stays = owner_stays(tables, sessions.user_id)
+        by_status: dict[str, int] = {
+            status: int(count)
+            for status, count in execute(
+                select(sessions.status, func.count()).where(stays).group_by(sessions.status)
+            )
+        }
+        tokens, cost = execute(
+            select(exact_sum(sessions.total_tokens), exact_sum(sessions.total_cost)).where(stays)
+        ).one()
+        return DatabaseTotals(
+            dict(sorted(rows.items())), dict(sorted(by_status.items())), tokens, from_nanos(cost)
+        )
+
+
+def _amounts(
+    input_tokens: int,
+    output_tokens: int,
+    total_tokens: int | None,
+    cached_input_tokens: int,
+    requests: int,
+    details: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Check the amounts of a record, and give its columns."""
+    read = validation.tokens("input_tokens", input_tokens)
+    written = validation.tokens("output_tokens", output_tokens)
+    if validation.tokens("cached_input_tokens", cached_input_tokens) > read:
+        raise InvalidInput(
+            f"cached_input_tokens is {cached_input_tokens}, more than the {read} input_tokens "
+            "that it is a part of."
+        )
+    total = read + written if total_tokens is None else total_tokens
+    return {
+        "input_tokens": read,
+        "output_tokens": written,
+        "total_tokens": validation.tokens("total_tokens", total),
+        "requests": validation.tokens("requests", requests),
+        "details": None if details is None else validation.json_object("details", details),
+    }
+
+
+def _day(text: Any) -> date:
+    try:
+        return date.fromisoformat(text)
+    except (TypeError, ValueError):
+        problem = "something that is not an instant in UTC"
+        raise UnsoundRow("turn_usage", "created_at", problem) from None

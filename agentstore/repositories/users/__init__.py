@@ -1,0 +1,1 @@
+"""Users, their quotas and API keys."""

@@ -1,0 +1,1 @@
+"""The store: repositories over one database, synchronous and asynchronous."""

@@ -1,0 +1,249 @@
+"""Whether a store can do its work now, asked cheaply and with a limit on the time.
+
+For a readiness probe: an unhealthy database is an answer here, not an error. The question is one
+look at the revision and one at the search index, and reads no rows of the application's. A driver
+may hang for as long as its socket does, so the question is asked beside the caller, in a thread or
+a task, whom it waits for no longer than it said. One question at a time is under way: whoever asks
+meanwhile shares it, so that probes of a database that hangs do not pile up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from sqlalchemy import Engine, QueuePool
+
+from agentstore.engines.base.checks import Pulse
+from agentstore.engines.base.protocol import Mode
+from agentstore.engines.registry import dialect_for
+from agentstore.errors import AgentStoreError, InvalidInput, shown
+from agentstore.execution.recovery import Trouble
+from agentstore.execution.unit import Unit
+from agentstore.migrations import HEAD
+from agentstore.records.health import HealthRecord, PoolUse
+from agentstore.repositories.search.search import trouble_with
+from agentstore.settings import Settings
+
+DEFAULT_TIMEOUT = 5.0
+"""Seconds. Probes of orchestrators give up after one to ten, by default."""
+
+_COUNT_TO = 1_000
+_LONGEST = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a unit found."""
+
+    pulse: Pulse
+    pending: int
+    search_trouble: str | None
+
+
+def look(unit: Unit) -> Look:
+    """Look at the database: a body for ``Mode.READ``."""
+    pulse = unit.dialect.checks.pulse(unit.connection, unit.tables)
+    if pulse.revision != HEAD:
+        return Look(pulse, 0, None)
+    state = unit.dialect.search.state(unit.connection, unit.tables, _COUNT_TO)
+    return Look(pulse, state.pending, trouble_with(state))
+
+
+class Probe:
+    """Asks one synchronous store how it is."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        once: Callable[[Mode, Callable[[Unit], Look]], Look],
+        settings: Settings,
+        is_closed: Callable[[], bool],
+    ) -> None:
+        """Ask nothing yet.
+
+        Args:
+            engine: The store's.
+            once: Runs a body one time.
+            settings: The store's.
+            is_closed: Whether the store is closed.
+        """
+        self._engine = engine
+        self._once = once
+        self._settings = settings
+        self._is_closed = is_closed
+        self._lock = threading.Lock()
+        self._asked: Future[HealthRecord] | None = None
+
+    def health(self, timeout: float) -> HealthRecord:
+        """Ask, and wait up to so many seconds."""
+        check_timeout(timeout)
+        if self._is_closed():
+            return closed(self._engine)
+        began = time.perf_counter()
+        pool = pool_use(self._engine)
+        with self._lock:
+            asked = self._asked
+            if asked is None or asked.done():
+                asked = self._asked = Future()
+                ask = threading.Thread(target=self._ask, args=(asked, pool), daemon=True)
+                ask.start()
+        try:
+            return asked.result(timeout)
+        except TimeoutError:
+            return unanswered(self._engine, timeout, began, pool)
+
+    def _ask(self, asked: Future[HealthRecord], pool: PoolUse | None) -> None:
+        began = time.perf_counter()
+        try:
+            found = self._once(Mode.READ, look)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+            asked.set_result(unhealthy(self._engine, error, began, pool))
+        else:
+            asked.set_result(judged(self._engine, self._settings, found, began, pool))
+
+
+class AsyncProbe:
+    """Asks one asynchronous store how it is."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        once: Callable[[Mode, Callable[[Unit], Look]], Awaitable[Look]],
+        settings: Settings,
+        open_store: Callable[[], Awaitable[None]],
+        is_closed: Callable[[], bool],
+    ) -> None:
+        """Ask nothing yet; see ``Probe``. ``open_store`` opens the store where it is not."""
+        self._engine = engine
+        self._once = once
+        self._settings = settings
+        self._open = open_store
+        self._is_closed = is_closed
+        self._asked: asyncio.Task[HealthRecord] | None = None
+
+    async def health(self, timeout: float) -> HealthRecord:  # noqa: ASYNC109 - it is an answer
+        """Ask, and wait up to so many seconds."""
+        check_timeout(timeout)
+        if self._is_closed():
+            return closed(self._engine)
+        began = time.perf_counter()
+        pool = pool_use(self._engine)
+        while (left := timeout - (time.perf_counter() - began)) > 0:
+            asked = self._asked
+            if asked is None or asked.done():
+                asked = self._asked = asyncio.create_task(self._ask(pool))
+            await asyncio.wait([asked], timeout=left)
+            if not asked.done():
+                asked.cancel()  # on a server it ends there too; a thread comes to its end by itself
+            elif not asked.cancelled():
+                return asked.result()
+        return unanswered(self._engine, timeout, began, pool)
+
+    async def _ask(self, pool: PoolUse | None) -> HealthRecord:
+        began = time.perf_counter()
+        try:
+            await self._open()
+            found = await self._once(Mode.READ, look)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+            return unhealthy(self._engine, error, began, pool)
+        return judged(self._engine, self._settings, found, began, pool)
+
+
+def check_timeout(timeout: float) -> None:
+    """Refuse what is no time to wait.
+
+    Raises:
+        InvalidInput: It is not a number of seconds above 0, up to an hour.
+    """
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not (number and 0 < timeout <= _LONGEST):
+        raise InvalidInput(f"timeout is {shown(timeout)}; use seconds above 0, up to 3600.")
+
+
+def judged(
+    engine: Engine, settings: Settings, found: Look, began: float, pool: PoolUse | None
+) -> HealthRecord:
+    """Say what an answer means."""
+    pulse = found.pulse
+    reason = None
+    if pulse.revision != HEAD:
+        reason = (
+            f"The schema is at revision {pulse.revision}, this version needs {HEAD}. "
+            "Run agentstore upgrade, or the version of agentstore that fits."
+        )
+    elif not pulse.writable and not settings.read_only:
+        reason = (
+            "The database takes no writes. Check that its disk has room, check its permissions, or "
+            "connect to the primary."
+        )
+    return HealthRecord(
+        ok=reason is None,
+        reason=reason,
+        engine=dialect_for(engine.url).checks.system,
+        engine_version=pulse.version,
+        revision=pulse.revision,
+        head=HEAD,
+        writable=pulse.writable,
+        latency_ms=since(began),
+        pool=pool,
+        search_pending=found.pending,
+        search_trouble=found.search_trouble,
+    )
+
+
+def unhealthy(engine: Engine, error: Exception, began: float, pool: PoolUse | None) -> HealthRecord:
+    """Say that there was an error instead of an answer."""
+    shown_error = error.error if isinstance(error, Trouble) else error
+    # Only our own errors are known to show no secret.
+    ours = isinstance(shown_error, AgentStoreError)
+    return _without_answer(engine, str(shown_error) if ours else type(error).__name__, began, pool)
+
+
+def unanswered(engine: Engine, timeout: float, began: float, pool: PoolUse | None) -> HealthRecord:
+    """Say that there was no answer in time."""
+    return _without_answer(
+        engine,
+        f"The database did not answer within {timeout:g} s. Check that it runs, that it can be "
+        "reached, and that the pool is not exhausted.",
+        began,
+        pool,
+    )
+
+
+def closed(engine: Engine) -> HealthRecord:
+    """Say that the store is closed."""
+    return _without_answer(engine, "This store is closed.", time.perf_counter(), None)
+
+
+def _without_answer(
+    engine: Engine, reason: str, began: float, pool: PoolUse | None
+) -> HealthRecord:
+    return HealthRecord(
+        ok=False,
+        reason=reason,
+        engine=dialect_for(engine.url).checks.system,
+        engine_version=None,
+        revision=None,
+        head=HEAD,
+        writable=None,
+        latency_ms=since(began),
+        pool=pool,
+        search_pending=None,
+        search_trouble=None,
+    )
+
+
+def since(began: float) -> float:
+    """Give the milliseconds since an instant of the monotonic clock."""
+    return (time.perf_counter() - began) * 1000
+
+
+def pool_use(engine: Engine) -> PoolUse | None:
+    """Count the pool's connections, where it is one that counts."""
+    pool = engine.pool
+    return PoolUse(pool.size(), pool.checkedout()) if isinstance(pool, QueuePool) else None

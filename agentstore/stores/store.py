@@ -1,0 +1,327 @@
+"""The store: repositories over one database, synchronously.
+
+A call on one of the store's repositories is a transaction of its own. ``transaction()`` makes
+several calls one; ``run()`` does the same with a function, and repeats it after a conflict.
+
+A store may be used from any number of threads. A process that is forked must open its own; the one
+that it has of its parent refuses all calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+
+from sqlalchemy import URL, Engine
+
+from agentstore.database.engine import adopt_engine, open_engine, parse_url, show_url
+from agentstore.engines.base.protocol import Mode
+from agentstore.engines.registry import dialect_for
+from agentstore.errors import TransactionMisuse
+from agentstore.execution.forking import of_this_process, store_of_parent
+from agentstore.execution.observation import observer_for, watching
+from agentstore.execution.recovery import Trouble
+from agentstore.execution.runners import (
+    UnitRunner,
+    announcing,
+    in_own_transaction,
+    joined,
+    refuse_inside_own_transaction,
+    refuse_to_write,
+)
+from agentstore.execution.scoped import Scope
+from agentstore.execution.unit import Unit, rest
+from agentstore.records.health import HealthRecord, Statistics
+from agentstore.repositories.base.steps import Pause, Step, drive
+from agentstore.repositories.upkeep.statistics import Order, statistics
+from agentstore.settings import Settings, StoreOptions
+from agentstore.stores.bound import Repositories as Repositories
+from agentstore.stores.bound import ScopedStore, in_transaction
+from agentstore.stores.bound import Transaction as Transaction
+from agentstore.stores.health import DEFAULT_TIMEOUT, Probe
+
+if TYPE_CHECKING:
+    from agentstore.records import PruneReport
+    from agentstore.repositories.upkeep.pruning_terms import Progress
+    from agentstore.retention import RetentionPolicy
+
+T = TypeVar("T")
+
+
+class Store(Repositories):
+    """A database of agents' memory.
+
+    Example:
+        >>> with Store("sqlite:///agent.db") as store:
+        ...     session = store.sessions.create(title="Weather")
+        ...     message = store.messages.save(session.id, "user", "How is the weather?")
+
+    Attributes:
+        users: See ``Users``.
+        sessions: See ``Sessions``.
+        messages: See ``Messages``.
+        attachments: See ``Attachments``.
+        branches: See ``Branches``.
+        marks: See ``Marks``.
+        summaries: See ``Summaries``.
+        tool_logs: See ``ToolLogs``.
+        tasks: See ``Tasks``.
+        usage: See ``Usage``.
+        checkpoints: See ``Checkpoints``.
+        search: See ``Search``.
+    """
+
+    def __init__(
+        self,
+        url: str | URL | None = None,
+        *,
+        engine: Engine | None = None,
+        **options: Unpack[StoreOptions],
+    ) -> None:
+        """Open a database; a new SQLite file is made and brought to the newest schema.
+
+        Args:
+            url: ``sqlite:///file.db``, ``sqlite://`` (in memory) or
+                ``postgresql://user@host/database``; None means ``AGENTSTORE_URL``, else
+                ``sqlite:///agentstore.db``.
+            engine: An engine of the application's own, instead of a URL. Connection events are
+                added to it; closing the store does not dispose of it.
+            options: See ``Settings``.
+
+        Raises:
+            UnsupportedUrl: The URL is not one of those.
+            DatabaseError: The database cannot be reached, read or written.
+            SchemaError: Its schema is missing, behind or ahead; the error says what to run.
+        """
+        settings = Settings(**options)
+        self._owns_engine = engine is None
+        self._observer = observer_for(settings, parse_url(url) if engine is None else engine.url)
+        if engine is None:
+            parsed = parse_url(url)
+            dialect = dialect_for(parsed)
+            engine = open_engine(parsed, settings)
+        else:
+            dialect = adopt_engine(engine, settings, asynchronous=False)
+        self._engine = engine
+        self._closed = self._inherited = False
+        self._runner = UnitRunner(engine, dialect, settings, owns_engine=self._owns_engine)
+        super().__init__(_StoreRunner(self, self._runner))
+        self._announce = announcing(self._observer)
+        self._watch = watching(self._observer)
+        if self._observer is not None:
+            self._observer.watch(self)
+        of_this_process(self)
+        self._probe = Probe(engine, self._runner.once, settings, lambda: self._closed)
+        try:
+            self._runner.open()
+        except BaseException:
+            self.close()
+            raise
+
+    def __repr__(self) -> str:
+        """Name the database, without its password."""
+        return f"Store({show_url(self._engine.url)!r})"
+
+    def __enter__(self) -> Self:
+        """Give the store, which is open already."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the store."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the store's connections; those of an engine handed in stay open.
+
+        Calls that other threads are in end as they would have: this waits for those that write.
+        In a process that was forked it does nothing: they are its parent's.
+        """
+        if self._inherited:
+            return
+        self._closed = True
+        self._runner.close(wait=not in_own_transaction(self))
+        if self._owns_engine:
+            self._engine.dispose()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Make several calls one: all of them happen, or, if the block raises, none.
+
+        Inside the block use the repositories of the transaction, not the store's. On SQLite
+        nobody else can write until the block ends, so do not wait for a model in it.
+
+        Raises:
+            TransactionMisuse: The store is called inside the block, or is closed.
+            DatabaseReadOnly: The store only reads.
+            ConnectionLost: The connection broke; ``in_doubt`` says whether in the commit.
+        """
+        self._require_open()
+        refuse_to_write(self._runner.settings)
+        with self._announce(self):
+            try:
+                with self._runner.transaction() as unit:
+                    unit.connection.begin()
+                    with joined(unit) as runner:
+                        transaction = Transaction(runner)
+                        if self._observer is not None:
+                            self._observer.watch(transaction)
+                        yield transaction
+            except Trouble as problem:
+                raise problem.error from problem.__cause__
+
+    def run(self, work: Callable[[Transaction], T]) -> T:
+        """Run a function in a transaction, and again if the database rolled it back for a
+        conflict or lost the connection before the commit.
+
+        Args:
+            work: Gets the transaction's repositories. It may run several times, so it should
+                have no effects elsewhere.
+
+        Returns:
+            What the function returned.
+        """
+        self._require_open()
+        refuse_to_write(self._runner.settings)
+        body = in_transaction(work, self._observer)
+        with self._announce(self):
+            # A function of the application's has locks and thread-locals of the thread it is in.
+            return self._runner.run(Mode.WRITE, body, repeatable=False, here=True)
+
+    def prune(
+        self,
+        policy: RetentionPolicy,
+        *,
+        dry_run: bool = False,
+        reclaim: bool = True,
+        progress: Progress | None = None,
+    ) -> PruneReport:
+        """Delete what a retention policy says has had its time, while others work.
+
+        Works in transactions that are over soon: of up to 1,000 rows, and of fewer where rows are
+        large, so that no other writer waits for one for long; on SQLite with pauses between them.
+        Every row is looked at again in the transaction that deletes it: a session that was active
+        meanwhile stays, and so does a task that was revived; what somebody else has locked is
+        passed over. Checkpoints that stay are whole. If it is interrupted, what is deleted is
+        deleted, and the next call goes on. A session with more than 500 rows ends in one
+        transaction and goes in the following ones: from the first on it is found by nobody, takes
+        nothing more, and none of its tasks are done; some of its rows can be read one by one
+        until they go, see ``sessions.delete_expired``. What becomes old after this began is left
+        to the next one.
+
+        Args:
+            policy: What has had its time.
+            dry_run: Only count what would go, without a lock; nothing is written.
+            reclaim: Give the space back to the system where the engine can, in small steps: on
+                SQLite free pages of files that were made with ``auto_vacuum=INCREMENTAL``; on
+                PostgreSQL by VACUUM of the tables.
+            progress: Called with a rule's name and how many rows it has deleted so far; in a dry
+                run with how many of its own things were counted.
+
+        Raises:
+            InvalidInput: The policy has no rule.
+            TransactionMisuse: This is called inside the store's own transaction.
+        """
+        from agentstore.repositories.upkeep.pruning import prune  # few programs need it
+
+        runner = _StoreRunner(self, self._runner)
+
+        def do(wanted: Step | Pause) -> Any:
+            if isinstance(wanted, Pause):
+                return rest(wanted.seconds)
+            return runner.run(wanted.mode, wanted.work, repeatable=True)
+
+        with self._watch("prune"):
+            return drive(prune(policy, dry_run=dry_run, reclaim=reclaim, progress=progress), do)
+
+    def health(self, timeout: float = DEFAULT_TIMEOUT) -> HealthRecord:
+        """Say whether the store can do its work now, for a readiness probe.
+
+        Cheap: two or three statements that read no rows of the application's. A database that is
+        down, damaged, full of waiting callers or at another revision is said to be so and raises
+        nothing. May be called anywhere and at any time, also when the store is closed; calls that
+        are made at once share one question.
+
+        Args:
+            timeout: After how many seconds without an answer to say so, up to an hour.
+
+        Raises:
+            InvalidInput: The timeout is none.
+        """
+        with self._watch("health"):
+            return self._probe.health(timeout)
+
+    def statistics(
+        self,
+        days: int = 30,
+        *,
+        top: int = 10,
+        order: Order = "cost",
+        exact: bool | None = None,
+    ) -> Statistics:
+        """Say how much the database holds, how fast it grows, and by whom.
+
+        All figures are of one state of the database, and memory does not grow with it. Where
+        everything is counted, every table is read once and ``messages`` twice; where not, only
+        the rows of the window are, and the other figures are estimates or left out.
+
+        Args:
+            days: The days of the window, in UTC, today included; up to 3,660.
+            top: How many users, tools and models to name at most, up to 1,000.
+            order: Whether users and models come by ``cost`` or by ``tokens``, the most first.
+                Tools come by calls. Who is equal comes by the other, then by name.
+            exact: Whether to count everything; None means up to 256 MiB.
+
+        Raises:
+            InvalidInput: An argument is out of range.
+            LimitOutOfRange: ``top`` is.
+        """
+        with self._watch("statistics"):
+            body = partial(statistics, days=days, top=top, order=order, exact=exact)
+            self._require_open()
+            refuse_inside_own_transaction(self)
+            return self._runner.run(Mode.SNAPSHOT, body, repeatable=True)
+
+    def scoped(self, user_id: str) -> ScopedStore:
+        """Give the same repositories for one user's data: what is not theirs is not there.
+
+        It shares this store's connections and costs nothing to make, so make one for each request.
+
+        Args:
+            user_id: The user. Nobody looks whether there is one; a scope of nobody's is empty.
+
+        Raises:
+            InvalidInput: This is no user's id.
+        """
+        return ScopedStore(self, Scope(user_id))
+
+    def left_behind(self) -> None:
+        """Refuse all further calls; called in a child that was forked."""
+        self._closed = self._inherited = True
+
+    def _require_open(self) -> None:
+        if self._inherited:
+            raise store_of_parent()
+        if self._closed:
+            raise TransactionMisuse("This store is closed. Open another Store.")
+
+
+class _StoreRunner:
+    """Runs a store's own calls, and catches those inside its own transaction."""
+
+    def __init__(self, store: Store, runner: UnitRunner) -> None:
+        self._store = store
+        self._runner = runner
+
+    def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
+        self._store._require_open()
+        refuse_inside_own_transaction(self._store)
+        refuse_to_write(self._runner.settings, mode)
+        return self._runner.run(mode, work, repeatable=repeatable)

@@ -1,0 +1,1 @@
+"""From a text to the tokens that are indexed, and from a hit to the snippet that shows it."""

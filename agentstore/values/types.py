@@ -1,0 +1,394 @@
+"""Column types that mean the same on both engines.
+
+===============  =======================  =======================
+type             SQLite                   PostgreSQL
+===============  =======================  =======================
+``SafeText``     TEXT                     text
+``Word``         TEXT, of a few words     text, likewise
+``Json``         TEXT                     json, never jsonb
+``UtcDateTime``  TEXT, ISO-8601, sorts    timestamptz
+``RowNumber``    INTEGER (the rowid)      bigint
+``Whole``        BIGINT                   bigint
+``Real``         FLOAT                    double precision
+``Flag``         BOOLEAN (0 and 1)        boolean
+``Bytes``        BLOB                     bytea
+``Nanos``        BIGINT                   bigint
+===============  =======================  =======================
+
+``Json`` on SQLite is TEXT and not JSON, because a column declared JSON has numeric affinity
+there and would turn the document ``1e22`` into a number. On PostgreSQL it is read as text, so
+that no driver's own JSON decoding comes between; ``agentstore.values.encoding`` says why not jsonb.
+
+SQLite lets anything into any column, so each type looks at what it reads there. What it cannot read
+is an ``UnsoundRow`` that names the column: the types of the models' columns know which they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow, Underflow
+from types import NoneType
+from typing import Any, Self
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    DateTime,
+    Dialect,
+    Float,
+    Integer,
+    LargeBinary,
+    Text,
+    cast,
+    type_coerce,
+)
+from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
+
+from agentstore.errors import InvalidInput, NaiveDatetime, UnsoundRow, shown
+from agentstore.values.encoding import decode_text, dump_json, encode_text, load_json
+
+_MOST_MONEY = Decimal("9223372036.854775807")
+_EXACT = Context(prec=40, traps=[Inexact, InvalidOperation, Overflow, Underflow])
+"""For money: the caller's own decimal context may round to a few digits."""
+
+MAX_INTEGER = 2**63 - 1
+"""The largest number that a column of whole numbers holds, on both engines."""
+
+
+Column = Sequence[Any]
+"""The values of one column, in the order of the rows."""
+
+
+def require_utc(name: str, value: datetime) -> datetime:
+    """Give the same instant in UTC.
+
+    Raises:
+        NaiveDatetime: The datetime has no time zone.
+        InvalidInput: It is not a datetime at all.
+    """
+    if type(value) is datetime and value.tzinfo is UTC:
+        return value
+    if not isinstance(value, datetime):
+        raise InvalidInput(f"{name} must be an aware datetime, not {type(value).__name__}.")
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise NaiveDatetime(name)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise InvalidInput(f"{name} is outside the years 1 to 9999 in UTC.") from None
+
+
+def to_nanos(name: str, amount: Decimal | int | str) -> int:
+    """Turn an amount of money into whole billionths, exactly.
+
+    Raises:
+        InvalidInput: The amount is a float, negative, not finite, finer than a billionth, or
+            more than fits.
+    """
+    if type(amount) is Decimal and not amount:
+        return 0  # most messages cost nothing that is known
+    if isinstance(amount, bool | float) or not isinstance(amount, Decimal | int | str):
+        raise InvalidInput(
+            f"{name} must be a Decimal, an int or a str such as '0.0021', "
+            f"not {type(amount).__name__}: floats cannot hold money exactly."
+        )
+    try:
+        value = Decimal(amount)
+    except (ArithmeticError, ValueError):
+        value = Decimal("NaN")
+    if not value.is_finite():
+        raise InvalidInput(
+            f"{name} is {shown(amount)}, which is not an amount of money. Pass a Decimal, an int "
+            "or a str such as '0.0021'."
+        )
+    if not 0 <= value <= _MOST_MONEY:
+        raise InvalidInput(f"{name} is {value:.6g}; it must be from 0 to 9223372036.")
+    try:
+        nanos = value.scaleb(9, _EXACT)
+    except ArithmeticError:  # more digits than whole billionths in that range have
+        nanos = None
+    if nanos is None or nanos != int(nanos):
+        raise InvalidInput(
+            f"{name} is {value:.6g} or so; the smallest unit is 0.000000001: quantize it."
+        )
+    return int(nanos)
+
+
+def from_nanos(nanos: int) -> Decimal:
+    """Undo ``to_nanos``."""
+    return Decimal(nanos).scaleb(-9, _EXACT) if nanos else Decimal(0)
+
+
+class Named:
+    """What a type knows of its column: the plain name of its table, and its own; "" if it has none.
+
+    Of what is stored there an error says only of what kind it is not.
+    """
+
+    table = column = ""
+    holds: str
+
+    def of(self, table: str, column: str) -> Self:
+        """Give the same type for a column."""
+        named: Self = self.copy()  # type: ignore[attr-defined]
+        named.table, named.column = table, column
+        return named
+
+    def adapt(self, cls: type[Any], **options: Any) -> Any:
+        """Make the type of an engine, which knows the column too."""
+        adapted = super().adapt(cls, **options)  # type: ignore[misc]
+        if isinstance(adapted, Named):
+            adapted.table, adapted.column = self.table, self.column
+        return adapted
+
+    def unsound(self) -> UnsoundRow:
+        """Say that the column holds what cannot be read."""
+        return UnsoundRow(self.table, self.column, f"something that is not {self.holds}")
+
+
+class Strict(Named):
+    """A type whose values SQLite gives as they are, whatever they are."""
+
+    kinds: tuple[type, ...]
+
+    def strictly(self, value: Any) -> Any:
+        """Give a value that SQLite read, if it is of the right kind."""
+        if value is None or type(value) in self.kinds:
+            return value
+        raise self.unsound()
+
+    def all_strictly(self, column: Column, *, required: bool = False) -> Column:
+        """Give the values of a column, if they are of the right kind; if required, all of them."""
+        if not {*map(type, column)} <= {*self.kinds, *(() if required else (NoneType,))}:
+            raise self.unsound()
+        return column
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        """Look at what SQLite reads; what a server reads is of the column's type."""
+        return self.strictly if dialect.name == "sqlite" else None
+
+
+class Whole(Strict, BigInteger):
+    """A whole number."""
+
+    kinds = (int,)
+    holds = "a whole number"
+
+
+class Real(Strict, Float[float]):
+    """A number."""
+
+    kinds = (float, int)
+    holds = "a number"
+
+
+class Bytes(Strict, LargeBinary):
+    """Bytes."""
+
+    kinds = (bytes,)
+    holds = "bytes"
+
+
+class Flag(Strict, Boolean):
+    """A flag."""
+
+    holds = "a flag"
+
+    def strictly(self, value: Any) -> bool | None:
+        """Give a flag that SQLite read as a number."""
+        if value is None or value == 0 or value == 1:
+            return None if value is None else bool(value)
+        raise self.unsound()
+
+    def all_strictly(self, column: Column, *, required: bool = False) -> Column:
+        """Give flags that SQLite read as numbers; if required, all of them."""
+        if required and None in column:
+            raise self.unsound()
+        return [*map(self.strictly, column)]
+
+
+class SafeText(Named, TypeDecorator[str]):
+    """Text that both engines can carry, NUL and lone surrogates included."""
+
+    impl = Text
+    cache_ok = True
+    holds = "text"
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Escape what the engines cannot carry; raises InvalidInput."""
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise InvalidInput(f"An id or a text must be a str, not {type(value).__name__}.")
+        return encode_text(value)
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> str | None:
+        """Give back the text as it went in; raises UnsoundRow."""
+        if value is None:
+            return None
+        if type(value) is not str:
+            raise self.unsound()
+        return decode_text(value)
+
+
+class Word(SafeText):
+    """One of a few plain words."""
+
+    cache_ok = True
+
+    def __init__(self, words: Iterable[str]) -> None:
+        """Say which."""
+        super().__init__()
+        self.words = frozenset(words)
+
+    @property
+    def holds(self) -> str:  # type: ignore[override]
+        """Name what it holds."""
+        return f"one of {', '.join(sorted(self.words))}"
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> str | None:
+        """Give the word; raises UnsoundRow."""
+        if value is None or value in self.words:
+            return value
+        raise self.unsound()
+
+
+class _PgJson(UserDefinedType[Any]):
+    """PostgreSQL's json, which keeps a document as it was written, read as text."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "JSON"
+
+    def column_expression(self, colexpr: ColumnElement[Any]) -> ColumnElement[Any]:
+        kind = colexpr.type if isinstance(colexpr.type, Json) else Json()
+        return type_coerce(cast(colexpr, Text()), kind)
+
+
+class Document(str):
+    """JSON that is written already, by ``dump_json``; a ``Json`` column takes it as it is."""
+
+    __slots__ = ()
+
+
+class Json(Named, TypeDecorator[Any]):
+    """A JSON document; a Python None is SQL NULL, and the document ``null`` is never stored."""
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, document: type = object) -> None:
+        """Say what its documents are in Python."""
+        super().__init__()
+        self.document = document
+
+    @property
+    def holds(self) -> str:  # type: ignore[override]
+        """Name what it holds."""
+        return _DOCUMENTS[self.document]
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Choose text or json."""
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(_PgJson())
+        return dialect.type_descriptor(Text())
+
+    def process_bind_param(self, value: Any | None, dialect: Dialect) -> str | None:
+        """Write the document; raises InvalidJson."""
+        if value is None or type(value) is Document:
+            return value
+        return dump_json(value)
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> Any:
+        """Read the document; raises UnsoundRow."""
+        return None if value is None else self.read(value)
+
+    def read(self, value: Any) -> Any:
+        """Read a document that is not NULL; raises UnsoundRow."""
+        try:
+            document = load_json(value)
+        except Exception:  # noqa: BLE001 - its words would quote the document
+            raise self.unsound() from None
+        if not isinstance(document, self.document):
+            raise self.unsound()
+        return document
+
+
+_DOCUMENTS: dict[type, str] = {object: "JSON", dict: "a JSON object", list: "a JSON array"}
+
+
+class UtcDateTime(Named, TypeDecorator[datetime]):
+    """An instant: aware in, UTC out, to the microsecond."""
+
+    impl = Text
+    cache_ok = True
+    holds = "an instant in UTC"
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Choose text or timestamptz."""
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(DateTime(timezone=True))
+        return dialect.type_descriptor(Text())
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        """Write the instant; raises NaiveDatetime."""
+        if value is None:
+            return None
+        instant = require_utc("the time", value)
+        return iso(instant) if self.is_text(dialect) else instant
+
+    def is_text(self, dialect: Dialect) -> bool:
+        """Say whether the engine keeps it as text."""
+        return dialect.name != "postgresql"
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
+        """Read the instant, in UTC; raises UnsoundRow."""
+        if value is None:
+            return None
+        if isinstance(value, datetime):
+            return value.astimezone(UTC)
+        return self.read(value)
+
+    def read(self, value: Any) -> datetime:
+        """Read an instant that is text; raises UnsoundRow."""
+        try:
+            instant = datetime.fromisoformat(value)
+        except (TypeError, ValueError):
+            raise self.unsound() from None
+        if instant.tzinfo is not UTC:
+            raise self.unsound()
+        return instant
+
+
+def iso(instant: datetime) -> str:
+    """Write an instant in UTC as text of one width, so that texts sort as instants do."""
+    return instant.isoformat(sep="T", timespec="microseconds")
+
+
+class Nanos(Named, TypeDecorator[Decimal]):
+    """Money, exactly: Decimal in Python, whole billionths in the database."""
+
+    impl = BigInteger
+    cache_ok = True
+    holds = "a whole number"
+
+    def process_bind_param(self, value: Decimal | None, dialect: Dialect) -> int | None:
+        """Write whole billionths."""
+        return None if value is None else to_nanos("cost", value)
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> Decimal | None:
+        """Read billionths as a Decimal; raises UnsoundRow."""
+        return None if value is None else self.read(value)
+
+    def read(self, value: Any) -> Decimal:
+        """Read billionths that are not NULL; raises UnsoundRow."""
+        if not isinstance(value, int | Decimal):  # a server's sums are Decimals
+            raise self.unsound()
+        return from_nanos(int(value))
+
+
+RowNumber = BigInteger().with_variant(Integer(), "sqlite")
+"""The type of ``pk`` columns: SQLite's rowid, always a whole number, and PostgreSQL's identity."""

@@ -1,0 +1,379 @@
+"""What both kinds of worker do: one body, a coroutine.
+
+The loop claims as many tasks as it
+has room for, waits for a signal, the time of the next task, or room, and claims again. Beside it
+one heartbeat renews all leases.
+
+The invariant: a worker writes about a task only with the fence of its claim. Whatever goes wrong
+with it (a hang, a kill, a clock, a network), another one gets the task when the lease has run
+out, and from then on nothing that the first one says about it counts.
+
+Time is measured by the monotonic clock here, and by the server's where leases are concerned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+from agentstore.engines.base.signals import TaskSignal
+from agentstore.errors import (
+    AgentStoreError,
+    DatabaseError,
+    InvalidInput,
+    JobInterrupted,
+    SecretRefused,
+)
+from agentstore.records import TaskBatch, TaskRecord
+from agentstore.stores.aio import AsyncStore
+from agentstore.stores.store import Store
+from agentstore.values.backoff import DEFAULT_BACKOFF, Backoff
+from agentstore.worker.jobs import DoNotRetry, Interruption, Job, error_text
+from agentstore.worker.signals import Ear, stopped_by_signals
+
+T = TypeVar("T")
+S = TypeVar("S", Store, AsyncStore)
+Handler = Callable[[Job], Any]
+H = TypeVar("H", bound=Handler)
+
+_BEATS = 3
+"""Heartbeats within a lease: two may be late before it runs out."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
+"""Seconds between tries when the database does not answer."""
+
+_log = logging.getLogger("agentstore.worker")
+
+
+class WorkerLoop(Generic[S, H]):
+    """What both kinds of worker do."""
+
+    def __init__(
+        self,
+        store: S,
+        handlers: Mapping[str, H] | None = None,
+        *,
+        queues: str | Sequence[str] = "default",
+        name: str | None = None,
+        concurrency: int = 1,
+        lease: float = 60.0,
+        grace: float = 10.0,
+        poll: float = 5.0,
+        backoff: Backoff = DEFAULT_BACKOFF,
+    ) -> None:
+        """Say what is to be done, and how; ``run`` does it.
+
+        Args:
+            store: Where the tasks are; the worker leaves it open.
+            handlers: By the kind of task, what does it; ``handler`` adds more.
+            queues: Whose tasks, all alike.
+            name: What the tasks' ``worker`` says; None means host, process and a random part.
+            concurrency: How many tasks it does at once, up to 1,000.
+            lease: Seconds after which others get what a dead worker was doing. It is renewed
+                three times as often, so it may be shorter than a task takes.
+            grace: Seconds that running handlers have to finish when the worker stops.
+            poll: Seconds after which it looks for tasks even if nothing called.
+            backoff: How long to wait before a failed task is tried again.
+
+        Raises:
+            InvalidInput: One of the numbers is out of range.
+        """
+        if isinstance(concurrency, bool) or not 1 <= concurrency <= 1_000:
+            raise InvalidInput("concurrency is from 1 to 1000.")
+        if not (0 < lease <= 86_400 and grace >= 0 and poll > 0):
+            raise InvalidInput("lease and poll are more than 0 seconds, grace 0 or more.")
+        self.name = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+        self._store: S = store
+        self._handlers: dict[str, H] = {}
+        self._queues = [queues] if isinstance(queues, str) else list(queues)
+        self._concurrency = concurrency
+        self._lease = lease
+        self._grace = grace
+        self._poll = poll
+        self._backoff = backoff
+        self._ear = Ear(self.name, self._queues, self._wake)
+        self._jobs: dict[str, tuple[Job, asyncio.Task[None]]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._woken = asyncio.Event()
+        self._stopping = self._hurried = self._until_idle = False
+        for kind, handler in (handlers or {}).items():
+            self.handler(kind)(handler)
+
+    def handler(self, kind: str) -> Callable[[H], H]:
+        """Decorate what does the tasks of a kind.
+
+        It gets the ``Job``. What it returns, any JSON, is the task's result; what it raises makes
+        the attempt fail, with the error's type and message, secrets redacted.
+        """
+
+        def register(handler: H) -> H:
+            self._check(handler)
+            self._handlers[kind] = handler
+            return handler
+
+        return register
+
+    def stop(self) -> None:
+        """Stop soon; from any thread, or a signal handler.
+
+        No more tasks are claimed. What runs may finish within the grace time; what has not by
+        then is given back, as if it had never been claimed. A second call ends the grace time.
+        A call that comes before ``run()``, or between two of them, ends the next one at once.
+        """
+        self._hurried, self._stopping = self._stopping, True
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # it has ended meanwhile
+                loop.call_soon_threadsafe(self._wake)
+
+    def _check(self, handler: H) -> None:
+        """Refuse what cannot be a handler."""
+        if not callable(handler):
+            raise InvalidInput("A handler is a function that takes a Job.")
+
+    def _call(self, method: str, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        """Call a method of ``store.tasks``."""
+        raise NotImplementedError
+
+    def _perform(self, job: Job) -> Awaitable[Any]:
+        """Run the handler of a job."""
+        raise NotImplementedError
+
+    def _reach(self, running: asyncio.Task[None]) -> None:
+        """Make a handler hear at once that it is to stop, where that can be done."""
+        raise NotImplementedError
+
+    # --- The loop --------------------------------------------------------------------------
+
+    async def _run(self, *, until_idle: bool) -> None:
+        if self._loop is not None:
+            raise InvalidInput("This worker runs already. Make another one, or raise concurrency.")
+        if not self._handlers:
+            raise InvalidInput("This worker has no handlers: pass some, or use worker.handler().")
+        self._loop = asyncio.get_running_loop()
+        self._woken = asyncio.Event()
+        self._until_idle = until_idle  # not _stopping: whoever stops may come first
+        beating = asyncio.create_task(self._beat())
+        try:
+            with stopped_by_signals(self._loop, self.stop):
+                try:
+                    await self._take_tasks()
+                finally:
+                    await self._wind_up()
+        finally:
+            beating.cancel()
+            await asyncio.wait([beating])
+            self._ear.close()
+            self._jobs.clear()
+            self._loop = None
+            self._stopping = self._hurried = False
+
+    async def _take_tasks(self) -> None:
+        rescue_at = listen_at = 0.0
+        hungry, looked = True, False
+        while not self._stopping:
+            now = self._time()
+            if not self._ear.hears and now >= listen_at:
+                await self._listen()
+                listen_at = now + self._poll
+            if now >= rescue_at:
+                await self._tried("rescue", backoff=self._backoff)
+                rescue_at = now + min(self._lease, self._poll)
+            free = self._concurrency - len(self._jobs)
+            if free and hungry:
+                hungry = await self._claim(free) == free  # then there may be more
+                continue
+            seconds = max(0.0, rescue_at - self._time())
+            if free:
+                due = await self._tried("due", queues=self._queues, kinds=list(self._handlers))
+                if due == 0.0 and not looked:
+                    # Since the claim, or to be alone in a session: a second claim tells.
+                    hungry = looked = True
+                    continue
+                if self._until_idle and not self._jobs:
+                    return
+                if due:
+                    seconds = min(seconds, due)
+            await self._wait(seconds)
+            looked = False
+
+    async def _claim(self, limit: int) -> int:
+        """Claim tasks and begin them; give their number."""
+        renewed = self._time()
+        claimed: tuple[TaskRecord, ...] | None = await self._tried(
+            "claim",
+            self.name,
+            queues=self._queues,
+            kinds=list(self._handlers),
+            limit=limit,
+            lease=self._lease,
+        )
+        for task in claimed or ():
+            job = Job(task, renewed)
+            self._jobs[task.id] = job, asyncio.create_task(self._do(job))
+        return len(claimed or ())
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait so long, or until there is room, or a signal, or the worker is to stop."""
+        end = self._time() + seconds
+        while not self._woken.is_set() and (left := end - self._time()) > 0:
+            interval = self._ear.interval
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left if interval is None else min(left, interval)):
+                    await self._woken.wait()
+            if interval is not None:
+                self._ear.look()
+        self._woken.clear()
+
+    async def _tried(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of ``store.tasks``; None, after a pause, if the database fails.
+
+        Raises:
+            DatabaseError: It fails, and the worker is not one that goes on until it is stopped.
+        """
+        try:
+            return await self._call(method, *args, **kwargs)
+        except DatabaseError as error:
+            if self._until_idle:
+                raise
+            _log.warning("%s: %s failed (%s)", self.name, method, type(error).__name__)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LONGEST_PAUSE):
+                    await self._woken.wait()
+            return None
+
+    async def _wind_up(self) -> None:
+        """Let running handlers finish within the grace time; give back what has not."""
+        self._stopping = True
+        end = self._time() + self._grace
+        while self._jobs and not self._hurried and (left := end - self._time()) > 0:
+            self._woken.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._woken.wait()
+        left_over = list(self._jobs.values())
+        for job, running in left_over:
+            job._interruption = job._interruption or "stopping"
+            running.cancel()
+        if left_over:
+            # A handler that does not let itself be cancelled is left to itself.
+            _, deaf = await asyncio.wait([t for _, t in left_over], timeout=_LONGEST_PAUSE)
+            for job, running in left_over:
+                if running in deaf:
+                    await self._settle(job, "release", job.task.id, fence=job.task.fence)
+
+    # --- One task --------------------------------------------------------------------------
+
+    async def _do(self, job: Job) -> None:
+        """Run the handler, and settle the task by what came of it."""
+        task, result, error = job.task, None, None
+        try:
+            result = await self._perform(job)
+        except (Exception, asyncio.CancelledError) as raised:  # noqa: BLE001 - handed on below
+            error = raised
+        own = {"fence": task.fence}
+        try:
+            if error is None:
+                try:
+                    await self._settle(job, "complete", task.id, result, **own)
+                except InvalidInput as refused:
+                    error = refused
+            if isinstance(error, JobInterrupted | asyncio.CancelledError) and job.interruption:
+                if job.interruption == "cancelled":
+                    await self._settle(job, "cancel", task.id, **own)
+                elif job.interruption == "stopping":
+                    await self._settle(job, "release", task.id, **own)
+            elif error is not None:
+                await self._fail(job, error)
+        finally:
+            self._jobs.pop(task.id, None)
+            self._wake()
+
+    async def _fail(self, job: Job, error: BaseException) -> None:
+        _log.warning("%r failed (%s)", job, type(error).__name__)
+        again = {"retry": not isinstance(error, DoNotRetry), "backoff": self._backoff}
+        own = {"fence": job.task.fence, **again}
+        try:
+            await self._settle(job, "fail", job.task.id, error_text(error), **own)
+        except SecretRefused:
+            await self._settle(job, "fail", job.task.id, type(error).__name__, **own)
+
+    async def _settle(self, job: Job, method: str, *args: Any, **kwargs: Any) -> None:
+        """Write about a task that is held; once more, as long as the lease may last, if the
+        database fails.
+
+        Raises:
+            InvalidInput: What is to be written cannot be stored.
+        """
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                await self._call(method, *args, **kwargs)
+                return
+            except InvalidInput:
+                raise
+            except DatabaseError as error:
+                if self._time() + pause > job._renewed + self._lease:
+                    _log.warning("%r: %s failed (%s)", job, method, type(error).__name__)
+                    return
+            except AgentStoreError as error:
+                # The lease is lost, or the task is gone: what was done counts for nothing.
+                _log.info("%r: %s was refused (%s)", job, method, type(error).__name__)
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    # --- The heartbeat ---------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease / _BEATS)
+            held = [job for job, _ in self._jobs.values()]
+            if held:
+                await self._renew(held)
+
+    async def _renew(self, held: list[Job]) -> None:
+        now = self._time()
+        try:
+            batch: TaskBatch = await self._call(
+                "heartbeat_many", [job.task for job in held], lease=self._lease
+            )
+        except DatabaseError as error:
+            _log.warning("%s: the heartbeat failed (%s)", self.name, type(error).__name__)
+            for job in held:
+                if now > job._renewed + self._lease:
+                    self._interrupt(job, "lost")
+            return
+        lost, asked = set(batch.lost), {t.id for t in batch.settled if t.cancel_requested}
+        for job in held:
+            if job.task.id in lost:
+                self._interrupt(job, "lost")
+                continue
+            job._renewed = now
+            if job.task.id in asked:
+                self._interrupt(job, "cancelled")
+
+    def _interrupt(self, job: Job, reason: Interruption) -> None:
+        """Tell the handler of a job to stop, once."""
+        current, running = self._jobs.get(job.task.id, (None, None))
+        if current is job and running is not None and job._interruption is None:
+            job._interruption = reason
+            self._reach(running)
+
+    async def _listen(self) -> None:
+        watched: TaskSignal | None = await self._tried("watch")
+        if watched is not None:
+            await self._ear.open(watched)
+
+    def _wake(self) -> None:
+        self._woken.set()
+
+    @staticmethod
+    def _time() -> float:
+        return asyncio.get_running_loop().time()
