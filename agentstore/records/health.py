@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 
-from agentstore.records import UsageSum
+from agentstore.records.usage import UsageSum
 
 
 @dataclass(frozen=True, slots=True)

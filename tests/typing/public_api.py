@@ -16,24 +16,32 @@ from typing import Any, assert_type
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from agentstore import AgentStoreError, AsyncStore, Settings, Store, migrations
-from agentstore.doctor import examine
-from agentstore.errors import IllegalTransition, InvalidInput, NotFound, QuotaExceeded, SchemaError
-from agentstore.models.tables import Names
-from agentstore.records import (
+from agentstore import (
+    AgentStoreError,
     ApiKeyRecord,
+    AsyncStore,
     AttachmentRecord,
     BranchRecord,
     CountedBranch,
     DatabaseTotals,
     DeletionReceipt,
     ExpiryReport,
+    Finding,
+    HealthRecord,
+    IllegalTransition,
+    InvalidInput,
     IssuedApiKey,
     MessageRecord,
+    NotFound,
     Page,
+    QuotaExceeded,
     ReservationRecord,
+    SchemaError,
     SessionCounters,
     SessionRecord,
+    Settings,
+    Statistics,
+    Store,
     SummaryRecord,
     TaskRecord,
     ToolLogRecord,
@@ -44,9 +52,10 @@ from agentstore.records import (
     UsageSum,
     UserRecord,
     UserStats,
+    migrations,
 )
-from agentstore.records.findings import Finding
-from agentstore.records.health import HealthRecord, Statistics
+from agentstore.doctor import examine
+from agentstore.models.tables import Names
 from agentstore.stores.alerts import Thresholds, check_sizes
 from agentstore.stores.store import Transaction
 

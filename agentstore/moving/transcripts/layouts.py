@@ -11,7 +11,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from agentstore.records import CHAT_KEYS, OLD_TOOL_ROLE, MessageRecord, SessionRecord
+from agentstore.records import MessageRecord, SessionRecord
+from agentstore.records.messages import CHAT_KEYS, OLD_TOOL_ROLE
 
 KEYS = ("id", "title", "user", "model", "metadata", "messages")
 """The keys of a conversation that have a place of their own, in their usual order."""

@@ -14,7 +14,8 @@ from sqlalchemy import ColumnElement, Select, delete, insert, select
 
 from agentstore.errors import AttachmentTooLarge, InvalidInput, NotFound, UnsoundRow, named
 from agentstore.models.leaving import session_is_open, session_stays
-from agentstore.records import AttachmentRecord, DeletionReceipt, Page, complete
+from agentstore.records import AttachmentRecord, DeletionReceipt, Page
+from agentstore.records.base import complete
 from agentstore.repositories.attachments.blobs import drop_unattached, keep_blob
 from agentstore.repositories.base.operations import Repository, one_page, reads, writes
 from agentstore.repositories.checkpoints.value_lines import OTHER_BYTES

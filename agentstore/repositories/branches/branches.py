@@ -9,7 +9,8 @@ from sqlalchemy import Select, select, update
 
 from agentstore.errors import BranchInUse, InvalidInput, NotFound
 from agentstore.models.leaving import owner_stays
-from agentstore.records import BranchRecord, CountedBranch, MessageRecord, Page, complete
+from agentstore.records import BranchRecord, CountedBranch, MessageRecord, Page
+from agentstore.records.base import complete
 from agentstore.repositories.base.operations import one_page, reads, reads_snapshot, writes
 from agentstore.repositories.branches.compaction import compact
 from agentstore.repositories.branches.growing import grow, require_free_name

@@ -9,7 +9,7 @@ from sqlalchemy import Row, bindparam, delete, insert, literal, select, update
 
 from agentstore.errors import AlreadyExists, InvalidInput, UnsoundRow, named, shown
 from agentstore.execution.unit import Unit
-from agentstore.records import complete
+from agentstore.records.base import complete
 from agentstore.records.checkpoints import CheckpointInfo, WriteRecord
 from agentstore.repositories.base.operations import chunks
 from agentstore.repositories.checkpoints.puts import (

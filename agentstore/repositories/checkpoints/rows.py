@@ -23,7 +23,7 @@ from agentstore.errors import InvalidInput, NotFound
 from agentstore.execution.unit import Unit
 from agentstore.models.leaving import owner_stays, session_stays, thread_stays
 from agentstore.models.tables import Tables
-from agentstore.records import complete
+from agentstore.records.base import complete
 from agentstore.records.checkpoints import CheckpointInfo, CheckpointRecord, ThreadRecord
 from agentstore.repositories.checkpoints.value_lines import NODE_COLUMNS, last_length, load_values
 from agentstore.values import validation

@@ -14,7 +14,8 @@ from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from agentstore.execution.unit import Unit
 from agentstore.models.leaving import session_stays
 from agentstore.models.tables import Tables
-from agentstore.records import MessageRecord, make_message_record
+from agentstore.records import MessageRecord
+from agentstore.records.messages import make_message_record
 from agentstore.repositories.base.operations import chunks
 from agentstore.repositories.lines.partial_text import what_has_come
 from agentstore.values.states import INCOMPLETE, STREAMING

@@ -10,7 +10,8 @@ from enum import Enum
 from typing import Any, Required, TypedDict
 
 from agentstore.errors import InvalidInput, shown
-from agentstore.records import CHAT_KEYS, MessageRecord
+from agentstore.records import MessageRecord
+from agentstore.records.messages import CHAT_KEYS
 from agentstore.values import validation
 from agentstore.values.encoding import is_plain_key, load_json
 from agentstore.values.ids import new_id

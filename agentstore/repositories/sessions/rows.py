@@ -12,7 +12,8 @@ from agentstore.execution.session_cache import Documents
 from agentstore.execution.unit import Unit
 from agentstore.models.leaving import owner_stays
 from agentstore.models.tables import Tables
-from agentstore.records import SessionRecord, complete
+from agentstore.records import SessionRecord
+from agentstore.records.base import complete
 from agentstore.values import validation
 
 

@@ -34,7 +34,8 @@ from agentstore.errors import (
     SessionOccupied,
 )
 from agentstore.models.leaving import session_stays
-from agentstore.records import TaskRecord, complete, maker
+from agentstore.records import TaskRecord
+from agentstore.records.base import complete, maker
 from agentstore.repositories.base.operations import Repository, reads
 from agentstore.settings import utc_now
 from agentstore.values import validation

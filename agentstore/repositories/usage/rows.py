@@ -13,7 +13,8 @@ from agentstore.execution.gathering import ALONE
 from agentstore.execution.unit import Unit
 from agentstore.models.leaving import session_is_open
 from agentstore.models.tables import Tables
-from agentstore.records import UsageRecord, UsageSum, complete
+from agentstore.records import UsageRecord, UsageSum
+from agentstore.records.base import complete
 from agentstore.repositories.base.inserting import New, NewRow
 from agentstore.values import validation
 from agentstore.values.prices import Price

@@ -23,7 +23,8 @@ from agentstore.execution.gathering import Body
 from agentstore.execution.unit import Unit
 from agentstore.models.leaving import session_is_open, session_stays
 from agentstore.models.tables import Tables
-from agentstore.records import Page, ToolLogRecord, ToolStats, complete
+from agentstore.records import Page, ToolLogRecord, ToolStats
+from agentstore.records.base import complete
 from agentstore.repositories.base import scoping
 from agentstore.repositories.base.inserting import New, NewRow
 from agentstore.repositories.base.operations import Repository, gathers, one_page, reads, window

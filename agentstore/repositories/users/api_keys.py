@@ -20,7 +20,8 @@ from sqlalchemy import ColumnElement, case, insert, literal, select, update
 
 from agentstore.errors import AuthenticationFailed, InvalidInput, NotFound
 from agentstore.models.leaving import owner_stays
-from agentstore.records import ApiKeyRecord, IssuedApiKey, Page, complete
+from agentstore.records import ApiKeyRecord, IssuedApiKey, Page
+from agentstore.records.base import complete
 from agentstore.repositories.base.operations import Repository, appends, one_page, reads, writes
 from agentstore.values import validation
 from agentstore.values.ids import new_id

@@ -10,7 +10,8 @@ from sqlalchemy import Select, bindparam, delete, insert, select, update
 
 from agentstore.errors import AlreadyExists, BeingDeleted, NotFound
 from agentstore.models.tables import Tables
-from agentstore.records import DeletionReceipt, Page, UserRecord, complete
+from agentstore.records import DeletionReceipt, Page, UserRecord
+from agentstore.records.base import complete
 from agentstore.repositories.base import scoping
 from agentstore.repositories.base.operations import UNSET, Unset, one_page, reads, writes
 from agentstore.repositories.base.steps import Steps, in_steps

@@ -1,0 +1,153 @@
+"""Messages, attachments and summaries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from agentstore.records.base import maker
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRecord:
+    """A message.
+
+    Attributes:
+        seq: Its number in its session; larger is later, and there are no ties.
+        branch: The number of the branch in which it was written; 0 is main.
+        turn: The turn that it belongs to; a user message begins one, 0 precedes the first.
+        content: Text, or a list of content blocks, or None.
+        status: ``complete``; ``streaming`` while it is being written, ``incomplete`` if that was
+            given up; ``summary`` for what a history begins with, on demand, and is no message.
+        payload: A framework's own item, whole.
+    """
+
+    id: str
+    session_id: str
+    seq: int
+    branch: int
+    turn: int
+    role: str
+    content: str | list[Any] | None
+    tool_calls: list[Any] | None
+    tool_call_id: str | None
+    name: str | None
+    token_count: int
+    cost: Decimal
+    metadata: dict[str, Any] | None
+    payload: Any
+    external_id: str | None
+    status: str
+    created_at: datetime
+    chat_keys: list[str] | None = field(default=None, repr=False)
+
+    def to_chat(self) -> dict[str, Any]:
+        """Give the message as the chat APIs take it.
+
+        Returns:
+            A new dict with role, content and, where they are set, tool_calls, tool_call_id and
+            name. An imported message has the very keys, in the order, that it was imported with;
+            its role may be ``function``, which is stored as ``tool``.
+        """
+        chat: dict[str, Any] = {"role": self.role, "content": self.content}
+        for key in ("tool_calls", "tool_call_id", "name"):
+            if (value := getattr(self, key)) is not None:
+                chat[key] = value
+        return chat if self.chat_keys is None else self._laid_out(chat)
+
+    def _laid_out(self, chat: dict[str, Any]) -> dict[str, Any]:
+        """Put a chat message into the layout that it was imported with.
+
+        Whatever the row says of that, the role is the message's, and nothing that is set is left
+        out.
+        """
+        extra = self.payload if isinstance(self.payload, dict) else {}
+        keys = self.chat_keys if isinstance(self.chat_keys, list) else []
+        found = {
+            key: getattr(self, key) if key in CHAT_KEYS else extra[key]
+            for key in keys
+            if isinstance(key, str) and (key in CHAT_KEYS or key in extra)
+        }
+        missing = {
+            key: value
+            for key, value in chat.items()
+            if key not in found and (key == "role" or value is not None)
+        }
+        found = {**missing, **found}
+        if self.role == "tool" and extra.get("role") == OLD_TOOL_ROLE:
+            found["role"] = OLD_TOOL_ROLE
+        return found
+
+
+make_message_record = maker(MessageRecord)
+"""Makes a message of all its fields, faster than its constructor."""
+
+
+CHAT_KEYS = ("role", "content", "tool_calls", "tool_call_id", "name")
+"""The keys of a chat message that have columns of their own, in their usual order."""
+
+
+OLD_TOOL_ROLE = "function"
+"""What the role of tools was called; a message that has it is stored with the role ``tool``."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentRecord:
+    """Bytes beside a message, without the bytes themselves.
+
+    Attributes:
+        digest: Their SHA-256, in hexadecimal.
+        size: How many there are.
+        media_type: What they are, as it was said when they were attached.
+    """
+
+    id: str
+    message_id: str
+    session_id: str
+    digest: str
+    size: int
+    media_type: str
+    name: str | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRecord:
+    """The compressed memory of a branch of a session.
+
+    Attributes:
+        branch: The number of the branch for which it was written.
+        through_seq: The sequence number of the last message that it tells of.
+    """
+
+    session_id: str
+    branch: int
+    content: str
+    through_seq: int
+    metadata: dict[str, Any]
+    created_at: datetime
+    updated_at: datetime
+
+    def to_message(self) -> MessageRecord:
+        """Give it as the message with which a history begins; that is not stored as one."""
+        return MessageRecord(
+            id="",
+            session_id=self.session_id,
+            seq=0,
+            branch=self.branch,
+            turn=0,
+            role="system",
+            content=self.content,
+            tool_calls=None,
+            tool_call_id=None,
+            name=None,
+            token_count=0,
+            cost=Decimal(0),
+            metadata=self.metadata,
+            payload=None,
+            external_id=None,
+            status="summary",
+            created_at=self.updated_at,
+        )

@@ -1,0 +1,92 @@
+"""Sessions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from agentstore.records.messages import MessageRecord
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """A session.
+
+    Attributes:
+        version: Grows with each change of state, metadata, config or the pending question; pass
+            it as ``expected_version`` to change only what you have read.
+        message_count: Messages, on all branches.
+        total_tokens: Sum of their ``token_count``.
+        total_cost: Sum of their ``cost``.
+        last_seq: The newest message's sequence number; it never goes down.
+        question: What the agent waits for the user to answer, in status ``waiting_user``.
+        ttl: How long after its last activity the session expires; None means never.
+    """
+
+    id: str
+    user_id: str | None
+    status: str
+    title: str | None
+    model: str | None
+    metadata: dict[str, Any]
+    config: dict[str, Any]
+    state: Any
+    version: int
+    question: str | None
+    asked_at: datetime | None
+    message_count: int
+    total_tokens: int
+    total_cost: Decimal
+    last_seq: int
+    ttl: timedelta | None
+    created_at: datetime
+    last_active_at: datetime
+    updated_at: datetime
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When the session expires if nothing happens in it any more; None means never."""
+        return None if self.ttl is None else self.last_active_at + self.ttl
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCounters:
+    """A session's counters beside what its messages add up to.
+
+    Attributes:
+        stored: ``message_count``, ``total_tokens`` and ``total_cost`` of the session.
+        counted: The same, computed from the messages.
+    """
+
+    session_id: str
+    stored: tuple[int, int, Decimal]
+    counted: tuple[int, int, Decimal]
+
+    @property
+    def agree(self) -> bool:
+        """Whether the counters are right."""
+        return self.stored == self.counted
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredSession:
+    """All that an agent needs to go on with a session, of one moment.
+
+    Attributes:
+        session: The session, with its state.
+        branch: The name of its active branch.
+        history: That branch's messages, the oldest first.
+        summary: The compressed memory of that branch; None if there is none.
+    """
+
+    session: SessionRecord
+    branch: str
+    history: tuple[MessageRecord, ...]
+    summary: str | None
+
+    @property
+    def question(self) -> str | None:
+        """What the user was asked and has not answered yet."""
+        return self.session.question

@@ -1,0 +1,45 @@
+"""What ``from agentstore import ...`` gives: the stores, every record and every error."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import agentstore
+from agentstore import errors, records
+
+ERRORS = [
+    name
+    for name, value in vars(errors).items()
+    if isinstance(value, type) and issubclass(value, errors.AgentStoreError)
+]
+
+
+@pytest.mark.parametrize("name", [*agentstore.__all__, *ERRORS, *records.__all__])
+def test_every_store_error_and_record_is_given_and_listed(name):
+    assert getattr(agentstore, name).__name__ == name
+    assert name in dir(agentstore)
+
+
+def test_the_records_listed_are_all_there_are():
+    defined = {
+        name
+        for module in vars(records).values()
+        if getattr(module, "__name__", "").startswith("agentstore.records.")
+        for name, value in vars(module).items()
+        if isinstance(value, type) and value.__module__ == module.__name__
+    }
+    assert set(records.__all__) == {name for name in defined if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", ["shown", "Sequence", "nonsense", "__wrapped__"])
+def test_what_is_no_store_error_or_record_is_not_given(name):
+    assert not hasattr(agentstore, name)
+
+
+def test_an_error_or_a_record_is_given_without_loading_a_database_library():
+    code = "import sys; from agentstore import NotFound, Page; print('sqlalchemy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
