@@ -420,7 +420,7 @@ def test_a_backup_that_is_killed_leaves_no_file_and_is_cleared_away(engine_url, 
 KILLED_AT_THE_END = """
 import os, signal, sys
 from pathlib import Path
-from agentstore import placing
+from agentstore.moving import placing
 from agentstore.moving.backup import backup
 
 flush = placing._flush

@@ -640,7 +640,8 @@ PROGRAM = """
 import sys
 from datetime import timedelta
 from agentstore import Store
-from agentstore.repositories import expiry, pacing, pruning
+from agentstore.repositories.base import pacing
+from agentstore.repositories.upkeep import expiry, pruning
 from agentstore.retention import RetentionPolicy
 expiry.ROWS = 20
 with Store(sys.argv[1]) as store:
