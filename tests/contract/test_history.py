@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, event
 
-from agentstore.errors import LimitOutOfRange, NotFound
+from agentstore.errors import LimitOutOfRange
 
 NOON = datetime(2025, 6, 1, 12, tzinfo=UTC)
 
@@ -59,42 +58,11 @@ def counted_statements():
 # --- The limit -----------------------------------------------------------------------------------
 
 
-def test_a_history_is_the_last_messages_the_oldest_of_them_first(store, session):
-    saved = store.messages.save_many(session.id, said(60))
-    history = store.messages.history
-    assert history(session.id, 0) == []
-    assert history(session.id, 1) == saved[-1:]
-    assert history(session.id, 7) == saved[-7:]
-    assert history(session.id) == saved[-50:]
-    for limit in (60, 61, 1001, 2**31, sys.maxsize, 2**64, 10**5000, None):
-        assert history(session.id, limit) == saved
-        assert history(session.id, limit, keep_tool_calls=False) == saved
-
-
 def test_a_limit_that_is_no_whole_number_is_refused(store, session, subtests):
     for limit in (-1, -(10**30), True, False, 1.0, "5", [5]):
         with subtests.test(limit=limit), pytest.raises(LimitOutOfRange) as caught:
             store.messages.history(session.id, limit)
         assert caught.value.limit is limit
-
-
-def test_a_session_that_is_not_there_has_no_history_whatever_the_limit(store, session):
-    store.messages.save(session.id, "user", "hello")
-    empty = store.sessions.create()
-    for limit in (0, 1, None):
-        assert store.messages.history(empty.id, limit) == []
-        with pytest.raises(NotFound, match="nowhere"):
-            store.messages.history("nowhere", limit)
-
-
-def test_a_history_is_one_sessions_own(store, session):
-    other = store.sessions.create()
-    mine, theirs = [], []
-    for n in range(6):
-        mine.append(store.messages.save(session.id, "user", f"mine {n}"))
-        theirs.append(store.messages.save(other.id, "user", f"theirs {n}"))
-    assert store.messages.history(session.id) == mine
-    assert store.messages.history(other.id, 3) == theirs[-3:]
 
 
 def test_a_history_takes_one_query_and_two_more_where_a_call_lies_far_back(store, session):

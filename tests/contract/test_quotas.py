@@ -21,25 +21,6 @@ class Clock:
         return self.now
 
 
-def test_a_reservation_is_taken_off_what_is_left_until_it_is_settled(store):
-    user = store.users.create("Ann", quota_total=100).id
-    reservation = store.users.reserve_quota(user, 60)
-    assert not store.users.check_quota(user, 41)
-    with pytest.raises(QuotaExceeded) as caught:
-        store.users.reserve_quota(user, 41)
-    assert caught.value.remaining == 40
-    assert store.users.settle_quota(reservation.id, 25) == 75
-    found = store.users.get(user)
-    assert (found.quota_used, found.quota_reserved) == (25, 0)
-
-
-def test_a_released_reservation_costs_nothing(store):
-    user = store.users.create("Ann", quota_total=100).id
-    reservation = store.users.reserve_quota(user, 100)
-    assert store.users.release_quota(reservation.id) == 100
-    assert store.users.get(user).quota_used == 0
-
-
 def test_what_was_really_spent_is_counted_also_beyond_the_quota(store):
     user = store.users.create("Ann", quota_total=100).id
     reservation = store.users.reserve_quota(user, 90)

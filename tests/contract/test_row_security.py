@@ -21,7 +21,8 @@ from agentstore.models import Base
 from agentstore.repositories.upkeep import erasing
 from agentstore.stores.aio import AsyncScopedStore
 from agentstore.stores.bound import ScopedStore
-from agentstore.testing import BlockingScope, BlockingStore
+from agentstore.testing import BlockingStore
+from agentstore.testing.blocking import BlockingScope
 from tests.conftest import DRIVERS, VERSIONS
 from tests.contract.roles import Server, serve
 from tests.contract.scoped_calls import CALLS, FOR_SOMEBODY_ELSE, NOBODYS, TAKEN, WHOLE, filled

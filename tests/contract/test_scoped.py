@@ -34,7 +34,7 @@ from agentstore.repositories.scopes.table import DECISIONS, Refused, decision_on
 from agentstore.repositories.search import finding
 from agentstore.settings import Settings
 from agentstore.stores.bound import Repositories
-from agentstore.testing import REPOSITORIES
+from agentstore.testing.blocking import REPOSITORIES
 from tests.conftest import on
 from tests.contract.scoped_calls import (
     CALLS,

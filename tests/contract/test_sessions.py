@@ -79,30 +79,6 @@ def execute(place, statement, **parameters):
     engine.dispose()
 
 
-def test_a_session_comes_back_as_it_was_created(store):
-    user = store.users.create("Alice")
-    given = {
-        "title": "Weather",
-        "model": "large",
-        "metadata": {"b": 1, "a": [None]},
-        "config": {"temperature": 0.5, "max_tokens": 100},
-        "state": {"step": 3},
-        "ttl": timedelta(hours=1),
-    }
-    created = store.sessions.create(user.id, **given)
-    assert {name: getattr(created, name) for name in given} == given
-    assert list(created.metadata) == ["b", "a"]
-    assert (created.user_id, created.status, created.version) == (user.id, "active", 1)
-    assert (created.message_count, created.total_tokens, created.total_cost) == (0, 0, 0)
-    assert (created.question, created.asked_at, created.last_seq) == (None, None, 0)
-    assert created.created_at == created.last_active_at == created.updated_at
-    assert store.sessions.get(created.id) == store.sessions.find(created.id) == created
-    assert store.sessions.list().items == (created,)
-    least = store.sessions.create()
-    assert (least.user_id, least.title, least.model, least.ttl) == (None, None, None, None)
-    assert (least.metadata, least.config, least.state) == ({}, {}, None)
-
-
 def test_an_id_of_the_applications_own_is_kept_and_matched_exactly(store):
     ids = ["s", "S", "s ", "%", "_", "天气", "a\x00b", "\udfff", "'; DROP TABLE sessions;--"]
     for id in ids:
@@ -123,20 +99,6 @@ def test_an_id_that_is_taken_is_refused_whoever_asks_and_however_many_at_once(st
         results = at_once(6, lambda n, id=f"race {attempt}": store.sessions.create(id=id))
         errors = [type(result) for result in results if isinstance(result, AgentStoreError)]
         assert errors == [AlreadyExists] * 5
-
-
-def test_a_session_of_a_user_who_does_not_exist_is_refused(store):
-    with pytest.raises(NotFound, match="no user 'nobody'"):
-        store.sessions.create("nobody", id="s")
-    assert store.sessions.find("s") is None
-
-
-def test_state_may_be_any_json(store, session):
-    for state in (0, "", [], {}, False, None, "text", [1, {"a": None}], 1.5, 2**70):
-        changed = store.sessions.update(session.id, state=state)
-        assert changed.state == state
-        assert type(changed.state) is type(state)
-        assert store.sessions.get(session.id) == changed
 
 
 def test_every_arrow_of_a_sessions_life_can_be_gone_and_no_other(store):
@@ -229,45 +191,6 @@ def test_of_many_answers_at_once_one_is_taken(store, session):
     results = at_once(8, lambda n: store.sessions.answer(session.id, str(n)))
     [taken] = [result for result in results if not isinstance(result, IllegalTransition)]
     assert store.messages.history(session.id) == [taken]
-
-
-def test_an_update_changes_what_is_given_and_replaces_documents_whole(store):
-    session = store.sessions.create(
-        title="t", model="m", metadata={"a": 1, "b": 2}, config={"c": 3}, state=[4]
-    )
-    expected = {"title": "t", "model": "m", "metadata": {"a": 1, "b": 2}}
-    expected |= {"config": {"c": 3}, "state": [4]}
-    version = 1
-    for change in (
-        {"metadata": {"a": 9}},
-        {"config": {}},
-        {"state": None},
-        {"state": {"x": 1}, "metadata": {}, "title": "new"},
-        {"title": None, "model": None},
-        {},
-    ):
-        changed = store.sessions.update(session.id, **change)
-        expected |= change
-        version += bool({"metadata", "config", "state"} & change.keys())
-        assert {name: getattr(changed, name) for name in expected} == expected
-        assert changed.version == version
-        assert store.sessions.get(session.id) == changed
-    assert store.sessions.rename(session.id, "renamed").title == "renamed"
-    assert store.sessions.rename(session.id, None).title is None
-
-
-def test_a_change_of_what_was_read_too_long_ago_is_refused_and_changes_nothing(store, session):
-    read = store.sessions.get(session.id)
-    store.sessions.update(session.id, metadata={"by": "another"})
-    now = store.sessions.get(session.id)
-    for change in ({"state": 1}, {"title": "mine", "metadata": {}}, {"model": "mine"}, {}):
-        with pytest.raises(StaleSession, match="Read it again") as caught:
-            store.sessions.update(session.id, **change, expected_version=read.version)
-        error = caught.value
-        assert (error.session_id, error.expected, error.actual) == (session.id, 1, 2)
-        assert store.sessions.get(session.id) == now
-    changed = store.sessions.update(session.id, state=1, expected_version=now.version)
-    assert (changed.state, changed.version) == (1, 3)
 
 
 def test_a_question_counts_as_a_change_that_others_must_have_read(store, session):
@@ -368,28 +291,6 @@ def test_the_list_begins_with_the_newest_activity_whatever_the_clock_says(place)
             assert newest == [c, a, b, d]
 
 
-def test_sessions_are_filtered_counted_and_paged(store):
-    users = [store.users.create(name).id for name in "ab"] + [None]
-    made = []
-    for n in range(18):
-        session = store.sessions.create(users[n % 3])
-        made.append(store.sessions.pause(session.id) if n % 2 else session)
-    made.reverse()
-    for user_id in (None, *users[:2]):
-        for status in (None, "active", "paused", "failed"):
-            expected = [
-                session
-                for session in made
-                if user_id in (None, session.user_id) and status in (None, session.status)
-            ]
-            filters = {"user_id": user_id, "status": status}
-            assert store.sessions.count(**filters) == len(expected)
-            for limit in (1, 2, 3, 50):
-                assert paged(store.sessions.list, limit=limit, **filters) == expected
-    assert store.sessions.list(user_id="nobody").items == ()
-    assert store.sessions.count(user_id="nobody") == 0
-
-
 def test_a_page_goes_on_after_the_last_one_although_sessions_come_and_go(store):
     ids = [store.sessions.create(title=str(n)).id for n in range(6)]
     first = store.sessions.list(limit=2)
@@ -398,35 +299,6 @@ def test_a_page_goes_on_after_the_last_one_although_sessions_come_and_go(store):
     store.sessions.delete(ids[4])
     second = store.sessions.list(limit=2, cursor=first.next_cursor)
     assert [session.id for session in (*first, *second)] == [ids[5], ids[4], ids[3], ids[2]]
-
-
-def test_a_deletion_takes_all_below_and_its_receipt_is_what_really_went(store, session):
-    def fill(id):
-        calls = [{"id": "c", "function": {"name": "search"}}] * 2
-        message = store.messages.save(id, "assistant", tool_calls=calls)
-        store.messages.save(id, "user", "hello")
-        store.tool_logs.log(id, "search", message_id=message.id)
-        store.tasks.create(id, "mail")
-
-    store.tasks.create(None, "on its own")
-    fill(session.id)
-    kept, rows = store.messages.history(session.id), store.usage.totals().rows
-    doomed = store.sessions.create()
-    fill(doomed.id)
-    before = store.usage.totals().rows
-
-    receipt = store.sessions.delete(doomed.id)
-
-    after = store.usage.totals().rows
-    assert after == rows
-    gone = {name: before[name] - after[name] for name in before if before[name] > after[name]}
-    assert receipt.rows == gone
-    assert receipt.total == sum(gone.values())
-    assert gone["messages"] == gone["message_tool_calls"] == 2
-    assert store.messages.history(session.id) == kept
-    assert store.sessions.find(doomed.id) is None
-    with pytest.raises(NotFound):
-        store.sessions.delete(doomed.id)
 
 
 def test_who_writes_to_a_session_that_is_being_deleted_hears_that_it_is_gone(store):

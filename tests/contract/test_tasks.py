@@ -177,18 +177,6 @@ def test_a_task_is_created_beside_a_message_or_not_at_all(store, session):
     assert again.payload == {"again": True}
 
 
-def test_a_key_makes_a_repeated_creation_give_the_first_ones_task(store, session):
-    first = store.tasks.create(session.id, "mail", {"n": 1}, idempotency_key="k")
-    started = store.tasks.start(first.id)
-    assert store.tasks.create(None, "other", {"n": 2}, idempotency_key="k") == started
-    elsewhere = store.tasks.create(None, "mail", queue="elsewhere", idempotency_key="k")
-    assert elsewhere.id != first.id
-    for key in ("K", "k ", "%"):
-        assert store.tasks.create(None, "mail", idempotency_key=key).id != first.id
-    with store.transaction() as tx:
-        assert tx.tasks.create(None, "mail", idempotency_key="k") == started
-
-
 def test_a_key_makes_one_task_also_when_many_create_it_at_once(place, store):
     with place.open() as another:
         stores = [store, another]

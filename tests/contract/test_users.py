@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import create_engine, insert, update
 
 from agentstore import AgentStoreError
-from agentstore.errors import AlreadyExists, InvalidInput, NotFound, QuotaExceeded
+from agentstore.errors import AlreadyExists, InvalidInput, QuotaExceeded
 from agentstore.models.tables import tables
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
@@ -47,22 +47,6 @@ def execute(place, *statements):
         for statement in statements:
             connection.execute(statement)
     engine.dispose()
-
-
-def test_a_user_comes_back_as_it_was_created(store):
-    created = store.users.create(
-        "Alice", email="alice@example.org", quota_total=1000, preferences={"ui": {"theme": "dark"}}
-    )
-    assert (created.name, created.email) == ("Alice", "alice@example.org")
-    assert (created.quota_total, created.quota_used, created.quota_reserved) == (1000, 0, 0)
-    assert created.quota_remaining == 1000
-    assert created.preferences == {"ui": {"theme": "dark"}}
-    assert store.users.get(created.id) == created
-    assert store.users.find(created.id) == created
-    assert store.users.list().items == (created,)
-    least = store.users.create("")
-    assert (least.name, least.email, least.preferences) == ("", None, {})
-    assert (least.quota_total, least.quota_remaining) == (None, None)
 
 
 def test_an_id_that_is_made_is_a_uuid_of_version_7_and_begins_with_the_time(store):
@@ -166,34 +150,6 @@ def test_users_of_one_address_are_listed_and_no_others(store):
     assert (second.items, second.next_cursor) == ((users[0],), None)
 
 
-def test_users_are_found_by_what_they_prefer_at_any_depth(store):
-    dark = store.users.create(
-        "Dark", preferences={"ui": {"theme": "dark", "size": 1}, "tags": ["x", "y"], "a.b": None}
-    )
-    light = store.users.create(
-        "Light", preferences={"ui": {"theme": "light", "size": 1.0}, "tags": ["y", "x"], "n": True}
-    )
-    find = store.users.find_by_preference
-    assert find("ui.theme", "dark").items == (dark,)
-    assert find(["ui", "theme"], "light").items == (light,)
-    assert find("ui.size", 1).items == (light, dark)
-    assert find("ui", {"size": 1, "theme": "dark"}).items == (dark,)
-    assert find("tags", ["x", "y"]).items == (dark,)
-    assert find(["a.b"], None).items == (dark,)
-    assert find("n", True).items == (light,)
-    for path, value in [
-        ("a.b", None),
-        ("n", 1),
-        ("ui.theme", "DARK"),
-        ("ui.theme", "d%"),
-        ("theme", "dark"),
-        ("ui.theme' OR '1'='1", "dark"),
-        ("ui.theme", "dark' OR 1=1 --"),
-        ("nothing", None),
-    ]:
-        assert find(path, value).items == ()
-
-
 def test_those_who_prefer_the_same_are_paged_the_newest_first(store):
     users = [store.users.create(str(n), preferences={"x": n % 2}) for n in range(7)]
     found, cursor = [], None
@@ -204,21 +160,6 @@ def test_those_who_prefer_the_same_are_paged_the_newest_first(store):
         if cursor is None:
             break
     assert found == users[::2][::-1]
-
-
-def test_consuming_leaves_the_rest_and_takes_nothing_where_too_little_is_left(store):
-    user = store.users.create("Alice", quota_total=100)
-    assert store.users.consume_quota(user.id, 60) == 40
-    assert store.users.consume_quota(user.id, 0) == 40
-    assert store.users.check_quota(user.id, 40)
-    assert not store.users.check_quota(user.id, 41)
-    with pytest.raises(QuotaExceeded, match="40 tokens left and 41") as caught:
-        store.users.consume_quota(user.id, 41)
-    error = caught.value
-    assert (error.user_id, error.requested, error.remaining) == (user.id, 41, 40)
-    assert store.users.get(user.id).quota_used == 60
-    assert store.users.consume_quota(user.id, 40) == 0
-    assert store.users.get(user.id).quota_remaining == 0
 
 
 def test_a_user_without_limit_consumes_and_is_counted(store):
@@ -373,10 +314,3 @@ def test_a_deletion_that_is_rolled_back_takes_nothing(place, store):
         assert tx.users.delete("bob").total == sum(rows.values())
         raise RuntimeError("no")
     assert (everything_of(store, "bob"), store.usage.totals().rows) == (before, rows)
-
-
-def test_a_user_can_be_deleted_once(store):
-    user = store.users.create("Alice")
-    assert store.users.delete(user.id).rows == {"users": 1}
-    with pytest.raises(NotFound, match="no user"):
-        store.users.delete(user.id)

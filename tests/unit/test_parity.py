@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from agentstore import AsyncStore, Store, repositories, testing
+from agentstore import AsyncStore, Store, repositories
 from agentstore.engines.base.protocol import Mode
 from agentstore.repositories.base.operations import Operation, Repository
 from agentstore.stores import aio, store
 from agentstore.stores.aio import AsyncRepositories, AsyncRepository
 from agentstore.stores.store import Repositories
+from agentstore.testing import blocking
 
 
 class NoRunner:
@@ -43,7 +44,7 @@ def test_both_stores_have_the_same_repositories():
 
 
 def test_the_contract_suite_covers_every_repository():
-    assert sorted(testing.REPOSITORIES) == NAMES
+    assert sorted(blocking.REPOSITORIES) == NAMES
 
 
 def test_every_repository_that_there_is_belongs_to_a_store():

@@ -1,0 +1,13 @@
+"""Every driver of ours keeps the contract that others can inherit."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentstore.testing.contract import StoreContract
+
+
+class TestOurStores(StoreContract):
+    @pytest.fixture
+    def store(self, store):
+        return store
