@@ -6,12 +6,13 @@ PEERS := .venv-peers
 URL ?=
 TRANSCRIPTS ?=
 
-.PHONY: help install test lint types check demo docs bench bench-peers chaos clean coverage
+.PHONY: help install test lint types check demo docs wheel bench bench-peers chaos clean coverage
 
 help:
 	@echo "make demo    a whole conversation on a fresh SQLite file (URL=..., TRANSCRIPTS=...)"
 	@echo "make test    lint, types and every test, on both engines"
 	@echo "make chaos   break it on purpose; five minutes (MINUTES=..., CASES=..., docs/reliability.md)"
+	@echo "make wheel   dist/agentstore_db-*.whl"
 	@echo "make docs    docs/schema.md, from the models"
 	@echo "make bench   the figures and pictures of docs/performance.md, and more; an hour (ROUNDS=...)"
 	@echo "make bench-peers   the same work by other libraries; some ten minutes (docs/peers.md)"
@@ -40,6 +41,9 @@ coverage: install
 
 demo: install
 	$(BIN)/python examples/demo.py $(if $(URL),--url "$(URL)") $(if $(TRANSCRIPTS),--transcripts "$(TRANSCRIPTS)")
+
+wheel: install
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist
 
 docs: install
 	$(BIN)/python -m docs.schema_page

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from agentstore.settings import Settings
     from agentstore.store import Store
 
+    __version__: str
+
 __all__ = ["AgentStoreError", "AsyncStore", "Settings", "Store"]
 
 _HOMES = {
@@ -25,13 +27,16 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for when it is: a program with one kind of store loads one."""
-    if name not in _HOMES:
+    if name == "__version__":
+        value: Any = import_module("importlib.metadata").version("agentstore-db")
+    elif name in _HOMES:
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
     """List what can be asked for, too."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})

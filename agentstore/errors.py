@@ -584,7 +584,7 @@ class SchemaFromFuture(SchemaError):
             current,
             head,
             f"The database is at revision {current}, which this agentstore (at {head}) does not "
-            "know: a newer version made it. Run: pip install --upgrade agentstore. If it is a "
+            "know: a newer version made it. Run: pip install --upgrade agentstore-db. If it is a "
             "revision of your application's own, give agentstore a table_prefix or a schema.",
         )
 
