@@ -16,6 +16,7 @@ PAGES = sorted(
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
         ROOT / "CHANGELOG.md",
+        ROOT / "SECURITY.md",
         *(ROOT / "docs").rglob("*.md"),
     ]
 )
