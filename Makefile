@@ -6,12 +6,13 @@ PEERS := .venv-peers
 URL ?=
 TRANSCRIPTS ?=
 
-.PHONY: help install test lint types check demo docs wheel bench bench-peers chaos clean coverage
+.PHONY: help install test lint types check demo docs site wheel bench bench-peers chaos clean coverage
 
 help:
 	@echo "make demo    a whole conversation on a fresh SQLite file (URL=..., TRANSCRIPTS=...)"
 	@echo "make test    lint, types and every test, on both engines"
 	@echo "make chaos   break it on purpose; five minutes (MINUTES=..., CASES=..., docs/reliability.md)"
+	@echo "make site    the pages and the API reference as a site, in site/index.html"
 	@echo "make wheel   dist/agentstore_db-*.whl"
 	@echo "make docs    docs/schema.md, from the models"
 	@echo "make bench   the figures and pictures of docs/performance.md, and more; an hour (ROUNDS=...)"
@@ -48,6 +49,10 @@ wheel: install
 docs: install
 	$(BIN)/python -m docs.schema_page
 
+# The variable silences an advertisement of the theme's.
+site: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 ROUNDS ?= 5
 MORE := branches checkpoints search
 
@@ -75,4 +80,4 @@ chaos: install
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --cases "$(CASES)"
 
 clean:
-	rm -rf $(VENV) $(PEERS) dist build
+	rm -rf $(VENV) $(PEERS) dist build site

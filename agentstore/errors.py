@@ -93,7 +93,11 @@ class InvalidJson(InvalidInput):
 
 
 class NaiveDatetime(InvalidInput):
-    """A datetime without a time zone, which would mean a different instant elsewhere."""
+    """A datetime without a time zone, which would mean a different instant elsewhere.
+
+    Attributes:
+        name: The argument.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -13,6 +13,7 @@ from agentstore.transcripts.layouts import conversation_id, layout_of, to_messag
 from agentstore.transcripts.reading import Format, Line, Reading
 
 Progress = Callable[[int], None]
+"""Called with the bytes that were read since the last call."""
 
 
 @dataclass(frozen=True, slots=True)

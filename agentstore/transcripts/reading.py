@@ -21,7 +21,10 @@ from agentstore.transcripts.layouts import conversation_id, layout_of, to_messag
 from agentstore.transcripts.lines_seen import LinesSeen
 
 Format = Literal["chat", "sharegpt"]
+"""How the conversations of a file are written."""
+
 FORMATS: tuple[Format, ...] = ("chat", "sharegpt")
+"""Every format."""
 
 _MOST_NAMED = 20
 """Broken lines that an error names; the rest is counted."""
