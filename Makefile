@@ -6,10 +6,11 @@ PEERS := .venv-peers
 URL ?=
 TRANSCRIPTS ?=
 
-.PHONY: help install test lint types check demo docs site wheel bench bench-peers chaos clean coverage
+.PHONY: help install dev test lint types check demo docs site wheel bench bench-peers chaos clean coverage
 
 help:
 	@echo "make demo    a whole conversation on a fresh SQLite file (URL=..., TRANSCRIPTS=...)"
+	@echo "make dev     what a contributor needs, in .venv, with hooks that check each commit"
 	@echo "make test    lint, types and every test, on both engines"
 	@echo "make chaos   break it on purpose; five minutes (MINUTES=..., CASES=..., docs/reliability.md)"
 	@echo "make site    the pages and the API reference as a site, in site/index.html"
@@ -25,6 +26,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 install: $(VENV)/.installed
+
+dev: install
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/pre-commit install
 
 lint: install
 	$(BIN)/ruff check .
