@@ -119,7 +119,8 @@ def _offered(path: str) -> tuple[str, ...]:
     classes = [
         name
         for name, value in vars(module).items()
-        if inspect.isclass(value) and value.__module__ == path and not name.startswith("_")
+        if inspect.isclass(value) and f"{value.__module__}.".startswith(f"{path}.")
+        if not name.startswith("_")
     ]
     return tuple(f"{path}.{name}" for name in getattr(module, "__all__", classes))
 
@@ -133,9 +134,10 @@ def _paths() -> Iterator[str]:
 def unlisted() -> Iterator[str]:
     """Say what the package offers at its front door and no page shows."""
     there = {_resolved(path).path for path in _paths()}
-    for name in agentstore.__all__:
-        if _resolved(f"agentstore.{name}").path not in there:
-            yield f"agentstore.{name} is on no page of the API"
+    for kind in filter(inspect.isclass, (getattr(agentstore, name) for name in dir(agentstore))):
+        path = f"{kind.__module__}.{kind.__qualname__}"
+        if path.startswith("agentstore.") and path not in there:
+            yield f"{path} is on no page of the API"
 
 
 def undocumented() -> Iterator[str]:
