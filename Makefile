@@ -6,12 +6,15 @@ PEERS := .venv-peers
 URL ?=
 TRANSCRIPTS ?=
 
-.PHONY: help install test lint types check demo docs bench bench-peers chaos clean coverage
+.PHONY: help install dev test lint types check demo docs site wheel bench bench-peers chaos clean coverage
 
 help:
 	@echo "make demo    a whole conversation on a fresh SQLite file (URL=..., TRANSCRIPTS=...)"
+	@echo "make dev     what a contributor needs, in .venv, with hooks that check each commit"
 	@echo "make test    lint, types and every test, on both engines"
 	@echo "make chaos   break it on purpose; five minutes (MINUTES=..., CASES=..., docs/reliability.md)"
+	@echo "make site    the pages and the API reference as a site, in site/index.html"
+	@echo "make wheel   dist/agentstore_db-*.whl"
 	@echo "make docs    docs/schema.md, from the models"
 	@echo "make bench   the figures and pictures of docs/performance.md, and more; an hour (ROUNDS=...)"
 	@echo "make bench-peers   the same work by other libraries; some ten minutes (docs/peers.md)"
@@ -23,6 +26,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 install: $(VENV)/.installed
+
+dev: install
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/pre-commit install
 
 lint: install
 	$(BIN)/ruff check .
@@ -41,8 +48,15 @@ coverage: install
 demo: install
 	$(BIN)/python examples/demo.py $(if $(URL),--url "$(URL)") $(if $(TRANSCRIPTS),--transcripts "$(TRANSCRIPTS)")
 
+wheel: install
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist
+
 docs: install
 	$(BIN)/python -m docs.schema_page
+
+# The variable silences an advertisement of the theme's.
+site: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 ROUNDS ?= 5
 MORE := branches checkpoints search
@@ -71,4 +85,4 @@ chaos: install
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --cases "$(CASES)"
 
 clean:
-	rm -rf $(VENV) $(PEERS) dist build
+	rm -rf $(VENV) $(PEERS) dist build site

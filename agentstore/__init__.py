@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from agentstore.stores.aio import AsyncStore
     from agentstore.stores.store import Store
 
+    __version__: str
+
 __all__ = ["AsyncStore", "Settings", "Store"]
 
 _HOMES = {"AsyncStore": "stores.aio", "Settings": "settings", "Store": "stores.store"}
@@ -22,6 +24,8 @@ _HOMES = {"AsyncStore": "stores.aio", "Settings": "settings", "Store": "stores.s
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for when it is: a program with one kind of store loads one."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("agentstore-db")
     if name.startswith("_"):  # asked for by tools that look around; no reason to load anything
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in _HOMES:
@@ -36,7 +40,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """List what can be asked for, too."""
-    return sorted({*globals(), *__all__, *_public()})
+    return sorted({*globals(), *__all__, *_public(), "__version__"})
 
 
 def _public() -> dict[str, Any]:

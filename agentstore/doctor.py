@@ -201,7 +201,7 @@ def _revision(patient: Patient) -> Iterator[Finding]:
         )
     mend = "agentstore upgrade --url " + patient.shown
     if found is not None and found not in REVISIONS:
-        mend = "pip install --upgrade agentstore"
+        mend = "pip install --upgrade agentstore-db"
     yield Finding(Severity.ERROR, "revision", what, where, mend)
 
 

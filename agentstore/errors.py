@@ -93,7 +93,11 @@ class InvalidJson(InvalidInput):
 
 
 class NaiveDatetime(InvalidInput):
-    """A datetime without a time zone, which would mean a different instant elsewhere."""
+    """A datetime without a time zone, which would mean a different instant elsewhere.
+
+    Attributes:
+        name: The argument.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -584,7 +588,7 @@ class SchemaFromFuture(SchemaError):
             current,
             head,
             f"The database is at revision {current}, which this agentstore (at {head}) does not "
-            "know: a newer version made it. Run: pip install --upgrade agentstore. If it is a "
+            "know: a newer version made it. Run: pip install --upgrade agentstore-db. If it is a "
             "revision of your application's own, give agentstore a table_prefix or a schema.",
         )
 

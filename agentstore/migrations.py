@@ -54,6 +54,7 @@ REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
 """Every revision, oldest first. A test holds this equal to the tree."""
 
 HEAD = REVISIONS[-1]
+"""The revision that this version needs."""
 
 UNFINISHED = "copying"
 """What stands in the place of the revision while a copy into a database is not finished."""

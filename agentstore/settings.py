@@ -126,7 +126,7 @@ class Settings:
             as one warning with its name, its duration and how often it was tried. None, the
             default, logs none and costs nothing.
         telemetry: Whether each call is a span, and counted, by OpenTelemetry's API, which has to
-            be installed (``agentstore[otel]``). Off by default, and then costs nothing.
+            be installed (the extra ``otel``). Off by default, and then costs nothing.
         search_characters: How many characters of a message are searched, from its beginning, in
             an index that is made anew (``store.search.reindex``). The database keeps the number,
             so that all who share it search the same. None, the default, leaves it as it is, which

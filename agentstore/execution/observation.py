@@ -163,8 +163,7 @@ def observer_for(settings: Settings, url: URL) -> Observer | None:
             from agentstore.execution.telemetry import Telemetry
         except ImportError as error:
             raise InvalidInput(
-                "telemetry=True needs the package opentelemetry-api. Run: "
-                "pip install 'agentstore[otel]'"
+                "telemetry=True needs OpenTelemetry's API. Run: pip install opentelemetry-api"
             ) from error
         telemetry = Telemetry(dialect_for(url).checks.system)
     return Observer(settings.slow_after, telemetry)

@@ -18,6 +18,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 _SCOPE = "agentstore"
+_DISTRIBUTION = "agentstore-db"
 _BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
 """As the conventions advise."""
 
@@ -31,7 +32,7 @@ class Telemetry:
         Args:
             system: The engine, as the conventions call it.
         """
-        version = metadata.version(_SCOPE)
+        version = metadata.version(_DISTRIBUTION)
         self._system = system
         self._tracer = trace.get_tracer(_SCOPE, version)
         meter = metrics.get_meter(_SCOPE, version)

@@ -41,6 +41,7 @@ NAMING_CONVENTION = {
     "fk": "fk_%(table_name)s_%(column_0_N_name)s",
     "pk": "pk_%(table_name)s",
 }
+"""How indexes and constraints are named, where a model does not say it."""
 
 Pk = Annotated[int, mapped_column(RowNumber, primary_key=True, autoincrement=True)]
 """The row number."""

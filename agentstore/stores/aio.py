@@ -453,7 +453,7 @@ class AsyncStore(AsyncRepositories):
 
     A store belongs to the event loop in which it is first used.
 
-    Example:
+    Examples:
         >>> async with AsyncStore("sqlite:///agent.db") as store:
         ...     session = await store.sessions.create(title="Weather")
         ...     await store.messages.save(session.id, "user", "How is the weather?")
@@ -637,7 +637,11 @@ class AsyncStore(AsyncRepositories):
 
 
 class AsyncScopedStore(AsyncRepositories):
-    """A store as one user has it, for coroutines; see ``ScopedStore``."""
+    """A store as one user has it, for coroutines; see ``ScopedStore``.
+
+    Attributes:
+        user_id: The user.
+    """
 
     def __init__(self, store: AsyncStore, scope: Scope) -> None:
         """Share the connections of a store."""

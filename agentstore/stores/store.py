@@ -54,7 +54,7 @@ T = TypeVar("T")
 class Store(Repositories):
     """A database of agents' memory.
 
-    Example:
+    Examples:
         >>> with Store("sqlite:///agent.db") as store:
         ...     session = store.sessions.create(title="Weather")
         ...     message = store.messages.save(session.id, "user", "How is the weather?")

@@ -42,7 +42,11 @@ REPOSITORIES = (
 
 
 class LoopThread:
-    """An event loop in a thread."""
+    """An event loop in a thread.
+
+    Attributes:
+        loop: The event loop.
+    """
 
     def __init__(self) -> None:
         """Start it."""
@@ -93,7 +97,11 @@ class _Interrupted(Exception):
 
 
 class _BlockingRoot(BlockingRepositories):
-    """What has transactions: a store, or a scope of one."""
+    """What has transactions: a store, or a scope of one.
+
+    Attributes:
+        store: The asynchronous one.
+    """
 
     def __init__(self, store: AsyncStore | AsyncScopedStore, loop: LoopThread) -> None:
         """Wrap its repositories."""
@@ -158,7 +166,11 @@ class BlockingScope(_BlockingRoot):
 
 
 class BlockingStore(_BlockingRoot):
-    """An ``AsyncStore`` whose methods wait; usable from any number of threads."""
+    """An ``AsyncStore`` whose methods wait; usable from any number of threads.
+
+    Attributes:
+        opened: The ``AsyncStore``.
+    """
 
     def __init__(self, make: Callable[[], AsyncStore]) -> None:
         """Make the store in a loop of its own, and open it."""

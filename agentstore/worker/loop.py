@@ -52,7 +52,11 @@ _log = logging.getLogger("agentstore.worker")
 
 
 class WorkerLoop(Generic[S, H]):
-    """What both kinds of worker do."""
+    """What both kinds of worker do.
+
+    Attributes:
+        name: What the tasks' ``worker`` says.
+    """
 
     def __init__(
         self,

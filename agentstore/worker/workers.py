@@ -28,7 +28,7 @@ AsyncHandler = Callable[[Job], Coroutine[Any, Any, Any]]
 class Worker(WorkerLoop[Store, Handler]):
     """Does tasks of a ``Store``, each handler in a thread.
 
-    Example:
+    Examples:
         >>> worker = Worker(store, concurrency=4)
         >>> @worker.handler("summarize")
         ... def summarize(job):

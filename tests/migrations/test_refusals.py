@@ -59,7 +59,7 @@ def test_a_database_from_the_future_is_refused_with_both_revisions(databases):
     assert (error.current, error.head) == ("9999", migrations.HEAD)
     assert "9999" in str(error)
     assert migrations.HEAD in str(error)
-    assert "pip install --upgrade agentstore" in str(error)
+    assert "pip install --upgrade agentstore-db" in str(error)
 
 
 def test_a_revision_of_an_application_s_own_is_refused_with_the_way_out(plain_databases):
@@ -86,7 +86,7 @@ def test_nobody_upgrades_a_database_from_the_future(plain_databases):
         migrations.downgrade(url, revision="base", names=names)
     said = agentstore("upgrade", "--url", url, names=names)
     assert said.code == 1
-    assert "pip install --upgrade agentstore" in said.err
+    assert "pip install --upgrade agentstore-db" in said.err
     said = alembic("upgrade", "head", url=url, names=names)
     assert said.code != 0
     assert "9999" in said.out + said.err

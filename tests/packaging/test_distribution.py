@@ -125,6 +125,7 @@ def test_the_wheel_says_what_it_needs_and_what_it_offers(wheel):
     needed = [line for line in described.get_all("Requires-Dist", []) if "extra ==" not in line]
     wanted = {"sqlalchemy[asyncio]", "alembic", "aiosqlite", "psycopg[binary]", "typer", "rich"}
     assert {line.split("<")[0].split(">")[0].strip() for line in needed} == wanted
+    assert described["Name"] == PROJECT["name"]
     assert described["Requires-Python"] == ">=3.11"
     assert described["Version"] == PROJECT["version"]
     assert "# agentstore" in described.get_payload()
@@ -168,6 +169,7 @@ home = pathlib.Path(sys.argv[1]).resolve()
 assert home in pathlib.Path(agentstore.__file__).resolve().parents, agentstore.__file__
 assert home in migrations.script_location().parents, migrations.script_location()
 assert "alembic" not in sys.modules
+assert agentstore.__version__ == sys.argv[2], agentstore.__version__
 
 with Store("sqlite:///one.db") as store:
     user = store.users.create("Ada", quota_total=10)
@@ -188,7 +190,7 @@ print(migrations.HEAD)
 
 
 def test_stores_and_migrations_work_in_an_empty_folder(installed, tmp_path):
-    said = run(installed.python, "-c", USE, installed.home, cwd=tmp_path)
+    said = run(installed.python, "-c", USE, installed.home, PROJECT["version"], cwd=tmp_path)
     assert said.strip() == migrations.HEAD
     assert {path.name for path in tmp_path.glob("*.db")} == {"one.db", "two.db", "three.db"}
 

@@ -16,6 +16,7 @@ PAGES = sorted(
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
         ROOT / "CHANGELOG.md",
+        ROOT / "SECURITY.md",
         *(ROOT / "docs").rglob("*.md"),
     ]
 )
@@ -23,6 +24,8 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ENGINE_URLS = ("postgresql+psycopg://agent@localhost/agents", "postgresql://agent@localhost/agents")
 LANGUAGES = {"python", "sh", "text", "mermaid"}
 """Diagrams are read in test_schema_page.py."""
+OF_THE_CHECKOUT = ("make ", "pip install .")
+"""Not run in an empty folder: tests/packaging installs, and a test below looks for the targets."""
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -48,7 +51,7 @@ def test_every_code_block_runs_as_it_stands(page, tmp_path, servers):
         elif language == "sh":
             _run_python(program, tmp_path)
             program = []
-            lines = [line for line in code.splitlines() if not line.startswith("make ")]
+            lines = [line for line in code.splitlines() if not line.startswith(OF_THE_CHECKOUT)]
             _run_shell([*exported, *lines], tmp_path)
             exported += [line for line in lines if line.startswith("export ")]
     _run_python(program, tmp_path)
@@ -58,6 +61,14 @@ def test_the_commands_that_the_readme_names_for_make_exist():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"make ([a-z-]+)", (ROOT / "README.md").read_text(encoding="utf-8")))
     assert {"demo", "test"} <= named <= targets
+
+
+def test_the_readme_shows_what_its_first_example_prints(tmp_path):
+    example, output = [
+        code for language, code in blocks(ROOT / "README.md") if language in ("python", "text")
+    ][:2]
+    (tmp_path / "example.py").write_text(example, encoding="utf-8")
+    assert _check([sys.executable, "-W", "error", "example.py"], tmp_path) == output
 
 
 def test_links_between_the_documents_lead_somewhere():
@@ -89,13 +100,14 @@ def _run_shell(lines: list[str], folder: Path) -> None:
     _check(["bash", "-euc", "\n".join([f"agentstore() {{ {command}; }}", *lines])], folder)
 
 
-def _check(command: list[str], folder: Path) -> None:
+def _check(command: list[str], folder: Path) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
     environment.pop("AGENTSTORE_URL", None)
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_the_figures_of_the_readme_beside_others_are_those_of_the_last_run():

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+import agentstore
 from agentstore.settings import Settings, StoreOptions
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -243,6 +244,18 @@ with Store("sqlite:///{sqlite_template}") as store:
     store.sessions.list()
 """
     assert loaded(use) == ""
+
+
+def test_the_version_is_that_of_the_project_and_is_looked_up_when_it_is_asked_for():
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert agentstore.__version__ == project["version"]
+    assert "__version__" in dir(agentstore)
+    code = "import sys; before = {*sys.modules}; import agentstore; print({*sys.modules} - before)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    )
+    assert "agentstore" in done.stdout
+    assert "importlib.metadata" not in done.stdout
 
 
 def loaded(code: str) -> str:

@@ -24,6 +24,18 @@ def named_in_tables(text: str) -> set[str]:
     return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 
 
+def test_nobody_is_told_to_install_a_distribution_that_is_not_ours():
+    """On the public index the name of the package belongs to somebody else."""
+    told = [
+        f"{path.name}: {command}"
+        for pattern in ("*.md", "docs/**/*.md", "agentstore/**/*.py", "Makefile", ".ci/*")
+        for path in sorted(DOCS.parent.glob(pattern))
+        for command in re.findall(r"pip install .*", path.read_text(encoding="utf-8"))
+    ]
+    assert told
+    assert [command for command in told if re.search(r"[ '\"]agentstore(?!-db)\b", command)] == []
+
+
 def test_the_page_about_upgrading_says_what_each_downgrade_loses():
     rows = re.findall(r"^\| (\d{4}) \| (\d{4}|`base`) \| .+ \|$", page("upgrading"), re.MULTILINE)
     steps = pairwise(["`base`", *migrations.REVISIONS])

@@ -13,6 +13,7 @@ from agentstore.moving.transcripts.reading import Format, Line, Reading
 from agentstore.stores.store import Repositories, Store, Transaction
 
 Progress = Callable[[int], None]
+"""Called with the bytes that were read since the last call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,10 @@ from agentstore.repositories.messages.drafts import draft
 from agentstore.values import validation
 
 Format = Literal["chat", "sharegpt"]
+"""How the conversations of a file are written."""
+
 FORMATS: tuple[Format, ...] = ("chat", "sharegpt")
+"""Every format."""
 
 _MOST_NAMED = 20
 """Broken lines that an error names; the rest is counted."""
