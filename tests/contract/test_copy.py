@@ -18,7 +18,6 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from agentstore import Store, migrations
-from agentstore.engines.base.moving import Stripped
 from agentstore.engines.postgresql import row_security
 from agentstore.engines.sqlite import saving as sqlite_saving
 from agentstore.engines.sqlite.saving import SQLiteFiles
@@ -39,8 +38,6 @@ from agentstore.errors import (
 )
 from agentstore.models.tables import PLAIN, tables
 from agentstore.moving import copying as transfer
-from agentstore.moving.copying import ends
-from agentstore.moving.copying.journal import ARCHIVE, Journal
 from tests.migrations.support import (
     as_stored,
     fill,
@@ -336,20 +333,6 @@ def test_a_source_is_the_same_by_whatever_path_and_no_other_of_the_same_name(
     with pytest.raises(InvalidInput, match="another source"):
         copy("sqlite:///agent.db", target, resume=True)
     assert copy("sqlite:///../one/agent.db", target, resume=True).equal
-
-
-def test_what_a_restore_began_is_gone_on_with_by_restore_alone(new):
-    source, target = filled(new, "sqlite"), new("postgresql", head=True)
-    with (
-        ends.opened(target, PLAIN, read_only=False) as end,
-        end.working() as connection,
-        connection.begin(),
-    ):
-        Journal(PLAIN).begin(connection, f"{ARCHIVE}0004", Stripped({}, {}))
-        migrations.close_for_copy(connection)
-    for resume, error in ((False, CopyUnfinished), (True, InvalidInput)):
-        with pytest.raises(error, match="agentstore restore"):
-            copy(source, target, resume=resume)
 
 
 def test_an_error_of_the_target_is_explained_by_the_target_s_engine(new):
