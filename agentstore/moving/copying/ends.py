@@ -98,7 +98,7 @@ class End:
         with self.translating(), self._connected(Mode.SNAPSHOT) as connection:
             connection.begin()
             yield connection
-            connection.commit()  # what is read without locks is looked at again now
+            connection.commit()
 
     @contextmanager
     def working(self) -> Iterator[Connection]:
