@@ -796,7 +796,7 @@ class BackupUnderWay(BackupError):
 
 
 class NotABackup(BackupError):
-    """A file that is neither a database file nor an archive of agentstore's tables.
+    """A file that is no SQLite database, or one without agentstore's tables.
 
     Attributes:
         path: Its path.
@@ -833,10 +833,6 @@ class BackupIncomplete(BackupError):
             f"Row-level security would hide rows from the backup: {reason}. Make it as the owner "
             "of the tables, without a scope."
         )
-
-
-class ArchiverMissing(BackupError):
-    """A program that comes with the server is not there, or too old, or cannot be used here."""
 
 
 class RestoreInterrupted(BackupError):

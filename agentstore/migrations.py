@@ -148,9 +148,9 @@ def close_for_copy(connection: Connection, names: Names = PLAIN) -> None:
     _set_version(connection, names, UNFINISHED)
 
 
-def open_after_copy(connection: Connection, names: Names = PLAIN, revision: str = HEAD) -> None:
+def open_after_copy(connection: Connection, names: Names = PLAIN) -> None:
     """Undo ``close_for_copy``; in the connection's transaction."""
-    _set_version(connection, names, revision)
+    _set_version(connection, names, HEAD)
 
 
 def upgrade_connection(

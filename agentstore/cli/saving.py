@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -22,27 +21,15 @@ from agentstore.moving import backup as saving
 from agentstore.moving.backup import SavedTable
 
 
-class _Format(StrEnum):
-    AUTO, NATIVE, PORTABLE = "auto", "native", "portable"
-
-
 @app.command(rich_help_panel=MOVE)
 def backup(
     target: Annotated[Path, typer.Argument(metavar="DST", help="The file to make.")],
-    format_: Annotated[
-        _Format,
-        typer.Option(
-            "--format",
-            help="portable: a SQLite file. native: on PostgreSQL an archive of pg_dump. auto: "
-            "native where it can be had.",
-        ),
-    ] = _Format.AUTO,
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
-    """Save the database in a new file, while it is in use, and compare the two.
+    """Save the database in a new SQLite file, while it is in use, and compare the two.
 
     Nothing is overwritten, and there is no file before it is whole. Each backup is a whole one.
 
@@ -53,7 +40,6 @@ def backup(
             url,
             target,
             names=Names(schema, table_prefix),
-            format=format_.value,
             progress=progress,
         )
     if as_json:

@@ -15,10 +15,8 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import create_engine, make_url, text
-from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from agentstore import Store, migrations
-from agentstore.engines.base.moving import Stripped
 from agentstore.engines.postgresql import row_security
 from agentstore.engines.sqlite import saving as sqlite_saving
 from agentstore.engines.sqlite.saving import SQLiteFiles
@@ -39,8 +37,6 @@ from agentstore.errors import (
 )
 from agentstore.models.tables import PLAIN, tables
 from agentstore.moving import copying as transfer
-from agentstore.moving.copying import ends
-from agentstore.moving.copying.journal import ARCHIVE, Journal
 from tests.migrations.support import (
     as_stored,
     fill,
@@ -338,20 +334,6 @@ def test_a_source_is_the_same_by_whatever_path_and_no_other_of_the_same_name(
     assert copy("sqlite:///../one/agent.db", target, resume=True).equal
 
 
-def test_what_a_restore_began_is_gone_on_with_by_restore_alone(new):
-    source, target = filled(new, "sqlite"), new("postgresql", head=True)
-    with (
-        ends.opened(target, PLAIN, read_only=False) as end,
-        end.working() as connection,
-        connection.begin(),
-    ):
-        Journal(PLAIN).begin(connection, f"{ARCHIVE}0004", Stripped({}, {}))
-        migrations.close_for_copy(connection)
-    for resume, error in ((False, CopyUnfinished), (True, InvalidInput)):
-        with pytest.raises(error, match="agentstore restore"):
-            copy(source, target, resume=resume)
-
-
 def test_an_error_of_the_target_is_explained_by_the_target_s_engine(new):
     """Also where the source, of the other engine, is being read at the time."""
     source, target = filled(new, "sqlite"), new("postgresql")
@@ -364,41 +346,6 @@ def test_an_error_of_the_target_is_explained_by_the_target_s_engine(new):
             copy(source, target, resume=True)
     assert isinstance(caught.value.__cause__, DatabaseBusy)
     assert copy(source, target, resume=True).equal
-
-
-@pytest.fixture
-def without_locks(monkeypatch):
-    """Files that are only read are opened as those that nobody changes, as in a closed folder."""
-    real = SQLiteDialect_pysqlite.connect
-
-    def connect(self: Any, name: str, *rest: Any, **options: Any) -> Any:
-        if "mode=ro" in name and "immutable=1" not in name:
-            error = sqlite3.OperationalError("unable to open database file")
-            error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
-            raise error
-        return real(self, name, *rest, **options)
-
-    monkeypatch.setattr(SQLiteDialect_pysqlite, "connect", connect)
-
-
-@each_engine
-def test_a_source_that_changes_while_it_is_read_without_locks_is_noticed(
-    new, engine, without_locks
-):
-    source, target = filled(new, "sqlite"), new(engine)
-    left = ["copying", "comparing"]
-
-    def write(progress: transfer.Progress) -> None:
-        here = (progress.step, progress.subject, progress.total) == ("reading", "tool_logs", None)
-        if here and left:
-            with Store(source) as store:
-                store.messages.save("the \x00 session", "user", left.pop())
-
-    with pytest.raises(CopyInterrupted, match="written to while it was read"):
-        copy(source, target, progress=write)
-    assert copy(source, target, resume=True).equal
-    with pytest.raises(DatabaseBusy, match="written to while it was read"):
-        transfer.verify(source, target, progress=write)
 
 
 def test_a_source_that_is_none_is_refused_and_no_target_appears(new, tmp_path):

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -14,7 +13,6 @@ from sqlalchemy import URL, create_engine, event, make_url
 from agentstore import AsyncStore, Store, migrations
 from agentstore.engines.base.protocol import Mode
 from agentstore.errors import (
-    DatabaseBusy,
     DatabaseReadOnly,
     DatabaseUnreachable,
     InvalidInput,
@@ -22,6 +20,7 @@ from agentstore.errors import (
     SchemaOutdated,
     SearchIndexStale,
 )
+from agentstore.moving.backup import backup
 from agentstore.repositories.search import finding
 from agentstore.testing import BlockingStore
 
@@ -261,9 +260,23 @@ def closed(folder: Path) -> None:
     folder.chmod(0o555)
 
 
-def test_a_file_nobody_has_open_is_read_where_nothing_may_be_written(folder):
+def test_a_file_where_nothing_may_be_written_is_an_error_that_says_to_copy_it(folder, tmp_path):
     path = folder / "an odd name?#%41.db"
     make(path)
+    closed(folder)
+    said = read_as_nobody(path)
+    assert said.startswith(f"DatabaseUnreachable {path} cannot be read")
+    assert "Copy the file, and its -wal if there is one, to a folder that may be written" in said
+    assert [found.name for found in folder.iterdir()] == [path.name]
+    shutil.copy(path, tmp_path / "copy.db")
+    with Store(f"sqlite:///{tmp_path / 'copy.db'}", read_only=True) as store:
+        assert len(store.messages.history("s")) == 3
+
+
+def test_a_backup_is_read_where_nothing_may_be_written(folder, tmp_path):
+    make(tmp_path / "agent.db")
+    path = folder / "an odd name?#%41.db"
+    backup(f"sqlite:///{tmp_path / 'agent.db'}", path)
     closed(folder)
     assert read_as_nobody(path) == "hello 2 True"
     assert [found.name for found in folder.iterdir()] == [path.name]
@@ -289,7 +302,7 @@ def test_a_wal_that_cannot_be_read_without_its_index_is_an_error_that_says_so(fo
     closed(folder)
     said = read_as_nobody(path)
     assert said.startswith("DatabaseUnreachable")
-    assert "Copy the file and its -wal to a folder that may be written to" in said
+    assert "Copy the file, and its -wal if there is one, to a folder that may be written" in said
 
 
 def test_a_file_that_may_not_be_read_is_an_error_that_says_so(folder):
@@ -300,49 +313,6 @@ def test_a_file_that_may_not_be_read_is_an_error_that_says_so(folder):
     said = read_as_nobody(path)
     assert said.startswith("DatabaseUnreachable")
     assert "permissions" in said
-
-
-@pytest.fixture
-def without_locks(tmp_path, monkeypatch):
-    """A reader whose file SQLite would open in no other way than as one that nobody changes."""
-    from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
-
-    path = tmp_path / "still.db"
-    make(path)
-    real = SQLiteDialect_pysqlite.connect
-
-    def connect(self, name, *rest, **options):
-        if "mode=ro" in name and "immutable=1" not in name:
-            error = sqlite3.OperationalError("unable to open database file")
-            error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
-            raise error
-        return real(self, name, *rest, **options)
-
-    monkeypatch.setattr(SQLiteDialect_pysqlite, "connect", connect)
-    return path
-
-
-def test_what_is_read_without_locks_is_read_anew_when_the_file_has_changed(without_locks):
-    with Store(f"sqlite:///{without_locks}", read_only=True) as reader:
-        assert len(reader.messages.history("s")) == 3
-        with Store(f"sqlite:///{without_locks}") as writer:
-            writer.messages.save("s", "user", "hello again")
-        assert len(reader.messages.history("s")) == 4
-
-
-def test_what_changes_while_it_is_read_without_locks_is_an_error_and_no_mixture(without_locks):
-    reader = Store(f"sqlite:///{without_locks}", read_only=True)
-
-    def read_while_another_writes(unit):
-        found = unit.connection.execute(unit.tables.messages.select()).all()
-        with Store(f"sqlite:///{without_locks}") as writer:
-            writer.messages.save("s", "user", "hello again")
-        return len(found)
-
-    with pytest.raises(DatabaseBusy, match="Repeat the call"):
-        reader._runner.run(Mode.SNAPSHOT, read_while_another_writes, repeatable=False)
-    assert len(reader.messages.history("s")) == 4
-    reader.close()
 
 
 def test_both_kinds_of_store_read_such_a_file(folder):

@@ -23,13 +23,8 @@ def test_a_backup_and_what_is_restored_of_it_are_told_with_the_same_digests(run,
     said = run("backup", "monday", "--url", engine_url, "--json")
     saved = json.loads(said.stdout)
     assert saved["revision"] == migrations.HEAD
-    assert saved["format"] == "native"
     assert saved["rows"] == sum(table["rows"] for table in saved["tables"])
-    target = "new.db" if engine_url.startswith("sqlite") else None
-    if target is None:
-        run("backup", "monday.db", "--url", engine_url, "--format", "portable")
-    source = "monday" if target else "monday.db"
-    restored = json.loads(run("restore", source, "new.db", "--json").stdout)
+    restored = json.loads(run("restore", "monday", "new.db", "--json").stdout)
     assert restored["tables"] == saved["tables"]
     assert restored["revision"] == migrations.HEAD
     shown = run("show", session, "--url", "sqlite:///new.db").stdout
@@ -40,30 +35,24 @@ def test_what_is_restored_passes_the_doctor(run, engine_url, servers, tmp_path):
     fill(engine_url)
     with Store(engine_url) as store:
         store.search.refresh()
-    native, portable = tmp_path / "native", tmp_path / "portable"
-    run("backup", native, "--url", engine_url, "--format", "native")
-    run("backup", portable, "--url", engine_url, "--format", "portable")
-    run("restore", portable, tmp_path / "one.db")
+    file = tmp_path / "backup"
+    run("backup", file, "--url", engine_url)
+    run("restore", file, tmp_path / "one.db")
     targets = [f"sqlite:///{tmp_path / 'one.db'}"]
-    made = []
     version = next(
-        (i.version for i in INSTALLATIONS if str(i.version) == _version(engine_url)), None
+        (i.version for i in INSTALLATIONS if str(i.version) == _version(engine_url)), "given"
     )
-    if engine_url.startswith("sqlite"):
-        run("restore", native, f"sqlite:///{tmp_path / 'two.db'}")
-        targets.append(f"sqlite:///{tmp_path / 'two.db'}")
-    else:
-        for file in (native, portable):
-            made.append(servers.new_database(version or "given", empty=True))
-            run("restore", file, AGENTSTORE_URL=made[-1])
-        targets += made
+    server = None if engine_url.startswith("sqlite") else servers.new_database(version, empty=True)
+    if server is not None:
+        run("restore", file, AGENTSTORE_URL=server)
+        targets.append(server)
     for target in targets:
         found = doctor.examine(target, deep=True)
         # The servers of this suite are told not to wait for the disk, which is not our business.
         ours = [each for each in found if each.check != "settings"]
         assert [each for each in ours if each.severity is Severity.ERROR] == []
-    for url in made:
-        servers.drop(version or "given", url)
+    if server is not None:
+        servers.drop(version, server)
 
 
 def _version(url):

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from agentstore.engines.base.checks import Checks, Examination
     from agentstore.engines.base.moving import ChangeLog, Moving
-    from agentstore.engines.base.saving import Archives
     from agentstore.engines.base.search import SearchIndex
     from agentstore.engines.base.signals import TaskSignal
     from agentstore.engines.base.space import Space
@@ -106,6 +105,9 @@ class EngineDialect(Protocol):
     schemas: bool
     """Whether the engine has schemas."""
 
+    file_based: bool
+    """Whether a database is a file."""
+
     single_writer: bool
     """Whether the engine takes one writer at a time."""
 
@@ -142,10 +144,6 @@ class EngineDialect(Protocol):
 
     def name_row(self, connection: Connection, tables: Tables, error: UnsoundRow) -> UnsoundRow:
         """Name the row that could not be read, as far as it is found soon; nothing is changed."""
-
-    @property
-    def archives(self) -> Archives | None:
-        """Those who make archives of a database; None where it is a file itself."""
 
     def __hash__(self) -> int:
         """There is one of each, and statements that are built once are kept by it."""

@@ -1,14 +1,12 @@
-"""What the engines do to be saved in a file, as Protocols.
+"""What is needed to save a database in a file: a Protocol.
 
-There are two kinds of such files. A database file is a database that can be opened as it is; the
-engine whose databases are files makes and checks them, whatever engine the rows come from. An
-archive is what the programs write that come with a server; only they can read it.
+A backup is a database that can be opened as it is. The engine whose databases are files makes and
+checks it, whatever engine the rows come from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -16,15 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 from sqlalchemy import func, select
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from sqlalchemy import URL, Connection, Table, TableClause
 
-    from agentstore.engines.base.moving import Shape
-    from agentstore.models.tables import Names
 
 OnSteps = Callable[[int, int | None], None]
-"""Gets how many pages or bytes are done, and how many there are, where that is known."""
+"""Gets how many pages are done, and how many there are, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,65 +92,6 @@ class Files(Protocol):
         """Count the rows of every table in the file, whoever's it is."""
 
 
-class Archives(Protocol):
-    """Archives, made and read by programs that come with a server."""
-
-    def obstacle(self, connection: Connection, url: URL) -> str | None:
-        """Say why the program cannot be used for this server; None if it can."""
-
-    def require_all_visible(self, connection: Connection, names: Names) -> None:
-        """Refuse to save as somebody from whom row-level security hides rows.
-
-        Raises:
-            BackupIncomplete: It hides some, or would.
-        """
-
-    def save(
-        self, connection: Connection, url: URL, names: Names, file: Path, progress: OnSteps
-    ) -> None:
-        """Write agentstore's tables, as a connection sees them, into a file.
-
-        Args:
-            connection: In a transaction that sees one state.
-            url: The same database.
-            names: Its tables' names.
-            file: Where to; it is there, and empty.
-            progress: Gets the bytes that were written.
-
-        Raises:
-            ArchiverMissing: The program cannot be used.
-            DatabaseError: It failed; whatever is in the file is of no use.
-        """
-
-    def holdings(
-        self, file: Path, connection: Connection, names: Names, shapes: Sequence[Shape], head: str
-    ) -> Holdings:
-        """Read an archive whole; digests are computed of what is at ``head``.
-
-        Raises:
-            NotABackup: It holds no tables of these names, or is damaged.
-            ArchiverMissing: No program here can read it.
-        """
-
-    def place(self, connection: Connection, names: Names) -> AbstractContextManager[None]:
-        """Keep others from restoring into the same database.
-
-        Raises:
-            BackupUnderWay: Somebody does so now.
-        """
-
-    def load(self, file: Path, url: URL, names: Names, *, server: Connection) -> None:
-        """Replace agentstore's tables by those of an archive, all or none.
-
-        The table of the revision is left as it is, and so are functions. The tables are there,
-        made by the revision that the archive is at.
-
-        Raises:
-            ArchiverMissing: The program cannot be used.
-            DatabaseError: It failed; the database is as it was.
-        """
-
-
 def count_rows(
     connection: Connection, tables: Iterable[Table | TableClause], there: set[str]
 ) -> dict[str, int]:
@@ -164,20 +101,3 @@ def count_rows(
         for table in tables
         if table.name in there
     }
-
-
-_DATABASE, _ARCHIVE = b"SQLite format 3\x00", b"PGDMP\x01"
-
-
-def is_database(beginning: bytes) -> bool:
-    """Say whether a file that begins so is a database file."""
-    return beginning.startswith(_DATABASE)
-
-
-def is_archive(beginning: bytes) -> bool:
-    """Say whether a file that begins so is an archive."""
-    return beginning.startswith(_ARCHIVE)
-
-
-BEGINNING = len(_DATABASE)
-"""How many bytes of a file say what it is."""

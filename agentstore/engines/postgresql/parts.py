@@ -9,13 +9,14 @@ if TYPE_CHECKING:
 
     from agentstore.engines.base.checks import Checks, Examination
     from agentstore.engines.base.moving import Moving
-    from agentstore.engines.base.saving import Archives
     from agentstore.errors import UnsoundRow
     from agentstore.models.tables import Tables
 
 
 class ServerParts:
     """The parts; see ``EngineDialect``."""
+
+    file_based = False
 
     @property
     def change_log(self) -> None:
@@ -48,10 +49,3 @@ class ServerParts:
         from agentstore.engines.postgresql.rows import name_row
 
         return name_row(connection, tables, error)
-
-    @property
-    def archives(self) -> Archives:
-        """Those who make archives, with the server's own programs."""
-        from agentstore.engines.postgresql.saving import PostgreSQLArchives
-
-        return PostgreSQLArchives()

@@ -1,11 +1,9 @@
 """SQLite's connections: their pragmas, and files that are only to be read.
 
 A store that only reads names its file with ``mode=ro``, and SQLite itself refuses all writes.
-Whoever reads a file with a WAL needs its index too, the ``-shm`` file. Where that is not there, and
-the folder does not let it be made, the file is read as one that nobody changes (``immutable=1``),
-without any lock. That is right as long as nothing waits in a WAL and nobody writes; so what the
-file and its WAL were like is noted before, and looked at again after each unit. A unit that finds
-them changed raises, instead of returning what may be a mixture.
+Whoever reads a file in WAL mode needs the index of the WAL, the ``-shm`` file. Where that is not
+there, and the folder does not let it be made, the file cannot be read. ``immutable=1`` would read
+it, without any lock, and what others write meanwhile would be read in part.
 """
 
 from __future__ import annotations
@@ -13,26 +11,20 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import URL, Connection, Engine, event
-from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import DisconnectionError
+from sqlalchemy import URL, Engine, event
 
 from agentstore import errors
 from agentstore.settings import Settings
 
-_STAMP = "agentstore_stamp"
 _NO_INDEX = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 """What SQLite says where the index of a WAL is not there and cannot be made."""
 LONGEST_LOG = 64 * 1024 * 1024
 """Bytes to which a WAL is cut when it is begun anew. A reader that stays for long makes it grow,
 and without a limit it would keep that size for ever. A log of a usual size is never cut: to grow
 again costs each commit more than to write over what is there."""
-
-Stamp = tuple[int, ...]
 
 
 def in_memory(url: URL) -> bool:
@@ -116,32 +108,12 @@ def only_read(engine: Engine) -> None:
     def connect(dialect: Any, record: Any, arguments: Any, parameters: Any) -> Any:
         name, *rest = arguments
         path, query = _parts(name)
-        before = _stamp(path)
         try:
-            return _opened(dialect, _named(path, query, "mode=ro"), rest, parameters)
+            return _opened(dialect, _named(path, query), rest, parameters)
         except sqlite3.OperationalError as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _NO_INDEX:
-                raise
-            _require_readable(path, error)
-        connection = _opened(dialect, _named(path, query, "mode=ro&immutable=1"), rest, parameters)
-        record.info[_STAMP] = path, before
-        return connection
-
-    @event.listens_for(engine, "checkout")
-    def look_before(dbapi_connection: Any, record: Any, _proxy: Any) -> None:
-        if _changed(record.info):
-            record.info.pop(_STAMP)
-            raise DisconnectionError("the file was changed since it was opened without locks")
-
-    @event.listens_for(engine, "commit")
-    def look_after(connection: Connection) -> None:
-        if _changed(connection.connection.info):
-            raise _changed_meanwhile()
-
-    @event.listens_for(engine, "handle_error")
-    def explain(context: ExceptionContext) -> None:
-        if context.connection is not None and _changed(context.connection.connection.info):
-            raise _changed_meanwhile() from context.original_exception
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NO_INDEX:
+                _explain(path, error)
+            raise
 
 
 def _opened(dialect: Any, name: str, rest: Any, parameters: Any) -> Any:
@@ -167,48 +139,19 @@ def _parts(name: str) -> tuple[str, str]:
     return os.path.realpath(path), query
 
 
-def _named(path: str, query: str, more: str) -> str:
-    return f"file:{quote(path)}?{'&'.join(part for part in (query, more) if part)}"
+def _named(path: str, query: str) -> str:
+    return f"file:{quote(path)}?{'&'.join(part for part in (query, 'mode=ro') if part)}"
 
 
-def _stamp(path: str) -> Stamp:
-    """Say what a file and its WAL are like; without a WAL as with an empty one."""
-    try:
-        found = Path(path).stat()
-    except FileNotFoundError:
-        return ()
-    try:
-        waiting = Path(f"{path}-wal").stat().st_size
-    except FileNotFoundError:
-        waiting = 0
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, waiting)
-
-
-def _changed(info: Any) -> bool:
-    path, before = info.get(_STAMP, (None, None))
-    return path is not None and _stamp(path) != before
-
-
-def _changed_meanwhile() -> errors.DatabaseBusy:
-    return errors.DatabaseBusy(
-        "The file was written to while it was read without locks, because its folder may not be "
-        "written to. Repeat the call."
-    )
-
-
-def _require_readable(path: str, error: sqlite3.Error) -> None:
-    """Refuse a file that cannot be read whole.
-
-    Raises:
-        DatabaseUnreachable: It is one of these.
-    """
+def _explain(path: str, error: sqlite3.Error) -> None:
+    """Say of a file that cannot be read here what to do; raises DatabaseUnreachable."""
     if not os.access(path, os.R_OK):
         raise errors.DatabaseUnreachable(
             f"The file {path} may not be read. Check its permissions, and those of its folder."
         ) from error
-    if _stamp(path)[-1:] > (0,):
+    if not os.access(os.path.dirname(path), os.W_OK):  # noqa: PTH120 - a string all along
         raise errors.DatabaseUnreachable(
-            f"{path}-wal holds changes, which cannot be read without {path}-shm, and that cannot "
-            "be made in this folder. Copy the file and its -wal to a folder that may be written "
-            "to, or let somebody open it once who may write."
+            f"{path} cannot be read without {path}-shm, which cannot be made in its folder. Copy "
+            "the file, and its -wal if there is one, to a folder that may be written to; or read "
+            "a backup, which needs no other file."
         ) from error

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 class FileParts:
     """The parts; see ``EngineDialect``."""
 
+    file_based = True
+
     @property
     def change_log(self) -> ChangeLog:
         """How a file is followed while others write to it."""
@@ -49,8 +51,3 @@ class FileParts:
         from agentstore.engines.sqlite.rows import name_row
 
         return name_row(connection, tables, error)
-
-    @property
-    def archives(self) -> None:
-        """None: a database is a file itself."""
-        return None

@@ -12,8 +12,8 @@ These functions are synchronous and take as long as the disks; call them with
 
 from __future__ import annotations
 
-from agentstore.moving.backup.records import BackupReport, Format, RestoreReport, SavedTable
+from agentstore.moving.backup.records import BackupReport, RestoreReport, SavedTable
 from agentstore.moving.backup.restoring import restore
 from agentstore.moving.backup.saving import backup
 
-__all__ = ["BackupReport", "Format", "RestoreReport", "SavedTable", "backup", "restore"]
+__all__ = ["BackupReport", "RestoreReport", "SavedTable", "backup", "restore"]

@@ -19,23 +19,20 @@ from agentstore.moving.copying.inspection import inspect as read_whole
 OnProgress = transfer.OnProgress
 
 
-def look_into(
-    end: End, connection: Connection, progress: OnProgress, *, revision: str | None = None
-) -> Holdings:
+def look_into(end: End, connection: Connection, progress: OnProgress) -> Holdings:
     """Read a database, in the connection's transaction.
 
     Args:
         end: The database.
         connection: Where to look.
         progress: Gets the tables.
-        revision: The revision, where the database does not say it yet.
 
     Raises:
         SchemaMissing: There is nothing of agentstore's under these names.
         SchemaFromFuture: A newer version made it.
         CopyUnfinished: It does not hold everything yet.
     """
-    found = revision or migrations.current(connection, end.names)
+    found = migrations.current(connection, end.names)
     if found is None:
         migrations.check(connection, end.names)  # its error says what to do
         raise SchemaMissing(migrations.HEAD, "agentstore upgrade")

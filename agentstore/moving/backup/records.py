@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
-
-Format = Literal["auto", "native", "portable"]
-"""``native`` is the engine's own way, ``portable`` a database file that agentstore can open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +30,6 @@ class BackupReport:
     Attributes:
         database: The URL, without its password.
         file: The path of the backup.
-        format: ``native`` or ``portable``.
         engine: The database's engine.
         version: The version of the server, or of the library.
         revision: The schema's.
@@ -49,7 +44,6 @@ class BackupReport:
 
     database: str
     file: str
-    format: str
     engine: str
     version: str
     revision: str
@@ -73,7 +67,6 @@ class RestoreReport:
     Attributes:
         file: The path of the backup.
         database: The URL of the new database, without its password.
-        format: ``native`` or ``portable``: how it came there.
         backup_revision: The revision that the backup is at.
         revision: The revision that the database is at now.
         tables: What the backup holds, and the database, before it was upgraded, does too.
@@ -83,7 +76,6 @@ class RestoreReport:
 
     file: str
     database: str
-    format: str
     backup_revision: str
     revision: str
     tables: tuple[SavedTable, ...]

@@ -9,14 +9,7 @@ from pathlib import Path
 from sqlalchemy import URL
 
 from agentstore import migrations
-from agentstore.engines.base.moving import Stripped
-from agentstore.engines.base.saving import (
-    BEGINNING,
-    Archives,
-    Holdings,
-    is_archive,
-    is_database,
-)
+from agentstore.engines.base.saving import Holdings
 from agentstore.engines.registry import database_files
 from agentstore.errors import (
     BackupDiffers,
@@ -26,7 +19,6 @@ from agentstore.errors import (
     CopyInterrupted,
     CopyOvertaken,
     CopyUnfinished,
-    DatabaseError,
     NotABackup,
     RestoreInterrupted,
     SchemaFromFuture,
@@ -39,16 +31,15 @@ from agentstore.moving.backup.comparing import (
     OnProgress,
     Timing,
     look_into,
-    require_equal,
     tables_of,
 )
 from agentstore.moving.backup.file_copies import copy_file
 from agentstore.moving.backup.records import RestoreReport, SavedTable
 from agentstore.moving.copying.ends import End
-from agentstore.moving.copying.journal import ARCHIVE, Journal
 from agentstore.moving.placing import NewFile, translating
 from agentstore.settings import default_url
 
+_SQLITE = b"SQLite format 3\x00"
 _UNSOUND = (
     "The server would not take such rows, and nothing was restored. The backup is a database: "
     "bring what it holds with agentstore copy, which sets these rows aside with --quarantine FILE."
@@ -66,9 +57,7 @@ def restore(
 ) -> RestoreReport:
     """Make a database of a backup.
 
-    A SQLite file goes into a new SQLite file, page by page, or into a PostgreSQL database, row by
-    row. An archive of ``pg_dump`` goes into a PostgreSQL database, under the names that its tables
-    had. Run it for archives of your own alone: an archive can make the server do anything.
+    It goes into a new SQLite file, page by page, or into a PostgreSQL database, row by row.
 
     Args:
         source: The path of the backup; only read.
@@ -97,29 +86,18 @@ def restore(
             backup holds, and the database cannot be opened.
         RestoreInterrupted: Something failed in the middle. On a server, what was brought stays
             closed until the same call ends well.
-        ArchiverMissing: There is no ``pg_restore`` that can read the archive.
         DatabaseError: The database or the disk failed, before anything was made.
     """
     file = Path(source)
     report = progress or (lambda _: None)
     with translating(file), file.open("rb") as opened:
-        beginning = opened.read(BEGINNING)
-    if not is_database(beginning) and not is_archive(beginning):
-        problem = "it is empty" if not beginning else "it is neither a database nor an archive"
-        raise NotABackup(str(file), problem)
+        beginning = opened.read(len(_SQLITE))
+    if beginning != _SQLITE:
+        raise NotABackup(str(file), "it is no SQLite file" if beginning else "it is empty")
     wanted = None if expected is None else tuple(expected)
     with closing(End(default_url() if url is None else url, names, read_only=False)) as target:
-        archives = target.dialect.archives
         work = _Restore(file, target, upgrade, wanted, report)
-        if is_archive(beginning):
-            if archives is None:
-                raise NotABackup(
-                    str(file),
-                    "it is an archive of pg_dump, which goes into PostgreSQL only (restore it "
-                    "there, then use agentstore copy)",
-                )
-            return work.archive(archives)
-        return work.file() if archives is None else work.rows()
+        return work.file() if target.dialect.file_based else work.rows()
 
 
 class _Restore:
@@ -154,7 +132,7 @@ class _Restore:
                     revision = migrations.upgrade(made.url(new.path), names=end.names)
                     made.finish(new.path)
             new.publish()
-        return self._report("native", copied.holdings, revision, indexed=True)
+        return self._report(copied.holdings, revision, indexed=True)
 
     def rows(self) -> RestoreReport:
         """Bring the rows of a file to a server."""
@@ -189,60 +167,7 @@ class _Restore:
             {table.name: table.target_rows for table in copied.tables},
             {table.name: table.target_digest for table in copied.tables},
         )
-        return self._report("portable", holdings, migrations.HEAD, indexed=False)
-
-    def archive(self, archives: Archives) -> RestoreReport:
-        """Let the server's program read it."""
-        target = self._target
-        journal = Journal(target.names)
-        with target.working() as server, archives.place(server, target.names):
-            with self._timing.of("reading"):
-                holdings = archives.holdings(
-                    self._file, server, target.names, target.shapes, migrations.HEAD
-                )
-            self._require_usable(holdings.revision)
-            self._require_expected(holdings)
-            self._prepare(journal, holdings.revision)
-            try:
-                with self._timing.of("restoring"):
-                    archives.load(self._file, target.url, target.names, server=server)
-                with self._timing.of("verifying"), target.reading() as connection:
-                    found = look_into(
-                        target, connection, self._progress, revision=holdings.revision
-                    )
-                require_equal(holdings, found, "The database")
-                with target.working() as connection, connection.begin():
-                    journal.end(connection)
-                    migrations.open_after_copy(connection, target.names, holdings.revision)
-            except DatabaseError as error:
-                raise RestoreInterrupted(str(error)) from error
-        revision = holdings.revision
-        if revision != migrations.HEAD:
-            with self._timing.of("upgrading"):
-                revision = migrations.upgrade(target.url, names=target.names)
-        with target.working() as connection:
-            target.dialect.moving.refresh(connection, [shape.table for shape in target.shapes])
-        return self._report("native", holdings, revision, indexed=True)
-
-    def _prepare(self, journal: Journal, revision: str) -> None:
-        """Make the tables as they were at a revision, and let nobody open them."""
-        target = self._target
-        found = target.revision()
-        if found == migrations.UNFINISHED:
-            with target.working() as connection, connection.begin():
-                origin = journal.source(connection)
-            if origin != ARCHIVE + revision:
-                raise CopyUnfinished(found, migrations.HEAD)
-            return  # what an earlier run left there, nobody could ever open
-        if found is not None:
-            with target.working() as connection, connection.begin():
-                target.require_empty(connection)
-            if found != revision:
-                migrations.downgrade(target.url, revision="base", names=target.names)
-        migrations.upgrade(target.url, revision, names=target.names)
-        with target.working() as connection, connection.begin():
-            journal.begin(connection, ARCHIVE + revision, Stripped({}, {}))
-            migrations.close_for_copy(connection, target.names)
+        return self._report(holdings, migrations.HEAD, indexed=False)
 
     def _source(self) -> closing[End]:
         names = Names(None, self._target.names.prefix)
@@ -266,13 +191,10 @@ class _Restore:
         if different:
             raise BackupDiffers(different, "The backup")
 
-    def _report(
-        self, used: str, holdings: Holdings, revision: str, *, indexed: bool
-    ) -> RestoreReport:
+    def _report(self, holdings: Holdings, revision: str, *, indexed: bool) -> RestoreReport:
         return RestoreReport(
             file=str(self._file),
             database=str(self._target),
-            format=used,
             backup_revision=holdings.revision,
             revision=revision,
             tables=tables_of(holdings),

@@ -8,29 +8,33 @@ from pathlib import Path
 from sqlalchemy import URL
 
 from agentstore import migrations
-from agentstore.engines.base.saving import Archives, Holdings
+from agentstore.engines.base.saving import Holdings
 from agentstore.engines.registry import database_files
-from agentstore.errors import ArchiverMissing, CopyInterrupted, InvalidInput, UnsoundRows
+from agentstore.errors import (
+    BackupDiffers,
+    BackupIncomplete,
+    CopyDiffers,
+    CopyInterrupted,
+    SchemaError,
+    SchemaOutdated,
+    UnsoundRows,
+)
 from agentstore.models.tables import PLAIN, Names
 from agentstore.moving import copying as transfer
-from agentstore.moving.backup.comparing import (
-    OnProgress,
-    Timing,
-    look_into,
-    require_equal,
-    steps,
-    tables_of,
-)
+from agentstore.moving.backup.comparing import OnProgress, Timing, tables_of
 from agentstore.moving.backup.file_copies import copy_file
-from agentstore.moving.backup.records import BackupReport, Format
+from agentstore.moving.backup.records import BackupReport
 from agentstore.moving.copying.ends import End
 from agentstore.moving.placing import NewFile
 from agentstore.settings import default_url, utc_now
 
-_FORMATS = ("auto", "native", "portable")
 _UNSOUND = (
-    "A portable backup cannot hold such rows, and none was made. Mend them, or make a native one, "
-    "which keeps them as they are, with --format native."
+    "A backup of a server cannot hold such rows, and none was made. Mend them, or save the "
+    "database with pg_dump, which keeps them as they are."
+)
+_OUTDATED = (
+    "The database is at revision {}, and a backup of a server is made at {}. Save it with pg_dump, "
+    "or with the agentstore that it was made for, then run agentstore upgrade."
 )
 
 
@@ -39,10 +43,9 @@ def backup(
     target: str | Path,
     *,
     names: Names = PLAIN,
-    format: Format = "auto",
     progress: OnProgress | None = None,
 ) -> BackupReport:
-    """Save a database in a new file, while others use it.
+    """Save a database in a new SQLite file, while others use it; ``Store`` can open it.
 
     The backup has the state of the moment at which it began; see the package.
 
@@ -52,9 +55,6 @@ def backup(
             be there.
         names: Schema and prefix of the tables. A SQLite file is saved whole, whatever else is in
             it; of a PostgreSQL database only these tables are saved.
-        format: ``portable`` is a SQLite file, which ``Store`` can open. ``native`` is the same
-            for SQLite, and an archive of ``pg_dump`` for PostgreSQL. ``auto`` is native where
-            there is a ``pg_dump`` for the server.
         progress: Called now and then.
 
     Returns:
@@ -64,17 +64,13 @@ def backup(
         TargetExists: There is something under this name already, or left over from a database
             that was there. It is as it was.
         BackupUnderWay: Another process is making this file.
-        ArchiverMissing: ``native`` cannot be had; or the database is behind head, and ``auto``
-            cannot.
         BackupIncomplete: Row-level security hides rows from this role.
-        SchemaError: There is no agentstore schema, or it cannot be saved; the error says what to
-            do.
-        UnsoundRows: The portable format cannot hold some rows of a server. The native one can.
+        SchemaError: There is no agentstore schema, or it cannot be saved, as that of a server
+            that is behind head; the error says what to do.
+        UnsoundRows: The file cannot hold some rows of a server.
         BackupDiffers: What was written is not what was to be saved. It is gone again.
-        DatabaseError: The database, the disk or ``pg_dump`` failed; there is no file.
+        DatabaseError: The database or the disk failed; there is no file.
     """
-    if format not in _FORMATS:
-        raise InvalidInput(f"format is one of {', '.join(_FORMATS)}.")
     report = progress or (lambda _: None)
     timing = Timing()
     path = Path(target)
@@ -82,26 +78,21 @@ def backup(
         closing(End(default_url() if url is None else url, names, read_only=True)) as end,
         NewFile(path, beside=database_files().beside(path)).in_the_making() as new,
     ):
-        archives = end.dialect.archives
         dangling = 0
-        if archives is None:
+        if end.dialect.file_based:
             database_files().path(end.url)  # which refuses one in memory
             end.dialect.require_existing(end.url)
             copied = copy_file(end, new.path, report, timing)
             holdings, taken_at, version = copied.holdings, copied.taken_at, copied.version
-            dangling, used = copied.dangling, "native"
+            dangling = copied.dangling
         else:
             taken_at = utc_now()
-            used, version = _choose(end, archives, format)
-            if used == "native":
-                holdings = _archive(end, archives, new.path, report, timing)
-            else:
-                holdings = _portable(end, new.path, report, timing)
+            version = _version(end)
+            holdings = _copy_rows(end, new.path, report, timing)
         size = new.publish()
     return BackupReport(
         database=str(end),
         file=str(path),
-        format=used,
         engine=end.dialect.checks.system,
         version=version,
         revision=holdings.revision,
@@ -114,39 +105,22 @@ def backup(
     )
 
 
-def _choose(end: End, archives: Archives, format: Format) -> tuple[str, str]:
-    """Give the format that is used, and the server's version."""
+def _version(end: End) -> str:
+    """Give a server's version; refuse one behind head, and a role that does not see all rows."""
     with end.reading() as connection:
-        revision = migrations.current(connection, end.names)
-        if revision is None:
-            migrations.check(connection, end.names)  # its error says what to do
-        archives.require_all_visible(connection, end.names)
-        version = end.dialect.checks.pulse(connection, end.tables).version
-        obstacle = None if format == "portable" else archives.obstacle(connection, end.url)
-    if format == "portable" or (obstacle and format == "auto" and revision == migrations.HEAD):
-        return "portable", version
-    if obstacle:
-        raise ArchiverMissing(obstacle)
-    return "native", version
+        try:
+            migrations.check(connection, end.names)
+        except SchemaOutdated as error:
+            message = _OUTDATED.format(error.current, error.head)
+            raise SchemaError(error.current, error.head, message) from None
+        hidden = end.dialect.checks.hidden(connection, end.tables)
+        if hidden is not None:
+            raise BackupIncomplete(hidden.reason)
+        return end.dialect.checks.pulse(connection, end.tables).version
 
 
-def _archive(
-    end: End, archives: Archives, file: Path, progress: OnProgress, timing: Timing
-) -> Holdings:
-    """Let the server's program write it; both see the same snapshot."""
-    with end.reading() as connection:
-        with timing.of("reading"):
-            holdings = look_into(end, connection, progress)
-        with timing.of("saving"):
-            archives.save(connection, end.url, end.names, file, steps(progress, "saving", "bytes"))
-    with timing.of("verifying"), end.reading() as connection:
-        found = archives.holdings(file, connection, end.names, end.shapes, migrations.HEAD)
-        require_equal(holdings, found, "The archive")
-    return holdings
-
-
-def _portable(end: End, file: Path, progress: OnProgress, timing: Timing) -> Holdings:
-    """Copy all rows into a database file."""
+def _copy_rows(end: End, file: Path, progress: OnProgress, timing: Timing) -> Holdings:
+    """Copy all rows of a server into a database file."""
     made = database_files()
     with timing.of("copying"):
         try:
@@ -160,6 +134,8 @@ def _portable(end: End, file: Path, progress: OnProgress, timing: Timing) -> Hol
         except CopyInterrupted as error:
             # Nothing is left that could be gone on with.
             raise error.__cause__ or error from None
+        except CopyDiffers as error:
+            raise BackupDiffers(error.tables, "The backup") from error
         except UnsoundRows as error:
             raise UnsoundRows(error.rows, error.total, _UNSOUND) from None
     with timing.of("verifying"):

@@ -25,7 +25,7 @@ from agentstore.models.tables import PLAIN, Names
 from agentstore.moving.copying.ends import End, opened, upgraded
 from agentstore.moving.copying.following import Following, Ready, change_log
 from agentstore.moving.copying.inspection import Contents, compare, inspect
-from agentstore.moving.copying.journal import ARCHIVE, Journal
+from agentstore.moving.copying.journal import Journal
 from agentstore.moving.copying.loading import Loading
 from agentstore.moving.copying.quarantine import Quarantine
 from agentstore.moving.copying.records import CopyReport, OnProgress, Progress
@@ -247,11 +247,6 @@ class _Copy:
                 raise CopyUnfinished(revision, migrations.HEAD)
             with self._target.working() as connection, connection.begin():
                 origin = self._journal.source(connection)
-            if origin.startswith(ARCHIVE):
-                raise InvalidInput(
-                    f"A restore of {origin} into this database is not finished. Run agentstore "
-                    "restore again as it was, or begin anew with an empty database."
-                )
             if origin != self._origin:
                 raise InvalidInput(
                     "The copy that was begun into this database came from another source. Name "

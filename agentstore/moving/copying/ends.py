@@ -71,7 +71,7 @@ class End:
     def place(self) -> tuple[object, ...]:
         """Say which database it is, by whatever user or path; nothing of it is a secret."""
         database = self.url.database
-        if self.dialect.archives is None:
+        if self.dialect.file_based:
             database = str(database_files().path(self.url).resolve())
         told = (self.url.query.get(name) for name in _WHERE)
         return (self.url.get_backend_name(), self.url.host, self.url.port, database, *told)
@@ -98,7 +98,7 @@ class End:
         with self.translating(), self._connected(Mode.SNAPSHOT) as connection:
             connection.begin()
             yield connection
-            connection.commit()  # what is read without locks is looked at again now
+            connection.commit()
 
     @contextmanager
     def working(self) -> Iterator[Connection]:
@@ -184,7 +184,7 @@ def opened(url: str | URL, names: Names, *, read_only: bool) -> Iterator[End]:
 @contextmanager
 def upgraded(source: End) -> Iterator[End]:
     """Copy the source's file, and upgrade that."""
-    if source.dialect.archives is not None:
+    if not source.dialect.file_based:
         raise InvalidInput(
             "Only a SQLite file can be upgraded in a copy. Upgrade the source itself."
         )

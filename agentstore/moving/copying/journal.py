@@ -23,9 +23,6 @@ from agentstore.models.tables import Names
 
 _SOURCE, _RUN, _FOLLOWED, _TABLE = "source", "run", "followed", "table "
 
-ARCHIVE = "an archive at revision "
-"""How the source is called where an archive is restored; where rows are copied it is a hash."""
-
 
 class Journal:
     """The book, by its entries' names; values are JSON."""
