@@ -32,8 +32,8 @@ from agentstore.moving.copying.records import CopyReport, OnProgress, Progress
 from agentstore.values.text.segmentation import MOST_CHARACTERS, manner
 
 _GIVE_UP = (
-    "The copy stopped there. When that is mended, run the same command again with --resume. To "
-    "give it up, run it with --forget: otherwise the source keeps its log of changes for ever."
+    f"{CopyInterrupted.advice} To give the copy up, run it with --forget: otherwise the source "
+    "keeps its log of changes forever."
 )
 
 
@@ -359,7 +359,8 @@ class _Copy:
                 raise CopyOvertaken from error
             if isinstance(error, CopyDiffers):
                 raise
-            raise CopyInterrupted(str(error), _GIVE_UP if followed else None) from error
+            advice = _GIVE_UP if followed else CopyInterrupted.advice
+            raise CopyInterrupted(str(error), advice) from error
 
     def _is_overtaken(self) -> bool:
         with suppress(AgentStoreError), self._target.reading() as connection:

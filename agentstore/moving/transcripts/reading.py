@@ -147,7 +147,7 @@ class Reading:
 
     def error(self, imported: int) -> TranscriptError:
         """Give the error that names the broken lines."""
-        return TranscriptError(self._source, self._problems, self._broken, imported)
+        return TranscriptError(self._source, tuple(self._problems), self._broken, imported)
 
     def _read(self, number: int, raw: bytes) -> Line | None:
         """Read a line; None if it is empty, or broken, which is noted."""
