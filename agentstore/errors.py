@@ -123,10 +123,7 @@ class InvalidJson(InvalidInput):
     problem: str
 
 
-@facts(
-    "{name} must be a datetime with a time zone, such as datetime.now(timezone.utc), not a "
-    "naive datetime."
-)
+@facts("{name} must be an aware datetime, such as datetime.now(timezone.utc), not a naive one.")
 class NaiveDatetime(InvalidInput):
     """A datetime without a time zone, which would mean a different instant elsewhere."""
 
@@ -352,9 +349,9 @@ class LeaseLost(AgentStoreError):
             )
         holder = f" by {named(self.worker)}" if self.worker is not None else ""
         return (
-            f"The lease with fence {self.fence} on the task {named(self.task_id)} is lost: the task "
-            f"is {self.status}{holder}, at fence {self.current_fence}. Discard the result; next "
-            "time send heartbeats earlier, or claim with a longer lease."
+            f"The lease with fence {self.fence} on the task {named(self.task_id)} is lost: the "
+            f"task is {self.status}{holder}, at fence {self.current_fence}. Discard the result; "
+            "next time send heartbeats earlier, or claim with a longer lease."
         )
 
 

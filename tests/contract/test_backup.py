@@ -688,7 +688,7 @@ def test_an_archive_of_more_than_agentstore_is_refused(servers, tmp_path):
     command = [found.bin / "pg_dump", "-Fc", "-d", conninfo, "-f", file]
     subprocess.run(command, check=True)
     target = servers.new_database(found.version, empty=True)
-    with pytest.raises(NotABackup, match="other things"):
+    with pytest.raises(NotABackup, match="more than agentstore's tables"):
         restore(file, target)
     assert migrations.revision_of(target) is None
     servers.drop(found.version, url)
@@ -839,7 +839,7 @@ def test_without_pg_dump_a_backup_is_portable_and_native_says_what_is_missing(en
     assert saved.format == "portable"
     assert saved.tables == contents(engine_url)
     assert backup(engine_url, tmp_path / "archive").format == "native"
-    with pytest.raises(ArchiverMissing, match="no pg_restore"):
+    with pytest.raises(ArchiverMissing, match="pg_restore is not installed"):
         _without_programs(lambda: restore(tmp_path / "archive", engine_url))
 
 
@@ -853,7 +853,7 @@ def test_a_pg_dump_that_is_older_than_the_server_is_not_used(engine_url, tmp_pat
 
     def work():
         os.environ["PATH"] = str(old.parent)
-        with pytest.raises(ArchiverMissing, match=r"only pg_dump 9 is here"):
+        with pytest.raises(ArchiverMissing, match=r"only pg_dump 9 is installed"):
             backup(engine_url, tmp_path / "archive", format="native")
 
     _without_programs(work)

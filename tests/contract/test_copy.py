@@ -394,10 +394,10 @@ def test_a_source_that_changes_while_it_is_read_without_locks_is_noticed(
             with Store(source) as store:
                 store.messages.save("the \x00 session", "user", left.pop())
 
-    with pytest.raises(CopyInterrupted, match="written to while it was read"):
+    with pytest.raises(CopyInterrupted, match="changed while it was read"):
         copy(source, target, progress=write)
     assert copy(source, target, resume=True).equal
-    with pytest.raises(DatabaseBusy, match="written to while it was read"):
+    with pytest.raises(DatabaseBusy, match="changed while it was read"):
         transfer.verify(source, target, progress=write)
 
 
@@ -465,7 +465,7 @@ def test_a_server_behind_head_is_refused_and_cannot_be_upgraded_in_a_copy(new):
     migrations.upgrade(source, "0002")
     with pytest.raises(SchemaOutdated, match="agentstore upgrade"):
         copy(source, new("sqlite"))
-    with pytest.raises(InvalidInput, match="Upgrade the source itself"):
+    with pytest.raises(InvalidInput, match="Run agentstore upgrade on the source"):
         copy(source, new("sqlite"), upgrade=True)
 
 

@@ -176,7 +176,7 @@ def test_whoever_closes_standard_output_wants_nothing_printed(url, talk, argumen
 def test_an_export_to_a_closed_standard_output_is_refused(url, talk):
     code, said = without_output("export", AGENTSTORE_URL=url)
     assert code == 1
-    assert "Name a file" in said
+    assert "Pass a file" in said
 
 
 @pytest.mark.parametrize("arguments", [*PRINTING, ("export",)], ids=" ".join)

@@ -83,8 +83,8 @@ class LeftOut:
         self.rows += 1
         if self.rows > MOST_FLAWS:
             raise DatabaseCorrupt(
-                f"More than {MOST_FLAWS:,} rows hold what agentstore never writes there. Look at "
-                "the database that was saved: it may be of another program."
+                f"More than {MOST_FLAWS:,} rows hold values that agentstore never writes. Check "
+                "the database that was saved: it may belong to another program."
             )
         return True
 

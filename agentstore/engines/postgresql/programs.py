@@ -65,7 +65,7 @@ def program(name: str, server: int) -> Program:
     for program in found:
         if program.major >= server:
             return program
-    newest = f"only {name} {found[-1].major} is here" if found else f"there is no {name} here"
+    newest = f"only {name} {found[-1].major} is installed" if found else f"{name} is not installed"
     raise ArchiverMissing(
         f"The server is PostgreSQL {server}, and {newest}. Install the client programs of "
         f"PostgreSQL {server} or newer and put them in PATH, or make a backup with "
@@ -81,7 +81,7 @@ def reader(file: Path, server: int) -> tuple[Program, str]:
     found = sorted(_programs("pg_restore"), key=lambda each: (abs(each.major - server), each.major))
     if not found:
         raise ArchiverMissing(
-            "There is no pg_restore here. Install the client programs of PostgreSQL, and put them "
+            "pg_restore is not installed. Install the client programs of PostgreSQL, and put them "
             "in PATH."
         )
     for program in found:
@@ -91,7 +91,7 @@ def reader(file: Path, server: int) -> tuple[Program, str]:
         if done is not None and "unsupported version" not in done.stderr:
             raise NotABackup(str(file), f"pg_restore says: {_first_error(done.stderr)}")
     raise ArchiverMissing(
-        f"{file} was made by a newer pg_dump than any pg_restore that is here (the newest is "
+        f"{file} was made by a newer pg_dump than any installed pg_restore (the newest is "
         f"{max(each.major for each in found)}). Install newer client programs of PostgreSQL."
     )
 
@@ -129,8 +129,8 @@ def running(
         command = [*command, "--no-password", "--dbname", make_conninfo(**plain)]
         if set(secrets) - {"password"}:
             raise ArchiverMissing(
-                "The URL has secrets that can be given to these programs on their command line "
-                "only, where all could read them. Use --format portable."
+                "The URL has secrets that these programs take only on their command line, where "
+                "other users could read them. Use --format portable."
             )
     with tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(  # noqa: S603 - no shell, and a program that was looked for
@@ -161,7 +161,7 @@ def _fail(program: str, words: str, password: str | None) -> None:
         said = said.replace(password, "***")
     if "No space left" in said or "File too large" in said:
         raise DatabaseFull(f"{program}: {said}. Free some space, or choose another disk.")
-    raise DatabaseError(f"{program}: {said}. Mend that, and run the command again.")
+    raise DatabaseError(f"{program}: {said}. Fix the cause, then run the command again.")
 
 
 def _first_error(words: str) -> str:

@@ -74,7 +74,10 @@ class PostgreSQLArchives:
         """Look for a ``pg_dump`` of the server's version or a newer one."""
         _, secrets = arguments(connection, url)
         if set(secrets) - {"password"}:
-            return "pg_dump would have to be told secrets of the URL on its command line"
+            return (
+                "pg_dump takes secrets of the URL only on its command line, where other users "
+                "could read them. Use --format portable."
+            )
         try:
             program("pg_dump", _major(connection))
         except ArchiverMissing as error:
@@ -123,7 +126,7 @@ class PostgreSQLArchives:
         command = [str(found.path), "--data-only", "--file=-", str(file)]
         revision = _revision(command, connection, names, schema)
         if revision is None:
-            raise NotABackup(str(file), "it does not say at which revision it is")
+            raise NotABackup(str(file), "it does not say its revision")
         left_out = LeftOut(shapes)
         while True:
             left_out.begin()
@@ -230,7 +233,7 @@ def _require_ours(file: Path, contents: str, names: Names, schema: str) -> None:
                 raise NotABackup(
                     str(file), f"its tables have other names (use {' and '.join(options)})"
                 )
-        raise NotABackup(str(file), "it is an archive of something else")
+        raise NotABackup(str(file), "it is an archive of another database")
     known = set(_ours(names))
     lines = [line for line in contents.splitlines() if line and not line.startswith(";")]
     for line in lines:
@@ -238,9 +241,7 @@ def _require_ours(file: Path, contents: str, names: Names, schema: str) -> None:
         kind = entry[1] if entry else ""
         known_name = entry is not None and entry[2] == schema and _is_ours(kind, entry[3], known)
         if not known_name and kind not in _OTHERS:
-            raise NotABackup(
-                str(file), "it holds other things than agentstore's tables; use pg_restore for it"
-            )
+            raise NotABackup(str(file), "it holds more than agentstore's tables (use pg_restore)")
     if len(entries) != len(lines):
         raise NotABackup(str(file), "its table of contents cannot be read")
 

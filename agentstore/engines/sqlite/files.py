@@ -191,8 +191,8 @@ def _changed(info: Any) -> bool:
 
 def _changed_meanwhile() -> errors.DatabaseBusy:
     return errors.DatabaseBusy(
-        "The file was written to while it was read without locks, because its folder may not be "
-        "written to. Repeat the call."
+        "The file changed while it was read without locks, because its folder is read-only. "
+        "Repeat the call."
     )
 
 
@@ -204,11 +204,11 @@ def _require_readable(path: str, error: sqlite3.Error) -> None:
     """
     if not os.access(path, os.R_OK):
         raise errors.DatabaseUnreachable(
-            f"The file {path} may not be read. Check its permissions, and those of its folder."
+            f"The file {path} cannot be read. Check its permissions, and those of its folder."
         ) from error
     if _stamp(path)[-1:] > (0,):
         raise errors.DatabaseUnreachable(
-            f"{path}-wal holds changes, which cannot be read without {path}-shm, and that cannot "
-            "be made in this folder. Copy the file and its -wal to a folder that may be written "
-            "to, or let somebody open it once who may write."
+            f"{path}-wal holds changes. Reading them needs {path}-shm, which cannot be created in "
+            "this folder. Copy the file and its -wal to a writable folder, or open it once as a "
+            "user who may write."
         ) from error

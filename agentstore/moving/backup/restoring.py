@@ -50,8 +50,8 @@ from agentstore.moving.placing import NewFile, translating
 from agentstore.settings import default_url
 
 _UNSOUND = (
-    "The server would not take such rows, and nothing was restored. The backup is a database: "
-    "bring what it holds with agentstore copy, which sets these rows aside with --quarantine FILE."
+    "The server would refuse such rows; nothing was restored. The backup is a database file: use "
+    "agentstore copy, which leaves these rows out with --quarantine FILE."
 )
 
 
@@ -115,7 +115,7 @@ def restore(
             if archives is None:
                 raise NotABackup(
                     str(file),
-                    "it is an archive of pg_dump, which goes into PostgreSQL only (restore it "
+                    "it is an archive of pg_dump, which only PostgreSQL can restore (restore it "
                     "there, then use agentstore copy)",
                 )
             return work.archive(archives)
@@ -287,7 +287,7 @@ def _revision(end: End, file: Path) -> str:
     except SchemaMissing:
         revision = None
     if revision is None:
-        raise NotABackup(str(file), "it has no agentstore tables of this prefix")
+        raise NotABackup(str(file), "it has no agentstore tables with this prefix")
     if revision == migrations.UNFINISHED:
         raise CopyUnfinished(revision, migrations.HEAD)
     return revision

@@ -29,8 +29,8 @@ from agentstore.settings import default_url, utc_now
 
 _FORMATS = ("auto", "native", "portable")
 _UNSOUND = (
-    "A portable backup cannot hold such rows, and none was made. Mend them, or make a native one, "
-    "which keeps them as they are, with --format native."
+    "A portable backup cannot hold such rows; none was made. Repair them, or use --format native, "
+    "which keeps them as they are."
 )
 
 
@@ -74,7 +74,7 @@ def backup(
         DatabaseError: The database, the disk or ``pg_dump`` failed; there is no file.
     """
     if format not in _FORMATS:
-        raise InvalidInput(f"format is one of {', '.join(_FORMATS)}.")
+        raise InvalidInput(f"format must be one of {', '.join(_FORMATS)}.")
     report = progress or (lambda _: None)
     timing = Timing()
     path = Path(target)

@@ -105,7 +105,8 @@ def copy(
                 raise
             if follow is not None:
                 raise InvalidInput(
-                    "A source behind head cannot be followed. Upgrade the source itself."
+                    "A source with an old schema cannot be followed. Run agentstore upgrade on it "
+                    "first."
                 ) from None
             from_ = stack.enter_context(upgraded(from_))
         report = progress or (lambda _: None)
@@ -249,13 +250,13 @@ class _Copy:
                 origin = self._journal.source(connection)
             if origin.startswith(ARCHIVE):
                 raise InvalidInput(
-                    f"A restore of {origin} into this database is not finished. Run agentstore "
-                    "restore again as it was, or begin anew with an empty database."
+                    f"A restore of {origin} into this database is not finished. Run the same "
+                    "agentstore restore again, or start over with an empty database."
                 )
             if origin != self._origin:
                 raise InvalidInput(
-                    "The copy that was begun into this database came from another source. Name "
-                    "that one, or begin anew with an empty database."
+                    "The unfinished copy into this database came from another source. Pass that "
+                    "source, or start over with an empty database."
                 )
             return True
         if revision is not None:
@@ -376,7 +377,9 @@ class _Copy:
 
 def _refuse_the_same(source: End, target: End) -> None:
     if source.names == target.names and source.place == target.place:
-        raise InvalidInput("The source and the target are the same database. Name another target.")
+        raise InvalidInput(
+            "The source and the target are the same database. Choose another target."
+        )
 
 
 def _give_up(following: Following) -> None:
