@@ -53,7 +53,7 @@ class Price:
             if value is None and name == "cached_input":
                 continue
             if not isinstance(value, Decimal) or not value.is_finite() or not 0 <= value <= _MOST:
-                raise InvalidInput(f"{name} must be a price, a Decimal from 0 to {_MOST}.")
+                raise InvalidInput(f"{name} must be a Decimal from 0 to {_MOST}.")
 
     def cost(self, input_tokens: int, output_tokens: int, cached_input_tokens: int = 0) -> Decimal:
         """Compute what a request costs, rounded to a billionth (half to even).

@@ -499,10 +499,10 @@ def test_in_a_scope_a_line_without_a_user_is_the_scope_s_and_skipped_the_second_
 
 
 LOSSY = {
-    "a key twice": (b'{"id": "s", "messages": [], "id": "t"}', "the key 'id' twice"),
+    "a key twice": (b'{"id": "s", "messages": [], "id": "t"}', "key twice .'id'"),
     "a key twice, deep inside": (
         b'{"messages": [], "x": [[{"a": {"my diagnosis": 1, "my diagnosis": 2}}]]}',
-        "the key a str of 12 characters twice",
+        "key twice .a str of 12 characters",
     ),
     "digits beyond a float": (
         b'{"x": "1.00000000000000000001", "messages": [], "y": 1.00000000000000000001}',

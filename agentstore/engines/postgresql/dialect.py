@@ -79,7 +79,7 @@ _ADVICE: dict[str, tuple[Failure, type[errors.DatabaseError], str]] = {
     "40": (
         Failure.ROLLED_BACK,
         errors.TransactionConflict,
-        "The server rolled the transaction back to resolve a conflict. Repeat all of it.",
+        "The server rolled the transaction back to resolve a conflict. Repeat the transaction.",
     ),
     "53100": (
         Failure.FINAL,

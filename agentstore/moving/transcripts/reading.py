@@ -206,7 +206,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise _Broken(
-            f"an object has the key {shown(twice)} twice, and one of the two would be lost"
+            f"an object has a key twice ({shown(twice)}); one of the values would be lost"
         )
     return found
 
