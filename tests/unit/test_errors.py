@@ -291,6 +291,27 @@ def test_an_error_arrives_whole_in_another_process(example, travel):
     assert vars(arrived) == vars(example.error)
 
 
+def test_an_error_is_equal_only_to_itself():
+    one, other = errors.StaleSession("s1", 3, 5), errors.StaleSession("s1", 3, 5)
+    assert one != other
+    assert len({one, other, one}) == 2
+
+
+def test_an_error_takes_its_facts_by_name_and_all_of_them():
+    assert str(errors.StaleSession(session_id="s1", expected=3, actual=5)) == str(
+        errors.StaleSession("s1", 3, 5)
+    )
+    with pytest.raises(TypeError, match="actual"):
+        errors.StaleSession("s1", 3)  # type: ignore[call-arg]
+
+
+def test_a_message_shows_braces_as_they_are_and_cuts_long_ids():
+    assert str(errors.UnsupportedUrl("{0} {key}")).startswith("{0} {key}. ")
+    said = str(errors.StaleSession("{key}\n" * 100, 3, 5))
+    assert "(600 characters)" in said
+    assert "\n" not in said
+
+
 def test_code_that_knows_nothing_of_this_library_can_handle_the_errors():
     for kind in tree():
         assert issubclass(kind, ValueError) is issubclass(kind, errors.InvalidInput)
