@@ -283,7 +283,7 @@ def test_the_last_messages_come_and_then_the_end(run, tmp_path):
     assert [each["content"] for each in found] == ["message 18", "message 19"]
     assert run("tail", "-n", "0") == ""
     assert "--interval" in run("tail", "--interval", "0", code=1)
-    assert "limit is 1001" in run("tail", "-n", "1001", code=1)
+    assert "from 1 to 1000, not 1001" in run("tail", "-n", "1001", code=1)
     assert "no session" in run("tail", "nobody", code=1)
 
 

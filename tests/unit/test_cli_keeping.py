@@ -159,7 +159,7 @@ def test_the_receipt_comes_even_if_the_index_cannot_be_made_anew(
     if code == 1:
         assert receipt["error"] == "Others write."
         for said, user in ((done.stderr, "alice"), (shown.stderr, "bob")):
-            assert said.startswith(f"error: User {user} is erased, but the search index was not")
+            assert said.startswith(f"error: The user {user} is erased, but the search index could")
             assert said.endswith("Others write. Then run: agentstore reindex\n")
             assert said.count("\n") == 1
 

@@ -129,11 +129,7 @@ _ADVICE: dict[str, tuple[Failure, type[errors.DatabaseError], str]] = {
         "A column is missing. Run agentstore doctor, which compares the whole schema.",
     ),
     "XX001": (Failure.FINAL, errors.DatabaseCorrupt, "The data is damaged. Restore a backup."),
-    "XX002": (
-        Failure.FINAL,
-        errors.DatabaseCorrupt,
-        "An index is damaged. Rebuild it with REINDEX.",
-    ),
+    "XX002": (Failure.FINAL, errors.DatabaseCorrupt, "An index is damaged. Run REINDEX."),
 }
 """By SQLSTATE, or its beginning. Source: PostgreSQL documentation, appendix A."""
 
@@ -239,8 +235,7 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts):
                 # Whoever wrote looked before. The next look finds what is there, or not, now.
                 conflict = errors.TransactionConflict(
                     f"The constraint {constraint} is violated: another caller wrote the same key, "
-                    "or deleted the row that this one refers to, at the same time. Repeat the "
-                    "transaction."
+                    "or deleted the row that this one refers to, meanwhile. Repeat the transaction."
                 )
                 return Diagnosis(Failure.ROLLED_BACK, conflict)
             violation = errors.ConstraintViolation(
@@ -396,9 +391,7 @@ def _without_sqlstate(error: DBAPIError) -> Diagnosis:
         if words.startswith(("timestamp too ", "date too ")):
             unsound = errors.UnsoundRow("", "", "a time outside the years 1 to 9999")
             return Diagnosis(Failure.FINAL, unsound)
-        failed = errors.DatabaseError(
-            "psycopg could not read or write a value. Check the arguments."
-        )
+        failed = errors.DatabaseError("psycopg could not convert a value. Check the arguments.")
         return Diagnosis(Failure.FINAL, failed)
     unreachable = errors.DatabaseUnreachable(
         f"{words} Check the host, the port, the role and its password in the URL, and that the "

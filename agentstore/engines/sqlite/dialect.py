@@ -101,7 +101,7 @@ class SQLite(FileTasks, FileParts):
         """Look for the file."""
         if not in_memory(url) and not Path(str(url.database).removeprefix("file:")).exists():
             raise errors.DatabaseUnreachable(
-                f"The file {url.database} does not exist. Check the path in the URL, or create the "
+                f"There is no file {url.database}. Check the path in the URL, or create the "
                 "database with: agentstore upgrade"
             )
 
