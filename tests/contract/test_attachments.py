@@ -161,7 +161,7 @@ def test_an_attachment_that_is_not_there_is_none_or_not_found(store):
         ({"data": None}, "data must be bytes"),
         ({"data": [1, 2]}, "data must be bytes, not list"),
         ({"data": 5}, "data must be bytes, not int"),
-        ({"media_type": ""}, "media_type is empty"),
+        ({"media_type": ""}, "media_type must be a non-empty"),
         ({"media_type": "png"}, "no slash"),
         ({"media_type": "/png"}, "no slash between two words"),
         ({"media_type": "image/"}, "no slash between two words"),

@@ -1198,7 +1198,12 @@ def rows_about_streams() -> list[Row]:
             ("a call that is a number", {"tool_call_id": 5}, InvalidInput, "must be a str"),
             ("metadata that are a text", {"metadata": SECRET}, InvalidInput, "dict"),
             ("a datetime in its metadata", {"metadata": {"x": NAIVE}}, InvalidJson, "Pass only"),
-            ("an external id that is empty", {"external_id": ""}, InvalidInput, "is empty"),
+            (
+                "an external id that is empty",
+                {"external_id": ""},
+                InvalidInput,
+                "must be a non-empty string",
+            ),
             ("an external id that is taken", {"external_id": "taken"}, AlreadyExists, "another id"),
             ("a key that is too long", {"idempotency_key": "x" * 256}, InvalidInput, "up to 255"),
         )
