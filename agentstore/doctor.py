@@ -221,7 +221,7 @@ def _require_visible(unit: Unit) -> None:
     hidden = unit.dialect.checks.hidden(unit.connection, unit.tables)
     if hidden is not None:
         raise DatabaseError(
-            f"This role does not see all rows: {hidden.reason}. {hidden.mend}; nothing was mended."
+            f"This role cannot see all rows: {hidden.reason}. Nothing was repaired. {hidden.mend}."
         )
 
 

@@ -7,29 +7,63 @@ attribute holds a password, an API key or the text of a conversation.
 
 Invalid arguments are ``ValueError`` too, and things that are not there are ``LookupError``
 too, so that code which knows nothing of this library can still handle them.
+
+``@facts`` gives an error the template of its message; the attributes that it declares are the
+arguments of its constructor. In a template ``{id!r}`` shows an id as ``named`` does, and a tuple
+is listed. Where the words depend on the facts, ``_words`` builds them. The other errors are raised
+with their message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from string import Formatter
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-E = TypeVar("E", bound=BaseException)
+A = TypeVar("A", bound="AgentStoreError")
 
 
 class AgentStoreError(Exception):
     """The root of all errors that agentstore raises. They can be pickled, attributes and all."""
+
+    _template: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        """Keep the message as the only argument, as in any exception."""
+        self.args = (self._words(),)
+
+    def _words(self) -> str:
+        return _Template().vformat(self._template, (), vars(self))
 
     def __reduce__(self) -> Any:
         """Rebuild from message and attributes: the constructors take other arguments."""
         return _rebuilt, (type(self), self.args, self.__dict__)
 
 
-def _rebuilt(kind: type[E], args: tuple[object, ...], attributes: dict[str, Any]) -> E:
+def _rebuilt(kind: type[A], args: tuple[object, ...], attributes: dict[str, Any]) -> A:
     error = kind.__new__(kind)
     error.args = args
     error.__dict__.update(attributes)
     return error
+
+
+@dataclass_transform(eq_default=False, field_specifiers=(field,))
+def facts(template: str = "") -> Callable[[type[A]], type[A]]:
+    """Make the constructor of an error from its attributes; errors are equal only to themselves."""
+
+    def declared(kind: type[A]) -> type[A]:
+        kind._template = template or kind._template
+        return dataclass(eq=False, repr=False)(kind)
+
+    return declared
+
+
+class _Template(Formatter):
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        if isinstance(value, tuple):
+            return ", ".join(value)
+        return named(value) if conversion == "r" else super().convert_field(value, conversion)
 
 
 def shown(value: object) -> str:
@@ -70,28 +104,26 @@ _LONGEST_WORD = 20
 _LONGEST_NAME = 80
 
 
-# --- What the caller handed in -------------------------------------------------------------
+# --- What the caller passed ----------------------------------------------------------------
 
 
 class InvalidInput(AgentStoreError, ValueError):
     """An argument that cannot be stored or asked for; nothing was written."""
 
 
+@facts(
+    "{path}: {problem}. Pass only None, bool, int, finite float, str, list, and dict with str "
+    "keys; convert anything else first (for example datetime.isoformat())."
+)
 class InvalidJson(InvalidInput):
-    """A value that JSON cannot say.
+    """A value that JSON cannot express."""
 
-    Attributes:
-        path: Where in the value it stands, such as ``metadata.tags[3]``.
-    """
-
-    def __init__(self, path: str, problem: str) -> None:
-        self.path = path
-        super().__init__(
-            f"{path}: {problem}. Pass only None, bool, int, finite float, str, list, and dict "
-            "with str keys; convert anything else first (for example datetime.isoformat())."
-        )
+    path: str
+    """Where in the value the problem is, such as ``metadata.tags[3]``."""
+    problem: str
 
 
+@facts("{name} must be an aware datetime, such as datetime.now(timezone.utc), not a naive one.")
 class NaiveDatetime(InvalidInput):
     """A datetime without a time zone, which would mean a different instant elsewhere.
 
@@ -99,518 +131,368 @@ class NaiveDatetime(InvalidInput):
         name: The argument.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        super().__init__(
-            f"{name} is a naive datetime. Pass an aware one, such as datetime.now(timezone.utc)."
-        )
+    name: str
 
 
+@facts(
+    "The cursor {problem}. Pass the next_cursor of a page of the same query, unchanged, or "
+    "None for the first page."
+)
 class InvalidCursor(InvalidInput):
-    """A page cursor that this query did not hand out."""
+    """A page cursor that does not come from this query."""
 
-    def __init__(self, problem: str) -> None:
-        super().__init__(
-            f"The cursor {problem}. Pass the next_cursor of a page of the same query, "
-            "unchanged, or None for the first page."
-        )
+    problem: str
 
 
+@facts()
 class LimitOutOfRange(InvalidInput):
-    """A limit below zero or above what one page may hold.
+    """A limit below zero or above what one page may hold."""
 
-    Attributes:
-        limit: What was asked for.
-        maximum: The most that one page holds.
-    """
+    limit: object
+    maximum: int | None
+    """The most that one page holds; None where there is no maximum."""
 
-    def __init__(self, limit: object, maximum: int | None) -> None:
-        self.limit = limit
-        self.maximum = maximum
-        span = "zero or more" if maximum is None else f"from 1 to {maximum}"
-        super().__init__(f"limit is {shown(limit)}; pass a whole number {span}, and page for more.")
+    def _words(self) -> str:
+        span = "zero or more" if self.maximum is None else f"from 1 to {self.maximum}"
+        return f"limit must be a whole number {span}, not {shown(self.limit)}. Page for more."
 
 
+@facts(
+    "{path} looks like a secret, and secrets are not stored. Keep it in the environment or in "
+    "a secret manager, or open the store with secrets=Secrets(on_config='redact')."
+)
 class SecretRefused(InvalidInput):
-    """A secret where only settings belong.
+    """A secret where only settings belong."""
 
-    Attributes:
-        path: The key that looks like a secret's; its value is not kept.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        super().__init__(
-            f"{path} looks like a secret, and secrets are not stored. Keep it in the environment "
-            "or in a secret manager, or open the store with secrets=Secrets(on_config='redact')."
-        )
+    path: str
+    """The key that looks like a secret's; its value is not kept."""
 
 
+@facts(
+    "The attachment has {size} bytes; the limit is {limit}. Attach less, store it elsewhere "
+    "and attach a link, or open the store with a larger max_attachment_bytes."
+)
 class AttachmentTooLarge(InvalidInput):
-    """More bytes than an attachment may have; none of them were stored.
+    """More bytes than an attachment may have; none of them were stored."""
 
-    Attributes:
-        size: The bytes that were passed.
-        limit: The most that an attachment may have.
-    """
-
-    def __init__(self, size: int, limit: int) -> None:
-        self.size = size
-        self.limit = limit
-        super().__init__(
-            f"The attachment has {size} bytes and may have {limit}. Attach less, keep it elsewhere "
-            "and attach a link, or open the store with a larger max_attachment_bytes."
-        )
+    size: int
+    limit: int
 
 
+@facts("{problem}. Use sqlite:///path/to/file.db or postgresql://user@host/database.")
 class UnsupportedUrl(InvalidInput):
     """A database URL that cannot be read, or whose engine is not supported."""
 
-    def __init__(self, problem: str) -> None:
-        super().__init__(
-            f"{problem}. Use sqlite:///path/to/file.db or postgresql://user@host/database."
-        )
+    problem: str
 
 
 # --- What the database holds ---------------------------------------------------------------
 
 
+@facts()
 class NotFound(AgentStoreError, LookupError):
-    """Something is asked for, or written to, that is not there, or not in this scope.
+    """The thing to read or to change does not exist, or not in this scope."""
 
-    Attributes:
-        kind: What was looked for: ``user``, ``session``, ``message``, ...
-        key: The id that was given.
-    """
+    kind: str
+    """What was looked for: ``user``, ``session``, ``message``, ..."""
+    key: object
+    hint: str = ""
+    """What to do, where the usual advice does not fit; "" elsewhere."""
 
-    def __init__(self, kind: str, key: object, hint: str = "") -> None:
-        self.kind = kind
-        self.key = key
-        advice = hint or f"Check the id, or create the {kind} first; find() returns None instead."
-        super().__init__(f"There is no {kind} {named(key)}. {advice}")
+    def _words(self) -> str:
+        usual = f"Check the id, or create the {self.kind} first; find() returns None instead."
+        return f"There is no {self.kind} {named(self.key)}. {self.hint or usual}"
 
 
+@facts("The {kind} {key!r} already exists. Choose another id, or update the existing {kind}.")
 class AlreadyExists(AgentStoreError):
-    """An id, or an external id, that is taken.
+    """An id, or an external id, that is taken."""
 
-    Attributes:
-        kind: What exists already.
-        key: The id that was given.
-    """
-
-    def __init__(self, kind: str, key: object) -> None:
-        self.kind = kind
-        self.key = key
-        super().__init__(
-            f"The {kind} {named(key)} exists already. Choose another id, or update what is there."
-        )
+    kind: str
+    key: object
 
 
+@facts(
+    "The {kind} {key!r} is being deleted; its id is taken until that is done. Call "
+    "{kind}s.delete() again to finish an interrupted deletion, or choose another id."
+)
 class BeingDeleted(AlreadyExists):
-    """An id that is taken by what is being deleted."""
-
-    def __init__(self, kind: str, key: object) -> None:
-        super().__init__(kind, key)
-        self.args = (
-            f"The {kind} {key!r} is being deleted, and the id is taken until that has ended. Call "
-            f"{kind}s.delete() again to end a deletion that was interrupted, or choose another id.",
-        )
+    """An id that is taken until a deletion has ended."""
 
 
+@facts(
+    "The message {message_id!r} is not in the session {session_id!r}. Pass the id of a message "
+    "of that session, or leave it out."
+)
 class WrongSession(AgentStoreError):
-    """A message that belongs to another session than the one being written to.
+    """A message that belongs to another session than the one of the call."""
 
-    Attributes:
-        session_id: The session of the call.
-        message_id: The message that is not one of its own.
-    """
-
-    def __init__(self, session_id: str, message_id: str) -> None:
-        self.session_id = session_id
-        self.message_id = message_id
-        super().__init__(
-            f"The message {named(message_id)} is not in the session {named(session_id)}. Pass the "
-            "id of a message of that session, or leave it out."
-        )
+    session_id: str
+    message_id: str
 
 
+@facts(
+    "The checkpoint id {checkpoint_id!r} is taken in another thread than {thread_id!r}. Choose "
+    "another id, or leave it out; fork() copies a checkpoint to another thread."
+)
 class WrongThread(AgentStoreError):
-    """An id of a checkpoint that is taken in another thread, from which it never moves.
+    """The id of a checkpoint in another thread; a checkpoint never moves between threads."""
 
-    Attributes:
-        thread_id: The thread of the call.
-        checkpoint_id: The id.
-    """
-
-    def __init__(self, thread_id: str, checkpoint_id: str) -> None:
-        self.thread_id = thread_id
-        self.checkpoint_id = checkpoint_id
-        super().__init__(
-            f"The checkpoint id {named(checkpoint_id)} is taken in another thread than "
-            f"{named(thread_id)}. Choose another id, or leave it out; fork() takes a checkpoint to "
-            "another thread."
-        )
+    thread_id: str
+    checkpoint_id: str
 
 
+@facts(
+    "The thread {thread_id!r} has another {owner}. Leave {owner} out to continue the thread, or "
+    "use another thread_id."
+)
 class WrongOwner(AgentStoreError):
-    """A thread of checkpoints that belongs to another user or session than was said.
+    """A thread of checkpoints that belongs to another user or session than the call says."""
 
-    Attributes:
-        thread_id: The thread.
-        owner: ``user_id`` or ``session_id``, whichever differs.
-    """
-
-    def __init__(self, thread_id: str, owner: str) -> None:
-        self.thread_id = thread_id
-        self.owner = owner
-        super().__init__(
-            f"The thread {named(thread_id)} belongs to another {owner.removesuffix('_id')}. Leave "
-            f"{owner} out to go on in it, or put into a thread of your own."
-        )
+    thread_id: str
+    owner: str
+    """``user_id`` or ``session_id``, whichever differs."""
 
 
+@facts()
 class OutsideScope(AgentStoreError):
-    """Something was to be made in a scope for somebody else, or for nobody; nothing was.
+    """A scoped store was asked to create something for another user, or for none; nothing was."""
 
-    Attributes:
-        argument: The argument that says for whom.
-        value: What was passed.
-    """
+    argument: str
+    value: object
 
-    def __init__(self, argument: str, value: object) -> None:
-        self.argument = argument
-        self.value = value
-        if value is None:
-            super().__init__(
-                f"What is made in a scope belongs to its user: pass {argument}, or call the store "
-                "itself."
+    def _words(self) -> str:
+        if self.value is None:
+            return (
+                f"A scoped store creates everything for its user: pass {self.argument}, or call "
+                "the store itself."
             )
-            return
-        super().__init__(
-            f"{argument} is {named(value)}, who is not the user of this scope. Leave {argument} "
-            "out, or call the store itself."
+        return (
+            f"{self.argument} is {named(self.value)}, which is not the user of this scope. Leave "
+            f"{self.argument} out, or call the store itself."
         )
 
 
+@facts(
+    "{method} is not available on a scoped store: it concerns all users. Call it on the store "
+    "itself, not on store.scoped(...)."
+)
 class UnscopedOnly(AgentStoreError):
-    """A method that is not for the data of one user was called in a scope; nothing was done.
+    """A method that is not available on a scoped store; nothing was done."""
 
-    Attributes:
-        method: Its name, with what it belongs to.
-    """
-
-    def __init__(self, method: str) -> None:
-        self.method = method
-        super().__init__(
-            f"{method} is for all users' data, or for none of theirs, and so not to be had in a "
-            "scope. Call it on the store itself, not on store.scoped(...)."
-        )
+    method: str
 
 
+@facts(
+    "The branch {name!r} of session {session_id!r} is the active one. Switch to another branch "
+    "first, or pass force=True."
+)
 class BranchInUse(AgentStoreError):
-    """The active branch was to be deleted without force; nothing was.
+    """The active branch can be deleted only with force; nothing was deleted."""
 
-    Attributes:
-        session_id: The session.
-        name: The branch.
-    """
-
-    def __init__(self, session_id: str, name: str) -> None:
-        self.session_id = session_id
-        self.name = name
-        super().__init__(
-            f"The branch {named(name)} of session {named(session_id)} is the active one. Switch to "
-            "another one first, or pass force=True."
-        )
+    session_id: str
+    name: str
 
 
+@facts("The message {message_id!r} is {status} and takes no more text. Begin a new message.")
 class StreamEnded(AgentStoreError):
-    """A message that was to be added to, or finished, but is so already or was given up.
+    """A stream that is finished or was given up; it can be neither extended nor finished."""
 
-    Attributes:
-        message_id: The message.
-        status: ``complete`` or ``incomplete``.
-    """
-
-    def __init__(self, message_id: str, status: str) -> None:
-        self.message_id = message_id
-        self.status = status
-        super().__init__(
-            f"The message {named(message_id)} is {status} and takes no more text. Begin another "
-            "one."
-        )
+    message_id: str
+    status: str
+    """``complete`` or ``incomplete``."""
 
 
+@facts()
 class IllegalTransition(AgentStoreError):
-    """A change of status that the life of a session or a task does not know.
+    """A change of status that sessions or tasks do not allow."""
 
-    Attributes:
-        kind: ``session`` or ``task``.
-        key: Its id.
-        current: The status it has.
-        wanted: The status asked for.
-        allowed: The statuses it may go to from here, in alphabetical order.
-        instead: The method that makes this very change, where another one was called.
-    """
+    kind: str
+    """``session`` or ``task``."""
+    key: str
+    current: str
+    wanted: str
+    allowed: tuple[str, ...]
+    """The statuses it may go to from here, in alphabetical order."""
+    instead: str = ""
+    """The method that makes this very change, where another one was called; else ""."""
 
-    def __init__(
-        self,
-        kind: str,
-        key: str,
-        current: str,
-        wanted: str,
-        allowed: Iterable[str],
-        instead: str = "",
-    ) -> None:
-        self.kind = kind
-        self.key = key
-        self.current = current
-        self.wanted = wanted
-        self.allowed = tuple(sorted(allowed))
-        self.instead = instead
-        if instead:
-            onward = f" in this way. Call {instead}."
+    def _words(self) -> str:
+        if self.instead:
+            onward = f" in this way. Call {self.instead}."
         elif self.allowed:
-            onward = f". From {current} it can go to: {', '.join(self.allowed)}."
+            onward = f". From {self.current} it can go to: {', '.join(self.allowed)}."
         else:
-            onward = f". {current} is final: create a new {kind}."
-        super().__init__(f"The {kind} {named(key)} cannot go from {current} to {wanted}{onward}")
+            onward = f". {self.current} is final: create a new {self.kind}."
+        moved = f"cannot go from {self.current} to {self.wanted}"
+        return f"The {self.kind} {named(self.key)} {moved}{onward}"
 
 
+@facts()
 class LeaseLost(AgentStoreError):
-    """The caller does not hold the task: its lease ran out, or was taken away, or never was.
+    """The caller does not hold the task: its lease ran out, was taken away, or never existed.
 
     Nothing was changed. Whatever the caller did for the task counts for nothing, because
-    somebody else does it again, or nobody is to do it.
-
-    Attributes:
-        task_id: The task.
-        fence: The fencing token that the caller passed; None if none.
-        current_fence: The token of the latest claim.
-        status: The status that the task has.
-        worker: Who holds it now; None if nobody does.
+    another worker does it again, or no worker is to do it.
     """
 
-    def __init__(
-        self, task_id: str, fence: int | None, current_fence: int, status: str, worker: str | None
-    ) -> None:
-        self.task_id = task_id
-        self.fence = fence
-        self.current_fence = current_fence
-        self.status = status
-        self.worker = worker
-        if fence is None:
-            super().__init__(
-                f"The task {named(task_id)} is held under a lease by {named(worker)}. Only its "
-                "holder can do this: pass the fence of the record that claim() returned."
+    task_id: str
+    fence: int | None
+    """The fencing token that the caller passed; None if none."""
+    current_fence: int
+    """The token of the latest claim."""
+    status: str
+    worker: str | None
+    """The worker that holds it now; None if none does."""
+
+    def _words(self) -> str:
+        if self.fence is None:
+            return (
+                f"The task {named(self.task_id)} is held under a lease by {named(self.worker)}. "
+                "Only that worker can do this: pass the fence of the record that claim() returned."
             )
-            return
-        holder = f" by {named(worker)}" if worker is not None else ""
-        super().__init__(
-            f"The lease on the task {named(task_id)} with fence {fence} is lost: the task is "
-            f"{status}"
-            f"{holder}, at fence {current_fence}. Discard the result; heartbeat in time, or claim "
-            "with a longer lease."
+        holder = f" by {named(self.worker)}" if self.worker is not None else ""
+        return (
+            f"The lease with fence {self.fence} on the task {named(self.task_id)} is lost: the "
+            f"task is {self.status}{holder}, at fence {self.current_fence}. Discard the result; "
+            "next time send heartbeats earlier, or claim with a longer lease."
         )
 
 
+@facts("Stop working on the task {task_id!r} ({reason}): let this error leave the handler.")
 class JobInterrupted(AgentStoreError):
-    """A handler is to stop what it does for a task: ``Job.check()`` raises this in it.
+    """A handler must stop working on a task: ``Job.check()`` raises this in it.
 
-    Let it pass, after tidying up: the worker knows what to do about the task.
-
-    Attributes:
-        task_id: The task.
-        reason: ``cancelled``, ``lost`` (the lease), or ``stopping`` (the worker).
+    Clean up and let it pass: the worker knows what to do with the task.
     """
 
-    def __init__(self, task_id: str, reason: str) -> None:
-        self.task_id = task_id
-        self.reason = reason
-        super().__init__(
-            f"Stop working on the task {named(task_id)} ({reason}): let this error out of the "
-            "handler."
-        )
+    task_id: str
+    reason: str
+    """``cancelled``, ``lost`` (the lease), or ``stopping`` (the worker)."""
 
 
+@facts(
+    "The task {task_id!r} must run alone in the session {session_id!r}, and the task "
+    "{running_id!r} runs there. Start it after that one has ended; claim() waits by itself."
+)
 class SessionOccupied(AgentStoreError):
-    """A task that asked to be alone in its session cannot start beside another such task.
+    """A task that runs alone in its session cannot start while another such task runs there."""
 
-    Attributes:
-        session_id: The session.
-        task_id: The task that was to start.
-        running_id: The one that runs.
-    """
-
-    def __init__(self, session_id: str, task_id: str, running_id: str) -> None:
-        self.session_id = session_id
-        self.task_id = task_id
-        self.running_id = running_id
-        super().__init__(
-            f"The task {named(task_id)} asked to be alone in the session {named(session_id)}, "
-            f"where the task {named(running_id)} runs. Start it when that one has ended; claim() "
-            "waits by itself."
-        )
+    session_id: str
+    task_id: str
+    running_id: str
 
 
+@facts(
+    "The session {session_id!r} is at version {actual}, not {expected}: it was changed "
+    "meanwhile. Read it again, apply the change to the new version, and retry."
+)
 class StaleSession(AgentStoreError):
-    """Somebody else changed the session's state or metadata since it was read.
+    """The session's state or metadata was changed by somebody else since it was read."""
 
-    Attributes:
-        session_id: The session.
-        expected: The version that the caller had read.
-        actual: The version that the database holds.
-    """
-
-    def __init__(self, session_id: str, expected: int, actual: int) -> None:
-        self.session_id = session_id
-        self.expected = expected
-        self.actual = actual
-        super().__init__(
-            f"The session {named(session_id)} is at version {actual}, not {expected}: it was "
-            "changed meanwhile. Read it again, apply the change to what is there now, and retry."
-        )
+    session_id: str
+    expected: int
+    actual: int
 
 
+@facts(
+    "The user {user_id!r} has {remaining} tokens left, but {requested} were asked for. Ask for "
+    "fewer, or raise quota_total with users.update()."
+)
 class QuotaExceeded(AgentStoreError):
-    """The user has fewer tokens left than were asked for; none were consumed.
+    """The user has fewer tokens left than were asked for; none were consumed."""
 
-    Attributes:
-        user_id: The user.
-        requested: The tokens asked for.
-        remaining: The tokens left.
-    """
-
-    def __init__(self, user_id: str, requested: int, remaining: int) -> None:
-        self.user_id = user_id
-        self.requested = requested
-        self.remaining = remaining
-        super().__init__(
-            f"The user {named(user_id)} has {remaining} tokens left and {requested} were asked "
-            "for. Ask for fewer, or raise quota_total with users.update()."
-        )
+    user_id: str
+    requested: int
+    remaining: int
 
 
+@facts(
+    "The counters of the {kind} {key!r} would overflow. Continue in another {kind}, and run "
+    "agentstore doctor to check whether the counters are right."
+)
 class CounterFull(AgentStoreError):
-    """A counter has no room for what was to be added to it; nothing was written.
+    """A counter would overflow; nothing was written.
 
-    A session's have room for 2**62 tokens and as many billionths of money: for four thousand
-    million calls of the most tokens, or four million of the highest cost.
-
-    Attributes:
-        kind: Whose counter it is: ``session`` or ``user``.
-        key: Its id.
+    A session's counters have room for 2**62 tokens and as many billionths of money: for four
+    thousand million calls of the most tokens, or four million of the highest cost.
     """
 
-    def __init__(self, kind: str, key: str) -> None:
-        self.kind = kind
-        self.key = key
-        super().__init__(
-            f"The counters of the {kind} {key!r} have no room for that. Go on in another {kind}; "
-            "agentstore doctor says whether they are what they should be."
-        )
+    kind: str
+    """Whose counter it is: ``session`` or ``user``."""
+    key: str
 
 
+@facts("The search index {reason}. Run agentstore reindex, or call store.search.reindex().")
 class SearchIndexStale(AgentStoreError):
-    """The search index does not say what the messages say; messages themselves are not affected.
+    """The search index does not match the messages; the messages themselves are not affected."""
 
-    Attributes:
-        reason: Why: it is damaged, of another version, or far behind.
-        pending: Changes that it lacks, as far as they were counted; in a scope its own alone.
-    """
-
-    def __init__(self, reason: str, pending: int) -> None:
-        self.reason = reason
-        self.pending = pending
-        super().__init__(
-            f"The search index {reason}. Run agentstore reindex, or call store.search.reindex()."
-        )
+    reason: str
+    pending: int
+    """How many changes it lacks, as far as they were counted; in a scope, only its user's."""
 
 
+@facts("The API key is not valid. Issue another one with users.issue_api_key().")
 class AuthenticationFailed(AgentStoreError):
-    """An API key that does not open anything.
+    """An API key that is not valid."""
 
-    Attributes:
-        reason: ``unknown``, ``revoked`` or ``expired``; for the application's log, not for
-            whoever presented the key.
-    """
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__("The API key is not valid. Issue another with users.issue_api_key().")
+    reason: str
+    """``unknown``, ``revoked`` or ``expired``; for the log, not for whoever presented the key."""
 
 
 # --- The schema ------------------------------------------------------------------------------
 
 
+@facts()
 class SchemaError(AgentStoreError):
-    """The database's schema is not the one that this version of agentstore needs.
+    """The database's schema is not the one that this version of agentstore needs."""
 
-    Attributes:
-        current: The revision of the database; None where there is no schema.
-        head: The revision that this version of agentstore needs.
-    """
-
-    def __init__(self, current: str | None, head: str, message: str) -> None:
-        self.current = current
-        self.head = head
-        super().__init__(message)
+    current: str | None
+    """The revision of the database; None where there is no schema."""
+    head: str
 
 
+@facts("The database has no agentstore schema (needed: revision {head}). Run: {command}")
 class SchemaMissing(SchemaError):
     """The database holds no agentstore schema."""
 
-    def __init__(self, head: str, command: str) -> None:
-        super().__init__(
-            None,
-            head,
-            f"The database has no agentstore schema (needed: revision {head}). Run: {command}",
-        )
+    current: str | None = field(default=None, init=False)
+    command: str
 
 
+@facts(
+    "The database is at revision {current} and this agentstore needs {head}. Back it up, then "
+    "run: {command}"
+)
 class SchemaOutdated(SchemaError):
     """The database's schema is older than this version of agentstore."""
 
-    def __init__(self, current: str, head: str, command: str) -> None:
-        super().__init__(
-            current,
-            head,
-            f"The database is at revision {current} and this agentstore needs {head}. "
-            f"Back it up, then run: {command}",
-        )
+    command: str
 
 
+@facts(
+    "The database is at revision {current}, which this agentstore (at {head}) does not know: a "
+    "newer version made it. Run: pip install --upgrade agentstore-db. If the revision belongs "
+    "to your application, give agentstore a table_prefix or a schema."
+)
 class SchemaFromFuture(SchemaError):
     """The database's schema is unknown to this version of agentstore: a newer one made it."""
 
-    def __init__(self, current: str, head: str) -> None:
-        super().__init__(
-            current,
-            head,
-            f"The database is at revision {current}, which this agentstore (at {head}) does not "
-            "know: a newer version made it. Run: pip install --upgrade agentstore-db. If it is a "
-            "revision of your application's own, give agentstore a table_prefix or a schema.",
-        )
 
-
+@facts(
+    "A copy or a restore into this database is not finished, so some data is still missing. "
+    "Finish it: run agentstore copy again with --resume, or the same agentstore restore again. "
+    "Or start over with an empty database."
+)
 class CopyUnfinished(SchemaError):
-    """A copy into this database was begun and is not finished: it does not hold everything."""
-
-    def __init__(self, current: str, head: str) -> None:
-        super().__init__(
-            current,
-            head,
-            "A copy or a restore into this database is not finished, so it does not hold "
-            "everything yet. Run again what was begun: agentstore copy with --resume, or "
-            "agentstore restore as it was. Or begin anew with an empty database.",
-        )
+    """A copy into this database has begun but is not finished: some data is still missing."""
 
 
 # --- The database itself -----------------------------------------------------------------------
 
 
 class DatabaseError(AgentStoreError):
-    """The database failed; the chained exception is the driver's own word."""
+    """The database failed; the chained exception is the driver's own."""
 
 
 class DatabaseUnreachable(DatabaseError):
@@ -618,7 +500,7 @@ class DatabaseUnreachable(DatabaseError):
 
 
 class DatabaseBusy(DatabaseError):
-    """Others held the database, or a row, or every connection for longer than the timeout."""
+    """The database, a row or every connection was in use for longer than the timeout."""
 
 
 class DatabaseReadOnly(DatabaseError):
@@ -626,284 +508,233 @@ class DatabaseReadOnly(DatabaseError):
 
 
 class DatabaseFull(DatabaseError):
-    """The disk, or a limit on the database's size, is reached; nothing was written."""
+    """The disk is full, or the database has reached its size limit; nothing was written."""
 
 
 class DatabaseCorrupt(DatabaseError):
     """The file is damaged."""
 
 
+@facts()
 class UnsoundRow(DatabaseCorrupt):
-    """A row holds what agentstore never writes there. Nothing of what it holds is shown.
+    """A row holds a value that agentstore never writes there. The value itself is not shown."""
 
-    Attributes:
-        table: Its table, without a prefix; "" if it is not known.
-        column: Its column; "" if it is not known.
-        key: The row's primary key or id, such as ``id='01'``; "" if it is not known.
-        problem: What the column holds instead, without quoting it.
-        sought: Whether somebody looked for the row.
-    """
+    table: str
+    """Its table, without a prefix; "" if it is not known."""
+    column: str
+    problem: str
+    """What the column holds instead, without quoting it."""
+    key: str = ""
+    """The row's primary key or id, such as ``id='01'``; "" if it is not known."""
+    sought: bool = field(default=False, init=False)
 
-    def __init__(self, table: str, column: str, problem: str, key: str = "") -> None:
-        self.table = table
-        self.column = column
-        self.key = key
-        self.problem = problem
-        self.sought = False
-        row = f"The row {key}" if key else "A row"
-        place = f" of {table}" if table else ""
-        holds = f"{column} holds {problem}" if column else f"it holds {problem}"
-        super().__init__(
-            f"{row}{place} cannot be read: {holds}. Other rows are not affected. Run agentstore "
-            "doctor --deep, which names all such rows and says what to do."
+    def _words(self) -> str:
+        row = f"The row {self.key}" if self.key else "A row"
+        place = f" of {self.table}" if self.table else ""
+        return (
+            f"{row}{place} cannot be read: {self.column or 'it'} holds {self.problem}. Other rows "
+            "are not affected. Run agentstore doctor --deep, which lists all such rows and says "
+            "what to do."
         )
 
 
 class SchemaDamaged(DatabaseCorrupt):
-    """A table or a column is not there, though the schema is at the right revision."""
+    """A table or a column is missing, though the schema is at the right revision."""
 
 
 class NotADatabase(DatabaseError):
-    """The file is something other than a SQLite database."""
+    """The file is not a SQLite database."""
 
 
 class TransactionConflict(DatabaseError):
-    """The transaction was rolled back by the server for another one's sake."""
+    """The server rolled the transaction back to resolve a deadlock or a serialization failure."""
 
 
 class ConstraintViolation(DatabaseError):
-    """The database refused a row by one of its own rules; nothing was written."""
+    """A row breaks one of the database's constraints; nothing was written."""
 
 
+@facts("{message}")
 class ConnectionLost(DatabaseError):
-    """The connection broke during the call.
+    """The connection broke during the call."""
 
-    Attributes:
-        in_doubt: True where a write may or may not have been committed.
-    """
-
-    def __init__(self, message: str, *, in_doubt: bool) -> None:
-        self.in_doubt = in_doubt
-        super().__init__(message)
+    message: str
+    in_doubt: bool = field(kw_only=True)
+    """True where a write may or may not have been committed."""
 
 
 class TransactionMisuse(AgentStoreError):
-    """A transaction is used in a way that could never work."""
+    """A transaction is used in a way that can never work."""
 
 
 # --- Moving ------------------------------------------------------------------------------------
 
 
+@facts(
+    "{database} already holds rows, in {table}. Copy into an empty database: nothing is ever "
+    "overwritten."
+)
 class TargetNotEmpty(AgentStoreError):
-    """The database that was to be copied into holds rows, or is no place for a copy.
+    """The target of a copy already holds rows."""
 
-    Attributes:
-        table: A table that holds rows.
-    """
-
-    def __init__(self, table: str, database: str) -> None:
-        self.table = table
-        super().__init__(
-            f"{database} holds rows already, in {table}. Copy into an empty database: nothing is "
-            "ever overwritten."
-        )
+    table: str
+    database: str
 
 
+@facts()
 class UnsoundRows(AgentStoreError):
-    """The source holds rows that no other database would take; nothing was copied.
+    """The source holds rows that no other database would take; nothing was copied."""
 
-    Attributes:
-        rows: Each with its table, its key and the reason.
-        total: How many there are in all.
-    """
+    rows: tuple[tuple[str, str, str], ...]
+    """The first of them, each as its table, its key and the reason."""
+    total: int
+    advice: str = "Nothing was copied. Repair the rows, or leave them out with --quarantine FILE."
 
-    def __init__(
-        self,
-        rows: tuple[tuple[str, str, str], ...],
-        total: int,
-        advice: str = "Nothing was copied. Mend them, or set them aside with --quarantine FILE.",
-    ) -> None:
-        self.rows = rows
-        self.total = total
-        table, key, reason = rows[0]
-        others = f" and {total - 1:,} more" if total > 1 else ""
-        super().__init__(f"A row of {table} ({key}) is not sound ({reason}){others}. {advice}")
+    def _words(self) -> str:
+        table, key, reason = self.rows[0]
+        others = f" and {self.total - 1:,} more" if self.total > 1 else ""
+        return f"A row of {table} ({key}) is not sound ({reason}){others}. {self.advice}"
 
 
+@facts(
+    "The databases differ in {tables}. If a program is writing to one of them, stop it and {again}."
+)
 class CopyDiffers(AgentStoreError):
-    """After a copy the two databases do not hold the same; the target stays closed.
+    """After a copy the two databases differ; the target cannot be opened."""
 
-    Attributes:
-        tables: The names of the tables that differ.
-    """
-
-    def __init__(self, tables: tuple[str, ...], again: str = "run the command again") -> None:
-        self.tables = tables
-        super().__init__(
-            f"The databases differ in {', '.join(tables)}. If somebody writes to one of them, stop "
-            f"that and {again}."
-        )
+    tables: tuple[str, ...]
+    again: str = "run the command again"
 
 
+@facts("{reason} {advice}")
 class CopyInterrupted(AgentStoreError):
-    """A copy stopped in the middle; the source is as it was, the target does not open yet."""
+    """A copy stopped midway; the source is unchanged, the target cannot be opened yet."""
 
-    def __init__(self, reason: str, advice: str | None = None) -> None:
-        again = (
-            "The copy stopped there. When that is mended, run the same command again with --resume."
-        )
-        super().__init__(f"{reason} {advice or again}")
+    reason: str
+    advice: str = "The copy stopped. Fix the cause, then run the same command again with --resume."
 
 
+@facts()
 class CopyOvertaken(CopyInterrupted):
-    """A copy stopped because another run goes on with it, or has ended it."""
+    """A copy stopped because another run continues it, or has finished it."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "Another run goes on with this copy, or has ended it already.",
-            "This one stopped, and has changed nothing since. Wait for the other one.",
-        )
+    reason: str = "Another run continues this copy, or has finished it already."
+    advice: str = "This run stopped and changes nothing more. Wait for the other one."
 
 
 # --- Backups -----------------------------------------------------------------------------------
 
 
 class BackupError(AgentStoreError):
-    """A backup was not made, or not restored; its message says what to do."""
+    """A backup was not made, or not restored; the message says what to do."""
 
 
+@facts(
+    "{path} exists, and nothing is ever overwritten. Choose another name, or move the file away."
+)
 class TargetExists(BackupError):
-    """There is a file already where one was to be made; it is as it was.
+    """The file to be made exists already; it was not changed."""
 
-    Attributes:
-        path: Its path.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        super().__init__(
-            f"{path} exists, and nothing is ever overwritten. Choose another name, or move it away."
-        )
+    path: str
 
 
+@facts("Another process is working on {target}. Wait until it has finished.")
 class BackupUnderWay(BackupError):
     """Another process is making the same file, or restoring into the same database."""
 
-    def __init__(self, target: str) -> None:
-        super().__init__(
-            f"Another process is working on {target} just now. Wait until it has ended."
-        )
+    target: str
 
 
+@facts("{path} cannot be restored here: {problem}. Pass a file that agentstore backup made.")
 class NotABackup(BackupError):
-    """A file that is no SQLite database, or one without agentstore's tables.
+    """A file that is not a SQLite database, or one without agentstore's tables."""
 
-    Attributes:
-        path: Its path.
-    """
-
-    def __init__(self, path: str, problem: str) -> None:
-        self.path = path
-        super().__init__(
-            f"{path} is no backup that can be restored here: {problem}. Name a file that "
-            "agentstore backup made."
-        )
+    path: str
+    problem: str
 
 
+@facts("{what} differs from its source in {tables}. Check the disk, then run the command again.")
 class BackupDiffers(BackupError):
-    """A copy does not hold what it should; it was taken away, or does not open.
+    """A copy differs from its source; it was deleted, or cannot be opened."""
 
-    Attributes:
-        tables: The names of the tables that differ.
-    """
-
-    def __init__(self, tables: tuple[str, ...], what: str) -> None:
-        self.tables = tables
-        super().__init__(
-            f"{what} does not hold what it should, in {', '.join(tables)}. Check the disk, and run "
-            "the command again."
-        )
+    tables: tuple[str, ...]
+    what: str
 
 
+@facts(
+    "Row-level security would hide rows from the backup: {reason}. Make it as the owner of the "
+    "tables, without a scope."
+)
 class BackupIncomplete(BackupError):
-    """Whoever is to save the database does not see all of it; nothing was saved."""
+    """The database user cannot see all rows; nothing was saved."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(
-            f"Row-level security would hide rows from the backup: {reason}. Make it as the owner "
-            "of the tables, without a scope."
-        )
+    reason: str
 
 
+@facts("{reason} The restore stopped. Fix the cause, then run the same command again.")
 class RestoreInterrupted(BackupError):
-    """Restoring stopped in the middle; the backup is as it was, the target does not open yet."""
+    """A restore stopped midway; the backup is unchanged, the target cannot be opened yet."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(
-            f"{reason} Restoring stopped there. When that is mended, run the same command again."
-        )
+    reason: str
 
 
+@facts(
+    "The database is at revision {current}, and a backup of a server needs revision {head}. Save "
+    "it with pg_dump, or with the version of agentstore that made it; then run agentstore upgrade."
+)
+class BackupNeedsUpgrade(SchemaError):
+    """A server's schema is behind, so no backup of it was made."""
+
+
+@facts(
+    "The backup is at revision {current} and this agentstore needs {head}. Restore it with "
+    "--upgrade: the backup itself is not changed."
+)
 class BackupOutdated(SchemaError):
     """A backup was made at an older revision; nothing was restored."""
-
-    def __init__(self, current: str, head: str) -> None:
-        super().__init__(
-            current,
-            head,
-            f"The backup is at revision {current} and this agentstore needs {head}. Restore it "
-            "with --upgrade: the backup itself stays as it is.",
-        )
 
 
 # --- Files -----------------------------------------------------------------------------------
 
 
+@facts()
 class TranscriptError(InvalidInput):
-    """Lines of an import file that are not conversations, or cannot be stored.
+    """Lines of an import file that are not conversations, or cannot be stored."""
 
-    Attributes:
-        source: The file.
-        problems: The first twenty of these lines, each with its number, from 1, and what is wrong.
-        total: How many such lines there are in all.
-        line: The number of the first.
-        problem: What is wrong with it.
-        imported: How many conversations before it stay imported.
-    """
+    source: str
+    problems: tuple[tuple[int, str], ...]
+    """The first twenty of these lines, each as its number, from 1, and what is wrong."""
+    total: int
+    imported: int
+    """How many conversations before the first of them stay imported."""
+    line: int = field(init=False)
+    problem: str = field(init=False)
 
-    def __init__(
-        self, source: str, problems: Sequence[tuple[int, str]], total: int, imported: int
-    ) -> None:
-        self.source = source
-        self.problems = tuple(problems)
-        self.total = total
+    def _words(self) -> str:
         self.line, self.problem = self.problems[0]
-        self.imported = imported
-        named = "; ".join(f"line {line}: {words.rstrip('.')}" for line, words in self.problems)
-        more = total - len(self.problems)
+        lines = "; ".join(f"line {line}: {words.rstrip('.')}" for line, words in self.problems)
+        more = self.total - len(self.problems)
         others = f"; and {more:,} more lines like these" if more else ""
-        stays = f"{imported} conversations before it were imported" if imported else ""
-        super().__init__(
-            f"{source}, {named}{others}. {stays or 'Nothing was imported'}. Mend the file and "
-            "import it again; conversations that are there already are skipped."
+        before = f"{self.imported} conversations before it were" if self.imported else "Nothing was"
+        return (
+            f"{self.source}, {lines}{others}. {before} imported. Correct the file and import it "
+            "again; conversations that were imported before are skipped."
         )
 
 
+@facts()
 class ExportIncomplete(AgentStoreError):
-    """Some sessions cannot be read, so an export has all conversations but theirs.
+    """Some sessions cannot be read, so the export holds all conversations but theirs."""
 
-    Attributes:
-        sessions: The ids of the first twenty of these sessions.
-        total: How many there are in all.
-    """
+    sessions: tuple[str, ...]
+    """The ids of the first twenty of these sessions."""
+    total: int
 
-    def __init__(self, sessions: Sequence[str], total: int) -> None:
-        self.sessions = tuple(sessions)
-        self.total = total
-        more = total - len(self.sessions)
+    def _words(self) -> str:
+        more = self.total - len(self.sessions)
         others = f" and {more:,} more" if more else ""
-        super().__init__(
-            f"The export lacks what cannot be read: the sessions "
-            f"{', '.join(map(repr, self.sessions))}{others}. All others are in it. Run agentstore "
-            "doctor --deep, which says what is wrong with them."
+        return (
+            f"The export lacks the sessions {', '.join(map(repr, self.sessions))}{others}, which "
+            "cannot be read. All others were exported. Run agentstore doctor --deep, which says "
+            "what is wrong with them."
         )

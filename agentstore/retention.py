@@ -78,7 +78,9 @@ class RetentionPolicy:
             InvalidInput: A value is of the wrong kind, or a rule refines one that is not given.
         """
         if not isinstance(self.expired_sessions, bool):
-            raise InvalidInput(f"expired_sessions is {shown(self.expired_sessions)}; use a bool.")
+            raise InvalidInput(
+                f"expired_sessions must be a bool, not {shown(self.expired_sessions)}."
+            )
         for name in DURATIONS:
             _require_duration(name, getattr(self, name))
         for name in LISTS:
@@ -86,20 +88,23 @@ class RetentionPolicy:
         count = self.checkpoints_keep_last
         if count is not None and (type(count) is not int or not 0 <= count <= 10**6):
             raise InvalidInput(
-                f"checkpoints_keep_last is {shown(count)}; use a whole number up to 1,000,000."
+                "checkpoints_keep_last must be a whole number from 0 to 1,000,000, not "
+                f"{shown(count)}."
             )
         _require_some_of("session_statuses", self.session_statuses, SESSION_STATUSES)
         _require_some_of("task_statuses", self.task_statuses, FINISHED_TASKS)
         if not self.task_statuses:
-            raise InvalidInput(f"task_statuses is empty; use some of {_listed(FINISHED_TASKS)}.")
+            raise InvalidInput(
+                f"task_statuses must hold at least one of {_listed(FINISHED_TASKS)}."
+            )
         if (self.session_statuses or self.keep_marked) and self.sessions_idle is None:
             raise InvalidInput(
-                "session_statuses and keep_marked say which idle sessions go: give sessions_idle."
+                "session_statuses and keep_marked only refine sessions_idle: pass that, too."
             )
         if self.checkpoints_keep_tags and not self.prunes_checkpoints:
             raise InvalidInput(
-                "checkpoints_keep_tags says what else is kept: give checkpoints_keep_last or "
-                "checkpoints_max_age."
+                "checkpoints_keep_tags only refines checkpoints_keep_last and checkpoints_max_age: "
+                "pass one of them, too."
             )
 
     @property
@@ -130,7 +135,7 @@ class RetentionPolicy:
         known = [field.name for field in fields(cls)]
         for name in values:
             if name not in known:
-                raise InvalidInput(f"{shown(name)} is no rule. Known: {_listed(known)}.")
+                raise InvalidInput(f"A rule must be one of {_listed(known)}, not {shown(name)}.")
         given = {name: value for name, value in values.items() if value is not None}
         for name in DURATIONS:
             if isinstance(given.get(name), str):
@@ -157,7 +162,8 @@ def duration(text: str, name: str = "the duration") -> timedelta:
     """
     if not _DURATION.fullmatch(text):
         raise InvalidInput(
-            f"{name} is {shown(text)}; use whole numbers of w, d, h, m or s, such as 30d or 1d12h."
+            f"{name} must be whole numbers of w, d, h, m or s, such as 30d or 1d12h, not "
+            f"{shown(text)}."
         )
     found = timedelta()
     for amount, unit in _PART.findall(text):
@@ -180,11 +186,11 @@ def read_policy(path: str | Path) -> dict[str, Any]:
     try:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} is not TOML: {error}.") from error
+        raise InvalidInput(f"{path} must be a TOML file: {error}.") from error
     found = document.get(TABLE)
     if not isinstance(found, dict):
         raise InvalidInput(
-            f'{path} has no table [{TABLE}]. Write one, with rules such as tool_logs = "30d".'
+            f'{path} must have a table [{TABLE}] with rules such as tool_logs = "30d".'
         )
     return found
 
@@ -193,9 +199,9 @@ def _require_duration(name: str, value: object) -> None:
     if value is None:
         return
     if not isinstance(value, timedelta):
-        raise InvalidInput(f"{name} is {shown(value)}; use a timedelta, or text such as 30d.")
+        raise InvalidInput(f"{name} must be a timedelta, or text such as 30d, not {shown(value)}.")
     if not timedelta(0) <= value <= LONGEST:
-        raise InvalidInput(f"{name} is {value}; use zero or more, up to 1,000 years.")
+        raise InvalidInput(f"{name} must be from zero to 1,000 years, not {value}.")
 
 
 def _texts(name: str, values: object) -> tuple[str, ...]:
@@ -205,14 +211,14 @@ def _texts(name: str, values: object) -> tuple[str, ...]:
         raise InvalidInput(f"{name} must be a list of str, not {type(values).__name__}.")
     for value in values:
         if not isinstance(value, str) or not value:
-            raise InvalidInput(f"{name} must hold str that are not empty.")
+            raise InvalidInput(f"{name} must hold only non-empty strings.")
     return tuple(dict.fromkeys(values))
 
 
 def _require_some_of(name: str, values: tuple[str, ...], known: tuple[str, ...]) -> None:
     for value in values:
         if value not in known:
-            raise InvalidInput(f"{name} holds {shown(value)}; use some of {_listed(known)}.")
+            raise InvalidInput(f"{name} must hold only {_listed(known)}, not {shown(value)}.")
 
 
 def _listed(names: Any) -> str:

@@ -162,15 +162,15 @@ class Settings:
         Names(self.schema, self.table_prefix)
         if self.synchronous not in ("FULL", "EXTRA", "NORMAL", "OFF"):
             raise InvalidInput(
-                f"synchronous is {self.synchronous!r}; use FULL, EXTRA, NORMAL or OFF."
+                f"synchronous must be FULL, EXTRA, NORMAL or OFF, not {self.synchronous!r}."
             )
         if type(self.read_only) is not bool:
-            raise InvalidInput(f"read_only is {shown(self.read_only)}; use True or False.")
+            raise InvalidInput(f"read_only must be True or False, not {shown(self.read_only)}.")
         threshold = self.prepare_threshold
         if threshold not in (None, AUTO) and (type(threshold) is not int or threshold < 0):
             raise InvalidInput(
-                f"prepare_threshold is {shown(threshold)}; use a number of executions, zero or "
-                'more, None, or "auto".'
+                "prepare_threshold must be a number of executions, zero or more, None, or "
+                f'"auto", not {shown(threshold)}.'
             )
         for name in (
             "pool_timeout",
@@ -180,35 +180,40 @@ class Settings:
             "busy_timeout",
         ):
             if getattr(self, name) < 0:
-                raise InvalidInput(f"{name} is negative; use seconds, zero or more.")
+                raise InvalidInput(f"{name} must be zero seconds or more.")
         idle = self.stream_timeout
         if isinstance(idle, bool) or not isinstance(idle, int | float) or not 0 <= idle <= 10**9:
             raise InvalidInput(
-                f"stream_timeout is {shown(idle)}; use seconds, zero or more, up to 10**9."
+                f"stream_timeout must be from 0 to 10**9 seconds, not {shown(idle)}."
             )
         slow = self.slow_after
         if slow is not None and (
             isinstance(slow, bool) or not isinstance(slow, int | float) or not slow >= 0
         ):
-            raise InvalidInput(f"slow_after is {shown(slow)}; use seconds, zero or more, or None.")
+            raise InvalidInput(
+                f"slow_after must be zero seconds or more, or None, not {shown(slow)}."
+            )
         if type(self.telemetry) is not bool:
-            raise InvalidInput(f"telemetry is {shown(self.telemetry)}; use True or False.")
+            raise InvalidInput(f"telemetry must be True or False, not {shown(self.telemetry)}.")
         if self.pool_size < 1 or self.max_overflow < 0 or self.max_retries < 0:
-            raise InvalidInput("pool_size starts at 1, max_overflow and max_retries at 0.")
+            raise InvalidInput(
+                "pool_size must be 1 or more, max_overflow and max_retries 0 or more."
+            )
         if type(self.session_cache) is not int or self.session_cache < 0:
             raise InvalidInput(
-                f"session_cache is {shown(self.session_cache)}; use a number of sessions, or 0."
+                f"session_cache must be a number of sessions or 0, not {shown(self.session_cache)}."
             )
         most = self.max_attachment_bytes
         if most is not None and (type(most) is not int or most < 1):
             raise InvalidInput(
-                f"max_attachment_bytes is {shown(most)}; use a whole number above 0, or None."
+                f"max_attachment_bytes must be a whole number above 0, or None, not {shown(most)}."
             )
 
         most = self.search_characters
         if most is not None and (type(most) is not int or not 1 <= most <= 10**9):
             raise InvalidInput(
-                f"search_characters is {shown(most)}; use a whole number from 1 to 10**9, or None."
+                "search_characters must be a whole number from 1 to 10**9, or None, not "
+                f"{shown(most)}."
             )
 
     @property

@@ -92,7 +92,9 @@ def whole_id(store: Store, given: str) -> str:
     if len(found) > 1:
         named = ", ".join(found[:_MOST_NAMED])
         more = " and others" if len(found) > _MOST_NAMED else ""
-        raise InvalidInput(f"Several sessions begin so: {named}{more}. Give more of the id.")
+        raise InvalidInput(
+            f"Several session ids begin like this: {named}{more}. Give more of the id."
+        )
     return found[0] if found else given
 
 

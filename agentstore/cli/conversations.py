@@ -171,7 +171,7 @@ def tail(
     if not 0 <= lines <= 1_000:
         raise LimitOutOfRange(lines, 1_000)
     if not 0.01 <= interval <= 3_600:
-        raise InvalidInput("--interval is in seconds, from 0.01 to 3600.")
+        raise InvalidInput("--interval must be from 0.01 to 3600 seconds.")
     with Database(url, schema, table_prefix).read() as store:
         wanted = None if session is None else store.sessions.get(whole_id(store, session)).id
         printer = _Printer(store, wanted, as_json=as_json)

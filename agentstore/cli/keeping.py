@@ -112,7 +112,7 @@ def prune(
     chosen = RetentionPolicy.of(rules)
     if chosen.is_empty:
         raise InvalidInput(
-            "No rule says what may go. Give one, such as --sessions-idle 90d, or --policy FILE."
+            "No rule says what to delete. Give one, such as --sessions-idle 90d, or --policy FILE."
         )
     database = Database(url, schema, table_prefix)
     opened = database.read() if dry_run else database.open()
@@ -185,7 +185,9 @@ def erase_user(
     with database.open() as store:
         if not yes and store.users.find(user) is not None:  # or only what is left is to go
             if sys.stdin is None or not sys.stdin.isatty():
-                raise InvalidInput("Nobody is there to be asked. Pass --yes to erase the user.")
+                raise InvalidInput(
+                    "Cannot ask for confirmation without a terminal. Pass --yes to erase the user."
+                )
             sessions = store.sessions.count(user_id=user)
             typer.confirm(
                 f"Erase user {on_one_line(user)} with {sessions:,} sessions "
@@ -205,7 +207,7 @@ def erase_user(
         except AgentStoreError as error:
             failed = str(error)
             raise AgentStoreError(
-                f"User {user} is erased, but the search index was not made anew: {error} "
+                f"The user {user} is erased, but the search index could not be rebuilt: {error} "
                 "Then run: agentstore reindex"
             ) from error
         finally:  # the receipt comes in any case: there is no other one

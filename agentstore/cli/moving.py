@@ -261,7 +261,7 @@ def _asking() -> transfer.Ready:
             err.print(Text(_ENTER), end="", soft_wrap=True)
             waiting.start()
         if answers == [""]:
-            raise InvalidInput("Nobody is there to press Enter. Give --follow a terminal.")
+            raise InvalidInput("--follow must run in a terminal, because it waits for Enter.")
         return bool(answers)
 
     waiting = threading.Thread(target=wait, daemon=True)

@@ -131,6 +131,4 @@ def _read_tables(file: Path) -> list[SavedTable]:
         found = json.loads(file.read_text(encoding="utf-8"))
         return [SavedTable(each["name"], each["rows"], each["digest"]) for each in found["tables"]]
     except (ValueError, KeyError, TypeError):
-        raise InvalidInput(
-            f"{file} is not what agentstore backup --json printed. Name that file."
-        ) from None
+        raise InvalidInput(f"{file} must be the output of agentstore backup --json.") from None

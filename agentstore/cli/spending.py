@@ -68,7 +68,7 @@ def usage(
     """
     if days is not None:
         if since is not None:
-            raise InvalidInput("--days and --since both say where to begin. Pass one of them.")
+            raise InvalidInput("--days and --since both set the beginning. Pass only one of them.")
         today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         since = today - timedelta(days=days - 1)
     filters: dict[str, Any] = {"user_id": user, "model": model, "since": since, "until": until}

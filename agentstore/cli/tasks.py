@@ -49,7 +49,7 @@ def tasks(
     """
     if dead:
         if status not in (None, "dead"):
-            raise InvalidInput("--dead and --status name two statuses. Pass one of them.")
+            raise InvalidInput("--dead and --status both choose a status. Pass only one of them.")
         status = "dead"
     with Database(url, schema, table_prefix).read() as store:
         wanted = None if session is None else whole_id(store, session)

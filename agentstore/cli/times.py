@@ -17,6 +17,6 @@ def instant(text: str) -> datetime:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidInput(
-            "A time is written as 2026-03-01 or 2026-03-01T12:30+01:00; without a zone it is UTC."
+            "A time must be like 2026-03-01 or 2026-03-01T12:30+01:00; without a zone it is UTC."
         ) from None
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found

@@ -87,7 +87,7 @@ def export(
     Example: [bold]agentstore export conversations.jsonl[/bold]
     """
     if file is None and sys.stdout is None:
-        raise InvalidInput("Standard output is closed. Name a file to export to.")
+        raise InvalidInput("Standard output is closed. Pass a file to export to.")
     with Database(url, schema, table_prefix).read() as store:
         session = None if session is None else whole_id(store, session)
         lines = transcripts.export_lines(store, session_id=session, user_id=user)

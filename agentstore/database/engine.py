@@ -63,7 +63,7 @@ def parse_url(url: str | URL | None) -> URL:
     try:
         parsed = make_url(given)
     except (ArgumentError, ValueError):
-        raise UnsupportedUrl("This is not a database URL") from None
+        raise UnsupportedUrl("The URL cannot be read as a database URL") from None
     if isinstance(given, str):
         secret = _AFTER_PASSWORD.match(given.partition("://")[2])
         if secret is not None and "@" in secret["rest"]:
@@ -84,7 +84,7 @@ def _require_plain_host(url: URL) -> None:
 
 def _unclear() -> UnsupportedUrl:
     return UnsupportedUrl(
-        "This URL has an @ after the one that ends its password. In a password, a name or a "
+        "The URL has another @ after the one that ends its password. In a password, a name or a "
         "parameter write @ as %40, / as %2F, # as %23, ? as %3F, : as %3A, % as %25"
     )
 
@@ -139,7 +139,7 @@ def _refusing_odd_urls() -> Iterator[None]:
     try:
         yield
     except (ArgumentError, ValueError):
-        raise UnsupportedUrl("This URL has parts that its engine does not understand") from None
+        raise UnsupportedUrl("The URL has parts that its engine does not understand") from None
 
 
 def adopt_engine(
@@ -159,7 +159,9 @@ def adopt_engine(
         maker, store = (
             ("create_async_engine", "Store") if asynchronous else ("create_engine", "AsyncStore")
         )
-        raise InvalidInput(f"This store needs an engine made by {maker}(); {store} takes this one.")
+        raise InvalidInput(
+            f"This store needs an engine made by {maker}(). Pass this engine to {store}."
+        )
     _require_plain_host(sync_engine.url)
     dialect = dialect_for(sync_engine.url)
     dialect.url(sync_engine.url, asynchronous=asynchronous)

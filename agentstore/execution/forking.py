@@ -46,6 +46,6 @@ if hasattr(os, "register_at_fork"):
 def store_of_parent() -> TransactionMisuse:
     """Say that a store was taken through a fork."""
     return TransactionMisuse(
-        "This store was opened before this process was forked, and belongs to its parent. Open "
-        "one store in each process, after the fork; or start processes by spawn."
+        "This store was opened before the process was forked and belongs to the parent process. "
+        "Open one store in each process after the fork, or start processes by spawn."
     )

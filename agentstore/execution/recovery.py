@@ -91,8 +91,8 @@ def trouble(dialect: EngineDialect, mode: Mode, error: Exception, *, committing:
     """
     if isinstance(error, PoolTimeout):
         busy = DatabaseBusy(
-            "All connections of the pool were in use for longer than pool_timeout. Raise "
-            "pool_size, or look for a transaction that stays open."
+            "Timed out waiting for a connection: all of the pool's were in use for longer than "
+            "pool_timeout. Raise pool_size, or look for a transaction that stays open."
         )
         return Trouble(busy, repeatable=False, in_doubt=False)
     if isinstance(error, DBAPIError):
@@ -102,7 +102,7 @@ def trouble(dialect: EngineDialect, mode: Mode, error: Exception, *, committing:
         if found.failure is Failure.DISCONNECTED or error.connection_invalidated:
             in_doubt = mode is Mode.STATEMENT or (committing and mode is Mode.WRITE)
             advice = (
-                "Whether the write happened is not known: look, or repeat it with the same "
+                "The write may or may not have been committed: check, or repeat it with the same "
                 "idempotency_key."
                 if in_doubt
                 else "Nothing was written; repeat the call."
@@ -114,13 +114,16 @@ def trouble(dialect: EngineDialect, mode: Mode, error: Exception, *, committing:
         return Trouble(found.error, repeatable=False, in_doubt=False)
     if isinstance(error, PendingRollbackError):
         lost = ConnectionLost(
-            "The connection broke earlier in this transaction. Nothing was written; repeat it.",
+            "The connection broke earlier in this transaction. Nothing was written; repeat the "
+            "transaction.",
             in_doubt=False,
         )
         return Trouble(lost, repeatable=True, in_doubt=False)
     if isinstance(error, StatementError) and isinstance(error.orig, AgentStoreError):
         return Trouble(error.orig, repeatable=False, in_doubt=False)
-    failed = DatabaseError(f"{type(error).__name__} in the database layer; nothing was written.")
+    failed = DatabaseError(
+        f"{type(error).__name__} in the database layer. Nothing was written; please report it."
+    )
     return Trouble(failed, repeatable=False, in_doubt=False)
 
 

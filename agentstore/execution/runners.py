@@ -67,8 +67,8 @@ def refuse_inside_own_transaction(store: object) -> None:
     """
     if in_own_transaction(store):
         raise TransactionMisuse(
-            "This is called on the store inside its own transaction. Call the repositories of "
-            "the transaction: with store.transaction() as tx: tx.messages.save(...)."
+            "The store was called inside its own transaction. Call the transaction instead: "
+            "with store.transaction() as tx: tx.messages.save(...)."
         )
 
 
@@ -80,8 +80,8 @@ def refuse_to_write(settings: Settings, mode: Mode = Mode.WRITE) -> None:
     """
     if settings.read_only and mode not in READING:
         raise DatabaseReadOnly(
-            "This store is read-only, and nothing was written. Open another one without "
-            "read_only=True to write, or for a transaction."
+            "This store is read-only; nothing was written. To write, or for a transaction, open "
+            "a store without read_only=True."
         )
 
 

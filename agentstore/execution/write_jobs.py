@@ -104,8 +104,8 @@ class GroupFailed(Exception):
 def turn_never_came() -> DatabaseBusy:
     """Say that other writers of this store were in front for too long."""
     return DatabaseBusy(
-        "Other transactions of this store wrote for longer than busy_timeout. Keep transactions "
-        "short, and do not wait for a model inside one."
+        "Timed out waiting to write: other transactions of this store took longer than "
+        "busy_timeout. Keep transactions short, and do not wait for a model inside one."
     )
 
 
@@ -115,10 +115,10 @@ def interrupted(*, in_doubt: bool) -> Trouble:
     Args:
         in_doubt: Whether that was in the commit; if not, nothing was written.
     """
-    said = "Another thread, which wrote for this call and for its own, was interrupted"
+    said = "Another thread, which was writing for this call as well as for itself, was interrupted"
     if in_doubt:
         advice = (
-            f"{said} when it may have committed. Whether the write happened is not known: look, or "
+            f"{said} during its commit. The write may or may not have been committed: check, or "
             "repeat it with the same idempotency_key."
         )
     else:

@@ -62,18 +62,22 @@ class Names:
         for setting, value in (("schema", self.schema), ("table_prefix", self.prefix or None)):
             if value is not None and not _NAME.match(value):
                 raise InvalidInput(
-                    f"{setting} is {value!r}; use lower-case letters, digits and underscores, "
-                    "not starting with a digit."
+                    f"{setting} must be lower-case letters, digits and underscores, and must not "
+                    f"start with a digit, unlike {value!r}."
                 )
             if value is not None and value.startswith(_RESERVED):
                 raise InvalidInput(
-                    f"{setting} is {value!r}; names that begin with {' or '.join(_RESERVED)} "
-                    "belong to the engines: choose another."
+                    f"{setting} must not start with {' or '.join(_RESERVED)}, unlike {value!r}: "
+                    "the engines reserve such names."
                 )
         if len(self.schema or "") > _MAX_SCHEMA:
-            raise InvalidInput(f"schema has {len(self.schema or '')} characters; use up to 63.")
+            raise InvalidInput(
+                f"schema must have up to 63 characters, not {len(self.schema or '')}."
+            )
         if len(self.prefix) > MAX_PREFIX:
-            raise InvalidInput(f"table_prefix has {len(self.prefix)} characters; use up to 15.")
+            raise InvalidInput(
+                f"table_prefix must have up to 15 characters, not {len(self.prefix)}."
+            )
 
 
 PLAIN = Names()

@@ -134,9 +134,9 @@ class NewFile:
             import fcntl  # which is nowhere else
         except ImportError:
             raise BackupError(
-                "Files are made and restored on POSIX systems only: this one has no locks of the "
-                "kind that they need. Run the command on Linux or macOS; an export can also go to "
-                "standard output."
+                "Files can be written and restored only on POSIX systems, which have the file "
+                "locks that this needs. Use Linux or macOS; an export can also go to standard "
+                "output."
             ) from None
         name = self._folder / _LOCK
         while True:
@@ -211,7 +211,7 @@ def _translated(error: OSError, path: Path) -> DatabaseError:
     if error.errno in _FULL:
         return DatabaseFull(f"{words} Nothing was kept. Free some space, or choose another disk.")
     if error.errno in _REFUSED:
-        return DatabaseReadOnly(f"{words} Check the rights of the file and of its folder.")
+        return DatabaseReadOnly(f"{words} Check the permissions of the file and of its folder.")
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return DatabaseUnreachable(f"{words} Check the path, and that its folder exists.")
-    return DatabaseError(f"{words} Check the disk, and run the command again.")
+    return DatabaseError(f"{words} Check the disk, then run the command again.")

@@ -53,13 +53,14 @@ class Thresholds:
             value = getattr(self, field.name)
             if value is not None and (type(value) is not int or not 0 <= value <= _MOST):
                 raise InvalidInput(
-                    f"{field.name} is {shown(value)}; use a whole number up to {_MOST}, or None."
+                    f"{field.name} must be a whole number from 0 to {_MOST}, or None, not "
+                    f"{shown(value)}."
                 )
         for what in ("bytes", "rows"):
             warn, fail = getattr(self, f"warn_{what}"), getattr(self, f"fail_{what}")
             if warn is not None and fail is not None and warn > fail:
                 raise InvalidInput(
-                    f"warn_{what} is {warn}, above fail_{what}, {fail}: nobody would be warned."
+                    f"warn_{what} must be at most fail_{what}, which is {fail}, not {warn}."
                 )
 
 
@@ -103,15 +104,19 @@ def parse_bytes(size: str | int) -> int:
         return size
     found = _SIZE.fullmatch(size.strip()) if isinstance(size, str) else None
     if found is None:
-        raise InvalidInput(f"{shown(size)} is no size; write 5GB, 500MiB or a number of bytes.")
+        raise InvalidInput(
+            f"A size must be a number of bytes, or such as 5GB or 500MiB, not {shown(size)}."
+        )
     unit = found[2].lower().removesuffix("b")
     base = 1024 if unit.endswith("i") else 1000
     power = _POWERS.get(unit.removesuffix("i"))
     if power is None or unit == "i":
-        raise InvalidInput(f"{shown(size)} is no size; write 5GB, 500MiB or a number of bytes.")
+        raise InvalidInput(
+            f"A size must be a number of bytes, or such as 5GB or 500MiB, not {shown(size)}."
+        )
     number = Decimal(found[1]) * base**power
     if number > _MOST:
-        raise InvalidInput(f"{shown(size)} is too large a size; {_MOST} bytes are the most.")
+        raise InvalidInput(f"A size must be at most {_MOST} bytes, not {shown(size)}.")
     return int(number)
 
 
@@ -125,11 +130,11 @@ def read_thresholds(file: Path) -> Thresholds:
     try:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
-        raise InvalidInput(f"{file} is not TOML: {error}.") from None
+        raise InvalidInput(f"{file} must be a TOML file: {error}.") from None
     table = document.get("alerts", {})
     known = [field.name for field in fields(Thresholds)]
     if not isinstance(table, Mapping) or not table.keys() <= set(known):
-        raise InvalidInput(f"[alerts] in {file} takes {', '.join(known)}, and nothing else.")
+        raise InvalidInput(f"[alerts] in {file} must be a table of {', '.join(known)} only.")
     limits: dict[str, Any] = {
         name: parse_bytes(value) if name.endswith("bytes") else value
         for name, value in table.items()

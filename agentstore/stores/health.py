@@ -162,7 +162,9 @@ def check_timeout(timeout: float) -> None:
     """
     number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if not (number and 0 < timeout <= _LONGEST):
-        raise InvalidInput(f"timeout is {shown(timeout)}; use seconds above 0, up to 3600.")
+        raise InvalidInput(
+            f"timeout must be more than 0 and up to 3600 seconds, not {shown(timeout)}."
+        )
 
 
 def judged(

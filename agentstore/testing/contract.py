@@ -171,7 +171,7 @@ class StoreContract:
         assert store.users.consume_quota(user.id, 0) == 40
         assert store.users.check_quota(user.id, 40)
         assert not store.users.check_quota(user.id, 41)
-        with pytest.raises(QuotaExceeded, match="40 tokens left and 41") as caught:
+        with pytest.raises(QuotaExceeded, match="40 tokens left, but 41") as caught:
             store.users.consume_quota(user.id, 41)
         error = caught.value
         assert (error.user_id, error.requested, error.remaining) == (user.id, 41, 40)

@@ -40,9 +40,11 @@ class Backoff:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise InvalidInput(f"{name} must be a number, not {type(value).__name__}.")
         if not 0 <= self.first <= self.longest <= _YEAR:
-            raise InvalidInput("first is from 0 to longest, and longest is at most a year.")
+            raise InvalidInput(
+                "first must be from 0 to longest, and longest at most a year, in seconds."
+            )
         if not 1 <= self.factor < math.inf or not 0 <= self.jitter <= 1:
-            raise InvalidInput("factor is 1 or more, and jitter from 0 to 1.")
+            raise InvalidInput("factor must be 1 or more, and jitter from 0 to 1.")
 
     def pause(self, failures: int) -> timedelta:
         """Give the pause after so many failures."""

@@ -174,7 +174,7 @@ def is_plain_key(key: str) -> bool:
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_](?:[A-Za-z0-9_.-]{0,15}|[A-Za-z_.-]{0,39})\Z")
 _LONGEST_PATH = 160
-_TOO_MANY_DIGITS = "it holds a whole number of more digits than Python converts"
+_TOO_MANY_DIGITS = "a whole number has more digits than Python converts"
 
 
 def _require_json(value: Any, name: str) -> None:
@@ -192,7 +192,7 @@ def _check(value: Any, depth: int) -> None:
             raise Misplaced(f"{value!r} is not a JSON number")
         return
     if depth >= MAX_DEPTH:
-        raise Misplaced(f"nested more than {MAX_DEPTH} deep")
+        raise Misplaced(f"it is nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, dict):
         _check_object(value, depth)
     elif isinstance(value, list | tuple):

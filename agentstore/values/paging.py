@@ -57,7 +57,7 @@ class Cursors:
             InvalidCursor: It was not made by this query.
         """
         if not isinstance(cursor, str):
-            raise InvalidCursor(f"is of type {type(cursor).__name__}")
+            raise InvalidCursor(f"must be a str, not {type(cursor).__name__}")
         try:
             padded = cursor + "=" * (-len(cursor) % 4)
             document: Any = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))

@@ -53,7 +53,7 @@ class Price:
             if value is None and name == "cached_input":
                 continue
             if not isinstance(value, Decimal) or not value.is_finite() or not 0 <= value <= _MOST:
-                raise InvalidInput(f"The {name} price must be a Decimal from 0 to {_MOST}.")
+                raise InvalidInput(f"{name} must be a Decimal from 0 to {_MOST}.")
 
     def cost(self, input_tokens: int, output_tokens: int, cached_input_tokens: int = 0) -> Decimal:
         """Compute what a request costs, rounded to a billionth (half to even).
@@ -89,7 +89,7 @@ class Prices:
             return cls({name: _price(row) for name, row in document["models"].items()})
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
             raise InvalidInput(
-                f"{path} is not a table of prices ({error}). It must hold "
+                f"{path} must be a table of prices ({error}), such as "
                 '{"models": {"name": {"input": "0.15", "output": "0.60"}}}.'
             ) from None
 
@@ -113,7 +113,7 @@ def default_prices() -> Prices:
 
 def _price(row: dict[str, Any]) -> Price:
     if not all(isinstance(value, str) for value in row.values()):
-        raise InvalidInput("prices are written as strings, since floats are not exact")
+        raise InvalidInput("prices must be strings, because floats are not exact")
     cached = row.get("cached_input")
     return Price(
         input=Decimal(row["input"]),

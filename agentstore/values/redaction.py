@@ -95,7 +95,7 @@ class Secrets:
         """Compile the patterns once; refuse an action that nobody knows."""
         for name in ("on_config", "on_tool_logs"):
             if getattr(self, name) not in ("refuse", "redact", "keep"):
-                raise InvalidInput(f"{name} is unknown; use 'refuse', 'redact' or 'keep'.")
+                raise InvalidInput(f"{name} must be 'refuse', 'redact' or 'keep'.")
         # One by one: joined, a pattern's own flags and group numbers would mean something else.
         finders = tuple(finder(pattern) for pattern in self.patterns)
         object.__setattr__(self, "_finders", finders)

@@ -77,7 +77,7 @@ def require_utc(name: str, value: datetime) -> datetime:
     try:
         return value.astimezone(UTC)
     except OverflowError:
-        raise InvalidInput(f"{name} is outside the years 1 to 9999 in UTC.") from None
+        raise InvalidInput(f"{name} must be in the years 1 to 9999 in UTC.") from None
 
 
 def to_nanos(name: str, amount: Decimal | int | str) -> int:
@@ -100,18 +100,19 @@ def to_nanos(name: str, amount: Decimal | int | str) -> int:
         value = Decimal("NaN")
     if not value.is_finite():
         raise InvalidInput(
-            f"{name} is {shown(amount)}, which is not an amount of money. Pass a Decimal, an int "
-            "or a str such as '0.0021'."
+            f"{name} must be an amount of money, such as Decimal('0.0021'), 2 or '0.0021', not "
+            f"{shown(amount)}."
         )
     if not 0 <= value <= _MOST_MONEY:
-        raise InvalidInput(f"{name} is {value:.6g}; it must be from 0 to 9223372036.")
+        raise InvalidInput(f"{name} must be from 0 to 9223372036, not {value:.6g}.")
     try:
         nanos = value.scaleb(9, _EXACT)
     except ArithmeticError:  # more digits than whole billionths in that range have
         nanos = None
     if nanos is None or nanos != int(nanos):
         raise InvalidInput(
-            f"{name} is {value:.6g} or so; the smallest unit is 0.000000001: quantize it."
+            f"{name} must be a multiple of 0.000000001, and this one, about {value:.6g}, is not. "
+            "Round it with quantize()."
         )
     return int(nanos)
 

@@ -54,12 +54,10 @@ def key(name: str, value: object) -> str:
         InvalidInput: It is something else, empty or too long.
     """
     found = text(name, value)
-    if not found:
-        raise InvalidInput(f"{name} is empty. Pass 1 to {MAX_KEY_CHARACTERS} characters.")
-    if not is_short(found):
+    if not found or not is_short(found):
         raise InvalidInput(
-            f"{name} has {len(found)} characters. Pass up to {MAX_KEY_CHARACTERS}, and up to "
-            f"{MAX_KEY_BYTES} bytes in UTF-8."
+            f"{name} must be a non-empty string of up to {MAX_KEY_CHARACTERS} characters and "
+            f"{MAX_KEY_BYTES} bytes in UTF-8; this one has {len(found)} characters."
         )
     return found
 
@@ -95,7 +93,7 @@ def cost(name: str, value: Decimal | int | str | None) -> Decimal:
     """
     nanos = 0 if value is None else to_nanos(name, value)
     if nanos > MAX_COST_NANOS:
-        raise InvalidInput(f"{name} is {from_nanos(nanos)}; it must be up to 1000 for one call.")
+        raise InvalidInput(f"{name} must be at most 1000 for one call, not {from_nanos(nanos)}.")
     return from_nanos(nanos)
 
 
@@ -108,7 +106,7 @@ def amount(name: str, value: object, *, least: int = 0, most: int = MAX_INTEGER)
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidInput(f"{name} must be an int, not {type(value).__name__}.")
     if not least <= value <= most:
-        raise InvalidInput(f"{name} is {shown(value)}; it must be from {least} to {most}.")
+        raise InvalidInput(f"{name} must be from {least} to {most}, not {shown(value)}.")
     return value
 
 
@@ -136,7 +134,7 @@ def marks(name: str, value: object) -> tuple[str, ...]:
         return ()
     several = value if isinstance(value, list | tuple | set | frozenset) else [value]
     if len(several) > MAX_MARKS:
-        raise InvalidInput(f"{name} has {len(several)} marks. Pass up to {MAX_MARKS}.")
+        raise InvalidInput(f"{name} must hold up to {MAX_MARKS} marks, not {len(several)}.")
     return tuple(dict.fromkeys(mark(name, each) for each in several))
 
 

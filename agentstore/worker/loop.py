@@ -89,9 +89,12 @@ class WorkerLoop(Generic[S, H]):
             InvalidInput: One of the numbers is out of range.
         """
         if isinstance(concurrency, bool) or not 1 <= concurrency <= 1_000:
-            raise InvalidInput("concurrency is from 1 to 1000.")
+            raise InvalidInput("concurrency must be from 1 to 1000.")
         if not (0 < lease <= 86_400 and grace >= 0 and poll > 0):
-            raise InvalidInput("lease and poll are more than 0 seconds, grace 0 or more.")
+            raise InvalidInput(
+                "lease must be more than 0 and up to 86400 seconds, poll more than 0, and grace 0 "
+                "or more."
+            )
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self._store: S = store
         self._handlers: dict[str, H] = {}
@@ -139,7 +142,7 @@ class WorkerLoop(Generic[S, H]):
     def _check(self, handler: H) -> None:
         """Refuse what cannot be a handler."""
         if not callable(handler):
-            raise InvalidInput("A handler is a function that takes a Job.")
+            raise InvalidInput("A handler must be a function that takes a Job.")
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Awaitable[Any]:
         """Call a method of ``store.tasks``."""
@@ -157,9 +160,13 @@ class WorkerLoop(Generic[S, H]):
 
     async def _run(self, *, until_idle: bool) -> None:
         if self._loop is not None:
-            raise InvalidInput("This worker runs already. Make another one, or raise concurrency.")
+            raise InvalidInput(
+                "This worker is running already. Create another one, or raise concurrency."
+            )
         if not self._handlers:
-            raise InvalidInput("This worker has no handlers: pass some, or use worker.handler().")
+            raise InvalidInput(
+                "A worker must have a handler. Pass handlers, or use worker.handler()."
+            )
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
         self._until_idle = until_idle  # not _stopping: whoever stops may come first

@@ -95,7 +95,9 @@ class AsyncWorker(WorkerLoop[AsyncStore, AsyncHandler]):
 
     def _check(self, handler: AsyncHandler) -> None:
         if not asyncio.iscoroutinefunction(handler):
-            raise InvalidInput("A handler of an AsyncWorker is a coroutine function: async def.")
+            raise InvalidInput(
+                "A handler of an AsyncWorker must be a coroutine function (async def)."
+            )
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Awaitable[Any]:
         called: Awaitable[Any] = getattr(self._store.tasks, method)(*args, **kwargs)

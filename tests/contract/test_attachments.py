@@ -161,7 +161,7 @@ def test_an_attachment_that_is_not_there_is_none_or_not_found(store):
         ({"data": None}, "data must be bytes"),
         ({"data": [1, 2]}, "data must be bytes, not list"),
         ({"data": 5}, "data must be bytes, not int"),
-        ({"media_type": ""}, "media_type is empty"),
+        ({"media_type": ""}, "media_type must be a non-empty"),
         ({"media_type": "png"}, "no slash"),
         ({"media_type": "/png"}, "no slash between two words"),
         ({"media_type": "image/"}, "no slash between two words"),
@@ -258,7 +258,7 @@ def test_the_limit_is_32_mib_unless_it_is_said_otherwise(store, message):
     "limit", [0, -1, 1.5, "5", True, -(10**5000)], ids=lambda limit: type(limit).__name__
 )
 def test_a_limit_that_is_no_number_of_bytes_is_refused(limit):
-    with pytest.raises(InvalidInput, match=r"max_attachment_bytes is .* above 0, or None"):
+    with pytest.raises(InvalidInput, match=r"max_attachment_bytes must be .* above 0, or None"):
         Store("sqlite://", max_attachment_bytes=limit)
 
 

@@ -618,7 +618,7 @@ def rows_about_lists() -> list[Row]:
 
 def rows_about_texts() -> list[Row]:
     keys = {
-        "empty": ("", "is empty"),
+        "empty": ("", "must be a non-empty string"),
         "too long": ("x" * 256, "up to 255"),
         "too long in bytes": (LONE * 255, "1024 bytes"),
         "too long when it is written": ("\x00" * 255, "1024 bytes"),
@@ -828,10 +828,10 @@ def rows_about_branches() -> list[Row]:
         Row(f"{place} that is {kind}", lambda s, x, f=f, v=v: f(s, x, v), error, word)
         for place, f in NAMES_A_BRANCH.items()
         for kind, v, error, word in (
-            ("empty", "", InvalidInput, "is empty"),
+            ("empty", "", InvalidInput, "must be a non-empty string"),
             ("too long", "x" * 256, InvalidInput, "up to 255"),
             ("a number", 5, InvalidInput, "must be a str"),
-            ("taken", "main", AlreadyExists, "exists already"),
+            ("taken", "main", AlreadyExists, "already exists"),
         )
     ]
     rows += [
@@ -978,7 +978,7 @@ TAKES_MARKS: dict[str, Callable[[Any, Any, Any], object]] = {
 }
 
 NO_MARKS: list[tuple[str, Any, str]] = [
-    ("empty", "", "is empty"),
+    ("empty", "", "must be a non-empty string"),
     ("too long", "x" * 256, "up to 255"),
     ("too long when it is written", LONE * 255, "1024 bytes"),
     ("a number", 5, "must be a str"),
@@ -1198,7 +1198,12 @@ def rows_about_streams() -> list[Row]:
             ("a call that is a number", {"tool_call_id": 5}, InvalidInput, "must be a str"),
             ("metadata that are a text", {"metadata": SECRET}, InvalidInput, "dict"),
             ("a datetime in its metadata", {"metadata": {"x": NAIVE}}, InvalidJson, "Pass only"),
-            ("an external id that is empty", {"external_id": ""}, InvalidInput, "is empty"),
+            (
+                "an external id that is empty",
+                {"external_id": ""},
+                InvalidInput,
+                "must be a non-empty string",
+            ),
             ("an external id that is taken", {"external_id": "taken"}, AlreadyExists, "another id"),
             ("a key that is too long", {"idempotency_key": "x" * 256}, InvalidInput, "up to 255"),
         )
@@ -1525,18 +1530,18 @@ def test_a_clock_without_a_time_zone_is_refused(place):
 def test_settings_that_could_only_fail_later_are_refused_at_once(place):
     for options, word in [
         ({"synchronous": "FAST"}, "FULL, EXTRA, NORMAL or OFF"),
-        ({"busy_timeout": -1}, "seconds, zero or more"),
-        ({"pool_timeout": -0.1}, "seconds, zero or more"),
-        ({"pool_size": 0}, "pool_size starts at 1"),
+        ({"busy_timeout": -1}, "zero seconds or more"),
+        ({"pool_timeout": -0.1}, "zero seconds or more"),
+        ({"pool_size": 0}, "pool_size must be 1 or more"),
         ({"max_retries": -1}, "max_retries"),
-        ({"session_cache": -1}, "session_cache is -1; use a number of sessions, or 0"),
-        ({"session_cache": True}, "session_cache is True"),
-        ({"session_cache": "1"}, "session_cache is a str"),
+        ({"session_cache": -1}, "session_cache must be a number of sessions or 0, not -1"),
+        ({"session_cache": True}, "or 0, not True"),
+        ({"session_cache": "1"}, "or 0, not a str"),
         ({"table_prefix": "Robert'); DROP TABLE users;--"}, "lower-case letters"),
         ({"table_prefix": "x" * 16}, "up to 15"),
         ({"schema": "1st"}, "lower-case letters"),
         *(
-            ({"stream_timeout": v}, "stream_timeout is .*; use seconds, zero or more")
+            ({"stream_timeout": v}, r"stream_timeout must be from 0 to 10\*\*9 seconds, not .*")
             for v in (-0.1, float("nan"), float("inf"), 10**10, True, "5", None)
         ),
         ({"max_attachment_bytes": 0}, "a whole number above 0, or None"),
@@ -1594,12 +1599,12 @@ def test_a_server_that_cannot_be_reached_is_said_without_the_password(opened):
     [
         ("mysql://user:hunter2@h/d", "mysql"),
         ("oracle+oracledb://user:hunter2@h/d", "oracle"),
-        ("postgresql+asyncpg://user:hunter2@h/d", "leave it out"),
+        ("postgresql+asyncpg://user:hunter2@h/d", "Leave it out"),
         ("sqlite+pysqlcipher://:hunter2@/x.db", "SQLite driver"),
-        ("rubbish hunter2", "not a database URL"),
-        ("", "not a database URL"),
+        ("rubbish hunter2", "cannot be read as a database URL"),
+        ("", "cannot be read as a database URL"),
         ("hunter2://", "not supported"),
-        ("postgresql://user:hunter2@h:port/d", "not a database URL"),
+        ("postgresql://user:hunter2@h:port/d", "cannot be read as a database URL"),
         ("sqlite://user:hunter2@host/x.db", "does not understand"),
         ("sqlite:///x.db?timeout=hunter2", "does not understand"),
     ],

@@ -412,7 +412,7 @@ def test_a_server_behind_head_is_refused_and_cannot_be_upgraded_in_a_copy(new):
     migrations.upgrade(source, "0002")
     with pytest.raises(SchemaOutdated, match="agentstore upgrade"):
         copy(source, new("sqlite"))
-    with pytest.raises(InvalidInput, match="Upgrade the source itself"):
+    with pytest.raises(InvalidInput, match="Run agentstore upgrade on the source"):
         copy(source, new("sqlite"), upgrade=True)
 
 

@@ -41,7 +41,7 @@ def test_a_run_that_is_overtaken_stops_and_leaves_the_target_closed(new, engine,
     def overtake() -> None:
         stop_at(source, target, "loading", "messages", resume=True)
 
-    with pytest.raises(CopyOvertaken, match="Another run goes on"):
+    with pytest.raises(CopyOvertaken, match="Another run continues"):
         copy(source, target, progress=meanwhile(step, overtake))
     assert revision_of(target) == migrations.UNFINISHED
     assert copy(source, target, resume=True).equal

@@ -204,7 +204,7 @@ def test_what_is_set_aside_is_written_so_that_nothing_is_lost(new, tmp_path):
 
 def test_a_file_for_them_that_cannot_be_written_stops_it_before_anything_changes(new, tmp_path):
     source, target = filled(new, "sqlite"), new("postgresql")
-    with pytest.raises(InvalidInput, match="Name another file"):
+    with pytest.raises(InvalidInput, match="Choose another file"):
         copy(source, target, quarantine=tmp_path / "no folder" / "aside.jsonl")
     assert revision_of(target) is None
 
@@ -219,7 +219,7 @@ def test_a_file_that_is_there_is_refused_before_anything_is_copied(new, tmp_path
             spoil(source, "UPDATE messages SET name = x'ff' WHERE pk = 1")
         before = own.read_bytes()
         for file in (own, link, tmp_path):
-            with pytest.raises(InvalidInput, match=r"exists.* Name another file"):
+            with pytest.raises(InvalidInput, match=r"exists.* Choose another file"):
                 copy(source, target, quarantine=file)
         assert own.read_bytes() == before
         assert revision_of(target) is None

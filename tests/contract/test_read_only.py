@@ -46,7 +46,7 @@ def test_whatever_would_write_is_refused_and_nothing_is_written(place, store, se
         for what, write in WRITES.items():
             with (
                 subtests.test(what),
-                pytest.raises(DatabaseReadOnly, match=r"Open another one without read_only"),
+                pytest.raises(DatabaseReadOnly, match=r"open a store without read_only"),
             ):
                 write(reader, session.id)
         assert reader.usage.totals() == before
@@ -302,7 +302,7 @@ def test_a_wal_that_cannot_be_read_without_its_index_is_an_error_that_says_so(fo
     closed(folder)
     said = read_as_nobody(path)
     assert said.startswith("DatabaseUnreachable")
-    assert "Copy the file, and its -wal if there is one, to a folder that may be written" in said
+    assert "Copy the file, and its -wal if there is one, to a writable folder" in said
 
 
 def test_a_file_that_may_not_be_read_is_an_error_that_says_so(folder):

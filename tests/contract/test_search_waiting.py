@@ -444,5 +444,5 @@ def test_a_search_in_a_transaction_reads_what_waits_and_locks_nothing_more(store
 
 def test_a_limit_that_is_no_number_of_characters_is_refused():
     for wrong in (0, -1, True, "1", 1.5, 10**9 + 1):
-        with pytest.raises(errors.InvalidInput, match=r"search_characters is .*; use a whole"):
+        with pytest.raises(errors.InvalidInput, match=r"search_characters must be .*, not "):
             Settings(search_characters=wrong)

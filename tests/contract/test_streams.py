@@ -419,7 +419,7 @@ def test_what_has_ended_takes_nothing_more_and_stays_as_it_is(store, session, en
         lambda: store.messages.finish(message.id, "x", tool_calls=[CALL], token_count=1),
         lambda: store.messages.give_up(message.id),
     ):
-        with pytest.raises(StreamEnded, match="Begin another") as caught:
+        with pytest.raises(StreamEnded, match="Begin a new message") as caught:
             call()
         assert (caught.value.message_id, caught.value.status) == (message.id, status)
     assert before == (

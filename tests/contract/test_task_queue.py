@@ -848,7 +848,7 @@ def test_claims_polls_and_rescues_find_their_rows_by_an_index(engine_url):
 # --- Bad input -----------------------------------------------------------------------------
 
 BAD_INPUT = [
-    ("claim", ("",), {}, InvalidInput, "worker is empty"),
+    ("claim", ("",), {}, InvalidInput, "worker must be a non-empty"),
     ("claim", (7,), {}, InvalidInput, "worker must be a str"),
     ("claim", ("w",), {"limit": 0}, LimitOutOfRange, "from 1 to 1000"),
     ("claim", ("w",), {"limit": 1001}, LimitOutOfRange, "from 1 to 1000"),
@@ -860,7 +860,7 @@ BAD_INPUT = [
     ("claim", ("w",), {"lease": "60"}, InvalidInput, "number of seconds"),
     ("claim", ("w",), {"lease": timedelta(seconds=60)}, InvalidInput, "number of seconds"),
     ("claim", ("w",), {"queues": []}, InvalidInput, "list of 1 to 100"),
-    ("claim", ("w",), {"queues": ""}, InvalidInput, "queues is empty"),
+    ("claim", ("w",), {"queues": ""}, InvalidInput, "queues must be a non-empty"),
     ("claim", ("w",), {"queues": [None]}, InvalidInput, "queues must be a str"),
     ("claim", ("w",), {"queues": [str(n) for n in range(101)]}, InvalidInput, "list of 1 to 100"),
     ("claim", ("w",), {"kinds": []}, InvalidInput, "kinds must be"),
@@ -873,7 +873,7 @@ BAD_INPUT = [
     ("heartbeat_many", ("none",), {}, InvalidInput, "list of the records"),
     ("heartbeat_many", (["none"],), {}, InvalidInput, "list of the records"),
     ("heartbeat_many", ([],), {"lease": 0}, InvalidInput, "more than 0"),
-    ("complete", ("none",), {"fence": 2**64}, InvalidInput, "fence is"),
+    ("complete", ("none",), {"fence": 2**64}, InvalidInput, "fence must be from"),
     ("complete", ("none",), {"fence": 1}, NotFound, "no task"),
     ("complete", ("none", {1}), {"fence": 1}, InvalidJson, "result"),
     ("complete_many", ([("a", 1)],), {}, InvalidInput, "list of the records"),
@@ -888,7 +888,7 @@ BAD_INPUT = [
     ("cancel", ("none",), {"fence": 1}, NotFound, "no task"),
     ("cancel", ("none",), {}, NotFound, "no task"),
     ("rescue", (), {"limit": 0}, LimitOutOfRange, "limit"),
-    ("requeue", (), {"queue": ""}, InvalidInput, "queue is empty"),
+    ("requeue", (), {"queue": ""}, InvalidInput, "queue must be a non-empty"),
     ("requeue", (), {"kind": 5}, InvalidInput, "kind must be a str"),
     ("requeue", (), {"limit": 10**6}, LimitOutOfRange, "limit"),
     ("create", (None, "k"), {"alone_in_session": True}, InvalidInput, "needs a session"),

@@ -460,7 +460,7 @@ def test_an_id_that_another_users_session_has_is_complained_about(store):
     store.users.create("Ann", id="ann")
     store.sessions.create("ann", id="x")
     mine = lines_of(conversation("y", user="bob"), conversation("x", chat("lost?"), user="bob"))
-    with pytest.raises(TranscriptError, match="line 2: Its id is that of another user's") as caught:
+    with pytest.raises(TranscriptError, match="line 2: Its id is taken by another") as caught:
         transcripts.import_lines(store, mine)
     assert caught.value.imported == 1
     with pytest.raises(TranscriptError, match="line 1"):
@@ -606,15 +606,18 @@ def test_conversations_of_sharegpt_become_chat_messages(store):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ({"messages": []}, "'conversations' is not a list"),
+        ({"messages": []}, "'conversations' must be a list"),
         ({"conversations": [], "messages": []}, "'conversations' and 'messages'"),
         (
             {"conversations": [{"from": "nobody at all", "value": "x"}]},
-            r"\[0\].from is a str of 13",
+            r"\[0\].from must be one of .*, not a str of 13",
         ),
-        ({"conversations": [{"from": ["gpt"], "value": "x"}]}, "use one of human"),
-        ({"conversations": [{"from": "gpt", "value": "x", "content": "y"}]}, "beside it"),
-        ({"conversations": [{"from": "gpt"}]}, "no 'value'"),
+        ({"conversations": [{"from": ["gpt"], "value": "x"}]}, "must be one of human"),
+        (
+            {"conversations": [{"from": "gpt", "value": "x", "content": "y"}]},
+            "no 'role' or 'content'",
+        ),
+        ({"conversations": [{"from": "gpt"}]}, "must have a 'value'"),
         ({"conversations": [{"from": "gpt", "value": 1}]}, "content must be"),
     ],
 )

@@ -399,7 +399,7 @@ def test_a_worker_that_cannot_work_is_refused(options):
 
 def test_a_worker_without_handlers_or_with_wrong_ones_is_refused():
     with Store("sqlite://") as store:
-        with pytest.raises(InvalidInput, match="no handlers"):
+        with pytest.raises(InvalidInput, match="must have a handler"):
             Worker(store).run()
         with pytest.raises(InvalidInput, match="takes a Job"):
             Worker(store, {"work": "print"})

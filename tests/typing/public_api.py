@@ -310,6 +310,8 @@ async def refused_again(store: AsyncStore) -> None:
 def errors(error: AgentStoreError) -> None:
     if isinstance(error, QuotaExceeded):
         assert_type(error.remaining, int)
+    QuotaExceeded("alice", requested=10, remaining="4")  # type: ignore[arg-type]
+    QuotaExceeded("alice", 10)  # type: ignore[call-arg]
     if isinstance(error, IllegalTransition):
         assert_type(error.allowed, tuple[str, ...])
     if isinstance(error, SchemaError):

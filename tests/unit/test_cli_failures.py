@@ -176,7 +176,7 @@ def test_whoever_closes_standard_output_wants_nothing_printed(url, talk, argumen
 def test_an_export_to_a_closed_standard_output_is_refused(url, talk):
     code, said = without_output("export", AGENTSTORE_URL=url)
     assert code == 1
-    assert "Name a file" in said
+    assert "Pass a file" in said
 
 
 @pytest.mark.parametrize("arguments", [*PRINTING, ("export",)], ids=" ".join)
@@ -283,7 +283,7 @@ def test_the_last_messages_come_and_then_the_end(run, tmp_path):
     assert [each["content"] for each in found] == ["message 18", "message 19"]
     assert run("tail", "-n", "0") == ""
     assert "--interval" in run("tail", "--interval", "0", code=1)
-    assert "limit is 1001" in run("tail", "-n", "1001", code=1)
+    assert "from 1 to 1000, not 1001" in run("tail", "-n", "1001", code=1)
     assert "no session" in run("tail", "nobody", code=1)
 
 

@@ -71,15 +71,15 @@ def test_flags_override_the_rules_of_a_file(run, filled, tmp_path):
         ((), "No rule"),
         (("--tool-logs", "soon"), "such as 30d"),
         (("--no-expired-sessions",), "No rule"),
-        (("--session-status", "completed"), "give sessions_idle"),
-        (("--sessions-idle", "1d", "--session-status", "gone"), "use some of active"),
-        (("--finished-tasks", "1d", "--task-status", "running"), "use some of completed"),
-        (("--checkpoints-keep-tag", "x"), "give checkpoints_keep_last"),
+        (("--session-status", "completed"), "only refine sessions_idle"),
+        (("--sessions-idle", "1d", "--session-status", "gone"), "must hold only active"),
+        (("--finished-tasks", "1d", "--task-status", "running"), "must hold only completed"),
+        (("--checkpoints-keep-tag", "x"), "only refines checkpoints_keep_last"),
         (("--policy", "nothing.toml"), "No such file"),
-        (("--policy", "empty.toml"), "no table [retention]"),
-        (("--policy", "broken.toml"), "not TOML"),
-        (("--policy", "unknown.toml"), "Known: expired_sessions"),
-        (("--policy", "wrong.toml"), "use a timedelta, or text such as 30d"),
+        (("--policy", "empty.toml"), "must have a table [retention]"),
+        (("--policy", "broken.toml"), "must be a TOML file"),
+        (("--policy", "unknown.toml"), "must be one of expired_sessions"),
+        (("--policy", "wrong.toml"), "must be a timedelta, or text such as 30d"),
     ],
 )
 def test_what_is_no_policy_is_refused_in_a_line_that_says_what_to_do(
@@ -159,7 +159,7 @@ def test_the_receipt_comes_even_if_the_index_cannot_be_made_anew(
     if code == 1:
         assert receipt["error"] == "Others write."
         for said, user in ((done.stderr, "alice"), (shown.stderr, "bob")):
-            assert said.startswith(f"error: User {user} is erased, but the search index was not")
+            assert said.startswith(f"error: The user {user} is erased, but the search index could")
             assert said.endswith("Others write. Then run: agentstore reindex\n")
             assert said.count("\n") == 1
 

@@ -92,7 +92,7 @@ def test_a_second_list_is_named_as_it_is(run, source, tmp_path, unfinished):
     assert "they are in aside.2.jsonl" in done.stderr
     assert (tmp_path / "aside.jsonl").read_text() == "the first\n"
     refused = run("copy", SOURCE, "sqlite:///more.db", "--quarantine", "aside.jsonl", code=1)
-    assert "Name another file" in refused.stderr
+    assert "Choose another file" in refused.stderr
 
 
 @pytest.mark.parametrize("spoiled", [False, True], ids=["sound", "not sound"])
@@ -117,7 +117,7 @@ def test_without_a_search_index_a_copy_is_a_copy_all_the_same(run, source, monke
 def test_a_target_that_holds_rows_is_left_alone(run, source, tmp_path):
     run("copy", SOURCE, TARGET)
     before = (tmp_path / "target.db").read_bytes()
-    assert "holds rows already" in run("copy", SOURCE, TARGET, code=1).stderr
+    assert "already holds rows" in run("copy", SOURCE, TARGET, code=1).stderr
     assert (tmp_path / "target.db").read_bytes() == before
 
 

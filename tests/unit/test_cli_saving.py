@@ -137,9 +137,8 @@ def test_a_report_of_another_backup_is_noticed(run, tmp_path):
     assert not (tmp_path / "new.db").exists()
     run("restore", "one.db", "new.db", "--expect", "one.json")
     (tmp_path / "one.json").write_text("[]")
-    assert (
-        "Name that file" in run("restore", "one.db", "x.db", "--expect", "one.json", code=1).stderr
-    )
+    refused = run("restore", "one.db", "x.db", "--expect", "one.json", code=1)
+    assert "must be the output of agentstore backup --json" in refused.stderr
 
 
 def test_an_older_backup_is_upgraded_when_that_is_asked_for(run, tmp_path):
@@ -154,6 +153,6 @@ def test_an_older_backup_is_upgraded_when_that_is_asked_for(run, tmp_path):
 def test_what_is_no_backup_is_refused_in_one_line(run, tmp_path):
     (tmp_path / "notes.txt").write_text("shopping")
     done = run("restore", "notes.txt", "new.db", code=1)
-    assert "no backup" in done.stderr
+    assert "cannot be restored here" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "new.db").exists()

@@ -187,7 +187,7 @@ def test_an_import_names_all_broken_lines_in_one_line(told, tmp_path):
     path.write_text('{"id": "a", "messages": []}\nbroken\n{"id": "b", "messages": 1}\n')
     said = told("import", path, code=1)
     assert "line 2: not JSON" in said
-    assert "line 3: 'messages' is not" in said
+    assert "line 3: 'messages' must be" in said
     assert "1 conversations before it were imported" in said
     assert said.count("\n") == 1
 

@@ -29,10 +29,10 @@ EXAMPLES = [
     Example(
         errors.LimitOutOfRange(0, 1000),
         {"limit": 0, "maximum": 1000},
-        ("limit is 0", "from 1 to 1000"),
+        ("from 1 to 1000, not 0",),
     ),
     Example(
-        errors.LimitOutOfRange(-1, None), {"limit": -1, "maximum": None}, ("-1", "zero or more")
+        errors.LimitOutOfRange(-1, None), {"limit": -1, "maximum": None}, ("zero or more, not -1",)
     ),
     Example(
         errors.SecretRefused("config.api_key"),
@@ -42,7 +42,7 @@ EXAMPLES = [
     Example(
         errors.AttachmentTooLarge(101, 100),
         {"size": 101, "limit": 100},
-        ("has 101 bytes and may have 100", "larger max_attachment_bytes"),
+        ("has 101 bytes; the limit is 100", "larger max_attachment_bytes"),
     ),
     Example(errors.UnsupportedUrl("The engine 'mysql' is not supported"), {}, ("sqlite:///",)),
     Example(
@@ -53,7 +53,7 @@ EXAMPLES = [
     Example(
         errors.AlreadyExists("user", "alice"),
         {"kind": "user", "key": "alice"},
-        ("user 'alice' exists already", "Choose another id"),
+        ("user 'alice' already exists", "Choose another id"),
     ),
     Example(
         errors.BeingDeleted("user", "alice"),
@@ -68,7 +68,7 @@ EXAMPLES = [
     Example(
         errors.WrongOwner("t1", "user_id"),
         {"thread_id": "t1", "owner": "user_id"},
-        ("belongs to another user", "Leave user_id out"),
+        ("'t1' has another user_id", "Leave user_id out"),
     ),
     Example(
         errors.SearchIndexStale("is damaged", 3),
@@ -93,10 +93,10 @@ EXAMPLES = [
     Example(
         errors.StreamEnded("m1", "incomplete"),
         {"message_id": "m1", "status": "incomplete"},
-        ("'m1' is incomplete and takes no more text", "Begin another"),
+        ("'m1' is incomplete and takes no more text", "Begin a new message"),
     ),
     Example(
-        errors.IllegalTransition("session", "s1", "active", "active", {"paused", "failed"}),
+        errors.IllegalTransition("session", "s1", "active", "active", ("failed", "paused")),
         {
             "kind": "session",
             "key": "s1",
@@ -113,7 +113,7 @@ EXAMPLES = [
         ("from completed to running", "completed is final: create a new task"),
     ),
     Example(
-        errors.IllegalTransition("task", "t1", "dead", "pending", {"pending"}, "tasks.retry()"),
+        errors.IllegalTransition("task", "t1", "dead", "pending", ("pending",), "tasks.retry()"),
         {"allowed": ("pending",), "instead": "tasks.retry()"},
         ("from dead to pending", "Call tasks.retry()"),
     ),
@@ -126,7 +126,7 @@ EXAMPLES = [
             "status": "running",
             "worker": "another",
         },
-        ("fence 3 is lost", "running by 'another'", "Discard the result"),
+        ("fence 3 on the task 't1' is lost", "running by 'another'", "Discard the result"),
     ),
     Example(
         errors.LeaseLost("t1", None, 4, "running", "another"),
@@ -141,7 +141,7 @@ EXAMPLES = [
     Example(
         errors.JobInterrupted("t1", "cancelled"),
         {"task_id": "t1", "reason": "cancelled"},
-        ("'t1' (cancelled)", "let this error out"),
+        ("'t1' (cancelled)", "let this error leave the handler"),
     ),
     Example(
         errors.OutsideScope("user_id", "bob"),
@@ -151,12 +151,12 @@ EXAMPLES = [
     Example(
         errors.OutsideScope("session_id", None),
         {"argument": "session_id", "value": None},
-        ("belongs to its user", "pass session_id"),
+        ("for its user", "pass session_id"),
     ),
     Example(
         errors.UnscopedOnly("Tasks.claim()"),
         {"method": "Tasks.claim()"},
-        ("Tasks.claim() is for all users' data", "Call it on the store itself"),
+        ("Tasks.claim() is not available", "Call it on the store itself"),
     ),
     Example(
         errors.StaleSession("s1", 3, 5),
@@ -171,7 +171,7 @@ EXAMPLES = [
     Example(
         errors.CounterFull("session", "s1"),
         {"kind": "session", "key": "s1"},
-        ("no room", "another session", "agentstore doctor"),
+        ("would overflow", "another session", "agentstore doctor"),
     ),
     Example(
         errors.SchemaMissing("0002", "agentstore upgrade"),
@@ -214,7 +214,9 @@ EXAMPLES = [
     Example(errors.CopyOvertaken(), {}, ("Another run", "Wait")),
     Example(errors.TargetExists("a.db"), {"path": "a.db"}, ("a.db exists", "another name")),
     Example(errors.BackupUnderWay("a.db"), {}, ("working on a.db", "Wait")),
-    Example(errors.NotABackup("a.db", "empty"), {"path": "a.db"}, ("a.db", "empty", "Name a file")),
+    Example(
+        errors.NotABackup("a.db", "empty"), {"path": "a.db"}, ("a.db", "empty", "agentstore backup")
+    ),
     Example(
         errors.BackupDiffers(("users",), "The copy"),
         {"tables": ("users",)},
@@ -228,7 +230,7 @@ EXAMPLES = [
         ("0001", "--upgrade"),
     ),
     Example(
-        errors.TranscriptError("talks.jsonl", [(7, "no messages"), (9, "not JSON")], 5, 6),
+        errors.TranscriptError("talks.jsonl", ((7, "no messages"), (9, "not JSON")), 5, 6),
         {
             "source": "talks.jsonl",
             "problems": ((7, "no messages"), (9, "not JSON")),
@@ -240,7 +242,7 @@ EXAMPLES = [
         ("talks.jsonl, line 7", "line 9", "3 more", "6 conversations", "import it again"),
     ),
     Example(
-        errors.ExportIncomplete(["s", "t"], 3),
+        errors.ExportIncomplete(("s", "t"), 3),
         {"sessions": ("s", "t"), "total": 3},
         ("'s', 't' and 1 more", "agentstore doctor"),
     ),
@@ -287,6 +289,27 @@ def test_an_error_arrives_whole_in_another_process(example, travel):
     assert type(arrived) is type(example.error)
     assert str(arrived) == str(example.error)
     assert vars(arrived) == vars(example.error)
+
+
+def test_an_error_is_equal_only_to_itself():
+    one, other = errors.StaleSession("s1", 3, 5), errors.StaleSession("s1", 3, 5)
+    assert one != other
+    assert len({one, other, one}) == 2
+
+
+def test_an_error_takes_its_facts_by_name_and_all_of_them():
+    assert str(errors.StaleSession(session_id="s1", expected=3, actual=5)) == str(
+        errors.StaleSession("s1", 3, 5)
+    )
+    with pytest.raises(TypeError, match="actual"):
+        errors.StaleSession("s1", 3)  # type: ignore[call-arg]
+
+
+def test_a_message_shows_braces_as_they_are_and_cuts_long_ids():
+    assert str(errors.UnsupportedUrl("{0} {key}")).startswith("{0} {key}. ")
+    said = str(errors.StaleSession("{key}\n" * 100, 3, 5))
+    assert "(600 characters)" in said
+    assert "\n" not in said
 
 
 def test_code_that_knows_nothing_of_this_library_can_handle_the_errors():

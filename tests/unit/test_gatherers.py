@@ -165,7 +165,7 @@ def test_a_group_that_fails_for_any_error_is_run_one_by_one():
         REFUSED,
         of_a_driver(Trouble(DatabaseBusy("a lock"), repeatable=False, in_doubt=False)),
     ],
-    ids=["refused", "a lock was not to be had"],
+    ids=["refused", "no lock in time"],
 )
 def test_a_group_with_which_the_database_has_trouble_is_run_one_by_one(problem):
     threads = Threads()

@@ -147,7 +147,7 @@ def test_a_text_is_a_hit_of_itself_as_a_phrase(pieces):
 
 def test_a_query_that_is_too_long_or_no_text_is_refused():
     parse("x" * MAX_CHARACTERS)
-    with pytest.raises(InvalidInput, match="1001 characters"):
+    with pytest.raises(InvalidInput, match="up to 1000 characters, not 1001"):
         parse("x" * (MAX_CHARACTERS + 1))
     with pytest.raises(InvalidInput, match="text must be a str"):
         parse(None)

@@ -32,7 +32,9 @@ def of_the_module(error: DBAPIError) -> DatabaseError:
         name = "" if column[1].startswith("page_key_") else column[1]
         return UnsoundRow("", name, "text that is not UTF-8")
     kind = type(error.orig).__name__
-    return DatabaseError(f"{kind} in Python's sqlite3 module. Nothing was written.")
+    return DatabaseError(
+        f"{kind} in Python's sqlite3 module. Nothing was written; check the arguments."
+    )
 
 
 _UNDECODABLE = re.compile(r"Could not decode to UTF-8 column '(\w{1,63})'")

@@ -71,15 +71,15 @@ _AUTOCOMMIT = "AUTOCOMMIT"
 _COMMIT = "synchronous_commit"
 
 _POOLER = (
-    "If a pooler that lends connections to others, such as pgbouncer in transaction mode, is in "
-    "front of the server, open the store with prepare_threshold=None."
+    "If a pooler that shares connections, such as pgbouncer in transaction mode, is in front of "
+    "the server, open the store with prepare_threshold=None."
 )
 
 _ADVICE: dict[str, tuple[Failure, type[errors.DatabaseError], str]] = {
     "40": (
         Failure.ROLLED_BACK,
         errors.TransactionConflict,
-        "The transaction was rolled back for another's sake. Repeat it as a whole.",
+        "The server rolled the transaction back to resolve a conflict. Repeat the transaction.",
     ),
     "53100": (
         Failure.FINAL,
@@ -92,11 +92,11 @@ _ADVICE: dict[str, tuple[Failure, type[errors.DatabaseError], str]] = {
         "The server takes no more connections. Lower pool_size and max_overflow, or put "
         "pgbouncer in front.",
     ),
-    "55P03": (Failure.FINAL, errors.DatabaseBusy, "A lock was not to be had in time. Retry."),
+    "55P03": (Failure.FINAL, errors.DatabaseBusy, "Timed out waiting for a lock. Retry."),
     "57014": (
         Failure.FINAL,
         errors.DatabaseBusy,
-        "The server cancelled the statement, most likely by statement_timeout. Raise it.",
+        "The server cancelled the statement, most likely because of statement_timeout. Raise it.",
     ),
     "26000": (Failure.FINAL, errors.DatabaseError, f"Nothing was written. {_POOLER}"),
     "42P05": (Failure.FINAL, errors.DatabaseError, f"Nothing was written. {_POOLER}"),
@@ -110,12 +110,12 @@ _ADVICE: dict[str, tuple[Failure, type[errors.DatabaseError], str]] = {
     "25006": (
         Failure.FINAL,
         errors.DatabaseReadOnly,
-        "The server is read-only, perhaps a standby. Connect to the primary.",
+        "The server is read-only; it may be a standby. Connect to the primary.",
     ),
     "42501": (
         Failure.FINAL,
         errors.DatabaseReadOnly,
-        "The role lacks the right. GRANT it on the schema and its tables.",
+        "The role lacks a permission. GRANT it on the schema and its tables.",
     ),
     "42P01": (
         Failure.FINAL,
@@ -128,8 +128,8 @@ _ADVICE: dict[str, tuple[Failure, type[errors.DatabaseError], str]] = {
         errors.SchemaDamaged,
         "A column is missing. Run agentstore doctor, which compares the whole schema.",
     ),
-    "XX001": (Failure.FINAL, errors.DatabaseCorrupt, "Data are damaged. Restore a backup."),
-    "XX002": (Failure.FINAL, errors.DatabaseCorrupt, "An index is damaged. REINDEX it."),
+    "XX001": (Failure.FINAL, errors.DatabaseCorrupt, "The data is damaged. Restore a backup."),
+    "XX002": (Failure.FINAL, errors.DatabaseCorrupt, "An index is damaged. Run REINDEX."),
 }
 """By SQLSTATE, or its beginning. Source: PostgreSQL documentation, appendix A."""
 
@@ -151,7 +151,7 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts):
         """Name psycopg, which is both sync and async."""
         if "+" in url.drivername and url.get_driver_name() not in ("psycopg", "psycopg_async"):
             raise errors.UnsupportedUrl(
-                f"The PostgreSQL driver {url.get_driver_name()!r} is not supported; leave it out"
+                f"The PostgreSQL driver {url.get_driver_name()!r} is not supported. Leave it out"
             )
         return url.set(drivername="postgresql+psycopg")
 
@@ -235,11 +235,11 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts):
                 # Whoever wrote looked before. The next look finds what is there, or not, now.
                 conflict = errors.TransactionConflict(
                     f"The constraint {constraint} is violated: another caller wrote the same key, "
-                    "or deleted what this belongs to, at the same moment. Repeat the transaction."
+                    "or deleted the row that this one refers to, meanwhile. Repeat the transaction."
                 )
                 return Diagnosis(Failure.ROLLED_BACK, conflict)
             violation = errors.ConstraintViolation(
-                f"The constraint {constraint} is violated. Nothing was written."
+                f"The row violates the constraint {constraint}. Nothing was written."
             )
             return Diagnosis(Failure.FINAL, violation)
         if state is None:
@@ -389,12 +389,12 @@ def _without_sqlstate(error: DBAPIError) -> Diagnosis:
     words = " ".join(str(error.orig).split())
     if isinstance(error, DataError):  # of psycopg, which could not read what came
         if words.startswith(("timestamp too ", "date too ")):
-            unsound = errors.UnsoundRow("", "", "an instant outside of the years 1 to 9999")
+            unsound = errors.UnsoundRow("", "", "a time outside the years 1 to 9999")
             return Diagnosis(Failure.FINAL, unsound)
-        failed = errors.DatabaseError("psycopg could not read, or write, a value.")
+        failed = errors.DatabaseError("psycopg could not convert a value. Check the arguments.")
         return Diagnosis(Failure.FINAL, failed)
     unreachable = errors.DatabaseUnreachable(
         f"{words} Check the host, the port, the role and its password in the URL, and that the "
-        "server runs."
+        "server is running."
     )
     return Diagnosis(Failure.FINAL, unreachable)

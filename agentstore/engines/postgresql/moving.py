@@ -301,8 +301,8 @@ def _flaws(
     found = driver_of(connection).execute(query).fetchall()
     if len(found) > MOST_FLAWS:
         raise DatabaseCorrupt(
-            f"More than {MOST_FLAWS:,} rows of {shape.table.name} hold what agentstore never "
-            "writes there. Look at the database: it may be of another program."
+            f"More than {MOST_FLAWS:,} rows of {shape.table.name} hold values that agentstore "
+            "never writes. Check the database: it may belong to another program."
         )
     return [
         Flaw(
@@ -328,7 +328,7 @@ def _require_all_rows(connection: Connection, shape: Shape) -> None:
     hidden = hidden_rows(connection, [name], policy_name(names))
     if hidden is not None:
         raise DatabaseError(
-            f"This role does not see all rows of {table.name}: {hidden.reason}. {hidden.mend}."
+            f"This role cannot see all rows of {table.name}: {hidden.reason}. {hidden.mend}."
         )
 
 

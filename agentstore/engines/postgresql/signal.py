@@ -68,6 +68,6 @@ class ListeningSignal:
     def _broken(self) -> errors.DatabaseError:
         self.close()
         return errors.DatabaseUnreachable(
-            "The connection that listens for tasks broke, or could not be made; workers look "
-            "without it. Check that the server runs and takes one more connection."
+            "The connection that listens for tasks broke, or could not be made; workers poll "
+            "instead. Check that the server is running and takes one more connection."
         )

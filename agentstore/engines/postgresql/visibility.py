@@ -48,7 +48,7 @@ def hidden_rows(connection: Connection, tables: Sequence[str], policy: str) -> H
         reason = f"{SETTING} is set, for this role or in the URL"
         return Hidden(names, reason, f"Connect without {SETTING}")
     if any(row.restricted for row in found):
-        reason = "the role does not own the tables, nor was it granted ALL"
+        reason = "the role neither owns the tables nor was granted ALL"
         return Hidden(names, reason, "Connect as the owner of the tables")
-    reason = "the policies are not those that the revision made"
-    return Hidden(names, reason, "Run agentstore doctor, and what it says of row_security")
+    reason = "the policies differ from those that the migration created"
+    return Hidden(names, reason, "Run agentstore doctor, and follow its advice on row_security")

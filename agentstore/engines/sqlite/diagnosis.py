@@ -17,8 +17,8 @@ WAITED = "agentstore_waited"
 _ADVICE: dict[int, tuple[type[errors.DatabaseError], str]] = {
     sqlite3.SQLITE_BUSY: (
         errors.DatabaseBusy,
-        "Another process, or another store in this one, holds the file's lock, and this call "
-        "waited for it as long as busy_timeout says{}. Nothing was written: repeat the call, raise "
+        "Timed out waiting for the file's lock, which another process, or another store in this "
+        "one, held for longer than busy_timeout{}. Nothing was written: repeat the call, raise "
         "busy_timeout, or look for a transaction that stays open.",
     ),
     sqlite3.SQLITE_LOCKED: (
@@ -36,7 +36,7 @@ _ADVICE: dict[int, tuple[type[errors.DatabaseError], str]] = {
     ),
     sqlite3.SQLITE_IOERR: (
         errors.DatabaseError,
-        "The disk failed, or is full; nothing was written. Check the disk and its free space.",
+        "The disk failed or is full; nothing was written. Check the disk and its free space.",
     ),
     sqlite3.SQLITE_CORRUPT: (
         errors.DatabaseCorrupt,
@@ -53,7 +53,7 @@ _ADVICE: dict[int, tuple[type[errors.DatabaseError], str]] = {
 }
 
 _COMPARE = (
-    "The schema is not whole; nothing was written. Run agentstore doctor, which compares all of it."
+    "The schema is incomplete; nothing was written. Run agentstore doctor, which checks all of it."
 )
 _LOST = re.compile(r"no such (table|column): ([\w.]{1,130})\Z")
 

@@ -88,7 +88,9 @@ class SQLite(FileTasks, FileParts):
     def url(self, url: URL, *, asynchronous: bool) -> URL:
         """Name pysqlite or aiosqlite."""
         if url.get_driver_name() not in ("pysqlite", "aiosqlite"):
-            raise errors.UnsupportedUrl(f"The SQLite driver {url.get_driver_name()!r} is unknown")
+            raise errors.UnsupportedUrl(
+                f"The SQLite driver {url.get_driver_name()!r} is not supported. Leave it out"
+            )
         return url.set(drivername="sqlite+aiosqlite" if asynchronous else "sqlite+pysqlite")
 
     def names_async_driver(self, url: URL) -> bool:
@@ -220,8 +222,8 @@ class SQLite(FileTasks, FileParts):
                 f"{table} row {rowid} -> {parent}" for table, rowid, parent, _ in orphans
             )
             raise errors.DatabaseError(
-                f"The migration would leave rows that refer to nothing ({found}); it was rolled "
-                "back. Mend these rows and run it again."
+                f"The migration would leave rows that refer to missing rows ({found}); it was "
+                "rolled back. Repair these rows and run it again."
             )
 
     def unlock_after_migration(self, connection: Connection) -> None:

@@ -147,11 +147,11 @@ def _explain(path: str, error: sqlite3.Error) -> None:
     """Say of a file that cannot be read here what to do; raises DatabaseUnreachable."""
     if not os.access(path, os.R_OK):
         raise errors.DatabaseUnreachable(
-            f"The file {path} may not be read. Check its permissions, and those of its folder."
+            f"The file {path} cannot be read. Check its permissions, and those of its folder."
         ) from error
     if not os.access(os.path.dirname(path), os.W_OK):  # noqa: PTH120 - a string all along
         raise errors.DatabaseUnreachable(
-            f"{path} cannot be read without {path}-shm, which cannot be made in its folder. Copy "
-            "the file, and its -wal if there is one, to a folder that may be written to; or read "
-            "a backup, which needs no other file."
+            f"{path} cannot be read without {path}-shm, which cannot be created in its folder. "
+            "Copy the file, and its -wal if there is one, to a writable folder; or read a "
+            "backup, which needs no other file."
         ) from error

@@ -54,8 +54,8 @@ def close_what_is_left(url: URL) -> None:
     if _in_use:
         raise errors.TransactionMisuse(
             "This process was forked while its parent was using a SQLite file, in a transaction or "
-            "another thread, and cannot open any here. Fork before a store is used, or close it "
-            "before the fork, or start processes by spawn."
+            "in another thread, so it cannot open any. Fork before a store is used, close the "
+            "store before the fork, or start processes by spawn."
         )
     file = _identity(str(url.database)) if _left else None
     for entry in [entry for entry in _left if entry[0] == file]:

@@ -313,6 +313,6 @@ def _shown(value: Any, kind: bytes) -> Any:
 def _refuse_too_many(found: Collection[Any]) -> None:
     if len(found) > MOST_FLAWS:
         raise DatabaseCorrupt(
-            f"More than {MOST_FLAWS:,} rows of a table hold what agentstore never writes there. "
-            "Look at the file: it may be of another program, or damaged."
+            f"More than {MOST_FLAWS:,} rows of a table hold values that agentstore never writes. "
+            "Check the file: it may belong to another program, or be damaged."
         )

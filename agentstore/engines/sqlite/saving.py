@@ -44,7 +44,7 @@ class SQLiteFiles:
         """Take the name of the file, or the path of a URI."""
         if in_memory(url):
             raise InvalidInput(
-                "A database in memory can be neither saved nor restored. Name one in a file."
+                "A database in memory can be neither saved nor restored. Use a database file."
             )
         database = str(url.database)
         plain = database.removeprefix("file:")
@@ -81,7 +81,7 @@ class SQLiteFiles:
             if found != [("ok",)]:
                 words = "; ".join(" ".join(str(row[0]).split()) for row in found)
                 raise DatabaseCorrupt(
-                    f"The copy is damaged, so most likely its source is, too ({words}). Nothing "
+                    f"The copy is damaged ({words}), most likely because its source is. Nothing "
                     "was kept. Check the source with PRAGMA integrity_check; restore an older "
                     "backup, or save what can be read with sqlite3 .recover."
                 )

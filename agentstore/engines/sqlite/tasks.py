@@ -101,5 +101,5 @@ class FileSignal:
             call()
         except sqlite3.Error as error:
             raise errors.DatabaseError(
-                f"The file cannot be watched ({error}). Check the path in the URL, and the disk."
+                f"The file cannot be watched ({error}). Check the path in the URL and the disk."
             ) from error

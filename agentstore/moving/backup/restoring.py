@@ -41,8 +41,8 @@ from agentstore.settings import default_url
 
 _SQLITE = b"SQLite format 3\x00"
 _UNSOUND = (
-    "The server would not take such rows, and nothing was restored. The backup is a database: "
-    "bring what it holds with agentstore copy, which sets these rows aside with --quarantine FILE."
+    "The server would refuse such rows; nothing was restored. The backup is a database file: use "
+    "agentstore copy, which leaves these rows out with --quarantine FILE."
 )
 
 
@@ -209,7 +209,7 @@ def _revision(end: End, file: Path) -> str:
     except SchemaMissing:
         revision = None
     if revision is None:
-        raise NotABackup(str(file), "it has no agentstore tables of this prefix")
+        raise NotABackup(str(file), "it has no agentstore tables with this prefix")
     if revision == migrations.UNFINISHED:
         raise CopyUnfinished(revision, migrations.HEAD)
     return revision

@@ -13,9 +13,9 @@ from agentstore.engines.registry import database_files
 from agentstore.errors import (
     BackupDiffers,
     BackupIncomplete,
+    BackupNeedsUpgrade,
     CopyDiffers,
     CopyInterrupted,
-    SchemaError,
     SchemaOutdated,
     UnsoundRows,
 )
@@ -29,12 +29,8 @@ from agentstore.moving.placing import NewFile
 from agentstore.settings import default_url, utc_now
 
 _UNSOUND = (
-    "A backup of a server cannot hold such rows, and none was made. Mend them, or save the "
-    "database with pg_dump, which keeps them as they are."
-)
-_OUTDATED = (
-    "The database is at revision {}, and a backup of a server is made at {}. Save it with pg_dump, "
-    "or with the agentstore that it was made for, then run agentstore upgrade."
+    "A backup cannot hold such rows; none was made. Repair them, or save the database with "
+    "pg_dump, which keeps them as they are."
 )
 
 
@@ -65,8 +61,8 @@ def backup(
             that was there. It is as it was.
         BackupUnderWay: Another process is making this file.
         BackupIncomplete: Row-level security hides rows from this role.
-        SchemaError: There is no agentstore schema, or it cannot be saved, as that of a server
-            that is behind head; the error says what to do.
+        SchemaError: There is no agentstore schema, or that of a server is behind head; the error
+            says what to do.
         UnsoundRows: The file cannot hold some rows of a server.
         BackupDiffers: What was written is not what was to be saved. It is gone again.
         DatabaseError: The database or the disk failed; there is no file.
@@ -111,8 +107,7 @@ def _version(end: End) -> str:
         try:
             migrations.check(connection, end.names)
         except SchemaOutdated as error:
-            message = _OUTDATED.format(error.current, error.head)
-            raise SchemaError(error.current, error.head, message) from None
+            raise BackupNeedsUpgrade(error.current, error.head) from None
         hidden = end.dialect.checks.hidden(connection, end.tables)
         if hidden is not None:
             raise BackupIncomplete(hidden.reason)

@@ -32,8 +32,8 @@ from agentstore.moving.copying.records import CopyReport, OnProgress, Progress
 from agentstore.values.text.segmentation import MOST_CHARACTERS, manner
 
 _GIVE_UP = (
-    "The copy stopped there. When that is mended, run the same command again with --resume. To "
-    "give it up, run it with --forget: otherwise the source keeps its log of changes for ever."
+    f"{CopyInterrupted.advice} To give the copy up, run it with --forget: otherwise the source "
+    "keeps its log of changes forever."
 )
 
 
@@ -105,7 +105,8 @@ def copy(
                 raise
             if follow is not None:
                 raise InvalidInput(
-                    "A source behind head cannot be followed. Upgrade the source itself."
+                    "A source with an old schema cannot be followed. Run agentstore upgrade on it "
+                    "first."
                 ) from None
             from_ = stack.enter_context(upgraded(from_))
         report = progress or (lambda _: None)
@@ -249,8 +250,8 @@ class _Copy:
                 origin = self._journal.source(connection)
             if origin != self._origin:
                 raise InvalidInput(
-                    "The copy that was begun into this database came from another source. Name "
-                    "that one, or begin anew with an empty database."
+                    "The unfinished copy into this database came from another source. Pass that "
+                    "source, or start over with an empty database."
                 )
             return True
         if revision is not None:
@@ -354,7 +355,8 @@ class _Copy:
                 raise CopyOvertaken from error
             if isinstance(error, CopyDiffers):
                 raise
-            raise CopyInterrupted(str(error), _GIVE_UP if followed else None) from error
+            advice = _GIVE_UP if followed else CopyInterrupted.advice
+            raise CopyInterrupted(str(error), advice) from error
 
     def _is_overtaken(self) -> bool:
         with suppress(AgentStoreError), self._target.reading() as connection:
@@ -370,7 +372,9 @@ class _Copy:
 
 def _refuse_the_same(source: End, target: End) -> None:
     if source.names == target.names and source.place == target.place:
-        raise InvalidInput("The source and the target are the same database. Name another target.")
+        raise InvalidInput(
+            "The source and the target are the same database. Choose another target."
+        )
 
 
 def _give_up(following: Following) -> None:

@@ -54,7 +54,9 @@ class End:
         self.names = names if self.dialect.schemas else Names(None, names.prefix)
         self._read_only = read_only
         if not self.dialect.many_connections(self.url):
-            raise InvalidInput("A database in memory lives in one connection. Name a file.")
+            raise InvalidInput(
+                "A database in memory cannot be copied: only one connection sees it. Pass a file."
+            )
 
     def __str__(self) -> str:
         """Name it, without its password."""
@@ -186,7 +188,7 @@ def upgraded(source: End) -> Iterator[End]:
     """Copy the source's file, and upgrade that."""
     if not source.dialect.file_based:
         raise InvalidInput(
-            "Only a SQLite file can be upgraded in a copy. Upgrade the source itself."
+            "Only a SQLite file can be upgraded in a copy. Run agentstore upgrade on the source."
         )
     files = database_files()
     with tempfile.TemporaryDirectory(prefix="agentstore-") as folder:

@@ -105,7 +105,7 @@ class Following:
             done = self._journal.followed(writing, self._id) or 0
         with self._source.reading() as reading:
             if self._log.identity(reading, names) != self._id:
-                raise DatabaseError("The source's log of changes was taken away by somebody else.")
+                raise DatabaseError("The source's log of changes was removed by another program.")
             newest = self._log.newest(reading, names)
             if newest == done:
                 return
@@ -146,8 +146,8 @@ def change_log(source: End) -> ChangeLog:
     log = source.dialect.change_log
     if log is None:
         raise InvalidInput(
-            "Only a SQLite file can be followed. Stop what writes to the source and copy it "
-            "without following; for a server there is replication."
+            "Only a SQLite file can be followed. Stop the programs that write to the source and "
+            "copy it without --follow, or use the server's replication."
         )
     return log
 

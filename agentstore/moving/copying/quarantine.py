@@ -92,6 +92,6 @@ def _lines(flaws: Sequence[Flaw]) -> Iterator[bytes]:
 
 def _refused(file: Path, reason: str) -> InvalidInput:
     return InvalidInput(
-        f"The rows that are not sound cannot be written to {file} ({reason.rstrip('.')}). Name "
+        f"The rows that are not sound cannot be written to {file} ({reason.rstrip('.')}). Choose "
         "another file for them."
     )

@@ -72,7 +72,7 @@ def export_lines(
             continue
         yield line
     if total:
-        raise ExportIncomplete(broken, total) from cause
+        raise ExportIncomplete(tuple(broken), total) from cause
 
 
 def _ids(store: Store, user_id: str | None) -> Iterator[str]:

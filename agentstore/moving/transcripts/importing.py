@@ -191,7 +191,7 @@ def _store(repositories: Repositories, session_id: str, conversation: dict[str, 
     there = repositories.sessions.find(session_id)
     if there is not None:
         if there.user_id != user:
-            raise InvalidInput("Its id is that of another user's session. Give it another one.")
+            raise InvalidInput("Its id is taken by another user's session. Give it another id.")
         return None
     if user is not None and repositories.users.find(user) is None:
         repositories.users.create(user, id=user)

@@ -93,7 +93,7 @@ class Reading:
     ) -> None:
         """Take the lines of a source; those that name no user are this one's."""
         if form not in FORMATS:
-            raise InvalidInput(f"format is one of {', '.join(FORMATS)}.")
+            raise InvalidInput(f"format must be one of {', '.join(FORMATS)}.")
         self._lines: Iterator[tuple[int, bytes]] = enumerate(lines, start=1)
         self._source = source
         self._form = form
@@ -150,7 +150,7 @@ class Reading:
 
     def error(self, imported: int) -> TranscriptError:
         """Give the error that names the broken lines."""
-        return TranscriptError(self._source, self._problems, self._broken, imported)
+        return TranscriptError(self._source, tuple(self._problems), self._broken, imported)
 
     def _read(self, number: int, raw: bytes) -> Line | None:
         """Read a line; None if it is empty, or broken, which is noted."""
@@ -167,7 +167,7 @@ class Reading:
                 self._lines = enumerate(())
             return None
         if before is not None and not before.same:
-            self.refuse(number, f"it has the id of line {before.number}, and says something else")
+            self.refuse(number, f"it has the id of line {before.number} but differs from it")
             return None
         return Line(number, len(raw), session_id, conversation, before is not None)
 
@@ -208,7 +208,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise _Broken(f"an object has a key twice ({shown(twice)}), and one of them would be lost")
+        raise _Broken(
+            f"an object has a key twice ({shown(twice)}); one of the values would be lost"
+        )
     return found
 
 
@@ -242,11 +244,11 @@ def _load(text: str) -> Any:
     except _Inexact as found:
         places = (token.start() for token in _TOKENS.finditer(text) if token[0] == found.literal)
         raise _Broken(
-            f"a float does not hold the number at character {next(places, 0) + 1}: round it, or "
+            f"a float cannot hold the number at character {next(places, 0) + 1}: round it, or "
             "write it as a string"
         ) from None
     except RecursionError:
-        raise _Broken("not JSON: nested too deep") from None
+        raise _Broken("not JSON: nested too deeply") from None
     except ValueError:  # of a whole number with more digits than Python converts
         raise _Broken("a number has more than 4,300 digits: write it as a string") from None
 
@@ -257,12 +259,12 @@ def _load(text: str) -> Any:
 def _require_conversation(conversation: dict[str, Any]) -> None:
     messages = conversation.get("messages")
     if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
-        raise _Broken("'messages' is not a list of objects")
+        raise _Broken("'messages' must be a list of objects")
     for key in ("id", "title", "user", "model"):
         if not isinstance(conversation.get(key), str | None):
-            raise _Broken(f"{key!r} is neither a string nor null")
+            raise _Broken(f"{key!r} must be a string or null")
     if not isinstance(conversation.get("metadata", {}), dict):
-        raise _Broken("'metadata' is not an object")
+        raise _Broken("'metadata' must be an object")
 
 
 def _check(conversation: dict[str, Any]) -> None:
@@ -283,9 +285,9 @@ def _from_sharegpt(conversation: dict[str, Any]) -> dict[str, Any]:
     """Give a conversation of ShareGPT's form in chat format; other keys stay as they are."""
     turns = conversation.get("conversations")
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
-        raise _Broken("'conversations' is not a list of objects")
+        raise _Broken("'conversations' must be a list of objects")
     if "messages" in conversation:
-        raise _Broken("it has 'conversations' and 'messages'")
+        raise _Broken("it must not have both 'conversations' and 'messages'")
     messages = [_from_turn(turn, f"conversations[{n}]") for n, turn in enumerate(turns)]
     return {
         "messages" if key == "conversations" else key: messages if key == "conversations" else value
@@ -297,8 +299,8 @@ def _from_turn(turn: dict[str, Any], place: str) -> dict[str, Any]:
     speaker = turn.get("from")
     if not isinstance(speaker, str) or speaker not in _SHAREGPT_ROLES:
         known = ", ".join(_SHAREGPT_ROLES)
-        raise _Broken(f"{place}.from is {shown(speaker)}; use one of {known}")
+        raise _Broken(f"{place}.from must be one of {known}, not {shown(speaker)}")
     if "role" in turn or "content" in turn or "value" not in turn:
-        raise _Broken(f"{place} has no 'value', or a 'role' or a 'content' beside it")
+        raise _Broken(f"{place} must have a 'value', and no 'role' or 'content'")
     rest = {key: value for key, value in turn.items() if key not in ("from", "value")}
     return {"role": _SHAREGPT_ROLES[speaker], "content": turn["value"], **rest}

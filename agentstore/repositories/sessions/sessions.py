@@ -524,7 +524,8 @@ class Sessions(Repository):
             instead = _ONLY_BY.get(current, "") if wanted in onward else ""
             if not instead:
                 onward -= {wanted}
-            raise IllegalTransition("session", session_id, current, wanted, onward, instead)
+            after = tuple(sorted(onward))
+            raise IllegalTransition("session", session_id, current, wanted, after, instead)
         self._change(session_id, status=wanted)
         if current == "waiting_user" and wanted != "active":
             self._change_documents(session_id, None, {"question": None, "asked_at": None})

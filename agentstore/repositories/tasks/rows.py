@@ -177,7 +177,7 @@ class TaskRows(Repository):
         instead = _ONLY_BY.get(current, "") if wanted in onward else ""
         if not instead:
             onward -= {wanted}
-        return IllegalTransition("task", task_id, current, wanted, onward, instead)
+        return IllegalTransition("task", task_id, current, wanted, tuple(sorted(onward)), instead)
 
     def _occupied(self, task: TaskRecord) -> AgentStoreError:
         c = self.tables.tasks.c

@@ -102,8 +102,8 @@ def parse(text: str) -> Terms:
         raise InvalidInput(f"text must be a str, not {type(text).__name__}.")
     if len(text) > MAX_CHARACTERS:
         raise InvalidInput(
-            f"text has {len(text)} characters. Search for a few words, up to {MAX_CHARACTERS} "
-            "characters."
+            f"text must have up to {MAX_CHARACTERS} characters, not {len(text)}. Search for a few "
+            "words."
         )
     found: dict[Term, None] = {}
     for phrase, star, word in _PART.findall(text):
