@@ -1,9 +1,9 @@
-"""Messages: appending, reading histories, taking back."""
+"""Messages: saving, streaming, reading and deleting them; what the package is, its front says."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -15,6 +15,8 @@ from agentstore.models.leaving import session_is_open, session_stays
 from agentstore.records import MessageRecord, Page, SearchHit, complete
 from agentstore.repositories.base.operations import (
     MOST_IDS,
+    Repository,
+    appends,
     chunks,
     gathers,
     ids_of,
@@ -52,16 +54,21 @@ from agentstore.repositories.messages.drafts import Marks, NewMessage, draft
 from agentstore.repositories.messages.following import follow
 from agentstore.repositories.messages.histories import History
 from agentstore.repositories.messages.marked import MarkFilter, count_marked
-from agentstore.repositories.messages.streams import Streams
+from agentstore.repositories.messages.streams import (
+    add_piece,
+    end_stream,
+    give_up_these,
+    idle_streams,
+)
 from agentstore.repositories.messages.summaries import find_summary
 from agentstore.repositories.search import finding
 from agentstore.values import validation
 from agentstore.values.paging import Cursors, check_limit
-from agentstore.values.states import MAIN
+from agentstore.values.states import COMPLETE, INCOMPLETE, MAIN, STREAMING
 from agentstore.values.types import MAX_INTEGER
 
 
-class Messages(Streams):
+class Messages(Repository):
     """The messages of sessions, in the order of their sequence numbers."""
 
     __slots__ = ()
@@ -168,6 +175,149 @@ class Messages(Streams):
         records: list[MessageRecord]
         records = yield Append(session_id, drafts, on_duplicate, idempotency_key, self.unit.now())
         return records
+
+    @appends
+    def begin(
+        self,
+        session_id: str,
+        role: str = "assistant",
+        *,
+        name: str | None = None,
+        tool_call_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        external_id: str | None = None,
+        marks: Marks = None,
+        idempotency_key: str | None = None,
+    ) -> MessageRecord:
+        """Append an empty message, to be written piece by piece; see ``save``.
+
+        Whoever reads it meanwhile sees the text that has come so far, in status ``streaming``; in
+        status ``incomplete`` if nothing has come for ``stream_timeout`` seconds, because its writer
+        has died then, or hangs. To begin and to finish is activity of the session; a piece is not.
+
+        Returns:
+            The message, in status ``streaming``; its ``id`` is what the other calls want.
+
+        Raises:
+            NotFound: There is no such session.
+            AlreadyExists: The external id is taken.
+            InvalidInput: An argument cannot be stored.
+        """
+        begun = draft(
+            {
+                "role": role,
+                "content": "",
+                "name": name,
+                "tool_call_id": tool_call_id,
+                "metadata": metadata,
+                "external_id": external_id,
+                "marks": marks,
+            }
+        )
+        begun.row["status"] = STREAMING
+        now = self.unit.now()
+        append = Append(session_id, [begun], "refuse", idempotency_key, now)
+        record: MessageRecord
+        ((record,),) = Append.write(self.unit, [append], by_itself=True)
+        return record
+
+    @appends
+    def append(self, message_id: str, text: str, *, position: int | None = None) -> int:
+        """Add a piece of text to a message that is being streamed; one statement.
+
+        Each call is as durable as any write, so gather what comes within some tenths of a second
+        into one.
+
+        Args:
+            message_id: The message.
+            text: The piece.
+            position: The number of this piece, counted from 0. With it a repeated call adds
+                nothing; without it every call adds.
+
+        Returns:
+            How many pieces the message has now.
+
+        Raises:
+            NotFound: There is no such message.
+            StreamEnded: It is finished, or was given up.
+            InvalidInput: The text is no str, or a piece before this one is missing.
+        """
+        text = validation.text("text", text)
+        position = validation.optional_amount("position", position)
+        return add_piece(self.unit, message_id, text, position)
+
+    @writes
+    def finish(
+        self,
+        message_id: str,
+        content: str | list[Any] | None = None,
+        *,
+        tool_calls: list[dict[str, Any]] | None = None,
+        token_count: int = 0,
+        cost: Decimal | int | str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        payload: Any = None,
+    ) -> MessageRecord:
+        """Finish a message that is being streamed; from now on it is like any other.
+
+        Args:
+            message_id: The message.
+            content: What it says; None means what has come. The other arguments are those of
+                ``save``; metadata left out is what ``begin`` was given.
+            tool_calls: See ``save``.
+            token_count: See ``save``.
+            cost: See ``save``.
+            metadata: See ``save``.
+            payload: See ``save``.
+
+        Returns:
+            The message, in status ``complete``.
+
+        Raises:
+            NotFound: There is no such message.
+            StreamEnded: It is finished, or was given up.
+            InvalidInput: An argument cannot be stored.
+        """
+        ending = draft(
+            {
+                "role": "assistant",  # the message keeps its own
+                "content": content,
+                "tool_calls": tool_calls,
+                "token_count": token_count,
+                "cost": cost,
+                "metadata": metadata,
+                "payload": payload,
+            }
+        )
+        return end_stream(self.unit, message_id, COMPLETE, ending)
+
+    @writes
+    def give_up(self, message_id: str) -> MessageRecord:
+        """End a message that is being streamed as it is; it stays in status ``incomplete``.
+
+        Raises:
+            NotFound: There is no such message.
+            StreamEnded: It is finished, or was given up before.
+        """
+        return end_stream(self.unit, message_id, INCOMPLETE)
+
+    @writes
+    def give_up_idle(self, limit: int = 100) -> int:
+        """Give up the messages of which nothing has come for ``stream_timeout`` seconds.
+
+        Readers see these as incomplete anyway; this puts their pieces together, and ends them
+        for their writers too, if there still are any.
+
+        Args:
+            limit: How many at most, up to 1,000.
+
+        Returns:
+            How many were given up; call again if that is the limit.
+        """
+        check_limit(limit)
+        oldest = self.unit.now() - timedelta(seconds=self.unit.settings.stream_timeout)
+        query = idle_streams(self.tables, oldest).order_by(self.tables.messages.c.pk)
+        return give_up_these(self.unit, self.connection.execute(query.limit(limit)).all())
 
     @reads
     def get(self, message_id: str) -> MessageRecord:
