@@ -44,12 +44,12 @@ _STAY = frozenset({"id", "idempotency_key", "external_id"})
 
 
 def replaces(kwargs: Mapping[str, Any]) -> bool:
-    """Say whether an append may change rows that are there, which takes several statements."""
+    """Say whether an append may replace messages, which takes several statements."""
     return kwargs.get("on_duplicate") == "replace"
 
 
 def looks_first(kwargs: Mapping[str, Any]) -> bool:
-    """Say whether an append asks first whether what it writes is there already."""
+    """Say whether an append looks first whether its messages are there already."""
     return kwargs.get("idempotency_key") is not None or kwargs.get("external_id") is not None
 
 

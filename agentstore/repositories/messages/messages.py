@@ -314,7 +314,7 @@ class Messages(Repository):
         Returns:
             How many were given up; call again if that is the limit.
         """
-        check_limit(limit)
+        limit = check_limit(limit)
         oldest = self.unit.now() - timedelta(seconds=self.unit.settings.stream_timeout)
         query = idle_streams(self.tables, oldest).order_by(self.tables.messages.c.pk)
         return give_up_these(self.unit, self.connection.execute(query.limit(limit)).all())
@@ -401,14 +401,14 @@ class Messages(Repository):
                 call, which the chat APIs refuse; so there may be a few more than ``limit``.
             branch: The branch's name; None for the active one.
             mark: Only messages that have this mark, or any of these.
-            exclude_mark: Only messages that have not this mark, nor any of these.
+            exclude_mark: Leave out messages that have this mark, or any of these.
             prepend_summary: Put the branch's summary before the messages, if it has one, as a
                 message of role system that is not stored as one: its id is empty, its number 0,
                 its status ``summary``. It is one more query, and not counted by ``limit``.
 
         Raises:
             NotFound: There is no such session or branch.
-            InvalidInput: A mark is none.
+            InvalidInput: A mark is not a str of 1 to 255 characters.
             LimitOutOfRange: The limit is negative or not a whole number.
         """
         if limit is not None and (
@@ -448,8 +448,8 @@ class Messages(Repository):
             InvalidCursor: The cursor is of another session or list.
             LimitOutOfRange: The limit is over the maximum.
         """
-        check_limit(limit)
-        validation.optional_text("branch", branch)
+        limit = check_limit(limit)
+        branch = validation.optional_text("branch", branch)
         cursors = Cursors("messages", session_id, branch)
         through = MAX_INTEGER if before is None else cursors.read(before, 1)[0] - 1
         rows = newest(self.unit, session_id, limit + 1, branch=branch, through=through)
@@ -459,7 +459,7 @@ class Messages(Repository):
 
     @reads_snapshot
     def follow(self, cursor: str | None = None, *, limit: int = 100) -> Page[MessageRecord]:
-        """Give the messages that have come since the last call, of all sessions and branches.
+        """Follow new messages, of all sessions and branches: give those since the last call.
 
         Each of them once, in the order in which they came. One that is being streamed comes when
         it begins. On PostgreSQL one whose transaction ends late comes late, after others; it is
@@ -517,8 +517,8 @@ class Messages(Repository):
             Hits. Order and scores are the same on both engines.
 
         Raises:
-            SearchIndexStale: The index is damaged, of another version, or lacks more than
-                10,000 changes or too much text; the error says what to run.
+            SearchIndexStale: The index is damaged, of another version, or too far behind: by more
+                than 10,000 changes, or too much text. The error says what to run.
             InvalidInput: An argument cannot be asked for.
         """
         asked = finding.request(
@@ -569,7 +569,7 @@ class Messages(Repository):
 
     @writes
     def delete(self, ids: Sequence[str], *, session_id: str | None = None) -> int:
-        """Delete messages, on every branch that shows them; ids that are not there are ignored.
+        """Delete messages, on every branch that shows them; ids that do not exist are ignored.
 
         Args:
             ids: The messages, of one session or of several, up to 5,000: it is one transaction.
@@ -583,14 +583,15 @@ class Messages(Repository):
         """
         messages = self.tables.messages.c
         wanted = ids_of("ids", ids, most=MOST_IDS)
+        only = validation.optional_text("session_id", session_id)
         owners: set[str] = set()
         for chunk in chunks(wanted):
             query = select(messages.session_id).where(
                 messages.id.in_(chunk), session_stays(self.tables, messages.session_id)
             )
             owners.update(self.connection.execute(query.distinct()).scalars())
-        if session_id is not None:
-            owners &= {validation.text("session_id", session_id)}
+        if only is not None:
+            owners &= {only}
         deleted = 0
         for owner in sorted(owners):  # in one order for all callers, or they wait for each other
             lock_session(self.unit, owner)
@@ -611,7 +612,7 @@ class Messages(Repository):
 
         Raises:
             NotFound: There is no such session.
-            InvalidInput: A mark is none.
+            InvalidInput: A mark is not a str of 1 to 255 characters.
         """
         marks, messages = self.tables.message_marks.c, self.tables.messages.c
         wanted = validation.marks("mark", mark)
@@ -646,7 +647,7 @@ class Messages(Repository):
 
         Raises:
             NotFound: There is no such session or branch.
-            InvalidInput: A mark is none.
+            InvalidInput: A mark is not a str of 1 to 255 characters.
         """
         marks = MarkFilter.of(mark, exclude_mark)
         sessions = self.tables.sessions.c
