@@ -112,19 +112,19 @@ def prune(url: str) -> tuple[list[float], Any, float]:
 
         writer: Any = store._runner.writer
         begin_to_write = writer._dialect.begin_to_write
-        run_alone = writer._run_alone
+        run_in_own = writer._run_in_own_transaction
 
         def timed_begin(connection: Any, patience: float) -> None:
             begin_to_write(connection, patience)
             begun[:] = [time.perf_counter()]
 
         def timed_run(job: Any) -> None:
-            run_alone(job)
+            run_in_own(job)
             if begun:
                 held.append(time.perf_counter() - begun.pop())
 
         writer._dialect = _Instead(writer._dialect, begin_to_write=timed_begin)
-        writer._run_alone = timed_run
+        writer._run_in_own_transaction = timed_run
         started = time.perf_counter()
         report = store.prune(policy)
         return held, report, time.perf_counter() - started

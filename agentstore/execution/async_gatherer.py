@@ -16,7 +16,7 @@ from typing import Any
 
 from agentstore.execution.cancellation import OwnTask, until_done
 from agentstore.execution.gatherers import Way, on_the_way, settle, together
-from agentstore.execution.gathering import ALONE, Call, Write
+from agentstore.execution.gathering import LEFT_OUT, Call, Write
 from agentstore.execution.unit import Unit
 from agentstore.execution.write_jobs import Job, State
 
@@ -44,8 +44,8 @@ class _TaskJob(Job):
     async def settled(self) -> None:
         """Wait until the group has settled, however often the task is cancelled meanwhile.
 
-        If nobody of the group waits for an outcome any more, it is cancelled, as a call that goes
-        alone would be: a server that does not answer keeps no task from ending.
+        If nobody of the group waits for an outcome any more, it is cancelled, as a lone call
+        would be: a server that does not answer keeps no task from ending.
         """
         assert self.carrier is not None, "it has set out"
         self.wanted = False
@@ -72,7 +72,7 @@ class AsyncGatherer:
         self._carriers: set[OwnTask[None]] = set()
 
     async def run(self, call: Call) -> Any:
-        """Run a call, by itself or with others; see ``Gatherer``.
+        """Run a call, in a group of one or more; see ``Gatherer``.
 
         Cancelled while it waits, it writes nothing. Once its group has set out, it settles first;
         if all of the group are cancelled, so is the group.
@@ -85,7 +85,7 @@ class AsyncGatherer:
             await self._wait(way, job)
         if job.error is not None:
             raise job.error
-        return await self._run(call) if job.result is ALONE else job.result
+        return await self._run(call) if job.result is LEFT_OUT else job.result
 
     async def _run_one(self, way: Way[_TaskJob], job: _TaskJob) -> None:
         """Run a call that is nobody else's business; cancelled, it ends at once."""

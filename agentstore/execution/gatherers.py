@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from agentstore import errors
-from agentstore.execution.gathering import ALONE, MOST_TOGETHER, Call, Write, run_together
+from agentstore.execution.gathering import LEFT_OUT, MOST_TOGETHER, Call, Write, run_group
 from agentstore.execution.recovery import Trouble
 from agentstore.execution.unit import Unit
 from agentstore.execution.write_jobs import Job, State, interrupted
@@ -107,7 +107,7 @@ class Gatherer:
         self._ways: defaultdict[type[Write], Way[_ThreadJob]] = defaultdict(Way)
 
     def run(self, call: Call) -> Any:
-        """Run a call, by itself or with others.
+        """Run a call, in a group of one or more.
 
         Raises:
             Trouble: The database failed.
@@ -131,7 +131,7 @@ class Gatherer:
                 self._lead(way, job.group)
         if job.error is not None:
             raise job.error
-        return self._run(call) if job.result is ALONE else job.result
+        return self._run(call) if job.result is LEFT_OUT else job.result
 
     def _lead(self, way: Way[_ThreadJob], group: Sequence[_ThreadJob]) -> None:
         """Run a group, one's own job among it, and tell the others."""
@@ -169,7 +169,7 @@ def together(group: Sequence[Job]) -> Callable[[Unit], list[Any]]:
     """Make a unit's work of a group."""
     kind = group[0].kind
     assert kind is not None, "only such calls are gathered"
-    return lambda unit: run_together(unit, kind, [job.start for job in group])
+    return lambda unit: run_group(unit, kind, [job.start for job in group])
 
 
 @contextmanager
@@ -180,7 +180,7 @@ def on_the_way(group: Sequence[Job]) -> Iterator[None]:
     except Trouble as problem:
         _fail(group, problem)
     except Exception:  # noqa: BLE001 - by itself the one that is wrong raises it again
-        settle(group, [ALONE] * len(group))
+        settle(group, [LEFT_OUT] * len(group))
     finally:
         _abandon(group)
         group[0].tell(group)
@@ -195,7 +195,7 @@ def settle(group: Sequence[Job], outcomes: Sequence[Any]) -> None:
 def _fail(group: Sequence[Job], problem: Trouble) -> None:
     """Say what a group's failure means for each of its calls."""
     if len(group) > 1 and not _is_of_each(problem):
-        settle(group, [ALONE] * len(group))
+        settle(group, [LEFT_OUT] * len(group))
         return
     for job in group:
         own = Trouble(

@@ -1,8 +1,12 @@
 """Writes that arrive together and are written together.
 
-The body of such a method comes in two halves, around a ``yield``: the first checks the arguments
-and yields what is to be written, the second makes the result of what was. So the same body serves
-one call alone, and many calls whose writes go to the database as one.
+The body of such a method has two halves, around a ``yield``: the first checks the arguments and
+yields a ``Write``, the second makes the result of what was written. So one body serves every call,
+and ``Write.write`` is the one way into the database, for one write or for many.
+
+The words: a *group* is the calls whose writes go together; a lone call is a group of one. A call
+that its group leaves out gets the outcome LEFT_OUT, and is run again *by itself*: as the only one
+of its unit, where it may look things up first, wait for a lock, and raise its own error.
 """
 
 from __future__ import annotations
@@ -15,34 +19,37 @@ from agentstore.execution.unit import Unit
 T = TypeVar("T")
 
 MOST_TOGETHER = 100
-"""Calls that go together: a commit's cost is well shared by then, and others wait for its end."""
+"""Calls in a group at most: a commit's cost is well shared by then, and others wait for its end."""
 
 
-class Alone:
-    """The outcome of a call that has to be run by itself; nothing of it was written."""
+class LeftOut:
+    """The outcome of a call that its group left out; nothing of it was written."""
 
     def __repr__(self) -> str:
         """Show up well in errors."""
-        return "ALONE"
+        return "LEFT_OUT"
 
 
-ALONE: Final = Alone()
+LEFT_OUT: Final = LeftOut()
 
 
 class Write(Protocol):
     """Something to be written."""
 
-    def alone(self, unit: Unit) -> Any:
-        """Write it, and give what the second half of the body needs."""
-
     @classmethod
-    def together(cls, unit: Unit, writes: Sequence[Self]) -> list[Any]:
-        """Write several as one: in one statement, where the unit is in autocommit.
+    def write(cls, unit: Unit, writes: Sequence[Self], *, by_itself: bool) -> list[Any]:
+        """Write a group, or one write by itself.
+
+        Args:
+            unit: Where. A group is one statement where the unit is in autocommit.
+            writes: What to write; exactly one if by itself.
+            by_itself: Whether to wait for locks, to look up first what has to be looked up, and to
+                raise why nothing was written.
 
         Returns:
-            For each in the same order what ``alone`` would give, or ALONE where it was not
-            written: because it would fail, or needs more than goes together. If this raises,
-            nothing was written.
+            For each in the same order what the second half of its body needs; LEFT_OUT, never by
+            itself, where it was not written: because it would fail or wait, or needs more than a
+            group does. If this raises, nothing was written.
         """
 
 
@@ -54,7 +61,7 @@ class Call:
     """A method and its arguments, on their way to a unit. May be run more than once.
 
     Attributes:
-        kind: Which writes it may go together with.
+        kind: The kind of its write; a group is of one kind.
     """
 
     __slots__ = ("_args", "_body", "_kwargs", "_repository", "kind")
@@ -81,16 +88,17 @@ class Call:
 
     def __call__(self, unit: Unit) -> Any:
         """Run it by itself."""
-        body, write = self.start(unit)
-        return ended(body, write.alone(unit))
+        return run_by_itself(self._body(self._repository(unit), *self._args, **self._kwargs), unit)
 
 
-def run_alone(body: Body[T], unit: Unit) -> T:
-    """Run a body that has not begun."""
-    return ended(body, next(body).alone(unit))
+def run_by_itself(body: Body[T], unit: Unit) -> T:
+    """Run a body that has not begun, by itself."""
+    write = next(body)
+    (written,) = write.write(unit, [write], by_itself=True)
+    return _ended(body, written)
 
 
-def ended(body: Body[T], written: Any) -> T:
+def _ended(body: Body[T], written: Any) -> T:
     """Run the second half of a body."""
     try:
         body.send(written)
@@ -100,31 +108,31 @@ def ended(body: Body[T], written: Any) -> T:
     raise AssertionError("a body yields once")
 
 
-def run_together(
+def run_group(
     unit: Unit,
     kind: type[Write],
     starts: Sequence[Callable[[Unit], tuple[Body[Any], Write]]],
 ) -> list[Any]:
-    """Run several calls of one kind.
+    """Run the calls of a group.
 
     Args:
         unit: Where.
-        kind: Theirs.
+        kind: The kind of their writes.
         starts: What starts each.
 
     Returns:
-        For each in the same order its result, or ALONE. If this raises, nothing was written.
+        For each in the same order its result, or LEFT_OUT. If this raises, nothing was written.
     """
-    outcomes: list[Any] = [ALONE] * len(starts)
+    outcomes: list[Any] = [LEFT_OUT] * len(starts)
     started: list[tuple[int, Body[Any], Write]] = []
     for position, start in enumerate(starts):
         try:
             body, write = start(unit)
-        except Exception:  # noqa: BLE001, S112 - alone it raises the same, for its own caller
+        except Exception:  # noqa: BLE001, S112 - by itself it raises the same, for its caller
             continue
         started.append((position, body, write))
-    written = kind.together(unit, [write for _, _, write in started])
+    written = kind.write(unit, [write for _, _, write in started], by_itself=False)
     for (position, body, _), result in zip(started, written, strict=True):
-        if result is not ALONE:
-            outcomes[position] = ended(body, result)
+        if result is not LEFT_OUT:
+            outcomes[position] = _ended(body, result)
     return outcomes

@@ -296,7 +296,7 @@ class UnitRunner:
             with self.own_transaction(mode) as unit:
                 yield unit
             return
-        with self.writer.alone(), self.own_transaction(mode) as unit:
+        with self.writer.exclusive(), self.own_transaction(mode) as unit:
             yield unit
 
     @contextmanager

@@ -134,7 +134,7 @@ class ThreadRunner:
         except BaseException:
             self._turns.release(writer=False)
             raise
-        self._job_writer.begin_alone(job)
+        self._job_writer.begin_exclusive(job)
 
         def begin() -> JoinRunner:
             unit = opened.enter_context(self._runner.own_transaction(Mode.WRITE))

@@ -35,7 +35,7 @@ class Job:
     Whichever thread runs the body, it runs in the caller's context.
 
     Attributes:
-        work: The body; None asks for the lead alone, for a transaction of the caller's own.
+        work: The body; None asks only for the lead, for a transaction of the caller's own.
         result: What the body returned, once that is committed.
         error: What the caller is to see instead.
         place: Where the caller waits, if callers in one place are told together.
@@ -98,7 +98,7 @@ class Job:
 
 
 class GroupFailed(Exception):
-    """Writes that were to go together do not; each is to be run by itself."""
+    """A group failed as a whole; each of its writes is to be run by itself."""
 
 
 def turn_never_came() -> DatabaseBusy:

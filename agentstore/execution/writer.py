@@ -2,10 +2,10 @@
 
 Units that write queue up. Whoever finds nobody writing leads: it takes what waits, in the order of
 arrival and up to a limit, runs each unit in a savepoint of one transaction, commits once, and only
-then tells all of them. Units in a row whose writes can go together (see ``gathering``) share their
-statements. So a sync of the disk is shared by all who wait for one, a lone caller pays for no
-thread switch, and nobody waits for more than one batch beyond its turn: after each batch the lead
-goes to whoever is first in the queue then.
+then tells all of them. Units in a row whose writes can go together are a group (see ``gathering``),
+and share their statements. So a sync of the disk is shared by all who wait for one, a lone caller
+pays for no thread switch, and nobody waits for more than one batch beyond its turn: after each
+batch the lead goes to whoever is first in the queue then.
 
 One unit's failure is its own: its savepoint is rolled back and its caller gets its error. If units
 that went together fail as one, the batch is run again with a savepoint for each. If the engine
@@ -33,7 +33,7 @@ from agentstore.engines.base.protocol import Mode
 from agentstore.engines.registry import EngineDialect
 from agentstore.errors import DatabaseBusy
 from agentstore.execution.forking import of_this_process
-from agentstore.execution.gathering import ALONE, MOST_TOGETHER, Write, run_together
+from agentstore.execution.gathering import LEFT_OUT, MOST_TOGETHER, Write, run_group
 from agentstore.execution.recovery import HANDLED, Trouble, trouble
 from agentstore.execution.unit import Unit
 from agentstore.execution.write_jobs import (
@@ -106,7 +106,7 @@ class Writer:
         return job.result
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """Keep all others from writing until the block ends.
 
         Raises:
@@ -115,7 +115,7 @@ class Writer:
         job = Job(None)
         try:
             self._wait_for_turn(job)
-            self.begin_alone(job)
+            self.begin_exclusive(job)
             yield
         finally:
             self.leave(job)
@@ -156,7 +156,7 @@ class Writer:
         if state is not State.WAITING:
             self.hand_over()
 
-    def begin_alone(self, job: Job) -> None:
+    def begin_exclusive(self, job: Job) -> None:
         """Take a job without a body, which has the lead, out of the queue; it keeps the lead."""
         with self._lock:
             first = self._queue.popleft()
@@ -203,7 +203,7 @@ class Writer:
                 self._drop_connection()
                 return
         if wait:
-            with suppress(DatabaseBusy), self.alone():
+            with suppress(DatabaseBusy), self.exclusive():
                 pass
 
     def left_behind(self) -> None:
@@ -246,15 +246,15 @@ class Writer:
             if done:
                 return
         for job in batch:
-            self._run_alone(job)
+            self._run_in_own_transaction(job)
 
     def _run_together(self, batch: Sequence[Job], groups: Sequence[list[Job]]) -> bool:
         """Run jobs in one transaction; say whether that was committed. If not, nothing was.
 
-        The groups are the batch, those together whose writes may go together.
+        The groups are the batch, in its order; the units of a group are of one kind.
 
         Raises:
-            GroupFailed: They do not; nothing was committed.
+            GroupFailed: A group failed as a whole; nothing was committed.
         """
         begun = False
         try:
@@ -263,10 +263,10 @@ class Writer:
             begun = True
             for group in groups:
                 kind = group[0].kind
-                alone = group
+                left = group
                 if kind is not None and len(group) > 1:
-                    alone = self._run_gathered(connection, kind, group)
-                for job in alone:
+                    left = self._run_group(connection, kind, group)
+                for job in left:
                     self._run_in_savepoint(connection, job)
             for job in batch:
                 job.state = State.COMMITTING
@@ -278,7 +278,7 @@ class Writer:
             self._roll_back(drop=True)
             if begun:
                 return False
-            for job in batch:  # alone, each of them would wait as long for the same
+            for job in batch:  # in its own, each would wait as long for the same
                 job.error, job.state = self._failed(error, committing=False), State.DONE
             return True
         except BaseException:
@@ -291,33 +291,33 @@ class Writer:
             job.state = State.DONE
         return True
 
-    def _run_gathered(
+    def _run_group(
         self, connection: Connection, kind: type[Write], jobs: Sequence[Job]
     ) -> list[Job]:
-        """Run jobs whose writes can go together; give those that have to be run by themselves.
+        """Run the jobs of a group; give those that it leaves out.
 
         Not in a savepoint: SQLite would copy each page that they change beforehand.
 
         Raises:
-            GroupFailed: They do not go together, and may have left something behind.
+            GroupFailed: They failed as a whole, and may have left something behind.
         """
         unit = self._make_unit(connection)
         try:
-            outcomes = run_together(unit, kind, [job.start for job in jobs])
+            outcomes = run_group(unit, kind, [job.start for job in jobs])
         except BaseException as error:
             if not of_the_body(error):
                 raise
             raise GroupFailed from error
         left: list[Job] = []
         for job, outcome in zip(jobs, outcomes, strict=True):
-            if outcome is ALONE:
+            if outcome is LEFT_OUT:
                 left.append(job)
             else:
                 job.error, job.result, job.unit = None, outcome, unit
         return left
 
     def _run_in_savepoint(self, connection: Connection, job: Job) -> None:
-        """Run a job; undo it alone if it fails.
+        """Run a job; if it fails, undo only that.
 
         Raises:
             One of HANDLED: The transaction as a whole is lost.
@@ -338,7 +338,7 @@ class Writer:
             run_sql(connection, "ROLLBACK TO unit")
         run_sql(connection, "RELEASE unit")
 
-    def _run_alone(self, job: Job) -> None:
+    def _run_in_own_transaction(self, job: Job) -> None:
         """Run a job in a transaction of its own."""
         job.state = State.RUNNING
         job.error = job.result = None

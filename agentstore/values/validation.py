@@ -6,7 +6,7 @@ on both engines, whose own limits differ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -45,6 +45,17 @@ def text(name: str, value: object) -> str:
 def optional_text(name: str, value: object) -> str | None:
     """Require a str or None."""
     return None if value is None else text(name, value)
+
+
+def choice(name: str, value: object, choices: Sequence[str]) -> str:
+    """Require one of these words.
+
+    Raises:
+        InvalidInput: It is something else; the error lists them.
+    """
+    if not isinstance(value, str) or value not in choices:
+        raise InvalidInput(f"{name} is {shown(value)}; use one of {', '.join(choices)}.")
+    return value if type(value) is str else str.__str__(value)
 
 
 def key(name: str, value: object) -> str:

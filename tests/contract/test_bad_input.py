@@ -698,8 +698,8 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 LISTS_OF_MESSAGES: list[tuple[str, Any, str]] = [
-    ("an unknown key", [FINE, {**FINE, "colour": SECRET}], "messages[1].colour is no argument"),
-    ("a key that is a number", [FINE, {**FINE, 5: SECRET}], "messages[1].5 is no argument"),
+    ("an unknown key", [FINE, {**FINE, "colour": SECRET}], "messages[1].colour is not an argument"),
+    ("a key that is a number", [FINE, {**FINE, 5: SECRET}], "messages[1].5 is not an argument"),
     ("a message without a role", [FINE, {"content": SECRET}], "messages[1].role"),
     ("a message with an unknown role", [FINE, {"role": SECRET}], ROLES),
     ("money as a float", [FINE, {**FINE, "cost": 0.1}], "messages[1].cost"),

@@ -14,7 +14,7 @@ import pytest
 from agentstore.errors import ConnectionLost, DatabaseBusy, DatabaseError, DatabaseFull
 from agentstore.execution.async_gatherer import AsyncGatherer
 from agentstore.execution.gatherers import MOST_ON_THEIR_WAY, Gatherer
-from agentstore.execution.gathering import ALONE, MOST_TOGETHER, Body, Call
+from agentstore.execution.gathering import LEFT_OUT, MOST_TOGETHER, Body, Call
 from agentstore.execution.recovery import Trouble
 from agentstore.execution.write_jobs import Job
 from tests.programs.probes import wait_until
@@ -28,19 +28,15 @@ class Note:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def alone(self, unit: Any) -> str:
-        if self.name == "bad":
-            raise ValueError("bad")
-        type(self).groups.append([self.name])
-        return self.name
-
     @classmethod
-    def together(cls, unit: Any, writes: Sequence[Self]) -> list[Any]:
-        if any(write.name == "bad for all" for write in writes):
+    def write(cls, unit: Any, writes: Sequence[Self], *, by_itself: bool) -> list[Any]:
+        if by_itself and writes[0].name == "bad":
+            raise ValueError("bad")
+        if not by_itself and any(write.name == "bad for all" for write in writes):
             raise ValueError("bad for all")
         done = [write for write in writes if write.name != "bad"]
         cls.groups.append([write.name for write in done])
-        return [ALONE if write.name == "bad" else write.name for write in writes]
+        return [LEFT_OUT if write.name == "bad" else write.name for write in writes]
 
 
 class Notes:

@@ -33,7 +33,7 @@ LONG = {
     "errors": "one tree, to be read as one",
     "execution.writer": "one class: the queue, the lead and the batches are one subject",
     "repositories.checkpoints.checkpoints": "the contract of each method; the bodies are elsewhere",
-    "repositories.messages.messages": "appending, reading and removing share their queries",
+    "repositories.messages.messages": "the contract of each method; most bodies are elsewhere",
     "repositories.sessions.sessions": "one method for each step of a session's life",
 }
 """Modules that may be longer, and why."""

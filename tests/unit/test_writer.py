@@ -100,7 +100,7 @@ def together(store: Store, calls: Sequence[Callable[[], Any]]) -> list[Any]:
     """Make calls that wait in the queue, in this order, and give what each returned or raised."""
     writer = writer_of(store)
     with ThreadPoolExecutor(len(calls)) as executor:
-        with writer.alone():
+        with writer.exclusive():
             futures = in_a_row(writer, executor, calls)
         return [outcome(future) for future in futures]
 
@@ -203,7 +203,7 @@ def test_tasks_that_wait_together_share_one_commit(path: Path) -> None:
         async with AsyncStore(f"sqlite:///{path}") as store:
             await store.sessions.create(id="s")
             statements = traced(store)
-            with writer_of(store).alone():
+            with writer_of(store).exclusive():
                 tasks = [
                     asyncio.create_task(store.messages.save("s", "user", f"{n}")) for n in range(64)
                 ]
@@ -241,7 +241,7 @@ def test_nobody_is_told_of_a_success_before_the_commit(
     monkeypatch.setattr(dialect, "do_commit", wait_and_commit)
     writer = writer_of(store)
     with ThreadPoolExecutor(callers) as executor:
-        with writer.alone():
+        with writer.exclusive():
             futures = in_a_row(writer, executor, saves(store, ["x"] * callers))
         assert reached.wait(LONG_ENOUGH)
         told, _ = concurrent.futures.wait(futures, timeout=0.2)
@@ -354,15 +354,17 @@ def test_whatever_a_function_raises_in_an_asynchronous_store_arrives_as_it_is(pa
 def test_where_writes_that_go_together_fail_as_one_each_is_run_by_itself(
     store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    append = appending.Append.together
+    write = appending.Append.write
 
-    def spoilt(unit: Unit, writes: Sequence[Any]) -> list[Any]:
-        append(unit, writes)
+    def spoilt(unit: Unit, writes: Sequence[Any], *, by_itself: bool) -> list[Any]:
+        outcomes = write(unit, writes, by_itself=by_itself)
+        if by_itself:
+            return outcomes
         if isinstance(error, sqlite3.Error):
             raise IntegrityError("INSERT", None, error)
         raise error
 
-    monkeypatch.setattr(appending.Append, "together", spoilt)
+    monkeypatch.setattr(appending.Append, "write", staticmethod(spoilt))
     commits: list[Any] = []
     event.listen(engine_of(store), "commit", commits.append)
     texts = [f"{n}" for n in range(6)]
@@ -589,7 +591,7 @@ def test_whose_turn_does_not_come_in_time_is_told_and_never_written(path: Path) 
     with Store(f"sqlite:///{path}", busy_timeout=0.1) as store:
         store.sessions.create(id="s")
         writer = writer_of(store)
-        with ThreadPoolExecutor(8) as executor, writer.alone():
+        with ThreadPoolExecutor(8) as executor, writer.exclusive():
             futures = [executor.submit(save) for save in saves(store, ["late"] * 8)]
             results = [outcome(future) for future in futures]
             assert not writer._queue
@@ -610,7 +612,7 @@ def others_behind_the_main_thread(store: Store, number: int) -> Iterator[list[Fu
     futures: list[Future[Any]] = []
 
     def hold(executor: ThreadPoolExecutor) -> None:
-        with writer.alone():
+        with writer.exclusive():
             held.set()
             wait_until(lambda: len(writer._queue) == 1)
             futures.extend(in_a_row(writer, executor, saves(store, ["x"] * number)))
@@ -690,7 +692,7 @@ def test_a_caller_that_is_interrupted_while_it_waits_holds_nobody_up(
     first = transact if way == "transaction" else saves(store, ["gone"])[0]
     writer = writer_of(store)
     with ThreadPoolExecutor(3) as executor:
-        with writer.alone():
+        with writer.exclusive():
             futures = [executor.submit(first)]
             assert interrupted.wait(LONG_ENOUGH)
             if moment == "waiting":
@@ -780,7 +782,7 @@ def test_a_task_whose_time_is_up_and_which_is_cancelled_then_takes_nobody_s_plac
                 async with store.transaction() as tx:
                     await tx.messages.save("s", "user", "gone")
 
-            with writer_of(store).alone():
+            with writer_of(store).exclusive():
                 monkeypatch.setattr(thread_runner_module, "_LoopJob", keep)
                 call = transact() if way == "transaction" else store.messages.save("s", "user", "x")
                 late = asyncio.create_task(call)
@@ -815,7 +817,7 @@ def test_a_task_cancelled_when_its_transaction_has_just_got_the_lead_hands_it_on
                 async with store.transaction() as tx:
                     await tx.messages.save("s", "user", "gone")
 
-            with writer.alone():
+            with writer.exclusive():
                 late = asyncio.create_task(transact())
                 behind = asyncio.create_task(store.messages.save("s", "user", "behind"))
                 while len(writer._queue) < 2:
@@ -879,7 +881,7 @@ def test_closing_waits_for_what_is_queued_and_leaves_nothing_open(path: Path) ->
     writer = writer_of(store)
     assert open_files(path)
     with ThreadPoolExecutor(9) as executor:
-        with writer.alone():
+        with writer.exclusive():
             futures = in_a_row(writer, executor, [*saves(store, ["x"] * 8), store.close])
         results = [outcome(future) for future in futures]
     assert [message.content for message in results[:8]] == ["x"] * 8

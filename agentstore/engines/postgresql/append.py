@@ -47,7 +47,7 @@ def next_activity(tables: Tables) -> Any:
     return DatabaseSequence(f"{names.prefix}activity", schema=names.schema).next_value()
 
 
-def append(
+def append_messages(
     connection: Connection,
     tables: Tables,
     sessions: Sequence[dict[str, Any]],
@@ -57,7 +57,7 @@ def append(
     *,
     wait: bool,
 ) -> Collection[str]:
-    """Append messages; see ``EngineDialect.append_messages``."""
+    """Lock, count and insert in one statement; see ``EngineDialect.append_messages``."""
     shape = _Shape(len(sessions) > 1, len(rows) > 1, bool(calls), bool(marks), wait)
     statement = _statement(tables, dialect_of(connection), shape)
     columns = _message_columns(tables)
@@ -111,10 +111,10 @@ class _Shape(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _statement(tables: Tables, driver: Dialect, shape: _Shape) -> Prepared:
-    return Prepared(_append(tables, shape), driver)
+    return Prepared(_build(tables, shape), driver)
 
 
-def _append(tables: Tables, shape: _Shape) -> Select[Any]:
+def _build(tables: Tables, shape: _Shape) -> Select[Any]:
     messages = tables.messages
     counted = _counted_many(tables) if shape.sessions else _counted_one(tables, wait=shape.wait)
     columns = _message_columns(tables)

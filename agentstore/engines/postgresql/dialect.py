@@ -11,7 +11,7 @@ on the session's row, so two sessions never wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,7 @@ from agentstore.engines.base.listening import listen_once
 from agentstore.engines.base.protocol import READ_ONLY, Diagnosis, Failure, Mode
 from agentstore.engines.base.search import SearchIndex
 from agentstore.engines.base.space import Space
-from agentstore.engines.postgresql.append import append, arrays, next_activity
+from agentstore.engines.postgresql.append import append_messages, arrays, next_activity
 from agentstore.engines.postgresql.forks import sever
 from agentstore.engines.postgresql.greeting import greet, threshold
 from agentstore.engines.postgresql.parts import ServerParts
@@ -146,6 +146,7 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts):
     most_bytes = 536_870_000  # they come back in hexadecimal, in a message of up to 1 GiB
     search: SearchIndex = PostgreSQLSearch()
     space: Space = ServerSpace()
+    append_messages = staticmethod(append_messages)
 
     def url(self, url: URL, *, asynchronous: bool) -> URL:
         """Name psycopg, which is both sync and async."""
@@ -345,20 +346,6 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts):
             .cte("free")
         )
         return new, new["session_id"].in_(select(free.c.id))
-
-    def append_messages(
-        self,
-        connection: Connection,
-        tables: Tables,
-        sessions: Sequence[dict[str, Any]],
-        rows: Sequence[dict[str, Any]],
-        calls: Sequence[dict[str, Any]],
-        marks: Sequence[dict[str, Any]],
-        *,
-        wait: bool,
-    ) -> Collection[str]:
-        """Lock, count and insert in one statement."""
-        return append(connection, tables, sessions, rows, calls, marks, wait=wait)
 
 
 def _constraint(error: DBAPIError) -> str | None:

@@ -23,15 +23,20 @@ def next_activity(tables: Tables, of: str = "sessions") -> Any:
     return select(func.coalesce(func.max(column), 0) + 1).scalar_subquery()
 
 
-def append(
+def append_messages(
     connection: Connection,
     tables: Tables,
     sessions: Sequence[dict[str, Any]],
     rows: Sequence[dict[str, Any]],
     calls: Sequence[dict[str, Any]],
     marks: Sequence[dict[str, Any]],
+    *,
+    wait: bool,
 ) -> Collection[str]:
-    """Append messages; see ``EngineDialect.append_messages``."""
+    """Count, then insert; see ``EngineDialect.append_messages``.
+
+    Nobody else can have a session locked: who writes has the lock of the whole file.
+    """
     count, add, index, mark = _statements(tables, dialect_of(connection))
     first_seqs: dict[str, int] = {}
     there: list[dict[str, Any]] = []

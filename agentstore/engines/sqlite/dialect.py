@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import sqlite3
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -46,7 +46,7 @@ from agentstore.engines.base.prepared import run_sql
 from agentstore.engines.base.protocol import MODE, Diagnosis, Mode
 from agentstore.engines.base.search import SearchIndex
 from agentstore.engines.base.space import Space
-from agentstore.engines.sqlite.append import append, next_activity
+from agentstore.engines.sqlite.append import append_messages, next_activity
 from agentstore.engines.sqlite.diagnosis import WAITED, diagnose
 from agentstore.engines.sqlite.files import configure as configure_new
 from agentstore.engines.sqlite.files import in_memory, only_read
@@ -84,6 +84,7 @@ class SQLite(FileTasks, FileParts):
     most_bytes = 999_999_000  # a row may have 1,000,000,000, with all of its columns
     search: SearchIndex = SQLiteSearch()
     space: Space = FileSpace()
+    append_messages = staticmethod(append_messages)
 
     def url(self, url: URL, *, asynchronous: bool) -> URL:
         """Name pysqlite or aiosqlite."""
@@ -107,10 +108,10 @@ class SQLite(FileTasks, FileParts):
 
     def engine_options(self, url: URL, settings: Settings) -> dict[str, Any]:
         """Pool the connections; memory lives in a single one, which all threads share in turn."""
-        alone = in_memory(url)
+        one_connection = in_memory(url)
         options: dict[str, Any] = {
-            "pool_size": 1 if alone else settings.pool_size,
-            "max_overflow": 0 if alone else settings.max_overflow,
+            "pool_size": 1 if one_connection else settings.pool_size,
+            "max_overflow": 0 if one_connection else settings.max_overflow,
             "pool_timeout": settings.pool_timeout,
             "poolclass": AsyncAdaptedQueuePool if self.names_async_driver(url) else QueuePool,
             "connect_args": {"check_same_thread": False},
@@ -295,20 +296,6 @@ class SQLite(FileTasks, FileParts):
     def grants(self, names: Names, role: str) -> list[str]:
         """None: there are no roles."""
         return []
-
-    def append_messages(
-        self,
-        connection: Connection,
-        tables: Tables,
-        sessions: Sequence[dict[str, Any]],
-        rows: Sequence[dict[str, Any]],
-        calls: Sequence[dict[str, Any]],
-        marks: Sequence[dict[str, Any]],
-        *,
-        wait: bool,
-    ) -> Collection[str]:
-        """Count, then insert."""
-        return append(connection, tables, sessions, rows, calls, marks)
 
 
 def _first_statement(connection: Connection) -> str | None:

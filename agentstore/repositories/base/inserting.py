@@ -1,4 +1,4 @@
-"""Rows that are inserted where their session is there: alone, or many in one statement."""
+"""Rows that are inserted where their session is there: one, or many in one statement."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Self
 
-from sqlalchemy import ColumnElement, Row, Select, Table, bindparam, cast, insert
+from sqlalchemy import ColumnElement, Select, Table, bindparam, cast, insert
 from sqlalchemy.sql.dml import ReturningInsert
 
 from agentstore.engines.registry import EngineDialect
 from agentstore.errors import AgentStoreError
-from agentstore.execution.gathering import ALONE
+from agentstore.execution.gathering import LEFT_OUT
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
 
@@ -48,28 +48,23 @@ class NewRow(ABC):
     def why_not(self, unit: Unit) -> AgentStoreError:
         """Say why it was not inserted."""
 
-    def alone(self, unit: Unit) -> Row[Any]:
-        """Insert it."""
-        written = unit.connection.execute(_one(type(self), unit.tables), self.row).first()
-        if written is None:
-            raise self.why_not(unit)
-        return written
-
     @classmethod
-    def together(cls, unit: Unit, writes: Sequence[Self]) -> list[Any]:
-        """Insert those that can be: whose session is there, and locked by nobody."""
+    def write(cls, unit: Unit, writes: Sequence[Self], *, by_itself: bool) -> list[Any]:
+        """Insert those whose session is there; in a group, only if nobody has it locked."""
         if not writes:
             return []
-        statement = _many(cls, unit.tables, unit.dialect)
+        statement = None if by_itself else _many(cls, unit.tables, unit.dialect)
         if statement is None:
             one = _one(cls, unit.tables)
             found = [unit.connection.execute(one, write.row).first() for write in writes]
-            return [ALONE if row is None else row for row in found]
+            if by_itself and found[0] is None:
+                raise writes[0].why_not(unit)
+            return [LEFT_OUT if row is None else row for row in found]
         arrays = {
             name: [write.row[name] for write in writes] for name in _columns(cls, unit.tables)
         }
         written = {row.id: row for row in unit.connection.execute(statement, arrays)}
-        return [written.get(write.row["id"], ALONE) for write in writes]
+        return [written.get(write.row["id"], LEFT_OUT) for write in writes]
 
 
 @lru_cache(maxsize=64)

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Select, literal, tuple_
 
 from agentstore.engines.base.protocol import Mode
 from agentstore.errors import InvalidCursor, InvalidInput
-from agentstore.execution.gathering import Body, Call, Write, run_alone
+from agentstore.execution.gathering import Body, Call, Write, run_by_itself
 from agentstore.execution.unit import Runner, Unit
 from agentstore.models.tables import Tables
 from agentstore.records import Page
@@ -127,11 +127,11 @@ class _Gathered(Operation):
     def work(self, repository: type[Repository], args: Any, kwargs: Any) -> Callable[[Unit], Any]:
         if self._looks_first(kwargs):
             body = self.body
-            return lambda unit: run_alone(body(repository(unit), *args, **kwargs), unit)
+            return lambda unit: run_by_itself(body(repository(unit), *args, **kwargs), unit)
         return Call(self._kind, self.body, repository, args, kwargs)
 
     def here(self, repository: Repository, args: Any, kwargs: Any) -> Any:
-        return run_alone(self.body(repository, *args, **kwargs), repository.unit)
+        return run_by_itself(self.body(repository, *args, **kwargs), repository.unit)
 
 
 def _never(_: Mapping[str, Any]) -> bool:

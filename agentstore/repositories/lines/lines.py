@@ -48,7 +48,7 @@ from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER
 
 Rows = Sequence[tuple[Any, ...]]
-"""Of messages, with the columns of ``message_rows``."""
+"""Of messages, with ``message_columns``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class NewLine:
 
 
 def set_tip(unit: Unit, session: LockedSession, branch: int, tip: int | None) -> None:
-    """Have a branch end with this segment; None makes it whole in itself."""
+    """Have a branch end with this segment; None makes it whole."""
     branches, sessions = unit.tables.branches, unit.tables.sessions
     unit.connection.execute(
         update(branches)
@@ -97,7 +97,7 @@ def set_tip(unit: Unit, session: LockedSession, branch: int, tip: int | None) ->
 
 
 def make_all_whole(unit: Unit, session: LockedSession) -> None:
-    """Have every branch show its own messages alone, now that there are none."""
+    """Have every branch show only its own messages, now that there are none."""
     segments, branches, sessions = (
         unit.tables.branch_segments,
         unit.tables.branches,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Self, get_args
 
@@ -18,7 +17,7 @@ from agentstore.errors import (
     NotFound,
     shown,
 )
-from agentstore.execution.gathering import ALONE
+from agentstore.execution.gathering import LEFT_OUT
 from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord
 from agentstore.repositories.base.operations import chunks
@@ -37,142 +36,186 @@ _CHOICES = get_args(OnDuplicate)
 
 _MOST_ROWS = 1_000
 _MOST_CHARACTERS = 1_000_000
-"""What goes together at most: others wait for its end, and it is held in memory twice."""
+"""Of a group at most: others wait for its end, and it is held in memory twice."""
+
+
+_STAY = frozenset({"id", "idempotency_key", "external_id"})
+"""Columns of a draft that a message keeps when the draft replaces it."""
 
 
 def replaces(kwargs: Mapping[str, Any]) -> bool:
-    """Say whether an append may change rows that are there, which takes several statements."""
+    """Say whether an append may replace messages, which takes several statements."""
     return kwargs.get("on_duplicate") == "replace"
 
 
 def looks_first(kwargs: Mapping[str, Any]) -> bool:
-    """Say whether an append asks first whether what it writes is there already."""
+    """Say whether an append looks first whether its messages are there already."""
     return kwargs.get("idempotency_key") is not None or kwargs.get("external_id") is not None
 
 
-@dataclass(frozen=True, slots=True)
 class Append:
-    """Messages to be appended to a session: a ``Write`` that gives their records."""
+    """Messages to be appended to a session: a ``Write`` that gives their records.
 
-    session_id: str
-    drafts: list[Draft]
-    on_duplicate: str
-    idempotency_key: str | None
-    now: datetime
+    This is the one way in for ``save``, ``save_many`` and ``begin``, on both engines: first what is
+    there already is looked for, if the arguments ask for that; then ``append_messages`` of the
+    engine counts and inserts what is left.
+    """
 
-    def alone(self, unit: Unit) -> list[MessageRecord]:
-        """Append them; see ``append_drafts``."""
-        return append_drafts(
-            unit, self.session_id, self.drafts, self.on_duplicate, self.idempotency_key, self.now
-        )
+    __slots__ = (
+        "drafts",
+        "fresh",
+        "idempotency_key",
+        "now",
+        "on_duplicate",
+        "session_id",
+        "there",
+    )
+
+    def __init__(
+        self,
+        session_id: str,
+        drafts: list[Draft],
+        on_duplicate: str,
+        idempotency_key: str | None,
+        now: datetime,
+    ) -> None:
+        """Check the arguments that the messages have in common.
+
+        Raises:
+            InvalidInput: One of them cannot be stored.
+        """
+        self.on_duplicate = validation.choice("on_duplicate", on_duplicate, _CHOICES)
+        self.session_id = validation.text("session_id", session_id)
+        self.idempotency_key = validation.optional_key("idempotency_key", idempotency_key)
+        self.drafts = drafts
+        self.now = now
+        self.fresh = drafts
+        self.there: dict[str, MessageRecord] = {}
 
     @classmethod
-    def together(cls, unit: Unit, writes: Sequence[Self]) -> list[Any]:
-        """Append those that have nothing to look up first, each session's in their order."""
-        sessions: dict[str, _Gathered] = {}
-        rows = characters = 0
-        taken: list[bool] = []
-        for write in writes:
-            more = len(write.drafts), sum(map(_characters, write.drafts))
-            fits = rows + more[0] <= _MOST_ROWS and characters + more[1] <= _MOST_CHARACTERS
-            take = write._is_plain() and (fits or not rows)
-            taken.append(take)
-            if take:
-                rows, characters = rows + more[0], characters + more[1]
-                session = sessions.setdefault(write.session_id, _Gathered(write.session_id))
-                session.add(write.drafts, write.now)
-        landed = _append(unit, list(sessions.values()), wait=False)
-        return [
-            [new.record() for new in write.drafts] if take and write.session_id in landed else ALONE
-            for write, take in zip(writes, taken, strict=True)
-        ]
+    def write(cls, unit: Unit, writes: Sequence[Self], *, by_itself: bool) -> list[Any]:
+        """Append messages, each session's in their order.
 
-    def _is_plain(self) -> bool:
+        Returns:
+            For each write the records of its messages; LEFT_OUT, in a group, for one that looks
+            something up first, is too large for the group, or whose session cannot take it now.
+
+        Raises:
+            NotFound: By itself: there is no such session.
+            CounterFull: By itself: the session's counters have no room.
+            AlreadyExists: By itself: an external id is there, and is to be refused.
+            InvalidInput: By itself: a message would be replaced by one of another role.
+        """
+        if by_itself and (known := writes[0]._look(unit)) is not None:
+            return [known]
+        going = writes if by_itself else _group(writes)
+        additions = _additions(going)
+        if by_itself and max(additions[0].tokens, additions[0].cost) > FULL:
+            raise CounterFull("session", writes[0].session_id)
+        landed: Collection[str] = ()
+        if additions:
+            landed = unit.dialect.append_messages(
+                unit.connection,
+                unit.tables,
+                [addition.counts() for addition in additions],
+                [row for addition in additions for row in addition.rows],
+                [call for addition in additions for call in addition.calls],
+                [mark for addition in additions for mark in addition.marks],
+                wait=by_itself,
+            )
+        if by_itself and not landed:
+            raise _why_not(unit, writes[0].session_id)
+        outcomes = {write: write._records() for write in going if write.session_id in landed}
+        return [outcomes.get(write, LEFT_OUT) for write in writes]
+
+    @property
+    def looks_nothing_up(self) -> bool:
+        """Whether it can be written without a look at what is there."""
         return (
             bool(self.drafts)
-            and isinstance(self.session_id, str)
             and self.idempotency_key is None
-            and self.on_duplicate in ("skip", "refuse")
+            and self.on_duplicate != "replace"
             and all(new.row["external_id"] is None for new in self.drafts)
         )
 
-
-def append_drafts(
-    unit: Unit,
-    session_id: str,
-    drafts: list[Draft],
-    on_duplicate: str,
-    idempotency_key: str | None,
-    now: datetime,
-) -> list[MessageRecord]:
-    """Append drafts to the active branch, but for those whose external id is there.
-
-    Returns:
-        A record for each, in the same order.
-
-    Raises:
-        NotFound: There is no such session.
-        AlreadyExists: An external id is there, and is to be refused.
-        InvalidInput: An argument is none, or a message would be replaced by one of another role.
-    """
-    if on_duplicate not in _CHOICES:
-        choices = ", ".join(_CHOICES)
-        raise InvalidInput(f"on_duplicate is {shown(on_duplicate)}; use one of {choices}.")
-    validation.text("session_id", session_id)
-    if idempotency_key is not None:
-        validation.key("idempotency_key", idempotency_key)
-        if done := _by_idempotency_key(unit, session_id, idempotency_key, drafts):
+    def _look(self, unit: Unit) -> list[MessageRecord] | None:
+        """Look what is there already; give the records if nothing is left to be written."""
+        session_id, drafts = self.session_id, self.drafts
+        if self.idempotency_key is not None and (
+            done := _by_idempotency_key(unit, session_id, self.idempotency_key, drafts)
+        ):
             return done
-    wanted = [d.row["external_id"] for d in drafts if d.row["external_id"] is not None]
-    there: dict[str, MessageRecord] = {}
-    if wanted:
-        if on_duplicate == "replace":
-            lock_session(unit, session_id)
-        there = by_external_ids(unit, session_id, wanted)
-        if on_duplicate == "refuse" and (there or len(set(wanted)) < len(wanted)):
-            taken = next(x for x in wanted if x in there or wanted.count(x) > 1)
-            raise AlreadyExists("message", taken)
-    fresh: list[Draft] = []
-    seen = set(there)
-    if on_duplicate == "replace":
-        latest = {d.row["external_id"]: d for d in drafts if d.row["external_id"] is not None}
-        there |= _replace(unit, session_id, [(there[x], latest[x]) for x in there])
-        drafts_to_write = [latest.get(new.row["external_id"], new) for new in drafts]
-    else:
-        drafts_to_write = drafts
-    for new in drafts_to_write:
-        external_id = new.row["external_id"]
-        if external_id is None or external_id not in seen:
-            fresh.append(new)
-            seen.add(external_id)
-    if not fresh:
+        wanted = [d.row["external_id"] for d in drafts if d.row["external_id"] is not None]
+        if wanted:
+            if self.on_duplicate == "replace":
+                lock_session(unit, session_id)
+            self.there = by_external_ids(unit, session_id, wanted)
+            if self.on_duplicate == "refuse" and (self.there or len(set(wanted)) < len(wanted)):
+                taken = next(x for x in wanted if x in self.there or wanted.count(x) > 1)
+                raise AlreadyExists("message", taken)
+            latest: dict[str, Draft] = {}
+            if self.on_duplicate == "replace":
+                latest = {d.row["external_id"]: d for d in drafts}
+                replaced = [(record, latest[x]) for x, record in self.there.items()]
+                self.there |= _replace(unit, session_id, replaced)
+            self.fresh = _fresh(drafts, self.there, latest)
+        if self.fresh:
+            return None
         if not drafts:
             require(unit, session_id)
-        return [there[new.row["external_id"]] for new in drafts]
-    written = iter(_write(unit, session_id, fresh, idempotency_key, now))
-    records: list[MessageRecord] = []
+        return self._records()
+
+    def _records(self) -> list[MessageRecord]:
+        """Give a record for each draft, once those that were to be written are."""
+        written = iter(self.fresh)
+        records: list[MessageRecord] = []
+        for new in self.drafts:
+            external_id = new.row["external_id"]
+            record = self.there.get(external_id)
+            if record is None:
+                record = next(written).record()
+                if external_id is not None:
+                    self.there[external_id] = record
+            records.append(record)
+        return records
+
+
+def _fresh(
+    drafts: Sequence[Draft], there: Collection[str], latest: Mapping[str, Draft]
+) -> list[Draft]:
+    """Give the drafts that are to be written: of those with one external id only one, where the
+    first of them stands.
+    """
+    fresh: list[Draft] = []
+    seen = set(there)
     for new in drafts:
         external_id = new.row["external_id"]
-        if external_id in there:
-            records.append(there[external_id])
-            continue
-        records.append(next(written))
-        if external_id is not None:
-            there[external_id] = records[-1]
-    return records
+        if external_id is None:
+            fresh.append(new)
+        elif external_id not in seen:
+            seen.add(external_id)
+            fresh.append(latest.get(external_id, new))
+    return fresh
 
 
-def _write(
-    unit: Unit, session_id: str, drafts: list[Draft], idempotency_key: str | None, now: datetime
-) -> list[MessageRecord]:
-    session = _Gathered(session_id)
-    session.add(drafts, now)
-    session.rows[0]["idempotency_key"] = idempotency_key
-    if max(session.tokens, session.cost) > FULL:
-        raise CounterFull("session", session_id)
-    if session_id not in _append(unit, [session], wait=True):
-        raise _why_not(unit, session_id)
-    return [new.record() for new in drafts]
+def _group(writes: Sequence[Append]) -> list[Append]:
+    """Choose those that go together, in their order. The first of them may be of any size."""
+    candidates = [write for write in writes if write.looks_nothing_up]
+    if len(candidates) < 2:
+        return candidates
+    chosen: list[Append] = []
+    rows = characters = 0
+    for write in candidates:
+        more = len(write.drafts), sum(map(_characters, write.drafts))
+        fits = rows + more[0] <= _MOST_ROWS and characters + more[1] <= _MOST_CHARACTERS
+        if fits or not chosen:
+            rows, characters = rows + more[0], characters + more[1]
+            chosen.append(write)
+    return chosen
+
+
+def _characters(new: Draft) -> int:
+    return sum(len(value) for value in new.row.values() if isinstance(value, str))
 
 
 def _why_not(unit: Unit, session_id: str) -> AgentStoreError:
@@ -185,12 +228,19 @@ def _why_not(unit: Unit, session_id: str) -> AgentStoreError:
     return CounterFull("session", session_id)
 
 
-def _characters(new: Draft) -> int:
-    return sum(len(value) for value in new.row.values() if isinstance(value, str))
+def _additions(writes: Sequence[Append]) -> list[_Addition]:
+    """Put the rows of each session together, in the order of the writes."""
+    sessions: dict[str, _Addition] = {}
+    for write in writes:
+        addition = sessions.get(write.session_id)
+        if addition is None:
+            addition = sessions[write.session_id] = _Addition(write.session_id)
+        addition.add(write)
+    return list(sessions.values())
 
 
-class _Gathered:
-    """What is to be appended to a session."""
+class _Addition:
+    """The rows that are to be appended to one session, and what they add to its counters."""
 
     __slots__ = ("calls", "cost", "latest", "marks", "rows", "session_id", "tokens", "users")
 
@@ -202,10 +252,12 @@ class _Gathered:
         self.calls: list[dict[str, Any]] = []
         self.marks: list[dict[str, Any]] = []
 
-    def add(self, drafts: Sequence[Draft], now: datetime) -> None:
-        """Add messages behind those that are there."""
+    def add(self, write: Append) -> None:
+        """Add what a write has left to be written, behind what was added before."""
+        now = write.now
         self.latest = now if self.latest is None else max(now, self.latest)
-        for new in drafts:
+        write.fresh[0].row["idempotency_key"] = write.idempotency_key
+        for new in write.fresh:
             row = new.row
             self.users += row["role"] == "user"
             self.tokens += row["token_count"]
@@ -213,12 +265,13 @@ class _Gathered:
             seq = len(self.rows) + 1
             row.update(session_id=self.session_id, seq=seq, turn=self.users, created_at=now)
             self.rows.append(row)
-            own = {"session_id": self.session_id, "seq": seq}
-            self.calls += [{**call, **own} for call in new.calls]
-            self.marks += [{**mark, **own} for mark in new.marks or ()]
+            if new.calls or new.marks:
+                own = {"session_id": self.session_id, "seq": seq}
+                self.calls += [{**call, **own} for call in new.calls]
+                self.marks += [{**mark, **own} for mark in new.marks or ()]
 
     def counts(self) -> dict[str, Any]:
-        """Say what to count in the session."""
+        """Say what to count in the session; see ``EngineDialect.append_messages``."""
         return {
             "session_id": self.session_id,
             "now": self.latest,
@@ -227,21 +280,6 @@ class _Gathered:
             "tokens": self.tokens,
             "cost": from_nanos(self.cost),
         }
-
-
-def _append(unit: Unit, gathered: Sequence[_Gathered], *, wait: bool) -> Collection[str]:
-    """Append; give the ids of the sessions to which it was. Their rows know their numbers then."""
-    if not gathered:
-        return ()
-    return unit.dialect.append_messages(
-        unit.connection,
-        unit.tables,
-        [session.counts() for session in gathered],
-        [row for session in gathered for row in session.rows],
-        [call for session in gathered for call in session.calls],
-        [mark for session in gathered for mark in session.marks],
-        wait=wait,
-    )
 
 
 def _replace(
@@ -259,7 +297,8 @@ def _replace(
                 f"of role {shown(new.row['role'])}. Turns depend on roles: delete it instead."
             )
     for old, new in replaced:
-        rewrite_message(unit, old, new)
+        values = {column: value for column, value in new.row.items() if column not in _STAY}
+        rewrite_message(unit, old, values, new.calls, new.marks)
     if replaced:
         forget_deleted(unit)
     wanted = [old.external_id for old, _ in replaced if old.external_id is not None]

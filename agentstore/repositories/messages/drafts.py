@@ -1,9 +1,13 @@
-"""Messages on their way in: everything checked and written out before anything is sent."""
+"""Messages on their way in: checked and written out once, before anything is sent.
+
+Every argument of a message is checked here and nowhere else; a ``Draft`` holds only what can be
+stored.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -13,9 +17,10 @@ from agentstore.errors import InvalidInput, shown
 from agentstore.records import MessageRecord
 from agentstore.records.messages import CHAT_KEYS
 from agentstore.values import validation
-from agentstore.values.encoding import is_plain_key, load_json
+from agentstore.values.encoding import dump_json, is_plain_key, load_json
 from agentstore.values.ids import new_id
-from agentstore.values.states import ROLES
+from agentstore.values.states import COMPLETE, ROLES
+from agentstore.values.types import Document
 
 Marks = str | Enum | Collection[str | Enum] | None
 """A mark or several; an ``Enum`` of str counts as its value."""
@@ -90,7 +95,7 @@ def draft(message: Mapping[str, Any], prefix: str = "") -> Draft:
 
     Args:
         message: Its keys are those of ``NewMessage``.
-        prefix: What the names of arguments begin with in errors.
+        prefix: What the names of arguments begin with in errors, such as ``messages[3].``.
 
     Raises:
         InvalidInput: It cannot be stored.
@@ -102,52 +107,80 @@ def draft(message: Mapping[str, Any], prefix: str = "") -> Draft:
         plain = is_plain_key(key) if isinstance(key, str) else isinstance(key, int)
         which = f"{prefix}{key if isinstance(key, str) else shown(key)}" if plain else "A key"
         raise InvalidInput(
-            f"{which} is no argument of a message. Use "
+            f"{which} is not an argument of a message. Use "
             f"{', '.join(sorted(_KEYS))}, and put the rest into metadata or payload."
         )
     get = message.get
-    role = get("role")
-    if not isinstance(role, str) or role not in ROLES:
-        raise InvalidInput(f"{prefix}role is {shown(role)}; use one of {', '.join(ROLES)}.")
-    content = get("content")
-    if content is not None and not isinstance(content, str | list):
-        raise InvalidInput(
-            f"{prefix}content must be a str, a list of blocks or None, "
-            f"not {type(content).__name__}."
-        )
-    is_text = isinstance(content, str)
-    metadata = get("metadata")
     identity = new_id()
-    row = {
+    row: dict[str, Any] = {
+        **_ABSENT,
         "id": identity,
-        "role": validation.text("role", role),
-        "status": "complete",
-        "content": validation.text("content", content) if is_text else None,
-        "blocks": None if is_text else validation.document(f"{prefix}content", content),
-        "tool_call_id": validation.optional_text(f"{prefix}tool_call_id", get("tool_call_id")),
-        "name": validation.optional_text(f"{prefix}name", get("name")),
+        "role": validation.choice(f"{prefix}role", get("role"), ROLES),
         "token_count": validation.tokens(f"{prefix}token_count", get("token_count", 0)),
-        "cost": validation.cost(f"{prefix}cost", get("cost")),
-        "metadata": None
-        if metadata is None
-        else validation.json_object(f"{prefix}metadata", metadata),
-        "payload": validation.document(f"{prefix}payload", get("payload")),
-        "external_id": validation.optional_key(f"{prefix}external_id", get("external_id")),
-        "idempotency_key": None,
-        "chat_keys": validation.document(f"{prefix}chat_keys", get("chat_keys")),
-        "tool_calls": None,
     }
-    _require_chat_keys(get("chat_keys"), get("payload"), prefix)
-    marks = validation.marks(f"{prefix}marks", get("marks"))
-    marked = [{"message_id": identity, "mark": mark} for mark in marks]
-    tool_calls = get("tool_calls")
-    if tool_calls is None:
-        return Draft(row, [], None if get("marks") is None else marked)
-    if not isinstance(tool_calls, list) or not all(isinstance(c, dict) for c in tool_calls):
-        raise InvalidInput(f"{prefix}tool_calls must be a list of dicts.")
-    row["tool_calls"] = validation.document(f"{prefix}tool_calls", tool_calls)
-    calls = tool_call_rows(identity, tool_calls, f"{prefix}tool_calls")
-    return Draft(row, calls, None if get("marks") is None else marked)
+    for name, check in _OPTIONAL.items():
+        if (value := get(name)) is not None:
+            row[name] = check(f"{prefix}{name}", value)
+    if isinstance(get("content"), list):
+        row["content"], row["blocks"] = None, row["content"]
+    if row["chat_keys"] is not None:
+        _require_values(f"{prefix}chat_keys", message["chat_keys"], get("payload"))
+    marks: list[dict[str, Any]] | None = None
+    if (given := get("marks")) is not None:
+        found = validation.marks(f"{prefix}marks", given)
+        marks = [{"message_id": identity, "mark": mark} for mark in found]
+    calls: list[dict[str, Any]] = []
+    if row["tool_calls"] is not None:
+        calls = tool_call_rows(identity, message["tool_calls"], f"{prefix}tool_calls")
+    return Draft(row, calls, marks)
+
+
+def _content(name: str, value: Any) -> str | Document:
+    if isinstance(value, str):
+        return validation.text(name, value)
+    if isinstance(value, list):
+        return Document(dump_json(value, name))
+    raise InvalidInput(
+        f"{name} must be a str, a list of blocks or None, not {type(value).__name__}."
+    )
+
+
+def _tool_calls(name: str, value: Any) -> Document:
+    if not isinstance(value, list) or not all(isinstance(call, dict) for call in value):
+        raise InvalidInput(f"{name} must be a list of dicts.")
+    return Document(dump_json(value, name))
+
+
+def _chat_keys(name: str, value: Any) -> Document:
+    written = Document(dump_json(value, name))
+    if not isinstance(value, list) or not all(isinstance(key, str) for key in value):
+        raise InvalidInput(f"{name} must be a list of str.")
+    if "role" not in value:
+        raise InvalidInput(f"{name} must name role.")
+    return written
+
+
+_OPTIONAL: dict[str, Callable[[str, Any], Any]] = {
+    "content": _content,
+    "tool_call_id": validation.text,
+    "name": validation.text,
+    "cost": validation.cost,
+    "metadata": validation.json_object,
+    "payload": validation.document,
+    "external_id": validation.key,
+    "chat_keys": _chat_keys,
+    "tool_calls": _tool_calls,
+}
+"""The arguments that may be None, and what checks each and writes it as it is stored."""
+
+_ABSENT: dict[str, Any] = {
+    **dict.fromkeys(_OPTIONAL),
+    "blocks": None,
+    "cost": Decimal(0),
+    "idempotency_key": None,
+    "status": COMPLETE,
+}
+"""The columns of a message of which nothing is said."""
 
 
 def tool_call_rows(message_id: str, tool_calls: list[Any], place: str) -> list[dict[str, Any]]:
@@ -159,18 +192,12 @@ def tool_call_rows(message_id: str, tool_calls: list[Any], place: str) -> list[d
     return [call for call in calls if call["name"] or call["call_id"] is not None]
 
 
-def _require_chat_keys(keys: Any, payload: Any, prefix: str) -> None:
-    """Require of an imported message a role, and that ``to_chat`` will find every key's value."""
-    if keys is None:
-        return
-    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-        raise InvalidInput(f"{prefix}chat_keys must be a list of str.")
-    if "role" not in keys:
-        raise InvalidInput(f"{prefix}chat_keys must name role.")
+def _require_values(name: str, keys: list[str], payload: Any) -> None:
+    """Require of an imported message that ``to_chat`` will find every key's value."""
     extra = payload if isinstance(payload, dict) else {}
     if any(key not in CHAT_KEYS and key not in extra for key in keys):
         raise InvalidInput(
-            f"{prefix}chat_keys names a key that has no value. Use {', '.join(CHAT_KEYS)}, and "
+            f"{name} names a key that has no value. Use {', '.join(CHAT_KEYS)}, and "
             "put the values of others into payload."
         )
 

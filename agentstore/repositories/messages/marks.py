@@ -37,7 +37,7 @@ class Marks(Repository):
             ids: The messages.
 
         Returns:
-            By their ids; a message that has no mark, or is not there, is left out.
+            By their ids; a message that has no mark, or does not exist, is left out.
         """
         marks = self.tables.message_marks.c
         found: dict[str, list[str]] = {}
@@ -84,8 +84,8 @@ class Marks(Repository):
             session_id: The session.
             new: The mark to be there afterwards; an ``Enum`` of str counts as its value.
             old: The mark to be gone afterwards.
-            ids: Only of these messages, up to 5,000; ids that are not there, or of another
-                session, are ignored. None means all messages of the session.
+            ids: Only of these messages, up to 5,000; ids that do not exist, or are of
+                another session, are ignored. None means all messages of the session.
 
         Returns:
             How many messages were changed, each counted once. One that has ``new`` already, and

@@ -1,9 +1,9 @@
-"""Messages: appending, reading histories, taking back."""
+"""Messages: saving, streaming, reading and deleting them; what the package is, its front says."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -16,6 +16,8 @@ from agentstore.records import MessageRecord, Page, SearchHit
 from agentstore.records.base import complete
 from agentstore.repositories.base.operations import (
     MOST_IDS,
+    Repository,
+    appends,
     chunks,
     gathers,
     ids_of,
@@ -53,16 +55,21 @@ from agentstore.repositories.messages.drafts import Marks, NewMessage, draft
 from agentstore.repositories.messages.following import follow
 from agentstore.repositories.messages.histories import History
 from agentstore.repositories.messages.marked import MarkFilter, count_marked
-from agentstore.repositories.messages.streams import Streams
+from agentstore.repositories.messages.streams import (
+    add_piece,
+    end_stream,
+    give_up_these,
+    idle_streams,
+)
 from agentstore.repositories.messages.summaries import find_summary
 from agentstore.repositories.search import finding
 from agentstore.values import validation
 from agentstore.values.paging import Cursors, check_limit
-from agentstore.values.states import MAIN
+from agentstore.values.states import COMPLETE, INCOMPLETE, MAIN, STREAMING
 from agentstore.values.types import MAX_INTEGER
 
 
-class Messages(Streams):
+class Messages(Repository):
     """The messages of sessions, in the order of their sequence numbers."""
 
     __slots__ = ()
@@ -170,6 +177,149 @@ class Messages(Streams):
         records = yield Append(session_id, drafts, on_duplicate, idempotency_key, self.unit.now())
         return records
 
+    @appends
+    def begin(
+        self,
+        session_id: str,
+        role: str = "assistant",
+        *,
+        name: str | None = None,
+        tool_call_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        external_id: str | None = None,
+        marks: Marks = None,
+        idempotency_key: str | None = None,
+    ) -> MessageRecord:
+        """Append an empty message, to be written piece by piece; see ``save``.
+
+        Whoever reads it meanwhile sees the text that has come so far, in status ``streaming``; in
+        status ``incomplete`` if nothing has come for ``stream_timeout`` seconds, because its writer
+        has died then, or hangs. To begin and to finish is activity of the session; a piece is not.
+
+        Returns:
+            The message, in status ``streaming``; its ``id`` is what the other calls want.
+
+        Raises:
+            NotFound: There is no such session.
+            AlreadyExists: The external id is taken.
+            InvalidInput: An argument cannot be stored.
+        """
+        begun = draft(
+            {
+                "role": role,
+                "content": "",
+                "name": name,
+                "tool_call_id": tool_call_id,
+                "metadata": metadata,
+                "external_id": external_id,
+                "marks": marks,
+            }
+        )
+        begun.row["status"] = STREAMING
+        now = self.unit.now()
+        append = Append(session_id, [begun], "refuse", idempotency_key, now)
+        record: MessageRecord
+        ((record,),) = Append.write(self.unit, [append], by_itself=True)
+        return record
+
+    @appends
+    def append(self, message_id: str, text: str, *, position: int | None = None) -> int:
+        """Add a piece of text to a message that is being streamed; one statement.
+
+        Each call is as durable as any write, so gather what comes within some tenths of a second
+        into one.
+
+        Args:
+            message_id: The message.
+            text: The piece.
+            position: The number of this piece, counted from 0. With it a repeated call adds
+                nothing; without it every call adds.
+
+        Returns:
+            How many pieces the message has now.
+
+        Raises:
+            NotFound: There is no such message.
+            StreamEnded: It is finished, or was given up.
+            InvalidInput: The text is no str, or a piece before this one is missing.
+        """
+        text = validation.text("text", text)
+        position = validation.optional_amount("position", position)
+        return add_piece(self.unit, message_id, text, position)
+
+    @writes
+    def finish(
+        self,
+        message_id: str,
+        content: str | list[Any] | None = None,
+        *,
+        tool_calls: list[dict[str, Any]] | None = None,
+        token_count: int = 0,
+        cost: Decimal | int | str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        payload: Any = None,
+    ) -> MessageRecord:
+        """Finish a message that is being streamed; from now on it is like any other.
+
+        Args:
+            message_id: The message.
+            content: What it says; None means what has come. The other arguments are those of
+                ``save``; metadata left out is what ``begin`` was given.
+            tool_calls: See ``save``.
+            token_count: See ``save``.
+            cost: See ``save``.
+            metadata: See ``save``.
+            payload: See ``save``.
+
+        Returns:
+            The message, in status ``complete``.
+
+        Raises:
+            NotFound: There is no such message.
+            StreamEnded: It is finished, or was given up.
+            InvalidInput: An argument cannot be stored.
+        """
+        ending = draft(
+            {
+                "role": "assistant",  # the message keeps its own
+                "content": content,
+                "tool_calls": tool_calls,
+                "token_count": token_count,
+                "cost": cost,
+                "metadata": metadata,
+                "payload": payload,
+            }
+        )
+        return end_stream(self.unit, message_id, COMPLETE, ending)
+
+    @writes
+    def give_up(self, message_id: str) -> MessageRecord:
+        """End a message that is being streamed as it is; it stays in status ``incomplete``.
+
+        Raises:
+            NotFound: There is no such message.
+            StreamEnded: It is finished, or was given up before.
+        """
+        return end_stream(self.unit, message_id, INCOMPLETE)
+
+    @writes
+    def give_up_idle(self, limit: int = 100) -> int:
+        """Give up the messages of which nothing has come for ``stream_timeout`` seconds.
+
+        Readers see these as incomplete anyway; this puts their pieces together, and ends them
+        for their writers too, if there still are any.
+
+        Args:
+            limit: How many at most, up to 1,000.
+
+        Returns:
+            How many were given up; call again if that is the limit.
+        """
+        limit = check_limit(limit)
+        oldest = self.unit.now() - timedelta(seconds=self.unit.settings.stream_timeout)
+        query = idle_streams(self.tables, oldest).order_by(self.tables.messages.c.pk)
+        return give_up_these(self.unit, self.connection.execute(query.limit(limit)).all())
+
     @reads
     def get(self, message_id: str) -> MessageRecord:
         """Give a message.
@@ -252,14 +402,14 @@ class Messages(Streams):
                 call, which the chat APIs refuse; so there may be a few more than ``limit``.
             branch: The branch's name; None for the active one.
             mark: Only messages that have this mark, or any of these.
-            exclude_mark: Only messages that have not this mark, nor any of these.
+            exclude_mark: Leave out messages that have this mark, or any of these.
             prepend_summary: Put the branch's summary before the messages, if it has one, as a
                 message of role system that is not stored as one: its id is empty, its number 0,
                 its status ``summary``. It is one more query, and not counted by ``limit``.
 
         Raises:
             NotFound: There is no such session or branch.
-            InvalidInput: A mark is none.
+            InvalidInput: A mark is not a str of 1 to 255 characters.
             LimitOutOfRange: The limit is negative or not a whole number.
         """
         if limit is not None and (
@@ -299,8 +449,8 @@ class Messages(Streams):
             InvalidCursor: The cursor is of another session or list.
             LimitOutOfRange: The limit is over the maximum.
         """
-        check_limit(limit)
-        validation.optional_text("branch", branch)
+        limit = check_limit(limit)
+        branch = validation.optional_text("branch", branch)
         cursors = Cursors("messages", session_id, branch)
         through = MAX_INTEGER if before is None else cursors.read(before, 1)[0] - 1
         rows = newest(self.unit, session_id, limit + 1, branch=branch, through=through)
@@ -310,7 +460,7 @@ class Messages(Streams):
 
     @reads_snapshot
     def follow(self, cursor: str | None = None, *, limit: int = 100) -> Page[MessageRecord]:
-        """Give the messages that have come since the last call, of all sessions and branches.
+        """Follow new messages, of all sessions and branches: give those since the last call.
 
         Each of them once, in the order in which they came. One that is being streamed comes when
         it begins. On PostgreSQL one whose transaction ends late comes late, after others; it is
@@ -368,8 +518,8 @@ class Messages(Streams):
             Hits. Order and scores are the same on both engines.
 
         Raises:
-            SearchIndexStale: The index is damaged, of another version, or lacks more than
-                10,000 changes or too much text; the error says what to run.
+            SearchIndexStale: The index is damaged, of another version, or too far behind: by more
+                than 10,000 changes, or too much text. The error says what to run.
             InvalidInput: An argument cannot be asked for.
         """
         asked = finding.request(
@@ -420,7 +570,7 @@ class Messages(Streams):
 
     @writes
     def delete(self, ids: Sequence[str], *, session_id: str | None = None) -> int:
-        """Delete messages, on every branch that shows them; ids that are not there are ignored.
+        """Delete messages, on every branch that shows them; ids that do not exist are ignored.
 
         Args:
             ids: The messages, of one session or of several, up to 5,000: it is one transaction.
@@ -434,14 +584,15 @@ class Messages(Streams):
         """
         messages = self.tables.messages.c
         wanted = ids_of("ids", ids, most=MOST_IDS)
+        only = validation.optional_text("session_id", session_id)
         owners: set[str] = set()
         for chunk in chunks(wanted):
             query = select(messages.session_id).where(
                 messages.id.in_(chunk), session_stays(self.tables, messages.session_id)
             )
             owners.update(self.connection.execute(query.distinct()).scalars())
-        if session_id is not None:
-            owners &= {validation.text("session_id", session_id)}
+        if only is not None:
+            owners &= {only}
         deleted = 0
         for owner in sorted(owners):  # in one order for all callers, or they wait for each other
             lock_session(self.unit, owner)
@@ -462,7 +613,7 @@ class Messages(Streams):
 
         Raises:
             NotFound: There is no such session.
-            InvalidInput: A mark is none.
+            InvalidInput: A mark is not a str of 1 to 255 characters.
         """
         marks, messages = self.tables.message_marks.c, self.tables.messages.c
         wanted = validation.marks("mark", mark)
@@ -497,7 +648,7 @@ class Messages(Streams):
 
         Raises:
             NotFound: There is no such session or branch.
-            InvalidInput: A mark is none.
+            InvalidInput: A mark is not a str of 1 to 255 characters.
         """
         marks = MarkFilter.of(mark, exclude_mark)
         sessions = self.tables.sessions.c

@@ -70,8 +70,8 @@ class Summaries(Repository):
             NotFound: There is no such session or branch.
             InvalidInput: An argument cannot be stored.
         """
-        validation.text("content", content)
-        validation.optional_amount("through_seq", through_seq)
+        content = validation.text("content", content)
+        through_seq = validation.optional_amount("through_seq", through_seq)
         document = validation.json_object("metadata", metadata)
         session = lock_session(self.unit, session_id)
         number = branch_number(self.unit, session, branch)

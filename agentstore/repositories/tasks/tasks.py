@@ -118,7 +118,7 @@ class Tasks(TaskQueue):
         clock = self._clock()
         if clock is None:
             row["now"] = self.unit.now()
-        statement = _insert(self.tables, self.unit.dialect, clock, alone=session_id is None)
+        statement = _insert(self.tables, self.unit.dialect, clock, sessionless=session_id is None)
         written = self.connection.execute(statement, row).first()
         if written is None:
             raise NotFound("session", session_id)
@@ -332,9 +332,9 @@ _GIVEN = (
 
 @lru_cache(maxsize=64)
 def _insert(
-    tables: Tables, dialect: EngineDialect, clock: EngineDialect | None, *, alone: bool
+    tables: Tables, dialect: EngineDialect, clock: EngineDialect | None, *, sessionless: bool
 ) -> Executable:
-    """Insert a task if its session is there, or if it is alone; times by the leases' clock."""
+    """Insert a task if its session is there, or if it has none; times by the leases' clock."""
     tasks, sessions = tables.tasks, tables.sessions.c
     now = current(clock)
     values: dict[str, ColumnElement[Any]] = {
@@ -343,7 +343,7 @@ def _insert(
     values["run_at"] = func.coalesce(bindparam("run_at", type_=tasks.c.run_at.type), now)
     values |= {"created_at": now, "updated_at": now}
     row = select(*values.values())
-    if not alone:
+    if not sessionless:
         there = (sessions.id == bindparam("session_id"), session_is_open(tables))
         row = row.where(select(sessions.pk).where(*there).exists())
     added = insert(tasks).from_select(list(values), row).returning(*tasks.c)

@@ -37,7 +37,7 @@ from agentstore.records import PruneReport
 from agentstore.repositories.base.operations import window
 from agentstore.repositories.base.pacing import Pace
 from agentstore.repositories.base.steps import Step, Steps
-from agentstore.repositories.messages.messages import Messages
+from agentstore.repositories.messages.streams import give_up_these
 from agentstore.repositories.upkeep import erasing, expiry
 from agentstore.repositories.upkeep.checkpoint_pruning import prune_checkpoints
 from agentstore.repositories.upkeep.expiry import FIRST_OF_ALL, Ended, end_expired, end_idle
@@ -342,7 +342,7 @@ def _give_up(unit: Unit, terms: Terms, after: int) -> tuple[int, int, int | None
     theirs = pieces.message_id.in_([row.id for row in idle])
     count = select(func.count()).select_from(unit.tables.message_chunks).where(theirs)
     before = unit.connection.execute(count).scalar_one()
-    given_up = Messages(unit)._give_up_these(idle)
+    given_up = give_up_these(unit, idle)
     gone = before - unit.connection.execute(count).scalar_one()
     return given_up, gone, found[-1].pk if len(found) == _STREAMS else None
 

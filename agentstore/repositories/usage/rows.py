@@ -9,7 +9,7 @@ from typing import Any, Self
 from sqlalchemy import Select, Table, func, select
 
 from agentstore.errors import AgentStoreError, NotFound
-from agentstore.execution.gathering import ALONE
+from agentstore.execution.gathering import LEFT_OUT
 from agentstore.execution.unit import Unit
 from agentstore.models.leaving import session_is_open
 from agentstore.models.tables import Tables
@@ -67,8 +67,17 @@ class NewUsage(NewRow):
         """Say that it is missing."""
         return NotFound("session", self.row["session_id"])
 
-    def alone(self, unit: Unit) -> Any:
-        """Look the session's model up, if need be, and insert."""
+    @classmethod
+    def write(cls, unit: Unit, writes: Sequence[Self], *, by_itself: bool) -> list[Any]:
+        """Look the session's model up first, if need be; a group leaves such a row out."""
+        if by_itself:
+            writes[0]._look_price_up(unit)
+            return super().write(unit, writes, by_itself=True)
+        ready = [write for write in writes if write.cached_input_tokens is None]
+        written = iter(super().write(unit, ready, by_itself=False))
+        return [LEFT_OUT if w.cached_input_tokens is not None else next(written) for w in writes]
+
+    def _look_price_up(self, unit: Unit) -> None:
         if self.cached_input_tokens is not None:
             sessions = unit.tables.sessions.c
             query = select(sessions.model).where(sessions.id == self.row["session_id"])
@@ -78,14 +87,6 @@ class NewUsage(NewRow):
             price = unit.settings.prices.find(self.row["model"])
             if price is not None:
                 self.row["cost"] = priced(price, self.row, self.cached_input_tokens)
-        return super().alone(unit)
-
-    @classmethod
-    def together(cls, unit: Unit, writes: Sequence[Self]) -> list[Any]:
-        """Insert those that can be without looking first."""
-        ready = [write for write in writes if write.cached_input_tokens is None]
-        written = iter(super().together(unit, ready))
-        return [ALONE if w.cached_input_tokens is not None else next(written) for w in writes]
 
 
 def usage_record(row: Any) -> UsageRecord:

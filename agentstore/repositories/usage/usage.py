@@ -201,7 +201,8 @@ class Usage(Repository):
             )
         )
         new = self._new(session_id, amounts, cached_input_tokens, model, cost, turn, branch)
-        return usage_record(new.alone(self.unit))
+        (written,) = NewUsage.write(self.unit, [new], by_itself=True)
+        return usage_record(written)
 
     @reads
     def sum_by(
