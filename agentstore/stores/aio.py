@@ -436,7 +436,7 @@ def _make(lifted: type[AsyncRepository[Any]]) -> type[AsyncRepository[Any]]:
             methods[name] = lift(method)
     for name in public_methods(lifted.repository).keys() - public_methods(repository).keys():
         methods[name] = _refused(getattr(repository, name))
-    names = {"__slots__": (), "repository": repository}
+    names = {"__slots__": (), "__doc__": lifted.__doc__, "repository": repository}
     return type(lifted.__name__, (lifted,), names | methods)
 
 

@@ -264,7 +264,8 @@ def _make(repository: type[Repository]) -> type[Repository]:
         elif hasattr(method, "operation"):
             methods[name] = _guarded(repository, method, decision)
         # What is several units of work has no unit to look in: its steps keep to the scope.
-    return type(repository.__name__, (repository,), {"__slots__": (), **methods})
+    names = {"__slots__": (), "__doc__": repository.__doc__}
+    return type(repository.__name__, (repository,), names | methods)
 
 
 def _refused(
