@@ -33,6 +33,7 @@ LONG = {
     "execution.writer": "one class: the queue, the lead and the batches are one subject",
     "repositories.checkpoints.checkpoints": "the contract of each method; the bodies are elsewhere",
     "repositories.messages.messages": "appending, reading and removing share their queries",
+    "repositories.tasks.tasks": "one method for each step of a task's life",
     "repositories.sessions.sessions": "one method for each step of a session's life",
 }
 """Modules that may be longer, and why."""
