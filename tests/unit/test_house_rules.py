@@ -32,7 +32,7 @@ LONG = {
     "records": "what is returned, to be read as one",
     "execution.writer": "one class: the queue, the lead and the batches are one subject",
     "repositories.branches.branches": "one class: a branch is read by its turns, and grows at one",
-    "repositories.checkpoints.checkpoints": "the contract of each method; the bodies are elsewhere",
+    "repositories.checkpoints.checkpoints": "one method for each thing done with a thread",
     "repositories.messages.messages": "appending, reading and removing share their queries",
     "repositories.tasks.tasks": "one method for each step of a task's life",
     "repositories.sessions.sessions": "one method for each step of a session's life",

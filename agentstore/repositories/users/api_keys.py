@@ -54,10 +54,9 @@ class ApiKeys(Repository):
             NotFound: There is no such user.
             NaiveDatetime: ``expires_at`` has no time zone.
         """
+        user_id = validation.text("user_id", user_id)
         users, keys = self.tables.users.c, self.tables.api_keys
-        owner = select(users.pk).where(
-            users.id == validation.text("user_id", user_id), users.deleting.is_(None)
-        )
+        owner = select(users.pk).where(users.id == user_id, users.deleting.is_(None))
         if self.connection.execute(owner).first() is None:
             raise NotFound("user", user_id)
         prefix = secrets.token_hex(6)
@@ -125,8 +124,8 @@ class ApiKeys(Repository):
     ) -> Page[ApiKeyRecord]:
         """List a user's keys, the newest first, the revoked ones included."""
         keys = self.tables.api_keys
-        owner = validation.text("user_id", user_id)
-        query = select(keys).where(keys.c.user_id == owner, self._owner_stays)
+        user_id = validation.text("user_id", user_id)
+        query = select(keys).where(keys.c.user_id == user_id, self._owner_stays)
         cursors = Cursors("api keys", user_id)
         return one_page(self.connection, query, [keys.c.pk], cursors, limit, cursor, api_key_record)
 
