@@ -597,7 +597,7 @@ class AsyncStore(AsyncRepositories):
         reclaim: bool = True,
         progress: Progress | None = None,
     ) -> PruneReport:
-        """Delete what a retention policy says has had its time; see ``Store.prune``."""
+        """Delete what a retention policy does not keep; see ``Store.prune``."""
         from agentstore.repositories.upkeep.pruning import prune  # few programs need it
 
         runner = _StoreRunner(self)

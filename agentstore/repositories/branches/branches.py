@@ -1,4 +1,4 @@
-"""Branches: other ways for a conversation to go on, and shorter ways to tell what was said."""
+"""Branches: a conversation continued in several ways, read by turns, and compacted."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ class Branches(Repository):
 
         Args:
             session_id: The session.
-            from_turn: The turn that is to be told anew: the branch begins with what precedes it,
-                which for turn 1 may be nothing.
+            from_turn: The first turn that the branch does not show: it begins with what precedes
+                this turn, which for turn 1 may be nothing.
             after_turn: The last turn that the branch begins with; 0 is what precedes turn 1.
             containing: Like ``from_turn``, for the first turn whose user message contains this
                 text: any case, any script, every character as itself.
@@ -101,7 +101,7 @@ class Branches(Repository):
         Raises:
             NotFound: There is no such session, branch or turn.
             AlreadyExists: The name is taken.
-            InvalidInput: More than one place to begin was given, or something that is none.
+            InvalidInput: More than one place to begin was given, or an argument is not valid.
         """
         places = [from_turn, after_turn, containing]
         if sum(place is not None for place in places) > 1:
@@ -171,7 +171,7 @@ class Branches(Repository):
         Raises:
             NotFound: There is no such session or branch.
             AlreadyExists: The name is taken.
-            InvalidInput: It is main, which keeps its name, or the new name is none.
+            InvalidInput: It is main, which keeps its name, or the new name is not valid.
         """
         name = validation.text("name", name)
         new_name = validation.key("new_name", new_name)
@@ -239,17 +239,17 @@ class Branches(Repository):
     ) -> MessageRecord:
         """Replace turns of a branch with a summary of them.
 
-        Only this branch tells them shorter from now on, with branches that are made of it later;
-        usage stays as it was recorded. The replaced messages are deleted unless another branch
+        Only this branch shows the summary, and branches that are made from it later; usage stays
+        as it was recorded. The replaced messages are deleted unless another branch
         shows them: ``keep_as`` makes one.
 
         Args:
             session_id: The session.
-            summary: What is told instead.
+            summary: The text that replaces them.
             from_turn: The first turn that is replaced; 0 begins with what precedes turn 1.
             to_turn: The last one.
             role: The role of the summary: system, developer or assistant.
-            token_count: Tokens that it counts for.
+            token_count: The tokens of the summary.
             branch: The branch's name; None for the active one.
             keep_as: The name of a branch to be made, which shows all as it was.
 

@@ -36,8 +36,8 @@ def tell_shorter(
 ) -> MessageRecord:
     """Put a summary into the place of messages that follow one another on a branch.
 
-    The summary has a branch of its own for a home, which is gone from the beginning: as it takes
-    the number of the last message that it replaces, it could be nowhere beside that.
+    The summary has the number of the last message that it replaces, so it cannot be stored on
+    the same branch. It gets a branch of its own, which is marked as gone from the beginning.
 
     Args:
         unit: In a write transaction.

@@ -1,4 +1,4 @@
-"""Checkpoints: what an agent's state was, step by step, and every line that it took."""
+"""Checkpoints: the state of an agent after each step, in a tree."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class Checkpoints(Repository):
             namespace: Only in this one.
 
         Raises:
-            NotFound: There is none.
+            NotFound: There is no such checkpoint.
         """
         address = address_of(checkpoint_id, thread_id, namespace)
         return checkpoint_record(self.unit, get_checkpoint(self.unit, *address))
@@ -248,7 +248,7 @@ class Checkpoints(Repository):
     def path(
         self, checkpoint_id: str, thread_id: str | None = None, namespace: str = ROOT
     ) -> tuple[CheckpointInfo, ...]:
-        """Give a checkpoint and all that it came from, itself first and the root last.
+        """Give a checkpoint and its ancestors, itself first and the root last.
 
         Raises:
             NotFound: There is no such checkpoint; see ``get``.
@@ -282,7 +282,7 @@ class Checkpoints(Repository):
         new_checkpoint_id: str | None = None,
         namespace: str = ROOT,
     ) -> CheckpointInfo:
-        """Begin another line at a checkpoint.
+        """Fork at a checkpoint: put a copy of it, to go on from in another way.
 
         The new checkpoint has the values, summary, next node and metadata of the old one, and
         neither its tags nor its run. Within the thread it is a child of the old one, one step
@@ -336,7 +336,7 @@ class Checkpoints(Repository):
         """Go back to a step: what is listed before it is deleted, and it is the latest again.
 
         The target is the checkpoint of this step on the path from the latest to the root. All
-        that came later goes, on other lines as well; fork from the target instead to keep it.
+        that came later goes, on other paths as well; fork from the target instead to keep it.
 
         Returns:
             The target, with its values.
@@ -355,7 +355,7 @@ class Checkpoints(Repository):
             raise NotFound(
                 "checkpoint of step",
                 step,
-                "The line of the latest checkpoint has none; path() gives the steps that it has.",
+                "The path to the latest checkpoint has no such step; path() gives its steps.",
             )
         after = (target.step, target.pk)
         remove(self.unit, *place, lambda rows: (r for r in rows if (r.step, r.pk) > after))

@@ -18,7 +18,7 @@ def copy_all(unit: Unit, thread: Row[Any], target: str) -> int:
     Args:
         unit: In a write transaction.
         thread: The thread, locked.
-        target: The id of the new one, which nobody has.
+        target: The id of the new thread.
 
     Raises:
         InvalidInput: With this id an entry would be too long for an index.

@@ -111,7 +111,7 @@ def enter_thread(
         _require_owners(unit, owners)
         activity = unit.dialect.next_activity(unit.tables, "checkpoint_threads")
         thread = {"id": thread_id, **owners, "activity": activity, "created_at": unit.now()}
-        # Another caller may be making it; then this one waits, and goes on in that one's.
+        # Another caller may be making it; then this waits, and uses the thread that it made.
         making = unit.dialect.insert_missing(unit.tables.checkpoint_threads)
         unit.connection.execute(making.values(thread))
         entered = unit.connection.execute(enter, counted).first()
@@ -147,7 +147,7 @@ def _why_not(unit: Unit, thread_id: str) -> NotFound | WrongOwner:
 
 
 def lock_thread(unit: Unit, thread_id: str) -> Row[Any]:
-    """Wait for whoever is at a thread, and keep others out until the unit ends; raises NotFound.
+    """Lock a thread until the unit ends, and give its row; raises NotFound.
 
     Every change of a thread begins here or in ``enter_thread``, so two never deadlock.
     """

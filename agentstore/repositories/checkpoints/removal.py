@@ -49,10 +49,10 @@ def remove_all(unit: Unit, thread_id: str) -> DeletionReceipt:
 def unless_kept(
     now: datetime, keep_last: int | None, max_age: timedelta | None, keep_tags: Sequence[str]
 ) -> Doomed:
-    """Check a policy, and make of it what chooses the checkpoints that it does not keep.
+    """Check a policy, and make a function that chooses the checkpoints that it does not keep.
 
     Raises:
-        InvalidInput: There is no policy, or something in it is none.
+        InvalidInput: There is no policy, or an argument of it is not valid.
     """
     milestones = set(tags_of(keep_tags))
     if keep_last is not None:
@@ -168,7 +168,7 @@ def remove_some(
         namespace: Its namespace.
         going: Rows with ``pk``, ``id`` and ``parent_id``.
         values: Whether values go that nothing needs any more. To look for them reads the lines
-            that they are on; whoever is to delete the whole thread need not.
+            that they are on; not needed when the whole thread is to be deleted.
 
     Returns:
         For each table that lost rows, how many.

@@ -23,7 +23,7 @@ R = TypeVar("R", bound=Repository)
 
 @dataclass(frozen=True)
 class Refused:
-    """The method is not to be had in a scope.
+    """The method is not available on a scoped store.
 
     Attributes:
         why: The reason, in short.
@@ -40,7 +40,7 @@ def names(**kinds: Kind) -> Guard:
 KEEPS = Guard()
 """The method keeps to the scope by itself."""
 
-_UNDECIDED = Refused("nobody has decided")
+_UNDECIDED = Refused("no decision is in the table")
 _WORKERS = Refused("workers take the tasks of all users")
 _EVERYBODYS = Refused("it tidies up for everybody")
 _INDEX = Refused("all users share the index")

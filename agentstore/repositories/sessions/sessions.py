@@ -84,7 +84,7 @@ class Sessions(Repository):
         """Create a session, active and empty.
 
         Args:
-            user_id: Whose it is; None for nobody's.
+            user_id: The user that it belongs to; None for no user.
             title: For people.
             model: The model that it talks to.
             metadata: A JSON object of the application's.
@@ -142,7 +142,7 @@ class Sessions(Repository):
         """Give a session.
 
         Raises:
-            NotFound: There is none with this id.
+            NotFound: There is no such session.
         """
         found = self.find(session_id)
         if found is None:
@@ -244,7 +244,7 @@ class Sessions(Repository):
 
     @reads
     def walk(self, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None) -> Page[SessionRecord]:
-        """List sessions in the order of their creation, for whoever wants to see every one.
+        """List sessions in the order of their creation, to visit every one.
 
         Unlike ``list``, nothing moves while one pages: each session is seen exactly once.
         """

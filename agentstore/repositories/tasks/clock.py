@@ -1,8 +1,8 @@
 """Whose clock says what the time is: one clock for every time in a task's row.
 
-It is the server's, where there is one, so that what a lease means does not depend on the clock of
-whoever claims or renews it. A store that was opened with a ``clock`` of its own has the last word
-instead; that is for tests.
+It is the server's, if there is a server, so that a lease means the same to every worker, whatever
+their own clocks say. A store that was opened with a ``clock`` of its own uses that one instead;
+that is for tests.
 
 In statements that are built once, a *clock* is the dialect whose server's clock counts, or None:
 then the parameter ``now`` says what the time is.

@@ -1,11 +1,11 @@
-"""Leases: renewed, found with their fences, ended; and begun anew where a clock was set back.
+"""Leases: renewed, found by their fences, ended; and started again after a clock was set back.
 
 A lease that has run out but was not taken away yet may still be renewed, or the task completed:
 nobody else can have begun meanwhile, because that changes the fence.
 
 None is held for longer than it was given for. A lease says when it ends, and with ``updated_at``
 when it was given or renewed. If that is yet to come, the clock was set back meanwhile, and the end
-is as far away as that. Such a lease begins anew at the present, with the length that it had: a dead
+is as far away as that. Such a lease starts again now, with the length that it had: a dead
 worker's task is taken away after that, and a living one's heartbeat comes before.
 """
 
@@ -61,7 +61,7 @@ def renew(unit: Unit, held: list[tuple[str, int]], length: timedelta) -> list[Ta
 def lock_held(unit: Unit, fences: dict[str, int]) -> tuple[list[tuple[int, TaskRecord]], datetime]:
     """Lock those tasks that are held with these fences; give them, their ``pk``, and the time.
 
-    In the order of their creation, as heartbeats do, so that the two never wait crosswise.
+    In the order of their creation, as heartbeats do, so that the two never deadlock.
     """
     clock, driver = clock_of(unit), dialect_of(unit.connection)
     held: list[tuple[int, TaskRecord]] = []
@@ -103,8 +103,8 @@ def batch(settled: dict[str, TaskRecord], asked: list[str]) -> TaskBatch:
     )
 
 
-def begin_anew(unit: Unit, now: ColumnElement[Any]) -> None:
-    """Have the leases begin now that were given at a time which is yet to come.
+def restart(unit: Unit, now: ColumnElement[Any]) -> None:
+    """Start the leases again that were given at a time which is still in the future.
 
     Args:
         unit: In a write transaction. What others have locked is passed over.

@@ -32,9 +32,9 @@ from agentstore.repositories.tasks.arguments import (
 from agentstore.repositories.tasks.clock import clock_of, present
 from agentstore.repositories.tasks.leases import (
     batch,
-    begin_anew,
     lock_held,
     renew,
+    restart,
     settle,
     until,
 )
@@ -96,7 +96,7 @@ class Tasks(Repository):
         not at all.
 
         Args:
-            session_id: The session that it belongs to; None for none.
+            session_id: The session that it belongs to; None for a task on its own.
             kind: What is to be done; the application's own word.
             payload: Any JSON.
             priority: The highest goes first.
@@ -156,7 +156,7 @@ class Tasks(Repository):
         """Give a task.
 
         Raises:
-            NotFound: There is none with this id.
+            NotFound: There is no such task.
         """
         return get_task(self.unit, task_id)
 
@@ -332,7 +332,7 @@ class Tasks(Repository):
 
         Args:
             task_id: The task.
-            fence: Of whoever holds the task, to confirm.
+            fence: The fence of the worker that holds the task, to confirm.
 
         Raises:
             LeaseLost: The caller with this fence does not hold the task any more.
@@ -523,8 +523,8 @@ class Tasks(Repository):
         Each counts as a failed attempt: the task is pending again after a pause, or dead if it
         has no retries left, or cancelled if that was asked for. Workers call this now and then.
 
-        A lease that was given or renewed at a time which is yet to come, because the clock was set
-        back since, begins anew at the present.
+        If the clock was set back since a lease was given or renewed, the lease starts again now,
+        with the length that it had.
 
         Args:
             limit: How many at most, up to 1,000.
@@ -535,7 +535,7 @@ class Tasks(Repository):
         """
         tasks = self.tables.tasks
         check_limit(limit)
-        begin_anew(self.unit, present(self.unit))
+        restart(self.unit, present(self.unit))
         query = (
             select(*tasks.c, present(self.unit).label("now"))
             .where(

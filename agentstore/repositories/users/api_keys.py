@@ -4,7 +4,7 @@ A key is ``ask_`` (so that scanners of source code can find one that leaked), a 
 12 characters, an underscore and a secret of 43: 256 bits from the system's randomness. It
 is shown once. What is stored is the prefix and the SHA-256 of the whole key: a random
 key needs no salt and no slow hash, as nobody can guess one (NIST SP 800-63B, section 5.1.1.2,
-asks for 112 bits). Whoever reads the database cannot authenticate with what is there.
+asks for 112 bits). Nobody can authenticate with what the database holds.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ApiKeys(Repository):
             expires_at: When it stops to work; None means never.
 
         Returns:
-            The key, which is not to be had again, and what is stored of it.
+            The key, which is shown only here, and what is stored of it.
 
         Raises:
             NotFound: There is no such user.
