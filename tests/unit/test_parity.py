@@ -69,6 +69,17 @@ def test_an_asynchronous_repository_lifts_its_own_namesake(name):
     assert kind.__name__ == f"Async{kind.repository.__name__}"
 
 
+APART = {"users": {"Quotas", "ApiKeys"}, "messages": {"Streams"}}
+"""Methods of one subject that are written in a class, and a module, named after it."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_method_is_written_in_the_class_that_offers_it(name):
+    kind = type(SYNC[name])
+    written_in = {method.__qualname__.rpartition(".")[0] for method in methods(kind).values()}
+    assert written_in - APART.get(name, set()) == {kind.__name__}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_method_is_lifted_under_its_own_name(name):
     own, lifted = methods(type(SYNC[name])), methods(type(ASYNC[name]))
