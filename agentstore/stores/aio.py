@@ -436,7 +436,7 @@ def _make(lifted: type[AsyncRepository[Any]]) -> type[AsyncRepository[Any]]:
             methods[name] = lift(method)
     for name in public_methods(lifted.repository).keys() - public_methods(repository).keys():
         methods[name] = _refused(getattr(repository, name))
-    names = {"__slots__": (), "repository": repository}
+    names = {"__slots__": (), "__doc__": lifted.__doc__, "repository": repository}
     return type(lifted.__name__, (lifted,), names | methods)
 
 
@@ -597,7 +597,7 @@ class AsyncStore(AsyncRepositories):
         reclaim: bool = True,
         progress: Progress | None = None,
     ) -> PruneReport:
-        """Delete what a retention policy says has had its time; see ``Store.prune``."""
+        """Delete what a retention policy does not keep; see ``Store.prune``."""
         from agentstore.repositories.upkeep.pruning import prune  # few programs need it
 
         runner = _StoreRunner(self)

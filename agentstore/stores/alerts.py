@@ -33,7 +33,7 @@ _MOST = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What sizes are worth a word. None means none.
+    """The sizes from which a database warns or fails. None sets no limit.
 
     Attributes:
         warn_bytes: The database's bytes, those of a log beside it included.
@@ -98,7 +98,7 @@ def parse_bytes(size: str | int) -> int:
     """Read a size: a number of bytes, or one with KB, MB, GB, TB or KiB, MiB, GiB, TiB.
 
     Raises:
-        InvalidInput: It is none, or more than 2**63 - 1 bytes.
+        InvalidInput: It is not a size, or more than 2**63 - 1 bytes.
     """
     if type(size) is int and 0 <= size <= _MOST:
         return size

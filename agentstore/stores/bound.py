@@ -99,9 +99,9 @@ def runner_of(repositories: Repositories) -> Runner:
 class ScopedStore(Repositories):
     """A store as one user has it; ``Store.scoped`` gives one.
 
-    What belongs to others, or to nobody, is not there: an id of theirs is answered as one that
-    nobody has, and lists, searches and sums leave them out. What is made is the user's. Methods for
-    all users' data raise ``UnscopedOnly``. On PostgreSQL row-level security says the same.
+    Data of other users, or of no user, does not exist here: their ids are answered like ids that
+    do not exist, and lists, searches and sums leave them out. What is made is the user's. Methods
+    for all users' data raise ``UnscopedOnly``. On PostgreSQL, row-level security enforces the same.
 
     Attributes:
         user_id: The user.

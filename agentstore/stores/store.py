@@ -4,7 +4,7 @@ A call on one of the store's repositories is a transaction of its own. ``transac
 several calls one; ``run()`` does the same with a function, and repeats it after a conflict.
 
 A store may be used from any number of threads. A process that is forked must open its own; the one
-that it has of its parent refuses all calls.
+that it inherits from its parent refuses all calls.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class Store(Repositories):
         reclaim: bool = True,
         progress: Progress | None = None,
     ) -> PruneReport:
-        """Delete what a retention policy says has had its time, while others work.
+        """Delete what a retention policy does not keep, while others work.
 
         Works in transactions that are over soon: of up to 1,000 rows, and of fewer where rows are
         large, so that no other writer waits for one for long; on SQLite with pauses between them.
@@ -217,7 +217,7 @@ class Store(Repositories):
         to the next one.
 
         Args:
-            policy: What has had its time.
+            policy: What is to be kept, and for how long.
             dry_run: Only count what would go, without a lock; nothing is written.
             reclaim: Give the space back to the system where the engine can, in small steps: on
                 SQLite free pages of files that were made with ``auto_vacuum=INCREMENTAL``; on
@@ -253,7 +253,7 @@ class Store(Repositories):
             timeout: After how many seconds without an answer to say so, up to an hour.
 
         Raises:
-            InvalidInput: The timeout is none.
+            InvalidInput: The timeout is not above 0, or longer than an hour.
         """
         with self._watch("health"):
             return self._probe.health(timeout)
@@ -295,10 +295,10 @@ class Store(Repositories):
         It shares this store's connections and costs nothing to make, so make one for each request.
 
         Args:
-            user_id: The user. Nobody looks whether there is one; a scope of nobody's is empty.
+            user_id: The user. The id is not checked; the scope of an unknown user is empty.
 
         Raises:
-            InvalidInput: This is no user's id.
+            InvalidInput: The user id is not a valid key.
         """
         return ScopedStore(self, Scope(user_id))
 

@@ -32,8 +32,10 @@ LONG = {
     "stores.aio": "a table of lifted methods, one line each",
     "errors": "one tree, to be read as one",
     "execution.writer": "one class: the queue, the lead and the batches are one subject",
-    "repositories.checkpoints.checkpoints": "the contract of each method; the bodies are elsewhere",
+    "repositories.branches.branches": "one class: a branch is read by its turns, and grows at one",
+    "repositories.checkpoints.checkpoints": "one method for each thing done with a thread",
     "repositories.messages.messages": "the contract of each method; most bodies are elsewhere",
+    "repositories.tasks.tasks": "one method for each step of a task's life",
     "repositories.sessions.sessions": "one method for each step of a session's life",
 }
 """Modules that may be longer, and why."""

@@ -5,13 +5,18 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import pydoc
+import typing
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 
 from agentstore import AsyncStore, Store, repositories
 from agentstore.engines.base.protocol import Mode
+from agentstore.records import DeletionReceipt, MessageRecord, Page, SearchHit
 from agentstore.repositories.base.operations import Operation, Repository
+from agentstore.repositories.scopes.table import scoped
 from agentstore.stores import aio, store
 from agentstore.stores.aio import AsyncRepositories, AsyncRepository
 from agentstore.stores.store import Repositories
@@ -65,6 +70,17 @@ def test_an_asynchronous_repository_lifts_its_own_namesake(name):
     assert kind.__name__ == f"Async{kind.repository.__name__}"
 
 
+APART = {"users": {"Quotas", "ApiKeys"}, "messages": {"Streams"}}
+"""Methods of one subject that are written in a class, and a module, named after it."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_method_is_written_in_the_class_that_offers_it(name):
+    kind = type(SYNC[name])
+    written_in = {method.__qualname__.rpartition(".")[0] for method in methods(kind).values()}
+    assert written_in - APART.get(name, set()) == {kind.__name__}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_method_is_lifted_under_its_own_name(name):
     own, lifted = methods(type(SYNC[name])), methods(type(ASYNC[name]))
@@ -86,10 +102,75 @@ def test_a_lifted_method_has_the_same_signature_and_the_same_words(name):
 GATHERED = {"save", "save_many", "log", "record"}
 
 
-def test_the_signature_of_a_gathered_method_says_what_it_returns():
-    assert "Body" not in str(inspect.signature(SYNC["messages"].save))
-    assert inspect.signature(SYNC["messages"].save).return_annotation == "MessageRecord"
-    assert inspect.signature(ASYNC["messages"].save_many).return_annotation == "list[MessageRecord]"
+def test_the_signature_of_a_method_in_halves_or_in_steps_says_what_its_caller_gets():
+    def returned(method: object) -> object:
+        return inspect.signature(method).return_annotation
+
+    assert returned(SYNC["messages"].save) is MessageRecord
+    assert returned(ASYNC["messages"].save_many) == list[MessageRecord]
+    assert returned(SYNC["messages"].search) == Page[SearchHit]
+    assert returned(ASYNC["users"].delete) is DeletionReceipt
+
+
+def what_is_shown(method: Callable[..., object]) -> tuple[str, str, object]:
+    """Give what an editor, or ``help()``, finds on a bound method."""
+    hints = typing.get_type_hints(method)
+    return str(inspect.signature(method)), inspect.getdoc(method) or "", hints["return"]
+
+
+def shown_by(repositories: object) -> dict[str, tuple[str, str, object]]:
+    return {
+        f"{name}.{called}": what_is_shown(getattr(repository, called))
+        for name, repository in vars(repositories).items()
+        if name in NAMES
+        for called in methods(type(repository))
+    }
+
+
+def test_every_object_with_repositories_shows_the_signatures_and_words_of_their_methods():
+    own = shown_by(Repositories(NoRunner()))
+    assert len(own) > 100
+    for called, (signature, words, returned) in own.items():
+        assert words, called
+        assert "self" not in signature, called
+        assert typing.get_origin(returned) is not Generator, called
+    with Store("sqlite://", slow_after=60) as watched:
+        assert shown_by(watched) == own
+    with Store("sqlite://") as opened, opened.transaction() as tx:
+        assert shown_by(opened) == shown_by(tx) == own
+    with Store("sqlite://") as opened:
+        user = opened.users.create("Ada")
+        scoped = opened.scoped(user.id)
+        with scoped.transaction() as tx:
+            assert shown_by(scoped) == shown_by(tx) == own
+
+    async def look() -> None:
+        async with AsyncStore("sqlite://", slow_after=60) as watched:
+            assert shown_by(watched) == own
+        async with AsyncStore("sqlite://") as opened:
+            async with opened.transaction() as tx:
+                assert shown_by(opened) == shown_by(tx) == own
+            user = await opened.users.create("Ada")
+            scoped = opened.scoped(user.id)
+            async with scoped.transaction() as tx:
+                assert shown_by(scoped) == shown_by(tx) == own
+
+    asyncio.run(look())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_shows_a_lifted_method_as_it_is_called(name):
+    for called in methods(type(ASYNC[name])):
+        page = pydoc.plain(pydoc.render_doc(getattr(ASYNC[name], called)))
+        _, words, _ = what_is_shown(getattr(SYNC[name], called))
+        assert f"async {called}(" in page
+        assert words.splitlines()[0] in page
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_repository_for_a_scope_is_documented_as_the_one_it_guards(name):
+    assert scoped(type(SYNC[name])).__doc__ == type(SYNC[name]).__doc__
+    assert aio._scoped(type(ASYNC[name])).__doc__ == type(ASYNC[name]).__doc__
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,10 +8,10 @@ another repository's body, or in a transaction, it joins the one that is open.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, get_args, get_type_hints
 
 from sqlalchemy import ColumnElement, Connection, Select, literal, tuple_
 
@@ -119,10 +119,6 @@ class _Gathered(Operation):
         super().__init__(body, Mode.STATEMENT, takes_several)
         self._kind = kind
         self._looks_first = looks_first
-        # What it returns is the method's, whatever the body is.
-        signature = inspect.signature(body)
-        returned = str(signature.return_annotation).removeprefix("Body[").removesuffix("]")
-        body.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
 
     def work(self, repository: type[Repository], args: Any, kwargs: Any) -> Callable[[Unit], Any]:
         if self._looks_first(kwargs):
@@ -165,7 +161,10 @@ def gathers(
     """
 
     def decorate(body: Callable[Concatenate[R, P], Body[T]]) -> Callable[Concatenate[R, P], T]:
-        return _method(body, _Gathered(body, takes_several, kind, looks_first))
+        call: Callable[Concatenate[R, P], T]
+        call = _method(body, _Gathered(body, takes_several, kind, looks_first))
+        declare_result(call, body)
+        return call
 
     return decorate
 
@@ -185,6 +184,17 @@ def _method(body: Callable[..., Any], described: Operation) -> Callable[Concaten
 
     call.operation = described  # type: ignore[attr-defined]
     return call
+
+
+def declare_result(call: Callable[..., Any], body: Callable[..., Generator[Any, Any, Any]]) -> None:
+    """Have a method declare what its caller gets, where its body is a generator.
+
+    The body's own annotation is ``Generator[..., ..., T]``, by whatever alias; callers get the T.
+    """
+    returned = get_args(get_type_hints(body)["return"])[-1]
+    call.__annotations__ = body.__annotations__ | {"return": returned}
+    signature = inspect.signature(body).replace(return_annotation=returned)
+    call.__signature__ = signature  # type: ignore[attr-defined]
 
 
 reads = operation(Mode.READ)
@@ -307,6 +317,7 @@ __all__ = [
     "Unset",
     "appends",
     "chunks",
+    "declare_result",
     "gathers",
     "ids_of",
     "one_page",

@@ -17,7 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from agentstore.engines.base.protocol import Mode
 from agentstore.errors import DatabaseFull
 from agentstore.execution.unit import Unit, rest
-from agentstore.repositories.base.operations import Repository
+from agentstore.repositories.base.operations import Repository, declare_result
 
 R = TypeVar("R", bound=Repository)
 P = ParamSpec("P")
@@ -66,6 +66,7 @@ def in_steps(
         return drive(body(self, *args, **kwargs), run)
 
     call.steps = body  # type: ignore[attr-defined]
+    declare_result(call, body)
     return call
 
 

@@ -1,49 +1,66 @@
-"""Branches: other ways for a conversation to go on, and shorter ways to tell what was said."""
+"""Branches: a conversation continued in several ways, read by turns, and compacted."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Select, select, update
+from sqlalchemy import Select, bindparam, func, select, update
 
-from agentstore.errors import BranchInUse, InvalidInput, NotFound
+from agentstore.errors import BranchInUse, InvalidInput, NotFound, shown
 from agentstore.models.leaving import owner_stays
-from agentstore.records import BranchRecord, CountedBranch, MessageRecord, Page
+from agentstore.records import (
+    BranchRecord,
+    CountedBranch,
+    MessageRecord,
+    Page,
+    TurnMessages,
+    TurnRecord,
+    TurnToolUse,
+)
 from agentstore.records.base import complete
-from agentstore.repositories.base.operations import one_page, reads, reads_snapshot, writes
-from agentstore.repositories.branches.compaction import compact
+from agentstore.repositories.base.operations import (
+    Repository,
+    one_page,
+    reads,
+    reads_snapshot,
+    writes,
+)
+from agentstore.repositories.branches.compaction import tell_shorter
 from agentstore.repositories.branches.growing import grow, require_free_name
 from agentstore.repositories.branches.turn_places import (
     end_of_turn,
     find_messages,
+    last_user_message,
+    message_text,
     no_turn,
+    of_turns,
     start_of_turn,
+    user_messages,
     wanted_text,
 )
-from agentstore.repositories.branches.turns import Turns
-from agentstore.repositories.lines.lines import (
-    count_lines,
-    require,
-    segments_of,
-)
+from agentstore.repositories.lines.lines import between, count_lines, require, segments_of
+from agentstore.repositories.lines.queries import line_of, shown_by
 from agentstore.repositories.lines.removal import (
+    LockedSession,
     branch_number,
     lock_session,
     settle_turn,
 )
-from agentstore.repositories.lines.segments import (
-    release,
-    remove_gone_branches,
-    remove_unseen,
-)
+from agentstore.repositories.lines.rows import message_records
+from agentstore.repositories.lines.segments import release, remove_gone_branches, remove_unseen
 from agentstore.values import validation
 from agentstore.values.ids import new_id
-from agentstore.values.paging import DEFAULT_LIMIT, Cursors
+from agentstore.values.paging import DEFAULT_LIMIT, Cursors, check_limit
 from agentstore.values.states import MAIN
+from agentstore.values.types import MAX_INTEGER
+
+_TELLERS = ("system", "developer", "assistant")
+"""The roles that a summary may have: with another one it would begin a turn, or end a call."""
 
 
-class Branches(Turns):
+class Branches(Repository):
     """The branches of sessions, and the turns on them.
 
     What happens on one branch is not seen on another, but for what deletes messages themselves:
@@ -72,8 +89,8 @@ class Branches(Turns):
 
         Args:
             session_id: The session.
-            from_turn: The turn that is to be told anew: the branch begins with what precedes it,
-                which for turn 1 may be nothing.
+            from_turn: The first turn that the branch does not show: it begins with what precedes
+                this turn, which for turn 1 may be nothing.
             after_turn: The last turn that the branch begins with; 0 is what precedes turn 1.
             containing: Like ``from_turn``, for the first turn whose user message contains this
                 text: any case, any script, every character as itself.
@@ -84,7 +101,7 @@ class Branches(Turns):
         Raises:
             NotFound: There is no such session, branch or turn.
             AlreadyExists: The name is taken.
-            InvalidInput: More than one place to begin was given, or something that is none.
+            InvalidInput: More than one place to begin was given, or an argument is not valid.
         """
         places = [from_turn, after_turn, containing]
         if sum(place is not None for place in places) > 1:
@@ -92,8 +109,8 @@ class Branches(Turns):
         validation.optional_amount("from_turn", from_turn)
         validation.optional_amount("after_turn", after_turn)
         contains = None if containing is None else wanted_text("containing", containing)
-        validation.optional_key("name", name)
-        validation.optional_text("branch", branch)
+        name = validation.optional_key("name", name)
+        branch = validation.optional_text("branch", branch)
         session = lock_session(self.unit, session_id)
         parent = branch_number(self.unit, session, branch)
         if from_turn is not None:
@@ -108,7 +125,7 @@ class Branches(Turns):
         else:
             through = session.last_seq
         name = grow(self.unit, session, parent, through, name, activate=True)
-        return self.get(session_id, name)
+        return self._read(session_id, name)
 
     @reads
     def get(self, session_id: str, name: str) -> BranchRecord:
@@ -117,16 +134,7 @@ class Branches(Turns):
         Raises:
             NotFound: There is no such session or branch.
         """
-        branches = self.tables.branches.c
-        query = self._select().where(
-            branches.session_id == session_id,
-            branches.name == validation.text("name", name),
-            branches.gone.is_(False),
-        )
-        row = self.connection.execute(query).first()
-        if row is None:
-            require(self.unit, session_id, name)
-        return _record(row)
+        return self._read(session_id, validation.text("name", name))
 
     @reads
     def active(self, session_id: str) -> BranchRecord:
@@ -143,6 +151,267 @@ class Branches(Turns):
         if row is None:
             raise NotFound("session", session_id)
         return _record(row)
+
+    @writes
+    def switch(self, session_id: str, name: str) -> BranchRecord:
+        """Make a branch the active one, for all who use the session.
+
+        Raises:
+            NotFound: There is no such session or branch.
+        """
+        name = validation.text("name", name)
+        session = lock_session(self.unit, session_id)
+        self._activate(session, branch_number(self.unit, session, name))
+        return self._read(session_id, name)
+
+    @writes
+    def rename(self, session_id: str, name: str, new_name: str) -> BranchRecord:
+        """Give a branch another name.
+
+        Raises:
+            NotFound: There is no such session or branch.
+            AlreadyExists: The name is taken.
+            InvalidInput: It is main, which keeps its name, or the new name is not valid.
+        """
+        name = validation.text("name", name)
+        new_name = validation.key("new_name", new_name)
+        session = lock_session(self.unit, session_id)
+        number = branch_number(self.unit, session, name)
+        if number == 0:
+            raise InvalidInput("main keeps its name. Create a branch after its last turn instead.")
+        if new_name != name:
+            require_free_name(self.unit, session_id, new_name)
+            self._change(session_id, number, name=new_name)
+        return self._read(session_id, new_name)
+
+    @writes
+    def delete(self, session_id: str, name: str, *, force: bool = False) -> int:
+        """Delete a branch, and those messages that no other branch shows.
+
+        Branches that grew from it go on showing what they did. Its name is free again.
+
+        Args:
+            session_id: The session.
+            name: The branch.
+            force: Delete it also if it is the active one; then the branch that it grew from
+                becomes that, or main if that is gone.
+
+        Returns:
+            How many messages were deleted.
+
+        Raises:
+            NotFound: There is no such session or branch.
+            BranchInUse: It is the active one, and ``force`` was not given.
+            InvalidInput: It is main.
+        """
+        name = validation.text("name", name)
+        validation.flag("force", force)
+        session = lock_session(self.unit, session_id)
+        number = branch_number(self.unit, session, name)
+        if number == 0:
+            raise InvalidInput("main cannot be deleted. Use messages.clear, or delete the session.")
+        if number == session.active_branch:
+            if not force:
+                raise BranchInUse(session_id, name)
+            parent = self._read(session_id, name).parent
+            self._activate(session, branch_number(self.unit, session, parent or MAIN))
+        line = segments_of(self.connection, self.tables, session_id, number)
+        self._change(session_id, number, name=new_id(), gone=True, tip=None)
+        release(self.unit, session_id, line[0].number)
+        deleted = remove_unseen(
+            self.unit, session_id, [(s.branch, s.first_seq, s.last_seq) for s in line]
+        )
+        remove_gone_branches(self.unit, session_id)
+        return deleted
+
+    @writes
+    def compact(
+        self,
+        session_id: str,
+        summary: str,
+        *,
+        from_turn: int = 1,
+        to_turn: int,
+        role: str = "system",
+        token_count: int = 0,
+        branch: str | None = None,
+        keep_as: str | None = None,
+    ) -> MessageRecord:
+        """Replace turns of a branch with a summary of them.
+
+        Only this branch shows the summary, and branches that are made from it later; usage stays
+        as it was recorded. The replaced messages are deleted unless another branch
+        shows them: ``keep_as`` makes one.
+
+        Args:
+            session_id: The session.
+            summary: The text that replaces them.
+            from_turn: The first turn that is replaced; 0 begins with what precedes turn 1.
+            to_turn: The last one.
+            role: The role of the summary: system, developer or assistant.
+            token_count: The tokens of the summary.
+            branch: The branch's name; None for the active one.
+            keep_as: The name of a branch to be made, which shows all as it was.
+
+        Returns:
+            The summary, a message with the sequence number and the turn of the last one that it
+            replaces. Its metadata says which turns, and how many messages, in ``summary_of``.
+
+        Raises:
+            NotFound: There is no such session, branch or turn.
+            AlreadyExists: There is a branch called ``keep_as`` already.
+            InvalidInput: An argument cannot be stored, or ``to_turn`` comes before ``from_turn``.
+        """
+        summary = validation.text("summary", summary)
+        validation.amount("from_turn", from_turn)
+        validation.amount("to_turn", to_turn)
+        keep_as = validation.optional_key("keep_as", keep_as)
+        branch = validation.optional_text("branch", branch)
+        if to_turn < from_turn:
+            raise InvalidInput(f"to_turn is {to_turn}, before from_turn, which is {from_turn}.")
+        if role not in _TELLERS:
+            raise InvalidInput(f"role is {shown(role)}; use one of {', '.join(_TELLERS)}.")
+        session = lock_session(self.unit, session_id)
+        number = branch_number(self.unit, session, branch)
+        replaced = of_turns(self.unit, session_id, branch, from_turn, to_turn)
+        if not replaced:
+            raise no_turn(to_turn)
+        line = segments_of(self.connection, self.tables, session_id, number)
+        if keep_as is not None:
+            grow(self.unit, session, number, session.last_seq, keep_as, activate=False)
+            session = lock_session(self.unit, session_id)
+        told = {"role": role, "content": summary, "token_count": token_count}
+        return tell_shorter(self.unit, session, number, line, replaced, told)
+
+    @reads
+    def turns(
+        self,
+        session_id: str,
+        *,
+        branch: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[TurnRecord]:
+        """List the turns of a branch, in the order of the conversation.
+
+        Args:
+            session_id: The session.
+            branch: The branch's name; None for the active one.
+            limit: How many at most.
+            cursor: The ``next_cursor`` of the page before.
+
+        Raises:
+            NotFound: There is no such session or branch.
+        """
+        check_limit(limit)
+        branch = validation.optional_text("branch", branch)
+        cursors = Cursors("turns", session_id, branch)
+        after = 0 if cursor is None else cursors.read(cursor, 1)[0]
+        found = user_messages(self.unit, session_id, branch, after, limit + 1)
+        following = cursors.make([found[limit - 1].turn]) if len(found) > limit else None
+        return Page(tuple(map(_turn, found[:limit])), following)
+
+    @reads_snapshot
+    def by_turn(
+        self,
+        session_id: str,
+        *,
+        branch: str | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
+    ) -> Page[TurnMessages]:
+        """Give the messages of a branch grouped by turn, in the order of the conversation.
+
+        Args:
+            session_id: The session.
+            branch: The branch's name; None for the active one.
+            limit: How many turns; turn 0 comes with the first ones and is not counted.
+            cursor: The ``next_cursor`` of the page before.
+
+        Raises:
+            NotFound: There is no such session or branch.
+        """
+        check_limit(limit)
+        branch = validation.optional_text("branch", branch)
+        cursors = Cursors("messages by turn", session_id, branch)
+        first = 0 if cursor is None else cursors.read(cursor, 1)[0]
+        begun = user_messages(self.unit, session_id, branch, max(0, first - 1), limit + 1)
+        # Where the page before ended, though what begins this one may have been deleted since.
+        ended = last_user_message(self.unit, session_id, branch, first) if first else None
+        low = ended.seq + 1 if ended else 0
+        more = len(begun) > limit
+        high = begun[limit].seq - 1 if more else MAX_INTEGER
+        rows = between(self.unit, session_id, low, high, branch=branch)
+        records = (r for r in message_records(self.unit, rows) if r.turn >= first)
+        grouped = groupby(records, key=lambda message: message.turn)
+        turns = tuple(TurnMessages(number, tuple(messages)) for number, messages in grouped)
+        return Page(turns, cursors.make([begun[limit].turn]) if more else None)
+
+    @reads
+    def tool_usage(self, session_id: str, *, branch: str | None = None) -> list[TurnToolUse]:
+        """Count the calls of each tool in each turn of a branch.
+
+        Returns:
+            In the order of the turns, and of the tools' names in each.
+
+        Raises:
+            NotFound: There is no such session or branch.
+        """
+        messages, calls = self.tables.messages, self.tables.message_tool_calls
+        line = line_of(self.tables, active=branch is None)
+        query = (
+            select(messages.c.turn, calls.c.name, func.count().label("calls"))
+            .join_from(calls, messages, messages.c.id == calls.c.message_id)
+            .where(
+                calls.c.session_id == bindparam("session_id"),
+                calls.c.name != "",
+                shown_by(line, messages.c),
+            )
+            .group_by(messages.c.turn, calls.c.name)
+            .order_by(messages.c.turn, calls.c.name)
+        )
+        parameters = {"session_id": session_id, "name": branch}
+        rows = self.connection.execute(query, parameters).all()
+        if not rows:
+            require(self.unit, session_id, branch)
+        used = [TurnToolUse(turn, tool, calls) for turn, tool, calls in rows]
+        return sorted(used, key=lambda use: (use.turn, use.tool))  # engines collate differently
+
+    @reads_snapshot
+    def find_turns(
+        self,
+        session_id: str,
+        text: str,
+        *,
+        branch: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[TurnRecord]:
+        """Find the turns of a branch whose user message contains a text, in their order.
+
+        Every character counts as itself. Case does not, in any script that has it, nor does how
+        accents are encoded. All turns of the branch may have to be read; ``messages.search``
+        looks words up in an index instead.
+
+        Args:
+            session_id: The session.
+            text: What to look for.
+            branch: The branch's name; None for the active one.
+            limit: How many at most.
+            cursor: The ``next_cursor`` of the page before.
+
+        Raises:
+            NotFound: There is no such session or branch.
+            InvalidInput: The text is empty.
+        """
+        check_limit(limit)
+        branch = validation.optional_text("branch", branch)
+        wanted = wanted_text("text", text)
+        cursors = Cursors("turns by text", session_id, branch, text)
+        after = 0 if cursor is None else cursors.read(cursor, 1)[0]
+        found = find_messages(self.unit, session_id, branch, wanted, after, limit + 1)
+        following = cursors.make([found[limit - 1].turn]) if len(found) > limit else None
+        return Page(tuple(map(_turn, found[:limit])), following)
 
     @reads_snapshot
     def list(
@@ -175,140 +444,30 @@ class Branches(Turns):
             page.next_cursor,
         )
 
-    @writes
-    def switch(self, session_id: str, name: str) -> BranchRecord:
-        """Make a branch the active one, for all who use the session.
+    def _read(self, session_id: str, name: str) -> BranchRecord:
+        branches = self.tables.branches.c
+        query = self._select().where(
+            branches.session_id == session_id, branches.name == name, branches.gone.is_(False)
+        )
+        row = self.connection.execute(query).first()
+        if row is None:
+            require(self.unit, session_id, name)
+        return _record(row)
 
-        Raises:
-            NotFound: There is no such session or branch.
-        """
-        validation.text("name", name)
-        session = lock_session(self.unit, session_id)
-        number = branch_number(self.unit, session, name)
+    def _activate(self, session: LockedSession, number: int) -> None:
         branches, sessions = self.tables.branches.c, self.tables.sessions
         tip = (
             select(branches.tip)
-            .where(branches.session_id == session_id, branches.number == number)
+            .where(branches.session_id == session.id, branches.number == number)
             .scalar_subquery()
         )
         self.connection.execute(
             update(sessions)
-            .where(sessions.c.id == session_id)
+            .where(sessions.c.id == session.id)
             .values(active_branch=number, tip=tip)
         )
-        self.unit.segmented.discard(session_id)
-        settle_turn(self.unit, session_id)
-        return self.get(session_id, name)
-
-    @writes
-    def rename(self, session_id: str, name: str, new_name: str) -> BranchRecord:
-        """Give a branch another name.
-
-        Raises:
-            NotFound: There is no such session or branch.
-            AlreadyExists: The name is taken.
-            InvalidInput: It is main, which keeps its name, or the new name is none.
-        """
-        validation.text("name", name)
-        validation.key("new_name", new_name)
-        session = lock_session(self.unit, session_id)
-        number = branch_number(self.unit, session, name)
-        if number == 0:
-            raise InvalidInput("main keeps its name. Create a branch after its last turn instead.")
-        if new_name != name:
-            require_free_name(self.unit, session_id, new_name)
-            self._change(session_id, number, name=new_name)
-        return self.get(session_id, new_name)
-
-    @writes
-    def delete(self, session_id: str, name: str, *, force: bool = False) -> int:
-        """Delete a branch, and those messages that no other branch shows.
-
-        Branches that grew from it go on showing what they did. Its name is free again.
-
-        Args:
-            session_id: The session.
-            name: The branch.
-            force: Delete it also if it is the active one; then the branch that it grew from
-                becomes that, or main if that is gone.
-
-        Returns:
-            How many messages were deleted.
-
-        Raises:
-            NotFound: There is no such session or branch.
-            BranchInUse: It is the active one, and ``force`` was not given.
-            InvalidInput: It is main.
-        """
-        validation.text("name", name)
-        validation.flag("force", force)
-        session = lock_session(self.unit, session_id)
-        number = branch_number(self.unit, session, name)
-        if number == 0:
-            raise InvalidInput("main cannot be deleted. Use messages.clear, or delete the session.")
-        if number == session.active_branch:
-            if not force:
-                raise BranchInUse(session_id, name)
-            parent = self.get(session_id, name).parent
-            self.switch(session_id, parent or MAIN)
-        line = segments_of(self.connection, self.tables, session_id, number)
-        self._change(session_id, number, name=new_id(), gone=True, tip=None)
-        release(self.unit, session_id, line[0].number)
-        deleted = remove_unseen(
-            self.unit, session_id, [(s.branch, s.first_seq, s.last_seq) for s in line]
-        )
-        remove_gone_branches(self.unit, session_id)
-        return deleted
-
-    @writes
-    def compact(
-        self,
-        session_id: str,
-        summary: str,
-        *,
-        from_turn: int = 1,
-        to_turn: int,
-        role: str = "system",
-        token_count: int = 0,
-        branch: str | None = None,
-        keep_as: str | None = None,
-    ) -> MessageRecord:
-        """Replace turns of a branch with a summary of them.
-
-        Only this branch tells them shorter from now on, with branches that are made of it later;
-        usage stays as it was recorded. The replaced messages are deleted unless another branch
-        shows them: ``keep_as`` makes one.
-
-        Args:
-            session_id: The session.
-            summary: What is told instead.
-            from_turn: The first turn that is replaced; 0 begins with what precedes turn 1.
-            to_turn: The last one.
-            role: The role of the summary: system, developer or assistant.
-            token_count: Tokens that it counts for.
-            branch: The branch's name; None for the active one.
-            keep_as: The name of a branch to be made, which shows all as it was.
-
-        Returns:
-            The summary, a message with the sequence number and the turn of the last one that it
-            replaces. Its metadata says which turns, and how many messages, in ``summary_of``.
-
-        Raises:
-            NotFound: There is no such session, branch or turn.
-            AlreadyExists: There is a branch called ``keep_as`` already.
-            InvalidInput: An argument cannot be stored, or ``to_turn`` comes before ``from_turn``.
-        """
-        return compact(
-            self.unit,
-            session_id,
-            summary,
-            from_turn=from_turn,
-            to_turn=to_turn,
-            role=role,
-            token_count=token_count,
-            branch=branch,
-            keep_as=keep_as,
-        )
+        self.unit.segmented.discard(session.id)
+        settle_turn(self.unit, session.id)
 
     def _change(self, session_id: str, number: int, **values: Any) -> None:
         branches = self.tables.branches
@@ -363,3 +522,15 @@ def _record(row: Any) -> BranchRecord:
 
 def _counted(branch: BranchRecord, messages: int, turns: int) -> CountedBranch:
     return CountedBranch(**asdict(branch), messages=messages, turns=turns)
+
+
+def _turn(message: MessageRecord) -> TurnRecord:
+    return TurnRecord(
+        session_id=message.session_id,
+        number=message.turn,
+        seq=message.seq,
+        message_id=message.id,
+        text=message_text(message),
+        can_branch=message.status == "complete",
+        created_at=message.created_at,
+    )

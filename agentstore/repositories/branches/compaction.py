@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import insert
 
-from agentstore.errors import InvalidInput, shown
 from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord
-from agentstore.repositories.branches.growing import grow, insert_branch
-from agentstore.repositories.branches.turn_places import no_turn, of_turns
+from agentstore.repositories.branches.growing import insert_branch
 from agentstore.repositories.lines.counters import count_in
-from agentstore.repositories.lines.lines import Segment, segments_of
-from agentstore.repositories.lines.removal import branch_number, lock_session
+from agentstore.repositories.lines.lines import Segment
+from agentstore.repositories.lines.removal import LockedSession
 from agentstore.repositories.lines.segments import (
     NewLine,
     Stretch,
@@ -23,83 +22,54 @@ from agentstore.repositories.lines.segments import (
     set_tip,
 )
 from agentstore.repositories.messages.drafts import draft
-from agentstore.values import validation
 from agentstore.values.ids import new_id
 from agentstore.values.types import from_nanos
 
-_ROLES = ("system", "developer", "assistant")
 
-
-def compact(
+def tell_shorter(
     unit: Unit,
-    session_id: str,
-    summary: str,
-    *,
-    from_turn: int,
-    to_turn: int,
-    role: str,
-    token_count: int,
-    branch: str | None,
-    keep_as: str | None,
+    session: LockedSession,
+    number: int,
+    line: Sequence[Segment],
+    replaced: Sequence[MessageRecord],
+    summary: Mapping[str, Any],
 ) -> MessageRecord:
-    """Replace turns of a branch with a summary; see ``Branches.compact``.
+    """Put a summary into the place of messages that follow one another on a branch.
 
-    The summary has a branch of its own for a home, which is gone from the beginning: as it takes
-    the number of the last message that it replaces, it could be nowhere beside that.
+    The summary has the number of the last message that it replaces, so it cannot be stored on
+    the same branch. It gets a branch of its own, which is marked as gone from the beginning.
+
+    Args:
+        unit: In a write transaction.
+        session: The session, locked.
+        number: The branch.
+        line: Its segments, the last first.
+        replaced: The messages, one at least.
+        summary: Role, content and token count.
     """
-    validation.text("summary", summary)
-    validation.amount("from_turn", from_turn)
-    validation.amount("to_turn", to_turn)
-    validation.optional_key("keep_as", keep_as)
-    validation.optional_text("branch", branch)
-    if to_turn < from_turn:
-        raise InvalidInput(f"to_turn is {to_turn}, before from_turn, which is {from_turn}.")
-    if role not in _ROLES:
-        raise InvalidInput(f"role is {shown(role)}; use one of {', '.join(_ROLES)}.")
-    session = lock_session(unit, session_id)
-    number = branch_number(unit, session, branch)
-    replaced = of_turns(unit, session_id, branch, from_turn, to_turn)
-    if not replaced:
-        raise no_turn(to_turn)
     first, last = replaced[0], replaced[-1]
-    line = segments_of(unit.connection, unit.tables, session_id, number)
-    if keep_as is not None:
-        grow(unit, session, number, session.last_seq, keep_as, activate=False)
-        session = lock_session(unit, session_id)
-    told = draft(
-        {
-            "role": role,
-            "content": summary,
-            "token_count": token_count,
-            "metadata": {
-                "summary_of": {
-                    "from_turn": first.turn,
-                    "to_turn": last.turn,
-                    "messages": len(replaced),
-                }
-            },
-        }
-    )
+    turns = {"from_turn": first.turn, "to_turn": last.turn, "messages": len(replaced)}
+    told = draft({**summary, "metadata": {"summary_of": turns}})
     home = session.last_branch + 1
     insert_branch(unit, session, home, number, last.seq, last.turn, name=new_id(), gone=True)
     told.row |= {
-        "session_id": session_id,
+        "session_id": session.id,
         "branch": home,
         "seq": last.seq,
         "turn": last.turn,
         "created_at": unit.now(),
     }
     unit.connection.execute(insert(unit.tables.messages), told.row)
-    count_in(unit, session_id, 1, token_count, from_nanos(0))
-    new = NewLine(unit, session_id)
+    count_in(unit, session.id, 1, told.row["token_count"], from_nanos(0))
+    new = NewLine(unit, session.id)
     new.begin_like(line, first.seq - 1)
     new.show(home, last.seq, last.seq)
     for segment in reversed(line):
         new.show(segment.branch, max(segment.first_seq, last.seq + 1), segment.last_seq)
     set_tip(unit, session, number, new.write())
-    release(unit, session_id, line[0].number)
-    remove_unseen(unit, session_id, _within(line, first.seq, last.seq))
-    remove_gone_branches(unit, session_id)
+    release(unit, session.id, line[0].number)
+    remove_unseen(unit, session.id, _within(line, first.seq, last.seq))
+    remove_gone_branches(unit, session.id)
     return told.record()
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: what an agent's state was, step by step, and every line that it took."""
+"""Checkpoints: the state of an agent after each step, in a tree."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import select
 
+from agentstore.errors import AlreadyExists, InvalidInput, NotFound
 from agentstore.models.leaving import thread_stays
 from agentstore.records import DeletionReceipt, Page
 from agentstore.records.checkpoints import (
@@ -25,11 +26,28 @@ from agentstore.repositories.base.operations import (
     reads_snapshot,
     writes,
 )
-from agentstore.repositories.checkpoints import copies as checkpoint_copies
-from agentstore.repositories.checkpoints import puts as checkpoint_puts
-from agentstore.repositories.checkpoints import removal as checkpoint_removal
+from agentstore.repositories.checkpoints.copies import copy_all
+from agentstore.repositories.checkpoints.pending import rows_of, store_pending, write_record
+from agentstore.repositories.checkpoints.puts import (
+    NO_PARENT,
+    Draft,
+    enter_thread,
+    lock_thread,
+    put_checkpoint,
+    require_new_thread,
+    tags_of,
+)
+from agentstore.repositories.checkpoints.removal import (
+    namespaces_of,
+    remove,
+    remove_all,
+    total,
+    unless_kept,
+    would_go,
+)
 from agentstore.repositories.checkpoints.rows import (
     ROOT,
+    address_of,
     checkpoint_info,
     checkpoint_record,
     checkpoints_of,
@@ -37,11 +55,16 @@ from agentstore.repositories.checkpoints.rows import (
     get_checkpoint,
     latest_checkpoint,
     path_rows,
+    place_of,
+    require_ids,
     thread_record,
     threads_with_latest,
 )
+from agentstore.repositories.checkpoints.value_lines import load_values
 from agentstore.values import validation
+from agentstore.values.ids import new_id
 from agentstore.values.paging import DEFAULT_LIMIT, Cursors
+from agentstore.values.types import Document, require_utc
 
 
 class Checkpoints(Repository):
@@ -110,23 +133,27 @@ class Checkpoints(Repository):
             InvalidJson: JSON cannot say a value.
             InvalidInput: An argument cannot be stored, or the parent came from the checkpoint.
         """
-        new = checkpoint_puts.draft(
-            thread_id,
-            values,
-            checkpoint_id=checkpoint_id,
-            parent_id=parent_id,
-            step=step,
-            tags=tags,
-            summary=summary,
-            next_node=next_node,
-            metadata=metadata,
-            namespace=namespace,
-            run_id=run_id,
-            created_at=created_at,
-            session_id=session_id,
-            user_id=user_id,
+        if checkpoint_id == NO_PARENT:
+            raise InvalidInput("checkpoint_id is empty. Pass an id, or leave it out.")
+        place = place_of(thread_id, namespace)
+        id, parent = checkpoint_id, parent_id
+        new = Draft(
+            *place,
+            id=None if id is None else require_ids(place, id)[0],
+            parent_id=parent if parent in (None, NO_PARENT) else require_ids(place, parent)[0],
+            values=_named(values),
+            step=validation.optional_amount("step", step),
+            owners=_owners(user_id, session_id),
+            created_at=None if created_at is None else require_utc("created_at", created_at),
+            row={
+                "tags": validation.document("tags", [*tags_of(tags)]),
+                "summary": validation.text("summary", summary),
+                "next_node": validation.text("next_node", next_node),
+                "metadata": None if not metadata else validation.json_object("metadata", metadata),
+                "run_id": validation.optional_key("run_id", run_id),
+            },
         )
-        return checkpoint_puts.put(self.unit, new)
+        return put_checkpoint(self.unit, new)
 
     @reads_snapshot
     def get(
@@ -140,24 +167,23 @@ class Checkpoints(Repository):
             namespace: Only in this one.
 
         Raises:
-            NotFound: There is none.
+            NotFound: There is no such checkpoint.
         """
-        return checkpoint_record(
-            self.unit, get_checkpoint(self.unit, checkpoint_id, thread_id, namespace)
-        )
+        address = address_of(checkpoint_id, thread_id, namespace)
+        return checkpoint_record(self.unit, get_checkpoint(self.unit, *address))
 
     @reads_snapshot
     def find(
         self, checkpoint_id: str, thread_id: str | None = None, namespace: str = ROOT
     ) -> CheckpointRecord | None:
         """Give a checkpoint with its values, or None; see ``get``."""
-        row = find_checkpoint(self.unit, checkpoint_id, thread_id, namespace)
+        row = find_checkpoint(self.unit, *address_of(checkpoint_id, thread_id, namespace))
         return None if row is None else checkpoint_record(self.unit, row)
 
     @reads_snapshot
     def latest(self, thread_id: str, namespace: str = ROOT) -> CheckpointRecord | None:
         """Give the latest checkpoint of a thread with its values; None if there is none."""
-        row = latest_checkpoint(self.unit, thread_id, namespace)
+        row = latest_checkpoint(self.unit, *_asked(thread_id, namespace))
         return None if row is None else checkpoint_record(self.unit, row)
 
     @reads
@@ -170,14 +196,11 @@ class Checkpoints(Repository):
         cursor: str | None = None,
     ) -> Page[CheckpointInfo]:
         """List the checkpoints of a thread, without their values, the latest first."""
-        parameters = {
-            "thread_id": validation.text("thread_id", thread_id),
-            "namespace": validation.text("namespace", namespace),
-        }
+        thread_id, namespace = _asked(thread_id, namespace)
         checkpoints = self.tables.checkpoints.c
         return one_page(
             self.connection,
-            checkpoints_of(self.tables).params(parameters),
+            checkpoints_of(self.tables).params(thread_id=thread_id, namespace=namespace),
             [checkpoints.step, checkpoints.pk],
             Cursors("checkpoints", thread_id, namespace),
             limit,
@@ -225,24 +248,22 @@ class Checkpoints(Repository):
     def path(
         self, checkpoint_id: str, thread_id: str | None = None, namespace: str = ROOT
     ) -> tuple[CheckpointInfo, ...]:
-        """Give a checkpoint and all that it came from, itself first and the root last.
+        """Give a checkpoint and its ancestors, itself first and the root last.
 
         Raises:
             NotFound: There is no such checkpoint; see ``get``.
         """
-        row = get_checkpoint(self.unit, checkpoint_id, thread_id, namespace)
+        row = get_checkpoint(self.unit, *address_of(checkpoint_id, thread_id, namespace))
         return tuple(checkpoint_info(found) for found in path_rows(self.unit, row))
 
     @reads
     def tree(self, thread_id: str, namespace: str = ROOT) -> CheckpointTree:
         """Give all checkpoints of a thread, without their values, and how they are related."""
+        thread_id, namespace = _asked(thread_id, namespace)
         checkpoints = self.tables.checkpoints.c
         rows = self.connection.execute(
             checkpoints_of(self.tables).order_by(checkpoints.step, checkpoints.pk),
-            {
-                "thread_id": validation.text("thread_id", thread_id),
-                "namespace": validation.text("namespace", namespace),
-            },
+            {"thread_id": thread_id, "namespace": namespace},
         )
         found = {row.id: checkpoint_info(row) for row in rows}
         children: dict[str | None, list[str]] = {id: [] for id in (None, *found)}
@@ -261,7 +282,7 @@ class Checkpoints(Repository):
         new_checkpoint_id: str | None = None,
         namespace: str = ROOT,
     ) -> CheckpointInfo:
-        """Begin another line at a checkpoint.
+        """Fork at a checkpoint: put a copy of it, to go on from in another way.
 
         The new checkpoint has the values, summary, next node and metadata of the old one, and
         neither its tags nor its run. Within the thread it is a child of the old one, one step
@@ -281,21 +302,41 @@ class Checkpoints(Repository):
             AlreadyExists: The new thread or the new checkpoint is there already.
             WrongThread: The new id is taken in another thread.
         """
-        return checkpoint_copies.fork(
-            self.unit,
-            checkpoint_id,
-            thread_id=thread_id,
-            to_thread=to_thread,
-            new_checkpoint_id=new_checkpoint_id,
-            namespace=namespace,
+        unit, (id, asked, namespace) = self.unit, address_of(checkpoint_id, thread_id, namespace)
+        thread = lock_thread(unit, get_checkpoint(unit, id, asked, namespace).thread_id)
+        source = get_checkpoint(unit, id, thread.id, namespace)
+        inside = to_thread is None
+        place = place_of(thread.id if inside else to_thread, namespace)
+        if not inside:
+            require_new_thread(unit, place[0])
+        wanted = None if new_checkpoint_id is None else require_ids(place, new_checkpoint_id)[0]
+        there = find_checkpoint(unit, wanted, *place, any_owner=True) if inside and wanted else None
+        if there is not None:
+            raise AlreadyExists("checkpoint", there.id)
+        new = Draft(
+            *place,
+            id=wanted or new_id(),
+            parent_id=id if inside else NO_PARENT,
+            step=None if inside else source.step,
+            values=load_values(unit, thread.id, source.pk),
+            owners={"user_id": thread.user_id, "session_id": thread.session_id},
+            created_at=None,
+            row={
+                "tags": Document("[]"),
+                "summary": source.summary,
+                "next_node": source.next_node,
+                "metadata": source.metadata,
+                "run_id": None,
+            },
         )
+        return put_checkpoint(unit, new)
 
     @writes
     def rewind(self, thread_id: str, step: int, *, namespace: str = ROOT) -> CheckpointRecord:
         """Go back to a step: what is listed before it is deleted, and it is the latest again.
 
         The target is the checkpoint of this step on the path from the latest to the root. All
-        that came later goes, on other lines as well; fork from the target instead to keep it.
+        that came later goes, on other paths as well; fork from the target instead to keep it.
 
         Returns:
             The target, with its values.
@@ -304,7 +345,20 @@ class Checkpoints(Repository):
             NotFound: There is no such thread, or no checkpoint of this step on the path;
                 nothing was deleted.
         """
-        target = checkpoint_removal.rewind(self.unit, thread_id, step, namespace)
+        validation.amount("step", step)
+        place = _asked(thread_id, namespace)
+        lock_thread(self.unit, place[0])
+        latest = latest_checkpoint(self.unit, *place)
+        line = () if latest is None else path_rows(self.unit, latest)
+        target = next((row for row in line if row.step == step), None)
+        if target is None:
+            raise NotFound(
+                "checkpoint of step",
+                step,
+                "The path to the latest checkpoint has no such step; path() gives its steps.",
+            )
+        after = (target.step, target.pk)
+        remove(self.unit, *place, lambda rows: (r for r in rows if (r.step, r.pk) > after))
         return checkpoint_record(self.unit, target)
 
     @writes
@@ -321,7 +375,10 @@ class Checkpoints(Repository):
             NotFound: There is no such thread.
             AlreadyExists: The new thread is there already.
         """
-        return checkpoint_copies.copy_thread(self.unit, thread_id, to_thread)
+        thread = lock_thread(self.unit, validation.text("thread_id", thread_id))
+        target, _ = place_of(to_thread, ROOT)
+        require_new_thread(self.unit, target)
+        return copy_all(self.unit, thread, target)
 
     @writes
     def delete_thread(self, thread_id: str) -> DeletionReceipt:
@@ -333,7 +390,8 @@ class Checkpoints(Repository):
         Raises:
             NotFound: There is no such thread.
         """
-        return checkpoint_removal.delete_thread(self.unit, thread_id)
+        thread = lock_thread(self.unit, validation.text("thread_id", thread_id))
+        return remove_all(self.unit, thread.id)
 
     @writes
     def delete_before(self, thread_id: str, step: int, *, namespace: str = ROOT) -> DeletionReceipt:
@@ -347,12 +405,31 @@ class Checkpoints(Repository):
         Raises:
             NotFound: There is no such thread.
         """
-        return checkpoint_removal.delete_before(self.unit, thread_id, step, namespace)
+        validation.amount("step", step)
+        place = _asked(thread_id, namespace)
+        lock_thread(self.unit, place[0])
+        return remove(self.unit, *place, lambda rows: (r for r in rows if r.step < step))
 
     @writes
     def delete_run(self, run_id: str, *, thread_id: str | None = None) -> DeletionReceipt:
         """Delete the checkpoints of a run, in a thread or in all, as ``delete_before`` does."""
-        return checkpoint_removal.delete_run(self.unit, run_id, thread_id)
+        run_id = validation.key("run_id", run_id)
+        checkpoints = self.tables.checkpoints.c
+        query = select(checkpoints.thread_id, checkpoints.namespace).where(
+            checkpoints.run_id == run_id,
+            thread_stays(self.tables, checkpoints.thread_id),
+            *scoping.threads(self.unit, checkpoints.thread_id),
+        )
+        if thread_id is not None:
+            only = validation.text("thread_id", thread_id)
+            query = query.where(checkpoints.thread_id == only)
+        places = sorted({(thread, space) for thread, space in self.connection.execute(query)})
+        for locked in dict.fromkeys(thread for thread, _ in places):
+            lock_thread(self.unit, locked)
+        return total(
+            remove(self.unit, *place, lambda rows: (r for r in rows if r.run_id == run_id))
+            for place in places
+        )
 
     @writes
     def prune(
@@ -381,15 +458,12 @@ class Checkpoints(Repository):
             NotFound: There is no such thread.
             InvalidInput: There is no policy.
         """
-        return checkpoint_removal.prune(
-            self.unit,
-            thread_id,
-            keep_last=keep_last,
-            max_age=max_age,
-            keep_tags=keep_tags,
-            namespace=namespace,
-            dry_run=dry_run,
-        )
+        choose = unless_kept(self.unit.now(), keep_last, max_age, keep_tags)
+        do = would_go if validation.flag("dry_run", dry_run) else remove
+        only = validation.optional_text("namespace", namespace)
+        thread = lock_thread(self.unit, validation.text("thread_id", thread_id))
+        namespaces = namespaces_of(self.unit, thread.id) if only is None else [only]
+        return total(do(self.unit, thread.id, space, choose) for space in namespaces)
 
     @writes
     def put_writes(
@@ -432,22 +506,17 @@ class Checkpoints(Repository):
             NotFound: There is no such session or user, or the session is being deleted.
             InvalidInput: An argument cannot be stored.
         """
-        owners = {
-            "user_id": validation.optional_key("user_id", user_id),
-            "session_id": validation.optional_key("session_id", session_id),
-        }
-        return checkpoint_copies.put_writes(
-            self.unit,
-            thread_id,
-            checkpoint_id,
-            task_id,
-            writes,
-            task_path=task_path,
-            namespace=namespace,
-            positions=positions,
-            replace=replace,
-            owners=owners,
-        )
+        place = place_of(thread_id, namespace)
+        columns = ("thread_id", "namespace", "checkpoint_id", "task_id")
+        named = (*place, *require_ids(place, checkpoint_id, task_id))
+        task_path = validation.text("task_path", task_path)
+        validation.flag("replace", replace)
+        rows = rows_of(writes, positions)
+        enter_thread(self.unit, place[0], _owners(user_id, session_id), lines=0)
+        for row in rows.values():
+            row["task_path"] = task_path
+        task = dict(zip(columns, named, strict=True))
+        return store_pending(self.unit, task, rows, replace=replace)
 
     @reads
     def writes(
@@ -461,5 +530,24 @@ class Checkpoints(Repository):
             table.c.checkpoint_id == validation.text("checkpoint_id", checkpoint_id),
             thread_stays(self.tables, table.c.thread_id),
         )
-        found = [checkpoint_copies.write_record(row) for row in self.connection.execute(query)]
+        found = [write_record(row) for row in self.connection.execute(query)]
         return tuple(sorted(found, key=lambda w: (w.task_path, w.task_id, w.position)))
+
+
+def _asked(thread_id: str, namespace: str) -> tuple[str, str]:
+    return validation.text("thread_id", thread_id), validation.text("namespace", namespace)
+
+
+def _named(values: object) -> Mapping[str, Any]:
+    if not isinstance(values, Mapping):
+        raise InvalidInput(f"values must be a dict by name, not {type(values).__name__}.")
+    for name in values:
+        validation.key("the name of a value", name)
+    return values
+
+
+def _owners(user_id: str | None, session_id: str | None) -> dict[str, str | None]:
+    return {
+        "user_id": validation.optional_key("user_id", user_id),
+        "session_id": validation.optional_key("session_id", session_id),
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -12,7 +12,7 @@ from sqlalchemy import BigInteger, Row, bindparam, cast, insert, not_, select, u
 from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
 from agentstore.engines.base.protocol import EngineDialect
-from agentstore.errors import InvalidInput, NotFound, WrongOwner, WrongThread
+from agentstore.errors import AlreadyExists, InvalidInput, NotFound, WrongOwner, WrongThread
 from agentstore.execution.unit import Unit
 from agentstore.models.leaving import owner_stays, session_is_open, session_stays
 from agentstore.models.tables import Tables
@@ -24,7 +24,6 @@ from agentstore.repositories.checkpoints.rows import (
     get_checkpoint,
     parent_with_nodes,
     path_rows,
-    require_place,
 )
 from agentstore.repositories.checkpoints.value_lines import (
     drop_entries,
@@ -35,7 +34,6 @@ from agentstore.repositories.checkpoints.value_lines import (
 from agentstore.repositories.checkpoints.values import Node
 from agentstore.values import validation
 from agentstore.values.ids import new_id
-from agentstore.values.types import require_utc
 
 NO_PARENT = ""
 """Instead of a parent's id: the checkpoint is a root."""
@@ -45,7 +43,16 @@ _OWNERS = {"user_id": "users", "session_id": "sessions"}
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A checkpoint that may be put, checked as far as it can be without the database."""
+    """A checkpoint that may be put, checked as far as it can be without the database.
+
+    Attributes:
+        id: None for a new one.
+        parent_id: None for the latest, or what it was; see ``NO_PARENT``.
+        step: None for one more than the parent's, or what it was.
+        owners: ``user_id`` and ``session_id`` of the thread.
+        created_at: None for the present, or what it was.
+        row: The columns that are stored as they are.
+    """
 
     thread_id: str
     namespace: str
@@ -56,57 +63,6 @@ class Draft:
     owners: Mapping[str, str | None]
     created_at: datetime | None
     row: Mapping[str, Any]
-
-
-def draft(
-    thread_id: str,
-    values: Mapping[str, Any],
-    *,
-    checkpoint_id: str | None,
-    parent_id: str | None,
-    step: int | None,
-    tags: Sequence[str],
-    summary: str,
-    next_node: str,
-    metadata: Mapping[str, Any] | None,
-    namespace: str,
-    run_id: str | None,
-    created_at: datetime | None,
-    session_id: str | None,
-    user_id: str | None,
-) -> Draft:
-    """Check the arguments of ``Checkpoints.put``; raises InvalidInput."""
-    ids = [id for id in (checkpoint_id, parent_id) if id is not None and id != NO_PARENT]
-    if checkpoint_id == NO_PARENT:
-        raise InvalidInput("checkpoint_id is empty. Pass an id, or leave it out.")
-    for id in ids:
-        require_place(thread_id, namespace, id)
-    if not ids:
-        require_place(thread_id, namespace)
-    if not isinstance(values, Mapping):
-        raise InvalidInput(f"values must be a dict by name, not {type(values).__name__}.")
-    for name in values:
-        validation.key("the name of a value", name)
-    return Draft(
-        thread_id=thread_id,
-        namespace=namespace,
-        id=checkpoint_id,
-        parent_id=parent_id,
-        step=validation.optional_amount("step", step),
-        values=values,
-        owners={
-            "user_id": validation.optional_key("user_id", user_id),
-            "session_id": validation.optional_key("session_id", session_id),
-        },
-        created_at=None if created_at is None else require_utc("created_at", created_at),
-        row={
-            "tags": validation.document("tags", list(tags_of(tags))),
-            "summary": validation.text("summary", summary),
-            "next_node": validation.text("next_node", next_node),
-            "metadata": None if not metadata else validation.json_object("metadata", metadata),
-            "run_id": validation.optional_key("run_id", run_id),
-        },
-    )
 
 
 def tags_of(tags: object) -> tuple[str, ...]:
@@ -122,8 +78,8 @@ def tags_of(tags: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(validation.text("a tag", tag) for tag in tags))
 
 
-def put(unit: Unit, new: Draft) -> CheckpointInfo:
-    """Put a checkpoint; see ``Checkpoints.put``."""
+def put_checkpoint(unit: Unit, new: Draft) -> CheckpointInfo:
+    """Put a checkpoint, or put one again."""
     first_line = enter_thread(unit, new.thread_id, new.owners, lines=len(new.values))
     existing = None if new.id is None else _existing(unit, new.id, new.thread_id, new.namespace)
     if existing is None:
@@ -155,7 +111,7 @@ def enter_thread(
         _require_owners(unit, owners)
         activity = unit.dialect.next_activity(unit.tables, "checkpoint_threads")
         thread = {"id": thread_id, **owners, "activity": activity, "created_at": unit.now()}
-        # Another caller may be making it; then this one waits, and goes on in that one's.
+        # Another caller may be making it; then this waits, and uses the thread that it made.
         making = unit.dialect.insert_missing(unit.tables.checkpoint_threads)
         unit.connection.execute(making.values(thread))
         entered = unit.connection.execute(enter, counted).first()
@@ -191,12 +147,11 @@ def _why_not(unit: Unit, thread_id: str) -> NotFound | WrongOwner:
 
 
 def lock_thread(unit: Unit, thread_id: str) -> Row[Any]:
-    """Wait for whoever is at a thread, and keep others out until the unit ends; raises NotFound.
+    """Lock a thread until the unit ends, and give its row; raises NotFound.
 
     Every change of a thread begins here or in ``enter_thread``, so two never deadlock.
     """
     threads = unit.tables.checkpoint_threads
-    validation.text("thread_id", thread_id)
     query = select(threads).where(
         threads.c.id == thread_id,
         owner_stays(unit.tables, threads.c.user_id),
@@ -208,12 +163,12 @@ def lock_thread(unit: Unit, thread_id: str) -> Row[Any]:
     return found
 
 
-def require_new_thread(unit: Unit, thread_id: str) -> bool:
-    """Say whether there is no thread with this id yet."""
+def require_new_thread(unit: Unit, thread_id: str) -> None:
+    """Require that no thread has this id yet; raises AlreadyExists."""
     threads = unit.tables.checkpoint_threads
-    require_place(thread_id, ROOT)
     query = select(threads.c.pk).where(threads.c.id == thread_id)
-    return unit.connection.execute(query).first() is None
+    if unit.connection.execute(query).first() is not None:
+        raise AlreadyExists("checkpoint thread", thread_id)
 
 
 def _require_owners(unit: Unit, owners: Mapping[str, str | None]) -> None:
@@ -349,15 +304,3 @@ def _enter(tables: Tables, dialect: EngineDialect) -> ReturningUpdate[Any]:
 @lru_cache(maxsize=64)
 def _insert(tables: Tables) -> ReturningInsert[Any]:
     return insert(tables.checkpoints).returning(*tables.checkpoints.c)
-
-
-__all__ = [
-    "NO_PARENT",
-    "Draft",
-    "draft",
-    "enter_thread",
-    "lock_thread",
-    "put",
-    "require_new_thread",
-    "tags_of",
-]

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, bindparam, delete, func, select, update
 
-from agentstore.errors import InvalidInput, NotFound
+from agentstore.errors import InvalidInput
 from agentstore.execution.unit import Unit
-from agentstore.models.leaving import thread_stays
 from agentstore.models.tables import Tables
 from agentstore.records import DeletionReceipt
-from agentstore.repositories.base import scoping
 from agentstore.repositories.base.operations import chunks
-from agentstore.repositories.checkpoints.puts import lock_thread, tags_of
-from agentstore.repositories.checkpoints.rows import checkpoints_of, latest_checkpoint, path_rows
+from agentstore.repositories.checkpoints.puts import tags_of
+from agentstore.repositories.checkpoints.rows import checkpoints_of
 from agentstore.repositories.checkpoints.value_lines import drop_entries, drop_unneeded
 from agentstore.values import validation
 
@@ -31,9 +29,8 @@ Doomed = Callable[[Rows], Iterable[Row[Any]]]
 """Chooses from the checkpoints of a namespace, the latest first, those that are to go."""
 
 
-def delete_thread(unit: Unit, thread_id: str) -> DeletionReceipt:
-    """Delete a thread and everything in it; see ``Checkpoints.delete_thread``."""
-    lock_thread(unit, thread_id)
+def remove_all(unit: Unit, thread_id: str) -> DeletionReceipt:
+    """Delete a thread that is locked, and everything in it."""
     tables = unit.tables
     prefix = len(tables.names.prefix)
     counts: dict[str, int] = {}
@@ -49,75 +46,23 @@ def delete_thread(unit: Unit, thread_id: str) -> DeletionReceipt:
     return DeletionReceipt(dict(sorted(counts.items())))
 
 
-def delete_before(unit: Unit, thread_id: str, step: int, namespace: str) -> DeletionReceipt:
-    """Delete the checkpoints below a step; see ``Checkpoints.delete_before``."""
-    validation.amount("step", step)
-    lock_thread(unit, thread_id)
-    return _remove(unit, thread_id, namespace, lambda rows: (r for r in rows if r.step < step))
+def unless_kept(
+    now: datetime, keep_last: int | None, max_age: timedelta | None, keep_tags: Sequence[str]
+) -> Doomed:
+    """Check a policy, and make a function that chooses the checkpoints that it does not keep.
 
-
-def delete_run(unit: Unit, run_id: str, thread_id: str | None) -> DeletionReceipt:
-    """Delete the checkpoints of a run; see ``Checkpoints.delete_run``."""
-    checkpoints = unit.tables.checkpoints
-    query = select(checkpoints.c.thread_id, checkpoints.c.namespace)
-    query = query.where(
-        checkpoints.c.run_id == validation.key("run_id", run_id),
-        thread_stays(unit.tables, checkpoints.c.thread_id),
-        *scoping.threads(unit, checkpoints.c.thread_id),
-    )
-    if thread_id is not None:
-        query = query.where(checkpoints.c.thread_id == validation.text("thread_id", thread_id))
-    places = sorted({(row.thread_id, row.namespace) for row in unit.connection.execute(query)})
-    for locked in dict.fromkeys(thread for thread, _ in places):
-        lock_thread(unit, locked)
-    return _sum(
-        _remove(unit, thread, space, lambda rows: (r for r in rows if r.run_id == run_id))
-        for thread, space in places
-    )
-
-
-def rewind(unit: Unit, thread_id: str, step: int, namespace: str) -> Row[Any]:
-    """Delete what came after a step, and give the row that is the latest then; see
-    ``Checkpoints.rewind``.
+    Raises:
+        InvalidInput: There is no policy, or an argument of it is not valid.
     """
-    validation.amount("step", step)
-    validation.text("namespace", namespace)
-    lock_thread(unit, thread_id)
-    latest = latest_checkpoint(unit, thread_id, namespace)
-    line = [] if latest is None else path_rows(unit, latest)
-    target = next((row for row in line if row.step == step), None)
-    if target is None:
-        raise NotFound(
-            "checkpoint of step",
-            step,
-            "The line of the latest checkpoint has none; path() gives the steps that it has.",
-        )
-    after = (target.step, target.pk)
-    _remove(unit, thread_id, namespace, lambda rows: (r for r in rows if (r.step, r.pk) > after))
-    return target
-
-
-def prune(
-    unit: Unit,
-    thread_id: str,
-    *,
-    keep_last: int | None,
-    max_age: timedelta | None,
-    keep_tags: Sequence[str],
-    namespace: str | None,
-    dry_run: bool,
-) -> DeletionReceipt:
-    """Delete what no policy keeps; see ``Checkpoints.prune``."""
     milestones = set(tags_of(keep_tags))
     if keep_last is not None:
         validation.amount("keep_last", keep_last)
-    validation.flag("dry_run", dry_run)
     oldest = None
     if max_age is not None:
         if not isinstance(max_age, timedelta) or max_age < timedelta(0):
             raise InvalidInput("max_age must be a timedelta, zero or more.")
         try:
-            oldest = unit.now() - max_age
+            oldest = now - max_age
         except OverflowError:
             raise InvalidInput("max_age reaches back before the year 1.") from None
     if keep_last is None and oldest is None and not milestones:
@@ -136,18 +81,35 @@ def prune(
             if not kept:
                 yield row
 
-    lock_thread(unit, thread_id)
-    if namespace is None:
-        checkpoints = unit.tables.checkpoints
-        query = select(checkpoints.c.namespace).distinct()
-        query = query.where(checkpoints.c.thread_id == thread_id)
-        namespaces = sorted(unit.connection.execute(query).scalars())
-    else:
-        namespaces = [validation.text("namespace", namespace)]
-    if dry_run:
-        would_go = sum(len(list(doomed(_rows(unit, thread_id, space)))) for space in namespaces)
-        return DeletionReceipt({"checkpoints": would_go} if would_go else {})
-    return _sum(_remove(unit, thread_id, space, doomed) for space in namespaces)
+    return doomed
+
+
+def namespaces_of(unit: Unit, thread_id: str) -> list[str]:
+    """Give the namespaces in which a thread has checkpoints."""
+    checkpoints = unit.tables.checkpoints.c
+    query = select(checkpoints.namespace).distinct().where(checkpoints.thread_id == thread_id)
+    return sorted(unit.connection.execute(query).scalars())
+
+
+def would_go(unit: Unit, thread_id: str, namespace: str, choose: Doomed) -> DeletionReceipt:
+    """Count the checkpoints that ``remove`` would remove."""
+    going = sum(1 for _ in choose(_rows(unit, thread_id, namespace)))
+    return _receipt(Counter(checkpoints=going))
+
+
+def remove(unit: Unit, thread_id: str, namespace: str, choose: Doomed) -> DeletionReceipt:
+    """Remove checkpoints of a thread that is locked."""
+    rows = _rows(unit, thread_id, namespace)
+    doomed = {row.id for row in choose(rows)}
+    return _receipt(_take_away(unit, thread_id, namespace, rows, doomed))
+
+
+def total(receipts: Iterable[DeletionReceipt]) -> DeletionReceipt:
+    """Add receipts up."""
+    counts: Counter[str] = Counter()
+    for receipt in receipts:
+        counts.update(receipt.rows)
+    return _receipt(counts)
 
 
 def _rows(unit: Unit, thread_id: str, namespace: str) -> Rows:
@@ -163,15 +125,8 @@ def _rows(unit: Unit, thread_id: str, namespace: str) -> Rows:
     )
     return unit.connection.execute(
         query.order_by(checkpoints.step.desc(), checkpoints.pk.desc()),
-        {"thread_id": thread_id, "namespace": validation.text("namespace", namespace)},
+        {"thread_id": thread_id, "namespace": namespace},
     ).all()
-
-
-def _remove(unit: Unit, thread_id: str, namespace: str, choose: Doomed) -> DeletionReceipt:
-    """Remove checkpoints of a thread that is locked."""
-    rows = _rows(unit, thread_id, namespace)
-    doomed = {row.id for row in choose(rows)}
-    return _receipt(_take_away(unit, thread_id, namespace, rows, doomed))
 
 
 @lru_cache(maxsize=64)
@@ -213,7 +168,7 @@ def remove_some(
         namespace: Its namespace.
         going: Rows with ``pk``, ``id`` and ``parent_id``.
         values: Whether values go that nothing needs any more. To look for them reads the lines
-            that they are on; whoever is to delete the whole thread need not.
+            that they are on; not needed when the whole thread is to be deleted.
 
     Returns:
         For each table that lost rows, how many.
@@ -293,13 +248,6 @@ def _children_first(rows: Rows) -> list[Row[Any]]:
     for row in ordered:  # grows while it is walked along
         ordered += children.get(row.id, ())
     return ordered[::-1]
-
-
-def _sum(receipts: Iterable[DeletionReceipt]) -> DeletionReceipt:
-    counts: Counter[str] = Counter()
-    for receipt in receipts:
-        counts.update(receipt.rows)
-    return _receipt(counts)
 
 
 def _receipt(counts: Counter[str]) -> DeletionReceipt:

@@ -51,21 +51,46 @@ _COLUMNS = (
 )
 
 
-def require_place(thread_id: object, namespace: object, *ids: object) -> None:
-    """Require what names a checkpoint: ids, and a namespace that may be empty.
+def place_of(thread_id: object, namespace: object) -> tuple[str, str]:
+    """Require what names a place for checkpoints: a thread, and a namespace that may be empty.
 
     Raises:
         InvalidInput: One of them is no key, or together they are too long for an index.
     """
-    keys = [validation.key("thread_id", thread_id)]
-    if namespace != ROOT:
-        keys.append(validation.key("namespace", namespace))
-    keys += [validation.key("checkpoint_id", id) for id in ids]
-    if sum(len(encode_text(key).encode()) for key in keys) > _MAX_INDEXED:
+    thread = validation.key("thread_id", thread_id)
+    place = (thread, ROOT if namespace == ROOT else validation.key("namespace", namespace))
+    require_ids(place)
+    return place
+
+
+def require_ids(place: tuple[str, str], *ids: object) -> list[str]:
+    """Require ids that fit into an index together with their place.
+
+    Raises:
+        InvalidInput: One of them is no key, or together they are too long for an index.
+    """
+    keys = [validation.key("checkpoint_id", id) for id in ids]
+    if sum(len(encode_text(key).encode()) for key in (*place, *keys)) > _MAX_INDEXED:
         raise InvalidInput(
             f"thread_id, namespace and ids have more than {_MAX_INDEXED} bytes together. "
             "Shorten them."
         )
+    return keys
+
+
+def address_of(
+    checkpoint_id: object, thread_id: object, namespace: object
+) -> tuple[str, str | None, str]:
+    """Require what a checkpoint is found by: its id and, but for the root namespace, a thread.
+
+    Raises:
+        InvalidInput: One of them is no str, or there is neither a thread nor the root namespace.
+    """
+    id = validation.text("checkpoint_id", checkpoint_id)
+    if thread_id is None and namespace != ROOT:
+        raise InvalidInput("A namespace is a thread's. Pass thread_id with it.")
+    thread = validation.optional_text("thread_id", thread_id)
+    return id, thread, validation.text("namespace", namespace)
 
 
 def find_checkpoint(
@@ -84,23 +109,16 @@ def find_checkpoint(
         thread_id: The thread.
         namespace: The namespace.
         any_owner: Whether also one of a user who is being deleted: the id is taken.
-
-    Raises:
-        InvalidInput: There is neither a thread nor the root namespace.
     """
-    validation.text("checkpoint_id", checkpoint_id)
     checkpoints = unit.tables.checkpoints
     query = _checkpoints(unit.tables, any_owner=any_owner)
     query = query.where(checkpoints.c.id == checkpoint_id)
-    if thread_id is not None:
-        query = query.where(
-            checkpoints.c.thread_id == validation.text("thread_id", thread_id),
-            checkpoints.c.namespace == validation.text("namespace", namespace),
-        )
-    elif namespace == ROOT:
+    if thread_id is None:
         query = query.where(in_root(checkpoints))
     else:
-        raise InvalidInput("A namespace is a thread's. Pass thread_id with it.")
+        query = query.where(
+            checkpoints.c.thread_id == thread_id, checkpoints.c.namespace == namespace
+        )
     return unit.connection.execute(query).first()
 
 
@@ -116,11 +134,8 @@ def get_checkpoint(
 
 def latest_checkpoint(unit: Unit, thread_id: str, namespace: str) -> Row[Any] | None:
     """Find the row with the highest step; of several, the one that came last."""
-    validation.text("thread_id", thread_id)
-    validation.text("namespace", namespace)
-    return unit.connection.execute(
-        _latest(unit.tables), {"thread_id": thread_id, "namespace": namespace}
-    ).first()
+    place = {"thread_id": thread_id, "namespace": namespace}
+    return unit.connection.execute(_latest(unit.tables), place).first()
 
 
 def path_rows(unit: Unit, row: Row[Any]) -> Sequence[Row[Any]]:

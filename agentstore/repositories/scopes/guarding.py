@@ -2,12 +2,12 @@
 
 Each argument that names something has a *kind*: a function that is given its value before the
 method's body runs, in the same transaction, and gives the value that the body gets. Where the value
-names something of somebody else, or nothing, that is an id which nobody has: so the body does what
-it does for what is not there, whatever that is. An error that names this id then names the one
+names something of somebody else, or nothing, the body gets an id that does not exist, so it does
+what it does for what is not there, whatever that is. An error that names this id then names the one
 that was passed.
 
-Who writes locks the session or thread that is named, so that it cannot be deleted, and be made anew
-by somebody else, before the body is done. Whose something is never changes otherwise.
+A method that writes locks the session or thread that is named, so that nobody deletes it, and makes
+another one under its id, before the body is done. An owner never changes otherwise.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Call:
         return self.unit.only
 
     def absent(self, id: str) -> str:
-        """Give an id that nobody has, the same for the same."""
+        """Give an id that does not exist, always the same one for the same id."""
         return self._replaced.setdefault(id, new_id())
 
     def find(self, statement: Callable[[Unit, bool], Select[Any]], id: str) -> Any:

@@ -23,7 +23,7 @@ R = TypeVar("R", bound=Repository)
 
 @dataclass(frozen=True)
 class Refused:
-    """The method is not to be had in a scope.
+    """The method is not available on a scoped store.
 
     Attributes:
         why: The reason, in short.
@@ -40,7 +40,7 @@ def names(**kinds: Kind) -> Guard:
 KEEPS = Guard()
 """The method keeps to the scope by itself."""
 
-_UNDECIDED = Refused("nobody has decided")
+_UNDECIDED = Refused("no decision is in the table")
 _WORKERS = Refused("workers take the tasks of all users")
 _EVERYBODYS = Refused("it tidies up for everybody")
 _INDEX = Refused("all users share the index")
@@ -264,7 +264,8 @@ def _make(repository: type[Repository]) -> type[Repository]:
         elif hasattr(method, "operation"):
             methods[name] = _guarded(repository, method, decision)
         # What is several units of work has no unit to look in: its steps keep to the scope.
-    return type(repository.__name__, (repository,), {"__slots__": (), **methods})
+    names = {"__slots__": (), "__doc__": repository.__doc__}
+    return type(repository.__name__, (repository,), names | methods)
 
 
 def _refused(

@@ -84,7 +84,7 @@ class Sessions(Repository):
         """Create a session, active and empty.
 
         Args:
-            user_id: Whose it is; None for nobody's.
+            user_id: The user that it belongs to; None for no user.
             title: For people.
             model: The model that it talks to.
             metadata: A JSON object of the application's.
@@ -121,8 +121,8 @@ class Sessions(Repository):
             "updated_at": now,
         }
         if user_id is not None:
-            users = tables.users
-            owner = select(users.c.pk).where(users.c.id == user_id, users.c.deleting.is_(None))
+            users = tables.users.c
+            owner = select(users.pk).where(users.id == row["user_id"], users.deleting.is_(None))
             if self.connection.execute(owner).first() is None:
                 raise NotFound("user", user_id)
         sessions = tables.sessions
@@ -142,7 +142,7 @@ class Sessions(Repository):
         """Give a session.
 
         Raises:
-            NotFound: There is none with this id.
+            NotFound: There is no such session.
         """
         found = self.find(session_id)
         if found is None:
@@ -244,7 +244,7 @@ class Sessions(Repository):
 
     @reads
     def walk(self, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None) -> Page[SessionRecord]:
-        """List sessions in the order of their creation, for whoever wants to see every one.
+        """List sessions in the order of their creation, to visit every one.
 
         Unlike ``list``, nothing moves while one pages: each session is seen exactly once.
         """
@@ -336,6 +336,8 @@ class Sessions(Repository):
             changes["model"] = validation.optional_label("model", model)
         if not isinstance(ttl, Unset):
             changes["ttl_seconds"] = _seconds(ttl)
+        if expected_version is not None:
+            validation.amount("expected_version", expected_version)
         locked = self._lock(session_id)
         if not isinstance(ttl, Unset):
             changes["expires_at"] = None if ttl is None else locked.last_active_at + ttl
@@ -388,7 +390,7 @@ class Sessions(Repository):
             IllegalTransition: The session is not active.
             NotFound: There is no such session.
         """
-        validation.text("question", question)
+        question = validation.text("question", question)
         self._move(session_id, "waiting_user")
         self._change_documents(
             session_id, None, {"question": question, "asked_at": self.unit.now()}
@@ -407,7 +409,7 @@ class Sessions(Repository):
             IllegalTransition: The session does not wait for an answer.
             NotFound: There is no such session.
         """
-        validation.text("text", text)
+        text = validation.text("text", text)
         self._move(session_id, "active", only_from="waiting_user")
         self._change_documents(session_id, None, {"question": None, "asked_at": None})
         return Messages(self.unit).save(session_id, "user", text)
@@ -544,7 +546,6 @@ class Sessions(Repository):
         data = self.tables.session_data
         query = update(data).where(data.c.session_id == session_id)
         if expected_version is not None:
-            validation.amount("expected_version", expected_version)
             query = query.where(data.c.version == expected_version)
         if not values and expected_version is None:
             return

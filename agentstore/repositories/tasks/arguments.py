@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from agentstore.errors import InvalidInput, shown
@@ -27,15 +28,15 @@ def names(name: str, value: str | Sequence[str]) -> list[str]:
     return sorted({validation.key(name, each) for each in value})
 
 
-def seconds(name: str, value: object) -> float:
-    """Require seconds of a lease: more than none, up to a day."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidInput(f"{name} must be a number of seconds, not {type(value).__name__}.")
-    if not 0 < value <= MAX_LEASE:
+def length(lease: object) -> timedelta:
+    """Require the seconds of a lease: more than none, up to a day."""
+    if isinstance(lease, bool) or not isinstance(lease, int | float):
+        raise InvalidInput(f"lease must be a number of seconds, not {type(lease).__name__}.")
+    if not 0 < lease <= MAX_LEASE:
         raise InvalidInput(
-            f"{name} is {shown(value)}; it must be more than 0 and at most {MAX_LEASE:.0f} seconds."
+            f"lease is {shown(lease)}; it must be more than 0 and at most {MAX_LEASE:.0f} seconds."
         )
-    return float(value)
+    return timedelta(seconds=lease)
 
 
 def records(name: str, tasks: object) -> list[TaskRecord]:

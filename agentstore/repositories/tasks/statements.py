@@ -4,8 +4,7 @@ Claiming is one statement on both engines. Where several callers can claim at th
 the rows are locked in the order in which they are to be taken, and rows that somebody else has
 locked are passed over; an engine with a single writer leaves that clause out.
 
-A clock is the dialect whose server's clock counts, or None: then the parameters ``now`` and
-``expires`` say what the time is.
+What a clock is, is said in ``clock``; without one the parameter ``expires`` says when a lease ends.
 """
 
 from __future__ import annotations
@@ -19,14 +18,18 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Dialect,
+    Executable,
     FromClause,
     Interval,
     Select,
     Table,
     and_,
     bindparam,
+    cast,
     exists,
     false,
+    func,
+    insert,
     null,
     or_,
     select,
@@ -37,9 +40,10 @@ from sqlalchemy import (
 
 from agentstore.engines.base.prepared import Prepared
 from agentstore.engines.base.protocol import EngineDialect
-from agentstore.models.leaving import session_stays
+from agentstore.models.leaving import session_is_open, session_stays
 from agentstore.models.tables import Tables
 from agentstore.records import TaskRecord
+from agentstore.repositories.tasks.clock import current
 from agentstore.repositories.tasks.rows import (
     FIELDS,
     PENDING,
@@ -60,7 +64,40 @@ in each of them. Beyond that it may find fewer than there are, never a wrong one
 _OF_FAILURES = ("run_at", "failed_at", "cancelled_at", "dead_at")
 """Columns that the end of a failed attempt may change, or leave."""
 
+_GIVEN = (
+    "id",
+    "session_id",
+    "queue",
+    "kind",
+    "priority",
+    "payload",
+    "max_retries",
+    "alone_in_session",
+    "idempotency_key",
+)
+"""The columns that a new task has a say in; the others have defaults, or are times."""
+
 _POSITIONS = {field: position for position, field in enumerate(FIELDS)}
+
+
+@lru_cache(maxsize=64)
+def insert_statement(
+    tables: Tables, dialect: EngineDialect, clock: EngineDialect | None, *, in_session: bool
+) -> Executable:
+    """Insert a task if its session is there, or if it is in none; times by the leases' clock."""
+    tasks, sessions = tables.tasks, tables.sessions.c
+    now = current(clock)
+    values: dict[str, ColumnElement[Any]] = {
+        name: cast(bindparam(name, type_=tasks.c[name].type), tasks.c[name].type) for name in _GIVEN
+    }
+    values["run_at"] = func.coalesce(bindparam("run_at", type_=tasks.c.run_at.type), now)
+    values |= {"created_at": now, "updated_at": now}
+    row = select(*values.values())
+    if in_session:
+        there = (sessions.id == bindparam("session_id"), session_is_open(tables))
+        row = row.where(select(sessions.pk).where(*there).exists())
+    added = insert(tasks).from_select(list(values), row).returning(*tasks.c)
+    return dialect.announcing(added, tables)
 
 
 @lru_cache(maxsize=256)
@@ -251,12 +288,6 @@ def in_order_of_claims(row: tuple[Any, ...]) -> tuple[int, int]:
 
 def _record_columns(tasks: Table) -> list[ColumnElement[Any]]:
     return [tasks.c.pk, *(tasks.c[field] for field in FIELDS)]
-
-
-def current(clock: EngineDialect | None) -> ColumnElement[Any]:
-    """Give the present: the server's, or the parameter ``now``."""
-    server = None if clock is None else clock.server_clock()
-    return bindparam("now", type_=UtcDateTime()) if server is None else server
 
 
 def _expires(clock: EngineDialect | None) -> ColumnElement[Any]:

@@ -2,45 +2,71 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from functools import lru_cache
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Executable,
-    bindparam,
-    case,
-    cast,
-    func,
-    insert,
-    literal_column,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import case, func, literal_column, or_, select, update
 
-from agentstore.engines.base.protocol import EngineDialect
+from agentstore.engines.base.prepared import dialect_of
+from agentstore.engines.base.signals import TaskSignal
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound, shown
-from agentstore.models.leaving import session_is_open, session_stays
-from agentstore.models.tables import Tables
-from agentstore.records import Page, TaskRecord
+from agentstore.execution.unit import Unit
+from agentstore.models.leaving import session_stays
+from agentstore.records import Page, TaskBatch, TaskRecord
 from agentstore.repositories.base import scoping
-from agentstore.repositories.base.operations import appends, one_page, reads, writes
-from agentstore.repositories.tasks.queue import TaskQueue
-from agentstore.repositories.tasks.rows import RUNNING, task_record
-from agentstore.repositories.tasks.statements import current
+from agentstore.repositories.base.operations import (
+    Repository,
+    appends,
+    one_page,
+    reads,
+    writes,
+)
+from agentstore.repositories.tasks.arguments import (
+    DEFAULT_LEASE,
+    length,
+    names,
+    pairs,
+    records,
+)
+from agentstore.repositories.tasks.clock import clock_of, present
+from agentstore.repositories.tasks.leases import (
+    batch,
+    lock_held,
+    renew,
+    restart,
+    settle,
+    until,
+)
+from agentstore.repositories.tasks.rows import (
+    RUNNING,
+    find_task,
+    get_task,
+    make_task_record,
+    task_record,
+)
+from agentstore.repositories.tasks.statements import (
+    claim_statement,
+    completed,
+    due_statement,
+    failed_attempt,
+    in_order_of_claims,
+    insert_statement,
+)
+from agentstore.repositories.tasks.transitions import move, why_not
 from agentstore.values import validation
 from agentstore.values.backoff import DEFAULT_BACKOFF, Backoff
 from agentstore.values.ids import new_id
-from agentstore.values.paging import DEFAULT_LIMIT, Cursors
+from agentstore.values.paging import DEFAULT_LIMIT, MAX_LIMIT, Cursors, check_limit
 from agentstore.values.states import TASK_STATUSES, TASK_TRANSITIONS, sources
 from agentstore.values.types import require_utc
 
 _MAX_PRIORITY = 2**31 - 1
 
+_ABANDONED = "The lease ran out: the worker died, hung, or could not reach the database."
 
-class Tasks(TaskQueue):
+
+class Tasks(Repository):
     """The tasks, in a session or on their own.
 
     ``start``, ``complete`` and ``fail`` alone are enough where one program does its own tasks.
@@ -70,7 +96,7 @@ class Tasks(TaskQueue):
         not at all.
 
         Args:
-            session_id: The session that it belongs to; None for none.
+            session_id: The session that it belongs to; None for a task on its own.
             kind: What is to be done; the application's own word.
             payload: Any JSON.
             priority: The highest goes first.
@@ -109,20 +135,35 @@ class Tasks(TaskQueue):
         if idempotency_key is not None:
             stays = session_stays(self.tables, tasks.c.session_id).label("stays")
             query = select(tasks, stays).where(
-                tasks.c.queue == queue, tasks.c.idempotency_key == idempotency_key
+                tasks.c.queue == row["queue"], tasks.c.idempotency_key == row["idempotency_key"]
             )
             if (first := self.connection.execute(query).first()) is not None:
                 if not first.stays:
                     raise AlreadyExists("idempotency key of a task", idempotency_key)
                 return task_record(first)
-        clock = self._clock()
+        clock = clock_of(self.unit)
         if clock is None:
             row["now"] = self.unit.now()
-        statement = _insert(self.tables, self.unit.dialect, clock, sessionless=session_id is None)
+        in_session = session_id is not None
+        statement = insert_statement(self.tables, self.unit.dialect, clock, in_session=in_session)
         written = self.connection.execute(statement, row).first()
         if written is None:
             raise NotFound("session", session_id)
         return task_record(written)
+
+    @reads
+    def get(self, task_id: str) -> TaskRecord:
+        """Give a task.
+
+        Raises:
+            NotFound: There is no such task.
+        """
+        return get_task(self.unit, task_id)
+
+    @reads
+    def find(self, task_id: str) -> TaskRecord | None:
+        """Give a task, or None."""
+        return find_task(self.unit, task_id)
 
     @reads
     def list(
@@ -192,7 +233,8 @@ class Tasks(TaskQueue):
             NotFound: There is no such task.
         """
         c = self.tables.tasks.c
-        return self._move(
+        return move(
+            self.unit,
             task_id,
             "running",
             attempts=c.attempts + 1,
@@ -215,7 +257,8 @@ class Tasks(TaskQueue):
             NotFound: There is no such task.
         """
         document = validation.document("result", result)
-        return self._move(task_id, "completed", token=fence, held=True, result=document)
+        fence = validation.optional_amount("fence", fence)
+        return move(self.unit, task_id, "completed", holder=fence, held=True, result=document)
 
     @writes
     def fail(
@@ -246,9 +289,15 @@ class Tasks(TaskQueue):
             NotFound: There is no such task.
             SecretRefused: A secret was found and the policy refuses it.
         """
-        if fence is not None:
-            return self._fail_held(task_id, error, fence, retry=retry, backoff=backoff)
-        return self._move(task_id, "failed", held=True, error=self._error(error))
+        again, told = validation.flag("retry", retry), _without_secrets(self.unit, error)
+        if fence is None:
+            return move(self.unit, task_id, "failed", held=True, error=told)
+        held, now = lock_held(self.unit, {task_id: validation.amount("fence", fence)})
+        if not held:
+            raise why_not(self.unit, task_id, "failed", fence)
+        row, task = held[0]
+        end = failed_attempt(task, now, told, backoff if again else None)
+        return settle(self.unit, [(row, task, end)], [task_id]).settled[0]
 
     @appends
     def pause(self, task_id: str) -> TaskRecord:
@@ -257,12 +306,12 @@ class Tasks(TaskQueue):
         A task that a worker holds is taken away from it: the worker hears of it by its next
         heartbeat, and what it still does for the task is refused.
         """
-        return self._move(task_id, "paused")
+        return move(self.unit, task_id, "paused")
 
     @appends
     def resume(self, task_id: str) -> TaskRecord:
         """Go from paused to pending. Raises as ``start`` does."""
-        return self._move(task_id, "pending", only_from=("paused",))
+        return move(self.unit, task_id, "pending", only_from=("paused",))
 
     @appends
     def retry(self, task_id: str) -> TaskRecord:
@@ -271,7 +320,7 @@ class Tasks(TaskQueue):
         What failed before still counts: a dead task is given one more attempt. ``requeue`` gives
         dead tasks all their retries again.
         """
-        return self._move(task_id, "pending", only_from=("failed", "dead"))
+        return move(self.unit, task_id, "pending", only_from=("failed", "dead"))
 
     @appends
     def cancel(self, task_id: str, *, fence: int | None = None) -> TaskRecord:
@@ -283,15 +332,16 @@ class Tasks(TaskQueue):
 
         Args:
             task_id: The task.
-            fence: Of whoever holds the task, to confirm.
+            fence: The fence of the worker that holds the task, to confirm.
 
         Raises:
             LeaseLost: The caller with this fence does not hold the task any more.
         """
         if fence is not None:
-            return self._move(task_id, "cancelled", only_from=("running",), token=fence)
+            fence = validation.amount("fence", fence)
+            return move(self.unit, task_id, "cancelled", only_from=("running",), holder=fence)
         c = self.tables.tasks.c
-        now = self._now()
+        now = present(self.unit)
         held = (c.status == RUNNING) & c.lease_expires_at.is_not(None)
         ahead = held & (c.updated_at > now)  # what says that the clock was set back; see ``leases``
         query = (
@@ -312,39 +362,273 @@ class Tasks(TaskQueue):
         statement = self.unit.dialect.announcing(query, self.tables)
         cancelled = self.connection.execute(statement).first()
         if cancelled is None:
-            raise self._why_not(task_id, "cancelled")
+            raise why_not(self.unit, task_id, "cancelled")
         return task_record(cancelled)
 
+    @appends
+    def claim(
+        self,
+        worker: str,
+        *,
+        queues: str | Sequence[str] = "default",
+        kinds: str | Sequence[str] | None = None,
+        limit: int = 1,
+        lease: float = DEFAULT_LEASE,
+    ) -> tuple[TaskRecord, ...]:
+        """Take tasks that are due, each with a lease and a fencing token.
 
-_GIVEN = (
-    "id",
-    "session_id",
-    "queue",
-    "kind",
-    "priority",
-    "payload",
-    "max_retries",
-    "alone_in_session",
-    "idempotency_key",
-)
-"""The columns that a new task has a say in; the others have defaults, or are times."""
+        No task is given to two callers, however many ask at once, and nobody waits for anybody:
+        what another one is just claiming is passed over.
+
+        Args:
+            worker: Who claims; for people, and for ``worker`` of the records.
+            queues: From which queues, all alike: up to 100.
+            kinds: Only tasks of these kinds; None means all.
+            limit: How many at most, up to 1,000.
+            lease: Seconds until the tasks are given to others if no heartbeat comes.
+
+        Returns:
+            The tasks, running now: highest priority first, then oldest. Empty if none is due.
+            Of the tasks of a session that ask to be alone there is at most one, and none while
+            another one runs.
+
+        Raises:
+            InvalidInput: An argument cannot be asked for.
+        """
+        named = names("queues", queues)
+        wanted = None if kinds is None else names("kinds", kinds)
+        parameters = {
+            "claimant": validation.key("worker", worker),
+            "limit": check_limit(limit),
+            **_asked(named, wanted),
+            **until(self.unit, length(lease)),
+        }
+        statement = claim_statement(
+            self.tables,
+            self.unit.dialect,
+            clock_of(self.unit),
+            dialect_of(self.connection),
+            len(named),
+            len(wanted or ()),
+        )
+        rows = statement.fetch(self.connection, parameters)
+        return tuple([make_task_record(*row[1:]) for row in sorted(rows, key=in_order_of_claims)])
+
+    @appends
+    def heartbeat(self, task_id: str, *, fence: int, lease: float = DEFAULT_LEASE) -> TaskRecord:
+        """Renew the lease on a task.
+
+        Args:
+            task_id: The task.
+            fence: ``fence`` of the record that ``claim`` returned.
+            lease: Seconds from now until it runs out.
+
+        Returns:
+            The task. If ``cancel_requested``, stop and call ``cancel`` with the fence.
+
+        Raises:
+            LeaseLost: The caller does not hold the task any more: stop.
+            NotFound: There is no such task.
+        """
+        fence = validation.amount("fence", fence)
+        renewed = renew(self.unit, [(task_id, fence)], length(lease))
+        if not renewed:
+            raise why_not(self.unit, task_id, "running", fence)
+        return renewed[0]
+
+    @appends
+    def heartbeat_many(
+        self, held: Sequence[TaskRecord], *, lease: float = DEFAULT_LEASE
+    ) -> TaskBatch:
+        """Renew the leases on tasks, in one statement.
+
+        Args:
+            held: Records that ``claim`` returned, up to 1,000.
+            lease: Seconds from now until they run out.
+        """
+        tasks = records("held", held)
+        renewed = renew(self.unit, [(task.id, task.fence) for task in tasks], length(lease))
+        return batch({task.id: task for task in renewed}, [task.id for task in tasks])
+
+    @appends
+    def release(self, task_id: str, *, fence: int) -> TaskRecord:
+        """Give a task back, to be claimed by others at once; it does not count as a failure.
+
+        Returns:
+            The task: pending, or cancelled if that was asked for.
+
+        Raises:
+            LeaseLost: The caller does not hold the task any more.
+            NotFound: There is no such task.
+        """
+        fence = validation.amount("fence", fence)
+        return move(self.unit, task_id, "pending", only_from=("running",), holder=fence)
+
+    @writes
+    def complete_many(self, done: Sequence[tuple[TaskRecord, Any]]) -> TaskBatch:
+        """Complete tasks with their results, in one transaction.
+
+        Args:
+            done: Records that ``claim`` returned, up to 1,000, each with its result, any JSON.
+
+        Returns:
+            The tasks that were completed, and the ids of those that were lost.
+
+        Raises:
+            InvalidJson: A result is not JSON; nothing was written.
+        """
+        given = pairs("done", done)
+        results = {
+            task.id: validation.document(f"done[{n}]", result)
+            for n, (task, result) in enumerate(given)
+        }
+        held, now = lock_held(self.unit, {task.id: task.fence for task, _ in given})
+        ends = [(row, task, completed(now, results[task.id])) for row, task in held]
+        return settle(self.unit, ends, [task.id for task, _ in given])
+
+    @writes
+    def fail_many(
+        self,
+        failed: Sequence[tuple[TaskRecord, str | None]],
+        *,
+        retry: bool = True,
+        backoff: Backoff = DEFAULT_BACKOFF,
+    ) -> TaskBatch:
+        """Say that attempts failed, each with its error, in one transaction; see ``fail``.
+
+        Args:
+            failed: Records that ``claim`` returned, up to 1,000, each with what went wrong.
+            retry: Whether trying again may help.
+            backoff: How long to wait before.
+
+        Returns:
+            The tasks that were held, and the ids of those that were lost.
+        """
+        given = pairs("failed", failed)
+        errors = {task.id: _without_secrets(self.unit, error) for task, error in given}
+        again = validation.flag("retry", retry)
+        held, now = lock_held(self.unit, {task.id: task.fence for task, _ in given})
+        pause = backoff if again else None
+        ends = [
+            (row, task, failed_attempt(task, now, errors[task.id], pause)) for row, task in held
+        ]
+        return settle(self.unit, ends, [task.id for task, _ in given])
+
+    @writes
+    def rescue(
+        self, *, limit: int = 100, backoff: Backoff = DEFAULT_BACKOFF
+    ) -> tuple[TaskRecord, ...]:
+        """Take away the tasks of all queues whose leases have run out.
+
+        Each counts as a failed attempt: the task is pending again after a pause, or dead if it
+        has no retries left, or cancelled if that was asked for. Workers call this now and then.
+
+        If the clock was set back since a lease was given or renewed, the lease starts again now,
+        with the length that it had.
+
+        Args:
+            limit: How many at most, up to 1,000.
+            backoff: How long to wait before they are tried again.
+
+        Returns:
+            The tasks, as they are now, the longest overdue first.
+        """
+        tasks = self.tables.tasks
+        check_limit(limit)
+        restart(self.unit, present(self.unit))
+        query = (
+            select(*tasks.c, present(self.unit).label("now"))
+            .where(
+                tasks.c.status == RUNNING,
+                tasks.c.lease_expires_at <= present(self.unit),
+                session_stays(self.tables, tasks.c.session_id),
+            )
+            .order_by(tasks.c.lease_expires_at)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+        )
+        rows = self.connection.execute(query).all()
+        if not rows:
+            return ()
+        now = rows[0].now.astimezone(UTC)
+        overdue = [(row.pk, task_record(row)) for row in rows]
+        ends = [(pk, task, failed_attempt(task, now, _ABANDONED, backoff)) for pk, task in overdue]
+        return settle(self.unit, ends, [task.id for _, task in overdue]).settled
+
+    @appends
+    def requeue(
+        self, *, queue: str = "default", kind: str | None = None, limit: int = MAX_LIMIT
+    ) -> int:
+        """Make dead tasks pending again, the oldest first, with all their retries.
+
+        Args:
+            queue: Of which queue.
+            kind: Only tasks of this kind; None means all.
+            limit: How many at most, up to 1,000.
+
+        Returns:
+            How many were made pending.
+        """
+        tasks = self.tables.tasks
+        dead = select(tasks.c.pk).where(
+            tasks.c.queue == validation.key("queue", queue),
+            tasks.c.status == "dead",
+            session_stays(self.tables, tasks.c.session_id),
+        )
+        if kind is not None:
+            dead = dead.where(tasks.c.kind == validation.key("kind", kind))
+        dead = dead.order_by(tasks.c.pk).limit(check_limit(limit)).with_for_update(skip_locked=True)
+        now = present(self.unit)
+        chosen = dead.cte("chosen").prefix_with("MATERIALIZED")
+        query = (
+            update(tasks)
+            .where(tasks.c.pk.in_(select(chosen.c.pk)))
+            .values(status="pending", failures=0, run_at=now, updated_at=now)
+            .returning(*tasks.c)
+        )
+        statement = self.unit.dialect.announcing(query, self.tables)
+        return len(self.connection.execute(statement).all())
+
+    @reads
+    def due(
+        self,
+        *,
+        queues: str | Sequence[str] = "default",
+        kinds: str | Sequence[str] | None = None,
+    ) -> float | None:
+        """Give the seconds until a pending task is due: 0.0 if one is, None if there is none.
+
+        Tasks that wait to be alone in their session count as the others do, so there may be
+        nothing to claim although the answer is 0.0.
+        """
+        named = names("queues", queues)
+        wanted = None if kinds is None else names("kinds", kinds)
+        clock = clock_of(self.unit)
+        parameters = _asked(named, wanted)
+        if clock is None:
+            parameters["now"] = self.unit.now()
+        statement = due_statement(self.tables, clock, len(named), len(wanted or ()))
+        row = self.connection.execute(statement, parameters).first()
+        return None if row is None else max(0.0, (row.run_at - row.now).total_seconds())
+
+    @reads
+    def watch(self) -> TaskSignal:
+        """Give what tells that tasks may have become claimable; ``Worker`` waits for it.
+
+        It has a connection of its own, from ``open()`` to ``close()``.
+        """
+        return self.unit.dialect.task_signal(self.connection, self.tables)
 
 
-@lru_cache(maxsize=64)
-def _insert(
-    tables: Tables, dialect: EngineDialect, clock: EngineDialect | None, *, sessionless: bool
-) -> Executable:
-    """Insert a task if its session is there, or if it has none; times by the leases' clock."""
-    tasks, sessions = tables.tasks, tables.sessions.c
-    now = current(clock)
-    values: dict[str, ColumnElement[Any]] = {
-        name: cast(bindparam(name, type_=tasks.c[name].type), tasks.c[name].type) for name in _GIVEN
-    }
-    values["run_at"] = func.coalesce(bindparam("run_at", type_=tasks.c.run_at.type), now)
-    values |= {"created_at": now, "updated_at": now}
-    row = select(*values.values())
-    if not sessionless:
-        there = (sessions.id == bindparam("session_id"), session_is_open(tables))
-        row = row.where(select(sessions.pk).where(*there).exists())
-    added = insert(tasks).from_select(list(values), row).returning(*tasks.c)
-    return dialect.announcing(added, tables)
+def _asked(queues: list[str], kinds: list[str] | None) -> dict[str, Any]:
+    """Give the parameters that name queues and kinds."""
+    parameters: dict[str, Any] = {f"queue_{n}": queue for n, queue in enumerate(queues)}
+    return parameters | {f"kind_{n}": kind for n, kind in enumerate(kinds or ())}
+
+
+def _without_secrets(unit: Unit, error: object) -> str | None:
+    """Check what went wrong, and take the secrets out of it."""
+    secrets = unit.settings.secrets
+    told = validation.optional_text("error", error)
+    cleaned = secrets.apply(secrets.on_tool_logs, told, "error")
+    return None if cleaned is None else str(cleaned)

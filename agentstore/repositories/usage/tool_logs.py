@@ -128,7 +128,7 @@ class ToolLogs(Repository):
         """Give a log.
 
         Raises:
-            NotFound: There is none with this id.
+            NotFound: There is no such tool log.
         """
         found = self.find(log_id)
         if found is None:

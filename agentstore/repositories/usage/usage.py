@@ -166,7 +166,12 @@ class Usage(Repository):
         amounts = _amounts(
             input_tokens, output_tokens, total_tokens, cached_input_tokens, requests, details
         )
-        new = self._new(session_id, amounts, cached_input_tokens, model, cost, turn, branch)
+        place = {
+            "session_id": validation.text("session_id", session_id),
+            "turn": validation.optional_amount("turn", turn),
+            "branch": validation.optional_amount("branch", branch),
+        }
+        new = self._new(place, amounts, cached_input_tokens, model, cost)
         return usage_record((yield new))
 
     @writes
@@ -192,15 +197,15 @@ class Usage(Repository):
         amounts = _amounts(
             input_tokens, output_tokens, total_tokens, cached_input_tokens, requests, details
         )
+        place = {
+            "session_id": validation.text("session_id", session_id),
+            "turn": validation.amount("turn", turn),
+            "branch": validation.amount("branch", branch),
+        }
+        new = self._new(place, amounts, cached_input_tokens, model, cost)
         used = self.tables.turn_usage
-        self.connection.execute(
-            delete(used).where(
-                used.c.session_id == session_id,
-                used.c.branch == validation.amount("branch", branch),
-                used.c.turn == validation.amount("turn", turn),
-            )
-        )
-        new = self._new(session_id, amounts, cached_input_tokens, model, cost, turn, branch)
+        before = (used.c[column] == value for column, value in place.items())
+        self.connection.execute(delete(used).where(*before))
         (written,) = NewUsage.write(self.unit, [new], by_itself=True)
         return usage_record(written)
 
@@ -295,24 +300,21 @@ class Usage(Repository):
 
     def _new(
         self,
-        session_id: str,
+        place: dict[str, Any],
         amounts: dict[str, Any],
         cached_input_tokens: int,
         model: str | None,
         cost: Decimal | int | str | None,
-        turn: int | None,
-        branch: int | None,
     ) -> NewUsage:
-        price = self.unit.settings.prices.find(validation.optional_key("model", model))
+        model = validation.optional_key("model", model)
+        price = self.unit.settings.prices.find(model)
         if cost is not None:
             amounts["cost"] = validation.cost("cost", cost)
         elif price is not None:
             amounts["cost"] = priced(price, amounts, cached_input_tokens)
         row = {
             "id": new_id(),
-            "session_id": validation.text("session_id", session_id),
-            "turn": validation.optional_amount("turn", turn),
-            "branch": validation.optional_amount("branch", branch),
+            **place,
             "model": model,
             "cost": None,
             "created_at": self.unit.now(),

@@ -4,7 +4,7 @@ A key is ``ask_`` (so that scanners of source code can find one that leaked), a 
 12 characters, an underscore and a secret of 43: 256 bits from the system's randomness. It
 is shown once. What is stored is the prefix and the SHA-256 of the whole key: a random
 key needs no salt and no slow hash, as nobody can guess one (NIST SP 800-63B, section 5.1.1.2,
-asks for 112 bits). Whoever reads the database cannot authenticate with what is there.
+asks for 112 bits). Nobody can authenticate with what the database holds.
 """
 
 from __future__ import annotations
@@ -49,16 +49,15 @@ class ApiKeys(Repository):
             expires_at: When it stops to work; None means never.
 
         Returns:
-            The key, which is not to be had again, and what is stored of it.
+            The key, which is shown only here, and what is stored of it.
 
         Raises:
             NotFound: There is no such user.
             NaiveDatetime: ``expires_at`` has no time zone.
         """
+        user_id = validation.text("user_id", user_id)
         users, keys = self.tables.users.c, self.tables.api_keys
-        owner = select(users.pk).where(
-            users.id == validation.text("user_id", user_id), users.deleting.is_(None)
-        )
+        owner = select(users.pk).where(users.id == user_id, users.deleting.is_(None))
         if self.connection.execute(owner).first() is None:
             raise NotFound("user", user_id)
         prefix = secrets.token_hex(6)
@@ -126,8 +125,8 @@ class ApiKeys(Repository):
     ) -> Page[ApiKeyRecord]:
         """List a user's keys, the newest first, the revoked ones included."""
         keys = self.tables.api_keys
-        owner = validation.text("user_id", user_id)
-        query = select(keys).where(keys.c.user_id == owner, self._owner_stays)
+        user_id = validation.text("user_id", user_id)
+        query = select(keys).where(keys.c.user_id == user_id, self._owner_stays)
         cursors = Cursors("api keys", user_id)
         return one_page(self.connection, query, [keys.c.pk], cursors, limit, cursor, api_key_record)
 

@@ -75,7 +75,7 @@ class Users(Quotas, ApiKeys):
         """Give a user.
 
         Raises:
-            NotFound: There is none with this id.
+            NotFound: There is no such user.
         """
         found = self._row(user_id)
         if found is None:

@@ -1,0 +1,90 @@
+"""Pending writes: what a task wrote after a checkpoint, before the next one is put."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Row, delete, insert, select
+
+from agentstore.errors import InvalidInput, UnsoundRow, named, shown
+from agentstore.execution.unit import Unit
+from agentstore.records.base import complete
+from agentstore.records.checkpoints import WriteRecord
+from agentstore.repositories.base.operations import chunks
+from agentstore.repositories.checkpoints.values import decode, encode, kind_of
+from agentstore.values import validation
+
+
+def rows_of(
+    writes: Sequence[tuple[str, Any]], positions: Sequence[int] | None
+) -> dict[int, dict[str, Any]]:
+    """Check the writes of a task; give their columns by position.
+
+    Raises:
+        InvalidInput: They are no pairs, or the positions are not as many, or not different.
+        InvalidJson: JSON cannot say a value.
+    """
+    if not isinstance(writes, list | tuple):
+        raise InvalidInput("writes must be a list of pairs: a channel and a value.")
+    if not isinstance(positions, list | tuple | range | None):
+        raise InvalidInput(f"positions must be a list of whole numbers, not {shown(positions)}.")
+    places = [
+        validation.amount(f"positions[{number}]", position, least=-(2**31))
+        for number, position in enumerate(range(len(writes)) if positions is None else positions)
+    ]
+    if len(places) != len(writes) or len(set(places)) != len(places):
+        raise InvalidInput(
+            "positions must be as many whole numbers as there are writes, no two same."
+        )
+    rows = {}
+    for number, (place, write) in enumerate(zip(places, writes, strict=True)):
+        if not isinstance(write, list | tuple) or len(write) != 2:
+            raise InvalidInput(f"writes[{number}] must be a pair: a channel and a value.")
+        channel, value = write
+        kind = kind_of(value)
+        encoding, data = encode(kind, value, f"writes[{number}]")
+        rows[place] = {
+            "position": place,
+            "channel": validation.key(f"writes[{number}]", channel),
+            "kind": kind,
+            "encoding": encoding,
+            "data": data,
+        }
+    return rows
+
+
+def store_pending(
+    unit: Unit, place: Mapping[str, str], rows: dict[int, dict[str, Any]], *, replace: bool
+) -> int:
+    """Store the writes of a task; give how many.
+
+    Args:
+        unit: In a write transaction that has locked the thread.
+        place: The columns that name the task's: thread, namespace, checkpoint, task.
+        rows: What ``rows_of`` gave, and what else is in their rows.
+        replace: Whether what is there at a position gives way, or the new one does.
+    """
+    table = unit.tables.checkpoint_writes
+    mine = [table.c[column] == value for column, value in place.items()]
+    if replace:
+        for chunk in chunks(list(rows)):
+            unit.connection.execute(delete(table).where(*mine, table.c.position.in_(chunk)))
+    else:
+        query = select(table.c.position).where(*mine)
+        for there in unit.connection.execute(query).scalars():
+            rows.pop(there, None)
+    if rows:
+        fresh = [{**place, **row} for row in rows.values()]
+        unit.connection.execute(insert(table).inline(), fresh)
+    return len(rows)
+
+
+def write_record(row: Row[Any]) -> WriteRecord:
+    """Make a record of a row of ``checkpoint_writes``."""
+    try:
+        value = decode(row.kind, row.encoding, row.data, "checkpoint_writes")
+    except UnsoundRow as error:
+        key = f"task_id={named(row.task_id)}, position={row.position}"
+        raise UnsoundRow(error.table, error.column, error.problem, key) from None
+    return complete(WriteRecord(row.task_id, row.position, row.channel, value, row.task_path))
