@@ -386,7 +386,7 @@ def test_a_copy_of_whoever_is_being_deleted_is_being_deleted_too(engine_url, new
 PROGRAM = """
 import sys
 from agentstore import Store
-from agentstore.repositories import erasing
+from agentstore.repositories.upkeep import erasing
 erasing.ROWS = 20
 go_on = erasing._go_on
 def said(*args):

@@ -640,7 +640,7 @@ PROGRAM = """
 import sys
 from datetime import timedelta
 from agentstore import Store
-from agentstore.repositories import expiry, pacing, pruning
+from agentstore.repositories.upkeep import expiry
 from agentstore.retention import RetentionPolicy
 expiry.ROWS = 20
 with Store(sys.argv[1]) as store:
