@@ -699,7 +699,7 @@ def test_pauses_give_others_their_turn_where_writers_wait_for_each_other(
 
     monkeypatch.setattr("agentstore.execution.unit.time", SimpleNamespace(sleep=slept.append))
     monkeypatch.setattr(
-        "agentstore.stores.aio.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep})
+        "agentstore.execution.unit.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep})
     )
     monkeypatch.setattr(pruning, "ROWS", 8)
     much(timed, clock)

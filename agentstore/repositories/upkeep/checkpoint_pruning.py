@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -18,7 +17,7 @@ from sqlalchemy import select
 from agentstore.engines.base.protocol import Mode
 from agentstore.execution.unit import Unit
 from agentstore.repositories.base.pacing import Pace
-from agentstore.repositories.base.steps import Step, Steps
+from agentstore.repositories.base.units import Units
 from agentstore.repositories.checkpoints.removal import as_many_as, remove_some, weight
 from agentstore.repositories.upkeep.pruning_terms import (
     Terms,
@@ -32,19 +31,17 @@ MOST = 200
 
 
 def prune_checkpoints(
-    terms: Terms, pace: Pace, note: Callable[[dict[str, int], int], None]
-) -> Steps[None]:
+    units: Units, terms: Terms, pace: Pace, note: Callable[[dict[str, int], int], None]
+) -> None:
     """Remove the checkpoints that the policy does not keep; see the module."""
     after: int | None = 0
     while after is not None:
-        found: tuple[list[Any], int | None]
-        found = yield Step(Mode.SNAPSHOT, partial(_doomed, terms=terms, after=after))
-        left, after = found
+        left, after = units.run(Mode.SNAPSHOT, _doomed, terms, after)
         while left:
             few = as_many_as(left[:MOST], pace.rows)
-            rows, done = yield pace.write(_remove, few, terms, pace)
+            rows, done = pace.write(_remove, few, terms)
             note(dict(rows), rows["checkpoints"])
-            yield from pace.pause()
+            pace.pause()
             left = left[done:]
 
 
@@ -64,7 +61,7 @@ def _place(row: Any) -> tuple[str, str, int]:
     return row.thread_id, row.namespace, row.pk
 
 
-def _remove(unit: Unit, rows: Sequence[Any], terms: Terms, pace: Pace) -> tuple[Counter[str], int]:
+def _remove(unit: Unit, pace: Pace, rows: Sequence[Any], terms: Terms) -> tuple[Counter[str], int]:
     """Remove checkpoints, as far as one transaction goes.
 
     Threads that somebody else is at are passed over.

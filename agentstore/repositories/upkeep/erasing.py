@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
 
 from sqlalchemy import func, literal, select, update
@@ -24,7 +23,7 @@ from agentstore.models.leaving import leaving
 from agentstore.records import DeletionReceipt
 from agentstore.repositories.base import scoping
 from agentstore.repositories.base.pacing import Pace
-from agentstore.repositories.base.steps import Step, Steps
+from agentstore.repositories.base.units import Units
 from agentstore.repositories.upkeep.ownership import (
     count_owned,
     delete_owned,
@@ -57,18 +56,17 @@ class Erased:
     takes_turns: bool = False
 
 
-def delete_user(user_id: str) -> Steps[DeletionReceipt]:
+def delete_user(units: Units, user_id: str) -> DeletionReceipt:
     """Delete a user, see ``Users.delete``."""
-    # Not to be repeated where the end is in doubt: the user may be gone then, and the receipt.
-    begun: Erased = yield Step(Mode.WRITE, partial(_begin, user_id=user_id), repeatable=False)
+    begun = units.run(Mode.WRITE, _begin, user_id)
     if not begun.ended:
-        begun = yield from finish_user(user_id, Pace(ROWS, pauses=begun.takes_turns))
+        begun = finish_user(user_id, Pace(units, ROWS, pauses=begun.takes_turns))
     return DeletionReceipt(dict(sorted(begun.so_far.items())))
 
 
 def finish_user(
     user_id: str, pace: Pace, note: Callable[[dict[str, int], int], object] | None = None
-) -> Steps[Erased]:
+) -> Erased:
     """Delete what is left of a user who is being deleted.
 
     Args:
@@ -77,8 +75,8 @@ def finish_user(
         note: Told what each transaction deleted, rows by table, and how many users it ended.
     """
     while True:
-        yield from pace.pause()
-        done: Erased = yield pace.write(_go_on, user_id, pace, repeatable=False)
+        pace.pause()
+        done = pace.write(_go_on, user_id)
         if note is not None:
             note(dict(done.rows), done.rows.get("users", 0))
         if done.ended:
@@ -110,7 +108,7 @@ def _begin(unit: Unit, user_id: str) -> Erased:
     return Erased({}, so_far, ended=False, takes_turns=unit.dialect.single_writer)
 
 
-def _go_on(unit: Unit, user_id: str, pace: Pace) -> Erased:
+def _go_on(unit: Unit, pace: Pace, user_id: str) -> Erased:
     """Delete some of what is left of a user."""
     so_far = _locked(unit, user_id)
     if so_far is None:  # somebody else ended it, and has the receipt

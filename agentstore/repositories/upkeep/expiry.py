@@ -27,7 +27,7 @@ from agentstore.execution.unit import Unit
 from agentstore.models.leaving import owner_stays
 from agentstore.records import ExpiryReport
 from agentstore.repositories.base.pacing import Pace
-from agentstore.repositories.base.steps import Step, Steps
+from agentstore.repositories.base.units import Units
 from agentstore.repositories.upkeep.erasing import finish_user, unfinished
 from agentstore.repositories.upkeep.ownership import count_owned, delete_owned, delete_some_owned
 from agentstore.values import validation
@@ -59,24 +59,22 @@ class Ended:
     more: bool = False
 
 
-def delete_expired(
-    batch_size: int, limit: int | None, pace: Pace | None = None
-) -> Steps[ExpiryReport]:
+def delete_expired(units: Units, batch_size: int, limit: int | None) -> ExpiryReport:
     """Delete expired sessions; see ``Sessions.delete_expired``."""
     check_limit(batch_size)
     validation.optional_amount("limit", limit)
-    pace = pace or Pace(ROWS)
+    pace = Pace(units, ROWS)
     deleted: list[str] = []
     rows: Counter[str] = Counter()
     postponed = 0
     # Whoever expires after this moment is left to the next clean-up: so there is an end.
-    deadline = yield Step(Mode.READ, first_deadline)
-    for user_id in (yield Step(Mode.READ, unfinished)):  # left by a deletion that was interrupted
-        yield from finish_user(user_id, pace, lambda gone, _: rows.update(gone))
+    deadline = units.run(Mode.READ, first_deadline)
+    for user_id in units.run(Mode.READ, unfinished):  # left by a deletion that was interrupted
+        finish_user(user_id, pace, lambda gone, _: rows.update(gone))
     more = deadline is not None
-    while more and (limit is None or len(deleted) < limit):
+    while deadline is not None and more and (limit is None or len(deleted) < limit):
         size = batch_size if limit is None else min(batch_size, limit - len(deleted))
-        batch: Ended = yield pace.write(end_expired, deadline=deadline, size=size, pace=pace)
+        batch = pace.write(end_expired, deadline, size)
         deleted += batch.deleted
         rows.update(batch.rows)
         postponed += batch.postponed
@@ -92,7 +90,7 @@ def first_deadline(unit: Unit) -> datetime | None:
     return None if unit.connection.execute(query).first() is None else now
 
 
-def end_expired(unit: Unit, deadline: datetime, size: int, pace: Pace) -> Ended:
+def end_expired(unit: Unit, pace: Pace, deadline: datetime, size: int) -> Ended:
     """Deal with the next candidates, up to so many, in one transaction.
 
     Those that another transaction has locked are passed over: somebody writes to them, or another
@@ -121,7 +119,7 @@ def end_expired(unit: Unit, deadline: datetime, size: int, pace: Pace) -> Ended:
     return replace(ended, postponed=len(candidates) - len(doomed), more=more)
 
 
-def end_idle(unit: Unit, pks: Sequence[int], doomed: ColumnElement[bool], pace: Pace) -> Ended:
+def end_idle(unit: Unit, pace: Pace, pks: Sequence[int], doomed: ColumnElement[bool]) -> Ended:
     """Delete those of the sessions with these row numbers for which a condition holds now.
 
     Those that another transaction has locked are passed over.

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from sqlalchemy import (
@@ -36,7 +35,7 @@ from agentstore.execution.unit import Unit
 from agentstore.records import PruneReport
 from agentstore.repositories.base.operations import window
 from agentstore.repositories.base.pacing import Pace
-from agentstore.repositories.base.steps import Step, Steps
+from agentstore.repositories.base.units import Units
 from agentstore.repositories.messages.messages import Messages
 from agentstore.repositories.upkeep import erasing, expiry
 from agentstore.repositories.upkeep.checkpoint_pruning import prune_checkpoints
@@ -57,7 +56,7 @@ from agentstore.retention import RetentionPolicy
 Note = Callable[[dict[str, int], int], None]
 """Takes down what one transaction deleted: rows by table, and how many of the rule's things."""
 
-Rule = Callable[[Terms, Pace, Note], Steps[None]]
+Rule = Callable[[Units, Terms, Pace, Note], None]
 
 Place = tuple[datetime, int] | None
 """A row's time and number, to go on behind; None at the beginning, and at the end."""
@@ -73,8 +72,13 @@ _SESSIONS = 100
 
 
 def prune(
-    policy: RetentionPolicy, *, dry_run: bool, reclaim: bool, progress: Progress | None
-) -> Steps[PruneReport]:
+    units: Units,
+    policy: RetentionPolicy,
+    *,
+    dry_run: bool,
+    reclaim: bool,
+    progress: Progress | None,
+) -> PruneReport:
     """Delete what a policy says, or count it; see ``Store.prune``."""
     if not isinstance(policy, RetentionPolicy):
         raise InvalidInput(f"policy must be a RetentionPolicy, not {type(policy).__name__}.")
@@ -84,9 +88,9 @@ def prune(
             "sessions_idle, tool_logs, checkpoints_keep_last or finished_tasks."
         )
     tell = progress or (lambda _rule, _rows: None)
-    terms: Terms = yield Step(Mode.READ, partial(begin, policy=policy))
+    terms = units.run(Mode.READ, begin, policy=policy)
     if dry_run:
-        return (yield from preview(terms, tell))
+        return preview(units, terms, tell)
     rows: Counter[str] = Counter()
     things: Counter[str] = Counter()
     for name, rule, most in _rules(policy):
@@ -97,10 +101,10 @@ def prune(
             things[name] += count
             tell(name, rows.total() - before)
 
-        yield from rule(terms, Pace(most, pauses=terms.takes_turns), note)
+        rule(units, terms, Pace(units, most, pauses=terms.takes_turns), note)
     freed = 0
     if reclaim:
-        freed = yield from reclaimed(sorted(+rows), Pace(ROWS, pauses=terms.takes_turns))
+        freed = reclaimed(units, sorted(+rows), Pace(units, ROWS, pauses=terms.takes_turns))
     return PruneReport(
         rows=dict(sorted((+rows).items())), rules=dict(+things), freed_bytes=freed, dry_run=False
     )
@@ -126,29 +130,27 @@ def _rules(policy: RetentionPolicy) -> Iterator[tuple[str, Rule, int]]:
 # --- Users and sessions ----------------------------------------------------------------------
 
 
-def _users(terms: Terms, pace: Pace, note: Note) -> Steps[None]:
-    for user_id in (yield Step(Mode.READ, erasing.unfinished)):
-        yield from erasing.finish_user(user_id, pace, note)
+def _users(units: Units, terms: Terms, pace: Pace, note: Note) -> None:
+    for user_id in units.run(Mode.READ, erasing.unfinished):
+        erasing.finish_user(user_id, pace, note)
 
 
-def _sessions(terms: Terms, pace: Pace, note: Note) -> Steps[None]:
+def _sessions(units: Units, terms: Terms, pace: Pace, note: Note) -> None:
     deadline = terms.now if terms.policy.expired_sessions else FIRST_OF_ALL
-    more: bool = yield Step(Mode.READ, partial(_any_candidates, deadline=deadline))
+    more = units.run(Mode.READ, _any_candidates, deadline=deadline)
     while more:
-        done: Ended = yield pace.write(end_expired, deadline=deadline, size=_SESSIONS, pace=pace)
+        done = pace.write(end_expired, deadline, _SESSIONS)
         note(dict(done.rows), len(done.deleted))
-        yield from pace.pause()
+        pace.pause()
         more = done.more
     after: int | None = 0 if terms.policy.sessions_idle is not None else None
     while after is not None:
-        found: tuple[list[int], int | None]
-        found = yield Step(Mode.SNAPSHOT, partial(_idle, terms=terms, after=after))
-        left, after = found
+        left, after = units.run(Mode.SNAPSHOT, _idle, terms, after)
         while left:
             batch, later = left[:_SESSIONS], left[_SESSIONS:]
-            done = yield pace.write(_end_idle, batch, terms, pace)
+            done = pace.write(_end_idle, batch, terms)
             note(dict(done.rows), len(done.deleted))
-            yield from pace.pause()
+            pace.pause()
             left = [*done.left, *later]
 
 
@@ -165,20 +167,20 @@ def _idle(unit: Unit, terms: Terms, after: int) -> tuple[list[int], int | None]:
     return [row.pk for row in rows], edge
 
 
-def _end_idle(unit: Unit, pks: Sequence[int], terms: Terms, pace: Pace) -> Ended:
-    return end_idle(unit, pks, doomed_idle(unit.tables, terms.seen_at(unit.now())), pace)
+def _end_idle(unit: Unit, pace: Pace, pks: Sequence[int], terms: Terms) -> Ended:
+    return end_idle(unit, pace, pks, doomed_idle(unit.tables, terms.seen_at(unit.now())))
 
 
 # --- Rows that nothing refers to -------------------------------------------------------------
 
 
-def _tool_logs(terms: Terms, pace: Pace, note: Note) -> Steps[None]:
-    more: bool = yield Step(Mode.READ, partial(_any_tool_log, terms=terms))
+def _tool_logs(units: Units, terms: Terms, pace: Pace, note: Note) -> None:
+    more = units.run(Mode.READ, _any_tool_log, terms=terms)
     place: Place = None
     while more:
-        deleted, place = yield pace.write(_delete_tool_logs, terms, pace, place)
+        deleted, place = pace.write(_delete_tool_logs, terms, place)
         note({"tool_logs": deleted}, deleted)
-        yield from pace.pause()
+        pace.pause()
         more = place is not None
 
 
@@ -186,7 +188,7 @@ def _any_tool_log(unit: Unit, terms: Terms) -> bool:
     return bool(_old_tool_logs(unit, terms, None, 1))
 
 
-def _delete_tool_logs(unit: Unit, terms: Terms, pace: Pace, place: Place) -> tuple[int, Place]:
+def _delete_tool_logs(unit: Unit, pace: Pace, terms: Terms, place: Place) -> tuple[int, Place]:
     most = pace.rows
     found = _old_tool_logs(unit, terms, place, most)
     pks = [row.pk for row in found]
@@ -216,20 +218,16 @@ def _behind(
     return conditions
 
 
-def _tasks(terms: Terms, pace: Pace, note: Note) -> Steps[None]:
+def _tasks(units: Units, terms: Terms, pace: Pace, note: Note) -> None:
     for status in terms.policy.task_statuses:
         after: int | None = 0
         while after is not None:
-            found: tuple[list[int], int | None]
-            found = yield Step(
-                Mode.SNAPSHOT, partial(_finished, terms=terms, status=status, after=after)
-            )
-            left, after = found
+            left, after = units.run(Mode.SNAPSHOT, _finished, terms, status, after)
             while left:
-                result = yield pace.write(_delete_tasks, left[: pace.rows], terms, status, pace)
+                result = pace.write(_delete_tasks, left[: pace.rows], terms, status)
                 deleted, done = result
                 note({"tasks": deleted}, deleted)
-                yield from pace.pause()
+                pace.pause()
                 left = left[done:]
 
 
@@ -242,7 +240,7 @@ def _finished(unit: Unit, terms: Terms, status: str, after: int) -> tuple[list[i
 
 
 def _delete_tasks(
-    unit: Unit, pks: Sequence[int], terms: Terms, status: str, pace: Pace
+    unit: Unit, pace: Pace, pks: Sequence[int], terms: Terms, status: str
 ) -> tuple[int, int]:
     doomed = doomed_task(unit.tables, terms.seen_at(unit.now()), status)
     return _delete_by_pk(unit, unit.tables.tasks, pks, pace, doomed)
@@ -274,13 +272,13 @@ def _delete_by_pk(
 # --- Reservations and streams ------------------------------------------------------------------
 
 
-def _reservations(terms: Terms, pace: Pace, note: Note) -> Steps[None]:
-    more: bool = yield Step(Mode.READ, partial(_any_reservation, terms=terms))
+def _reservations(units: Units, terms: Terms, pace: Pace, note: Note) -> None:
+    more = units.run(Mode.READ, _any_reservation, terms=terms)
     place: Place = None
     while more:
-        deleted, place = yield pace.write(_delete_reservations, terms, pace, place)
+        deleted, place = pace.write(_delete_reservations, terms, place)
         note({"quota_reservations": deleted}, deleted)
-        yield from pace.pause()
+        pace.pause()
         more = place is not None
 
 
@@ -298,7 +296,7 @@ def _old_reservations(unit: Unit, terms: Terms, place: Place, most: int) -> list
     return [*unit.connection.execute(query)]
 
 
-def _delete_reservations(unit: Unit, terms: Terms, pace: Pace, place: Place) -> tuple[int, Place]:
+def _delete_reservations(unit: Unit, pace: Pace, terms: Terms, place: Place) -> tuple[int, Place]:
     """Delete reservations; those that have not lapsed yet do so. Users are locked first, as
     everybody does who changes a quota; those of users whom somebody else has locked stay.
     """
@@ -326,16 +324,16 @@ def _delete_reservations(unit: Unit, terms: Terms, pace: Pace, place: Place) -> 
     return len(gone_rows), None if over else (found[-1].expires_at, found[-1].pk)
 
 
-def _streams(terms: Terms, pace: Pace, note: Note) -> Steps[None]:
-    more = bool((yield Step(Mode.READ, partial(idle_messages, terms=terms, after=0, most=1))))
+def _streams(units: Units, terms: Terms, pace: Pace, note: Note) -> None:
+    more = bool(units.run(Mode.READ, idle_messages, terms=terms, after=0, most=1))
     after: int | None = 0 if more else None
     while after is not None:
-        given_up, chunks, after = yield pace.write(_give_up, terms, after)
+        given_up, chunks, after = pace.write(_give_up, terms, after)
         note({"message_chunks": chunks}, given_up)
-        yield from pace.pause()
+        pace.pause()
 
 
-def _give_up(unit: Unit, terms: Terms, after: int) -> tuple[int, int, int | None]:
+def _give_up(unit: Unit, pace: Pace, terms: Terms, after: int) -> tuple[int, int, int | None]:
     found = idle_messages(unit, terms.seen_at(unit.now()), after, _STREAMS)
     idle = _free_streams(unit, found)
     pieces = unit.tables.message_chunks.c

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from sqlalchemy import and_, func, literal, or_, select, tuple_
@@ -20,7 +19,7 @@ from agentstore.execution.unit import Unit
 from agentstore.models.leaving import owner_stays
 from agentstore.records import PruneReport
 from agentstore.repositories.base.operations import window
-from agentstore.repositories.base.steps import Step, Steps
+from agentstore.repositories.base.units import Units
 from agentstore.repositories.upkeep.erasing import unfinished
 from agentstore.repositories.upkeep.expiry import is_closed
 from agentstore.repositories.upkeep.owned_counts import count_of_sessions, count_of_user
@@ -56,23 +55,23 @@ class _Counts:
         self._tell(rule, self.rules[rule])
 
 
-def preview(terms: Terms, tell: Progress) -> Steps[PruneReport]:
+def preview(units: Units, terms: Terms, tell: Progress) -> PruneReport:
     """Count what would go; see ``Store.prune``."""
     policy, counts = terms.policy, _Counts(tell)
-    for user_id in (yield Step(Mode.READ, unfinished)):
-        yield from _user(terms, counts, user_id)
-    yield from _sessions(terms, counts)
+    for user_id in units.run(Mode.READ, unfinished):
+        _user(units, terms, counts, user_id)
+    _sessions(units, terms, counts)
     if policy.tool_logs is not None:
-        yield from _tool_logs(terms, counts)
+        _tool_logs(units, terms, counts)
     if policy.prunes_checkpoints:
-        yield from _checkpoints(terms, counts)
+        _checkpoints(units, terms, counts)
     if policy.finished_tasks is not None:
-        yield from _tasks(terms, counts)
+        _tasks(units, terms, counts)
     if policy.reservations is not None:
-        gone: int = yield Step(Mode.READ, partial(_reservations, terms=terms))
+        gone: int = units.run(Mode.READ, _reservations, terms=terms)
         counts.add("reservations", gone, {"quota_reservations": gone})
     if policy.streams is not None:
-        yield from _streams(terms, counts)
+        _streams(units, terms, counts)
     return PruneReport(
         rows=dict(sorted((+counts.rows).items())),
         rules=dict(+counts.rules),
@@ -84,13 +83,13 @@ def preview(terms: Terms, tell: Progress) -> Steps[PruneReport]:
 # --- Users and sessions ----------------------------------------------------------------------
 
 
-def _user(terms: Terms, counts: _Counts, user_id: str) -> Steps[None]:
+def _user(units: Units, terms: Terms, counts: _Counts, user_id: str) -> None:
     """Count what is left of a user who is being deleted."""
     after: int | None = 0
     while after is not None:
-        ids, after = yield Step(Mode.SNAPSHOT, partial(_theirs, user_id=user_id, after=after))
-        yield from _count_sessions(terms, counts, ids, of_users=True)
-    rows = yield Step(Mode.SNAPSHOT, partial(count_of_user, user_id=user_id))
+        ids, after = units.run(Mode.SNAPSHOT, _theirs, user_id=user_id, after=after)
+        _count_sessions(units, terms, counts, ids, of_users=True)
+    rows = units.run(Mode.SNAPSHOT, count_of_user, user_id=user_id)
     counts.add("users", 1, rows)
 
 
@@ -102,18 +101,17 @@ def _theirs(unit: Unit, user_id: str, after: int) -> tuple[list[str], int | None
     return [row.id for row in rows], rows[-1].activity if len(rows) == PAGE else None
 
 
-def _sessions(terms: Terms, counts: _Counts) -> Steps[None]:
+def _sessions(units: Units, terms: Terms, counts: _Counts) -> None:
     place: tuple[datetime, int] | None = None
     while True:
-        step = partial(_expired, terms=terms, place=place)
-        ids, place = yield Step(Mode.SNAPSHOT, step)
-        yield from _count_sessions(terms, counts, ids)
+        ids, place = units.run(Mode.SNAPSHOT, _expired, terms=terms, place=place)
+        _count_sessions(units, terms, counts, ids)
         if place is None:
             break
     after: int | None = 0 if terms.policy.sessions_idle is not None else None
     while after is not None:
-        ids, after = yield Step(Mode.SNAPSHOT, partial(_idle, terms=terms, after=after))
-        yield from _count_sessions(terms, counts, ids)
+        ids, after = units.run(Mode.SNAPSHOT, _idle, terms=terms, after=after)
+        _count_sessions(units, terms, counts, ids)
 
 
 def _expired(
@@ -156,11 +154,11 @@ def _idle(unit: Unit, terms: Terms, after: int) -> tuple[list[str], int | None]:
 
 
 def _count_sessions(
-    terms: Terms, counts: _Counts, ids: Sequence[str], *, of_users: bool = False
-) -> Steps[None]:
+    units: Units, terms: Terms, counts: _Counts, ids: Sequence[str], *, of_users: bool = False
+) -> None:
     for start in range(0, len(ids), _SESSIONS):
         some = [*ids[start : start + _SESSIONS]]
-        rows = yield Step(Mode.SNAPSHOT, partial(_all_of, terms=terms, ids=some))
+        rows = units.run(Mode.SNAPSHOT, _all_of, terms=terms, ids=some)
         rule, things = ("users", 0) if of_users else ("sessions", len(some))
         counts.add(rule, things, rows)
 
@@ -212,10 +210,10 @@ def _staying(unit: Unit, terms: Terms, owners: Sequence[str | None]) -> int:
 # --- Tool logs, tasks, reservations, streams ---------------------------------------------------
 
 
-def _tool_logs(terms: Terms, counts: _Counts) -> Steps[None]:
+def _tool_logs(units: Units, terms: Terms, counts: _Counts) -> None:
     place: tuple[datetime, int] | None = None
     while True:
-        gone, place = yield Step(Mode.SNAPSHOT, partial(_old_logs, terms=terms, place=place))
+        gone, place = units.run(Mode.SNAPSHOT, _old_logs, terms=terms, place=place)
         counts.add("tool_logs", gone, {"tool_logs": gone})
         if place is None:
             break
@@ -238,12 +236,11 @@ def _old_logs(
     return gone, (rows[-1].created_at, rows[-1].pk) if len(rows) == PAGE else None
 
 
-def _tasks(terms: Terms, counts: _Counts) -> Steps[None]:
+def _tasks(units: Units, terms: Terms, counts: _Counts) -> None:
     for status in terms.policy.task_statuses:
         after: int | None = 0
         while after is not None:
-            step = partial(_finished, terms=terms, status=status, after=after)
-            gone, after = yield Step(Mode.SNAPSHOT, step)
+            gone, after = units.run(Mode.SNAPSHOT, _finished, terms, status, after)
             counts.add("tasks", gone, {"tasks": gone})
 
 
@@ -265,11 +262,10 @@ def _reservations(unit: Unit, terms: Terms) -> int:
     return int(unit.connection.execute(query).scalar_one())
 
 
-def _streams(terms: Terms, counts: _Counts) -> Steps[None]:
+def _streams(units: Units, terms: Terms, counts: _Counts) -> None:
     after = 0
     while True:
-        step = partial(_idle_streams, terms=terms, after=after)
-        given_up, pieces, last = yield Step(Mode.SNAPSHOT, step)
+        given_up, pieces, last = units.run(Mode.SNAPSHOT, _idle_streams, terms=terms, after=after)
         counts.add("streams", given_up, {"message_chunks": pieces})
         if last is None:
             break
@@ -289,12 +285,12 @@ def _idle_streams(unit: Unit, terms: Terms, after: int) -> tuple[int, int, int |
 # --- Checkpoints -----------------------------------------------------------------------------
 
 
-def _checkpoints(terms: Terms, counts: _Counts) -> Steps[None]:
+def _checkpoints(units: Units, terms: Terms, counts: _Counts) -> None:
     after: int | None = 0
     while after is not None:
-        threads, after = yield Step(Mode.SNAPSHOT, partial(_threads, terms=terms, after=after))
+        threads, after = units.run(Mode.SNAPSHOT, _threads, terms=terms, after=after)
         for thread_id in threads:
-            rows = yield Step(Mode.SNAPSHOT, partial(_of_thread, terms=terms, thread_id=thread_id))
+            rows = units.run(Mode.SNAPSHOT, _of_thread, terms=terms, thread_id=thread_id)
             counts.add("checkpoints", rows["checkpoints"], rows)
 
 
