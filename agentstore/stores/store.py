@@ -45,7 +45,7 @@ from agentstore.stores.health import DEFAULT_TIMEOUT, Probe
 
 if TYPE_CHECKING:
     from agentstore.records import PruneReport
-    from agentstore.repositories.upkeep.pruning_terms import Progress
+    from agentstore.repositories.upkeep.pruning import Progress
     from agentstore.retention import RetentionPolicy
 
 T = TypeVar("T")

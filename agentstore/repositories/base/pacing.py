@@ -43,17 +43,16 @@ class Pace:
 
     __slots__ = ("_began", "_most", "_pauses", "_took", "_units", "rows")
 
-    def __init__(self, units: Units, most: int, *, pauses: bool = False) -> None:
+    def __init__(self, units: Units, most: int) -> None:
         """Begin small, for nobody knows yet how large the rows are.
 
         Args:
             units: Runs the transactions.
             most: Rows in one transaction at most.
-            pauses: Whether to pause, because other writers wait for the same lock.
         """
         self._units = units
         self._most = most
-        self._pauses = pauses
+        self._pauses = False
         self._began = self._took = 0.0
         self.rows = min(most, FIRST)
 
@@ -63,6 +62,8 @@ class Pace:
         """Run a body that deletes up to ``rows`` rows, and adapt ``rows`` to the time it takes."""
 
         def timed(unit: Unit) -> T:
+            # Where writers wait for the same lock, unless all is one transaction anyway.
+            self._pauses = unit.dialect.single_writer and not unit.joined
             self._began = time.monotonic()
             result = body(unit, self, *args, **kwargs)
             self._took = time.monotonic() - self._began
