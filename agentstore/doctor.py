@@ -300,7 +300,7 @@ _EXAMINATIONS = (
     Examination("schema", _schema),
     Examination("search", _search),
     Examination("counters", lambda p: consistency.counters(p.connection, p.tables, p.deep)),
-    Examination("deletions", lambda p: consistency.leaving_users(p.connection, p.tables)),
+    Examination("deletions", lambda p: consistency.unfinished_deletions(p.connection, p.tables)),
     Examination("rows", _rows),
     Examination("orphans", lambda p: consistency.copies(p.connection, p.tables)),
     Examination("tool_calls", lambda p: consistency.tool_calls(p.connection, p.tables)),

@@ -37,7 +37,7 @@ _PART = re.compile(r"([0-9]+)([wdhms])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy:
-    """Which rows have had their time. A rule that is left out deletes nothing.
+    """Which rows to delete. A rule that is left out deletes nothing.
 
     Attributes:
         expired_sessions: Delete the sessions whose own time to live has run out.

@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-from sqlalchemy.util import greenlet_spawn
+from sqlalchemy.util import await_only, greenlet_spawn
 
 from agentstore.engines.base.causes import cause_of
 from agentstore.engines.base.protocol import Mode
@@ -42,7 +42,7 @@ from agentstore.execution.runners import (
     joined,
     migrate,
 )
-from agentstore.execution.unit import AsyncRunner, Unit
+from agentstore.execution.unit import AsyncRunner, Runner, Unit
 from agentstore.execution.write_jobs import turn_never_came
 from agentstore.settings import Settings
 
@@ -80,6 +80,24 @@ async def run_with_retries(
                 raise problem.error from problem.__cause__
         retried()
         await asyncio.sleep(pause)
+
+
+class _BridgedRunner:
+    """Runs units for a function in a greenlet, which waits as a coroutine would."""
+
+    def __init__(self, runner: AsyncRunner) -> None:
+        self._runner = runner
+
+    def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
+        return await_only(self._runner.run(mode, work, repeatable=repeatable))
+
+
+async def bridged(runner: AsyncRunner, function: Callable[[Runner], T]) -> T:
+    """Call a plain function of several units of work without blocking the event loop.
+
+    A cancellation is raised in the function where it waits for a unit, or between two.
+    """
+    return await greenlet_spawn(function, _BridgedRunner(runner))
 
 
 async def open_database(runner: AsyncUnitRunner) -> None:

@@ -175,4 +175,4 @@ def watching(observer: Observer | None) -> Callable[[str], AbstractContextManage
 
 
 def _is_call(member: object) -> bool:
-    return hasattr(member, "operation") or hasattr(member, "steps")
+    return hasattr(member, "operation") or hasattr(member, "several_units")

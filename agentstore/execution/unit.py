@@ -7,6 +7,7 @@ which kind of engine, and whether it is repeated after a conflict, is a ``Runner
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from datetime import datetime
 from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
+from sqlalchemy.util import await_only
+from sqlalchemy.util.concurrency import in_greenlet
 
 from agentstore.engines.base.protocol import MODE, EngineDialect, Mode
 from agentstore.execution.session_cache import SessionCache
@@ -135,8 +138,11 @@ class Runner(Protocol):
 
 
 def rest(seconds: float) -> None:
-    """Let others have their turn, between two units."""
-    time.sleep(seconds)
+    """Let others write, between two units; where this runs in a greenlet, the loop goes on."""
+    if in_greenlet():
+        await_only(asyncio.sleep(seconds))
+    else:
+        time.sleep(seconds)
 
 
 class AsyncRunner(Protocol):

@@ -41,6 +41,7 @@ from agentstore.errors import UnscopedOnly
 from agentstore.execution.async_runners import (
     AsyncUnitRunner,
     GreenletRunner,
+    bridged,
     open_database,
     run_with_retries,
     store_is_closed,
@@ -56,7 +57,7 @@ from agentstore.execution.runners import (
 )
 from agentstore.execution.scoped import AsyncScopedRunner, Scope
 from agentstore.execution.thread_runner import ThreadRunner
-from agentstore.execution.unit import AsyncRunner, Unit
+from agentstore.execution.unit import AsyncRunner, Runner, Unit
 from agentstore.records.health import HealthRecord, Statistics
 from agentstore.repositories import (
     Attachments,
@@ -73,7 +74,7 @@ from agentstore.repositories import (
     Users,
 )
 from agentstore.repositories.base.operations import Operation, Repository
-from agentstore.repositories.base.steps import Pause, Step, Steps, driven
+from agentstore.repositories.base.units import Units
 from agentstore.repositories.scopes.table import public_methods, scoped
 from agentstore.repositories.upkeep.statistics import Order, statistics
 from agentstore.settings import Settings, StoreOptions
@@ -82,7 +83,7 @@ from agentstore.stores.health import DEFAULT_TIMEOUT, AsyncProbe
 
 if TYPE_CHECKING:
     from agentstore.records import PruneReport
-    from agentstore.repositories.upkeep.pruning_terms import Progress
+    from agentstore.repositories.upkeep.pruning import Progress
     from agentstore.retention import RetentionPolicy
 
 R = TypeVar("R", bound=Repository)
@@ -123,22 +124,17 @@ def lift(
     return call
 
 
-def lift_steps(
+def lift_units(
     method: Callable[Concatenate[R, P], T],
 ) -> Callable[Concatenate[AsyncRepository[R], P], Coroutine[Any, Any, T]]:
     """Make a coroutine function of a repository's method that is several units of work."""
-    body: Callable[..., Steps[T]] = method.steps  # type: ignore[attr-defined]
 
     @wraps(method)
     async def call(self: AsyncRepository[R], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        async def run(step: Step | Pause) -> Any:
-            if isinstance(step, Pause):
-                return await asyncio.sleep(step.seconds)
-            return await self._runner.run(step.mode, step.work, repeatable=step.repeatable)
+        def run(runner: Runner) -> T:
+            return method(cast("R", self.repository(runner)), *args, **kwargs)
 
-        # The body only says which steps; it never runs one, so it needs no runner.
-        unbound = self.repository.__new__(self.repository)
-        return await driven(body(unbound, *args, **kwargs), run)
+        return await bridged(self._runner, run)
 
     return call
 
@@ -155,7 +151,7 @@ class AsyncUsers(AsyncRepository[Users]):
     list = lift(Users.list)
     find_by_preference = lift(Users.find_by_preference)
     update = lift(Users.update)
-    delete = lift_steps(Users.delete)
+    delete = lift_units(Users.delete)
     check_quota = lift(Users.check_quota)
     consume_quota = lift(Users.consume_quota)
     reserve_quota = lift(Users.reserve_quota)
@@ -194,7 +190,7 @@ class AsyncSessions(AsyncRepository[Sessions]):
     wait_for_user = lift(Sessions.wait_for_user)
     answer = lift(Sessions.answer)
     delete = lift(Sessions.delete)
-    delete_expired = lift_steps(Sessions.delete_expired)
+    delete_expired = lift_units(Sessions.delete_expired)
     verify = lift(Sessions.verify)
     _ids_after = lift(Sessions._ids_after)
     _read_whole = lift(Sessions._read_whole)
@@ -224,7 +220,7 @@ class AsyncMessages(AsyncRepository[Messages]):
     size = lift(Messages.size)
     page = lift(Messages.page)
     follow = lift(Messages.follow)
-    search = lift_steps(Messages.search)
+    search = lift_units(Messages.search)
     pop = lift(Messages.pop)
     delete = lift(Messages.delete)
     clear = lift(Messages.clear)
@@ -293,8 +289,8 @@ class AsyncSearch(AsyncRepository[Search]):
     repository = Search
 
     status = lift(Search.status)
-    refresh = lift_steps(Search.refresh)
-    reindex = lift_steps(Search.reindex)
+    refresh = lift_units(Search.refresh)
+    reindex = lift_units(Search.reindex)
 
 
 class AsyncCheckpoints(AsyncRepository[Checkpoints]):
@@ -600,16 +596,11 @@ class AsyncStore(AsyncRepositories):
         """Delete what a retention policy does not keep; see ``Store.prune``."""
         from agentstore.repositories.upkeep.pruning import prune  # few programs need it
 
-        runner = _StoreRunner(self)
-
-        async def do(wanted: Step | Pause) -> Any:
-            if isinstance(wanted, Pause):
-                return await asyncio.sleep(wanted.seconds)
-            return await runner.run(wanted.mode, wanted.work, repeatable=True)
+        def run(runner: Runner) -> PruneReport:
+            return prune(Units(runner), policy, dry_run=dry_run, reclaim=reclaim, progress=progress)
 
         with self._watch("prune"):
-            steps = prune(policy, dry_run=dry_run, reclaim=reclaim, progress=progress)
-            return await driven(steps, do)
+            return await bridged(_StoreRunner(self), run)
 
     async def health(self, timeout: float = DEFAULT_TIMEOUT) -> HealthRecord:  # noqa: ASYNC109
         """Say whether the store can do its work now; see ``Store.health``. Opens the store."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from sqlalchemy import URL, Engine
 
@@ -33,9 +33,9 @@ from agentstore.execution.runners import (
     refuse_to_write,
 )
 from agentstore.execution.scoped import Scope
-from agentstore.execution.unit import Unit, rest
+from agentstore.execution.unit import Unit
 from agentstore.records.health import HealthRecord, Statistics
-from agentstore.repositories.base.steps import Pause, Step, drive
+from agentstore.repositories.base.units import Units
 from agentstore.repositories.upkeep.statistics import Order, statistics
 from agentstore.settings import Settings, StoreOptions
 from agentstore.stores.bound import Repositories as Repositories
@@ -45,7 +45,7 @@ from agentstore.stores.health import DEFAULT_TIMEOUT, Probe
 
 if TYPE_CHECKING:
     from agentstore.records import PruneReport
-    from agentstore.repositories.upkeep.pruning_terms import Progress
+    from agentstore.repositories.upkeep.pruning import Progress
     from agentstore.retention import RetentionPolicy
 
 T = TypeVar("T")
@@ -231,15 +231,9 @@ class Store(Repositories):
         """
         from agentstore.repositories.upkeep.pruning import prune  # few programs need it
 
-        runner = _StoreRunner(self, self._runner)
-
-        def do(wanted: Step | Pause) -> Any:
-            if isinstance(wanted, Pause):
-                return rest(wanted.seconds)
-            return runner.run(wanted.mode, wanted.work, repeatable=True)
-
+        units = Units(_StoreRunner(self, self._runner))
         with self._watch("prune"):
-            return drive(prune(policy, dry_run=dry_run, reclaim=reclaim, progress=progress), do)
+            return prune(units, policy, dry_run=dry_run, reclaim=reclaim, progress=progress)
 
     def health(self, timeout: float = DEFAULT_TIMEOUT) -> HealthRecord:
         """Say whether the store can do its work now, for a readiness probe.

@@ -56,7 +56,7 @@ def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def stopping(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Give what begins to delete a user, and is interrupted after so many transactions."""
-    go_on = erasing._go_on
+    go_on = erasing.delete_some
 
     def stop(store: Any, user_id: str, after: int = 1) -> None:
         left = [after - 1]
@@ -68,7 +68,7 @@ def stopping(monkeypatch: pytest.MonkeyPatch) -> Any:
             return go_on(*args)
 
         with monkeypatch.context() as patched, pytest.raises(DatabaseBusy, match="interrupted"):
-            patched.setattr(erasing, "_go_on", stopped)
+            patched.setattr(erasing, "delete_some", stopped)
             store.users.delete(user_id)
 
     return stop
@@ -388,11 +388,11 @@ import sys
 from agentstore import Store
 from agentstore.repositories.upkeep import erasing
 erasing.ROWS = 20
-go_on = erasing._go_on
+go_on = erasing.delete_some
 def said(*args):
     print("a step", flush=True)
     return go_on(*args)
-erasing._go_on = said
+erasing.delete_some = said
 with Store(sys.argv[1]) as store:
     store.users.delete("bob")
 """

@@ -24,8 +24,7 @@ from agentstore.repositories.base import pacing
 from agentstore.repositories.upkeep import (
     checkpoint_pruning,
     expiry,
-    pruning,
-    pruning_preview,
+    pruning_rules,
     pruning_terms,
 )
 from agentstore.retention import RetentionPolicy
@@ -211,7 +210,7 @@ def test_old_tool_logs_go_and_their_sessions_stay(timed, clock):
 def test_a_dry_run_comes_to_the_end_of_logs_that_were_written_at_one_moment(
     timed, clock, monkeypatch
 ):
-    monkeypatch.setattr(pruning_preview, "PAGE", 2)
+    monkeypatch.setattr(pruning_terms, "PAGE", 2)
     session = timed.sessions.create().id
     for _ in range(5):
         timed.tool_logs.log(session, "search")
@@ -415,10 +414,9 @@ def test_whatever_the_policy_what_stays_is_whole_and_a_dry_run_knew_it(
     with pytest.MonkeyPatch.context() as patch:
         if small:  # many transactions, many pages
             patch.setattr(expiry, "ROWS", 7)
-            patch.setattr(pruning, "ROWS", 2)
+            patch.setattr(pruning_rules, "ROWS", 2)
             patch.setattr(checkpoint_pruning, "MOST", 2)
             patch.setattr(pruning_terms, "PAGE", 3)
-            patch.setattr("agentstore.repositories.upkeep.pruning_preview.PAGE", 3)
         clock = Clock()
         with place.open(clock=clock) as store:
             for thread in store.checkpoints.threads(limit=1000).items:
@@ -555,7 +553,7 @@ def much(store: Any, clock: Clock) -> None:
 
 def test_no_transaction_deletes_more_rows_than_it_may(timed, clock, monkeypatch):
     monkeypatch.setattr(expiry, "ROWS", 10)
-    monkeypatch.setattr(pruning, "ROWS", 8)
+    monkeypatch.setattr(pruning_rules, "ROWS", 8)
     monkeypatch.setattr(checkpoint_pruning, "MOST", 3)
     much(timed, clock)
     with transactions(timed) as deleted:
@@ -588,7 +586,7 @@ def test_who_interrupts_pruning_leaves_nothing_half_deleted_and_the_next_goes_on
     place, clock, monkeypatch
 ):
     monkeypatch.setattr(expiry, "ROWS", 5)
-    monkeypatch.setattr(pruning, "ROWS", 2)
+    monkeypatch.setattr(pruning_rules, "ROWS", 2)
     with place.open(clock=clock) as store:
         much(store, clock)
         seen = {s.id: len(store.messages.history(s.id, None)) for s in store.sessions.list()}
@@ -640,8 +638,7 @@ PROGRAM = """
 import sys
 from datetime import timedelta
 from agentstore import Store
-from agentstore.repositories.base import pacing
-from agentstore.repositories.upkeep import expiry, pruning
+from agentstore.repositories.upkeep import expiry
 from agentstore.retention import RetentionPolicy
 expiry.ROWS = 20
 with Store(sys.argv[1]) as store:
@@ -700,9 +697,9 @@ def test_pauses_give_others_their_turn_where_writers_wait_for_each_other(
 
     monkeypatch.setattr("agentstore.execution.unit.time", SimpleNamespace(sleep=slept.append))
     monkeypatch.setattr(
-        "agentstore.stores.aio.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep})
+        "agentstore.execution.unit.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep})
     )
-    monkeypatch.setattr(pruning, "ROWS", 8)
+    monkeypatch.setattr(pruning_rules, "ROWS", 8)
     much(timed, clock)
     timed.prune(RetentionPolicy(finished_tasks=DAY), reclaim=False)
     assert len(slept) == (4 if place.driver.engine == "sqlite" else 0)

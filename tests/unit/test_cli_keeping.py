@@ -117,7 +117,7 @@ def test_erase_user_goes_on_with_what_was_interrupted(run, filled, monkeypatch):
         sessions = store.sessions.count(user_id="alice")
         with monkeypatch.context() as patched, pytest.raises(DatabaseBusy):
             patched.setattr(erasing, "ROWS", 1)
-            patched.setattr(erasing, "_go_on", broken)
+            patched.setattr(erasing, "delete_some", broken)
             store.users.delete("alice")
         assert store.users.find("alice") is None
     receipt = json.loads(run("erase-user", "alice", "--yes", "--json", "--url", filled).stdout)

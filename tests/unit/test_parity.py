@@ -176,8 +176,8 @@ def test_a_repository_for_a_scope_is_documented_as_the_one_it_guards(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_method_says_what_it_needs_of_a_transaction(name):
     for called, method in methods(type(SYNC[name])).items():
-        if (steps := getattr(method, "steps", None)) is not None:
-            assert inspect.isgeneratorfunction(steps), called  # each step says so itself
+        if hasattr(method, "several_units"):
+            assert not hasattr(method, "operation"), called  # each unit says so itself
             continue
         described = getattr(method, "operation", None)
         assert isinstance(described, Operation), called

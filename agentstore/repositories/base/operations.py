@@ -21,6 +21,7 @@ from agentstore.execution.gathering import Body, Call, Write, run_by_itself
 from agentstore.execution.unit import Runner, Unit
 from agentstore.models.tables import Tables
 from agentstore.records import Page
+from agentstore.repositories.base.units import Units
 from agentstore.values.paging import Cursors, check_limit
 from agentstore.values.types import UtcDateTime, require_utc
 
@@ -62,6 +63,10 @@ class Repository:
         """The open unit. Only bodies may ask."""
         assert self._unit is not None, "a repository's body runs inside a unit"
         return self._unit
+
+    def _units(self, *, repeatable: bool = True) -> Units:
+        """Give what runs the units of a method that is several; see ``Units``."""
+        return Units(self.unit if self._runner is None else self._runner, repeatable=repeatable)
 
     @property
     def connection(self) -> Connection:

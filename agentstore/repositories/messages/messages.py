@@ -26,7 +26,7 @@ from agentstore.repositories.base.operations import (
     reads_snapshot,
     writes,
 )
-from agentstore.repositories.base.steps import Steps, in_steps
+from agentstore.repositories.base.units import several_units
 from agentstore.repositories.lines.lines import newest, segments_of
 from agentstore.repositories.lines.removal import lock_session, remove_messages, settle_turn
 from agentstore.repositories.lines.rows import (
@@ -476,7 +476,7 @@ class Messages(Repository):
         """
         return follow(self.unit, cursor, limit)
 
-    @in_steps
+    @several_units
     def search(
         self,
         text: str,
@@ -489,7 +489,7 @@ class Messages(Repository):
         order: finding.Order = "relevance",
         limit: int = 20,
         cursor: str | None = None,
-    ) -> Steps[Page[SearchHit]]:
+    ) -> Page[SearchHit]:
         """Find messages by their words, on all branches, in any language.
 
         What was saved before the call is found, whoever saved it: the index is brought up to
@@ -533,10 +533,8 @@ class Messages(Repository):
             limit=limit,
             cursor=cursor,
         )
-        return (
-            yield from finding.in_order(
-                asked, lambda unit: select_messages(unit.tables), message_record
-            )
+        return finding.in_order(
+            self._units(), asked, lambda unit: select_messages(unit.tables), message_record
         )
 
     @writes

@@ -238,7 +238,7 @@ def public_methods(repository: type[Repository]) -> dict[str, Callable[..., Any]
     return {
         name: method
         for name, method in offered.items()
-        if hasattr(method, "operation") or hasattr(method, "steps")
+        if hasattr(method, "operation") or hasattr(method, "several_units")
     }
 
 
@@ -263,7 +263,7 @@ def _make(repository: type[Repository]) -> type[Repository]:
             methods[name] = _refused(repository, name, method)
         elif hasattr(method, "operation"):
             methods[name] = _guarded(repository, method, decision)
-        # What is several units of work has no unit to look in: its steps keep to the scope.
+        # What is several units of work has no unit to check in: its units keep to the scope.
     names = {"__slots__": (), "__doc__": repository.__doc__}
     return type(repository.__name__, (repository,), names | methods)
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Select, select
@@ -29,7 +28,7 @@ from agentstore.errors import DatabaseFull, InvalidInput, SearchIndexStale, show
 from agentstore.execution.unit import Unit, in_transaction
 from agentstore.records import MessageRecord, Page, SearchHit
 from agentstore.repositories.base.operations import chunks
-from agentstore.repositories.base.steps import Step, Steps
+from agentstore.repositories.base.units import Units
 from agentstore.repositories.search.search import (
     BATCH,
     Ready,
@@ -123,13 +122,15 @@ def request(
 
 
 def in_order(
+    units: Units,
     asked: Request,
     columns: Callable[[Unit], Select[Any]],
     record: Callable[[Any], MessageRecord],
-) -> Steps[Page[SearchHit]]:
+) -> Page[SearchHit]:
     """Search: bring the index up to date if it is not, then look.
 
     Args:
+        units: Runs the transactions.
         asked: What for.
         columns: Gives the query for the columns of a record.
         record: Makes a record of its rows.
@@ -157,15 +158,15 @@ def in_order(
                 raise _far_behind(len(waiting))
         return _Search(unit, asked, state.newest, columns(unit), record, characters, waiting).page()
 
-    page: Page[SearchHit] | None = yield Step(Mode.SNAPSHOT, partial(look, last=False))
+    page = units.run(Mode.SNAPSHOT, look, last=False)
     if page is None:
-        yield from _catch_up(asked)
-        page = yield Step(Mode.SNAPSHOT, partial(look, last=True))
+        _catch_up(units, asked)
+        page = units.run(Mode.SNAPSHOT, look, last=True)
     assert page is not None
     return page
 
 
-def _catch_up(asked: Request) -> Steps[None]:
+def _catch_up(units: Units, asked: Request) -> None:
     """Bring the index up to date as far as a search needs it, and has not to wait for others."""
 
     def prepare(unit: Unit) -> Ready | None:
@@ -175,11 +176,11 @@ def _catch_up(asked: Request) -> Steps[None]:
 
     changes = text = 0
     while changes <= MOST_PENDING and text <= MOST_TEXT:
-        ready: Ready | None = yield Step(Mode.SNAPSHOT, prepare)
+        ready = units.run(Mode.SNAPSHOT, prepare)
         if ready is None:
             return
         try:
-            taken = yield Step(Mode.WRITE, partial(take_in, ready=ready, wait=False))
+            taken = units.run(Mode.WRITE, take_in, ready=ready, wait=False)
         except DatabaseFull:
             return  # there is no room for the index, but what waits can be read
         if taken is None or ready.batch.whole:

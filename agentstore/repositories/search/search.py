@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from agentstore.engines.base.protocol import Mode
@@ -19,7 +18,7 @@ from agentstore.errors import InvalidInput, SearchIndexStale, shown
 from agentstore.execution.unit import Unit
 from agentstore.records import SearchStatus
 from agentstore.repositories.base.operations import Repository, chunks, reads_snapshot
-from agentstore.repositories.base.steps import Step, Steps, in_steps
+from agentstore.repositories.base.units import Units, several_units
 from agentstore.settings import Settings
 from agentstore.values import validation
 from agentstore.values.text.readable import readable_text
@@ -60,8 +59,8 @@ class Search(Repository):
         needed = made_anew(self.unit.settings, state.segmentation)
         return SearchStatus(state.segmentation, needed, state.pending, trouble_with(state))
 
-    @in_steps
-    def refresh(self, limit: int | None = None) -> Steps[int]:
+    @several_units
+    def refresh(self, limit: int | None = None) -> int:
         """Bring the index up to date now, as a search would.
 
         In batches of 200 messages or 256 kB, each in a transaction of its own, so that other
@@ -78,10 +77,10 @@ class Search(Repository):
         """
         if limit is not None:
             validation.amount("limit", limit)
-        return (yield from _all_rounds(limit))
+        return _all_rounds(self._units(), limit)
 
-    @in_steps
-    def reindex(self, progress: Progress | None = None) -> Steps[int]:
+    @several_units
+    def reindex(self, progress: Progress | None = None) -> int:
         """Make the index anew, and mend what is missing of it.
 
         Needed after an upgrade of agentstore that cuts text differently, after a damage, and
@@ -97,7 +96,8 @@ class Search(Repository):
         """
         if progress is not None and not callable(progress):
             raise InvalidInput(f"progress must be a function, not {shown(progress)}.")
-        total = yield Step(Mode.WRITE, _reset)
+        units = self._units()
+        total = units.run(Mode.WRITE, _reset)
         done = 0
 
         def tell(indexed: int) -> None:
@@ -106,24 +106,25 @@ class Search(Repository):
             if progress is not None and indexed:
                 progress(done, max(done, total))
 
-        yield from _all_rounds(None, tell)
-        yield Step(Mode.WRITE, _tidy)
+        _all_rounds(units, None, tell)
+        units.run(Mode.WRITE, _tidy)
         return done
 
 
 def _all_rounds(
-    limit: int | None, tell: Callable[[int], None] = lambda indexed: None
-) -> Steps[int]:
+    units: Units, limit: int | None, tell: Callable[[int], None] = lambda indexed: None
+) -> int:
     """Take in what waits, waiting for others who do; give the number of changes.
 
     Args:
+        units: Runs the transactions.
         limit: Stop when so many are taken.
         tell: Told after each round how many messages it put into the index.
     """
     done = misses = 0
     while (limit is None or done < limit) and misses < _MISSES:
-        ready: Ready = yield Step(Mode.SNAPSHOT, segmented)
-        taken, indexed = yield Step(Mode.WRITE, partial(take_in, ready=ready, wait=True))
+        ready = units.run(Mode.SNAPSHOT, segmented)
+        taken, indexed = units.run(Mode.WRITE, take_in, ready, wait=True) or (0, 0)
         done += taken
         misses = 0 if taken or not ready.batch.changes else misses + 1
         tell(indexed)

@@ -38,8 +38,8 @@ from agentstore.repositories.base.operations import (
     reads_snapshot,
     writes,
 )
-from agentstore.repositories.base.steps import Steps, in_steps
 from agentstore.repositories.base.sums import exact_sum
+from agentstore.repositories.base.units import several_units
 from agentstore.repositories.messages.messages import Messages
 from agentstore.repositories.sessions.ids import ids_beginning
 from agentstore.repositories.sessions.reconnecting import load_state_dict, state_dict
@@ -427,10 +427,8 @@ class Sessions(Repository):
         stays = owner_stays(self.tables, self.tables.sessions.c.user_id)
         return delete_owned(self.unit, "session", session_id, stays)
 
-    @in_steps
-    def delete_expired(
-        self, *, batch_size: int = 20, limit: int | None = None
-    ) -> Steps[ExpiryReport]:
+    @several_units
+    def delete_expired(self, *, batch_size: int = 20, limit: int | None = None) -> ExpiryReport:
         """Delete the sessions whose time to live has run out, with everything below.
 
         A session expires when there was no activity in it for longer than its ``ttl``, by the
@@ -461,7 +459,7 @@ class Sessions(Repository):
         Raises:
             InvalidInput: ``batch_size`` or ``limit`` is out of range.
         """
-        return (yield from expiry.delete_expired(batch_size, limit))
+        return expiry.delete_expired(self._units(), batch_size, limit)
 
     @reads_snapshot
     def verify(self, session_id: str) -> SessionCounters:

@@ -178,7 +178,7 @@ def copies(connection: Connection, tables: Tables) -> Iterator[Finding]:
         )
 
 
-def leaving_users(connection: Connection, tables: Tables) -> Iterator[Finding]:
+def unfinished_deletions(connection: Connection, tables: Tables) -> Iterator[Finding]:
     """Name users who are being deleted: by somebody now, or by nobody any more."""
     found = list(connection.execute(leaving(tables).limit(_MOST)).scalars())
     if found:

@@ -1,18 +1,17 @@
 """Deleting users with all that is theirs, in transactions that are over soon.
 
-A user with little goes in one transaction. One with more is only marked in the first, and from
-that moment nothing of the user is there for anybody, see ``agentstore.models.leaving``. What is
-there still goes in the following transactions, some sessions at a time, or a part of one that is
-large. How much has gone so far is written beside the mark, so the receipt is complete whoever ends
-it: the same call, a later one after a crash, or a clean-up.
+A user with few rows is deleted in one transaction. A user with more is only marked in the first,
+and from then on no query finds anything of the user, see ``agentstore.models.leaving``. The
+following transactions delete the rows, some sessions at a time, or a part of a large session. How
+many rows were deleted so far is stored with the mark, so the receipt is complete whether the same
+call finishes, a later one after a crash, or a clean-up.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from sqlalchemy import func, literal, select, update
@@ -24,7 +23,7 @@ from agentstore.models.leaving import leaving
 from agentstore.records import DeletionReceipt
 from agentstore.repositories.base import scoping
 from agentstore.repositories.base.pacing import Pace
-from agentstore.repositories.base.steps import Step, Steps
+from agentstore.repositories.base.units import Units
 from agentstore.repositories.upkeep.ownership import (
     count_owned,
     delete_owned,
@@ -47,42 +46,31 @@ class Erased:
     Attributes:
         rows: How many rows this transaction deleted, by table.
         so_far: How many rows have gone, in this transaction and those before, by table.
-        ended: Whether nothing is left.
-        takes_turns: Whether writers wait for each other, and are owed pauses.
+        finished: Whether nothing is left.
     """
 
     rows: Mapping[str, int]
     so_far: Mapping[str, int]
-    ended: bool
-    takes_turns: bool = False
+    finished: bool
 
 
-def delete_user(user_id: str) -> Steps[DeletionReceipt]:
+def delete_user(units: Units, user_id: str) -> DeletionReceipt:
     """Delete a user, see ``Users.delete``."""
-    # Not to be repeated where the end is in doubt: the user may be gone then, and the receipt.
-    begun: Erased = yield Step(Mode.WRITE, partial(_begin, user_id=user_id), repeatable=False)
-    if not begun.ended:
-        begun = yield from finish_user(user_id, Pace(ROWS, pauses=begun.takes_turns))
+    begun = units.run(Mode.WRITE, _begin, user_id)
+    if not begun.finished:
+        begun = finish_user(user_id, Pace(units, ROWS))
     return DeletionReceipt(dict(sorted(begun.so_far.items())))
 
 
-def finish_user(
-    user_id: str, pace: Pace, note: Callable[[dict[str, int], int], object] | None = None
-) -> Steps[Erased]:
-    """Delete what is left of a user who is being deleted.
-
-    Args:
-        user_id: The user.
-        pace: How much goes at once.
-        note: Told what each transaction deleted, rows by table, and how many users it ended.
-    """
+def finish_user(user_id: str, pace: Pace) -> Erased:
+    """Delete what is left of a user who is being deleted; ``rows`` is all that this deletes."""
+    rows: Counter[str] = Counter()
     while True:
-        yield from pace.pause()
-        done: Erased = yield pace.write(_go_on, user_id, pace, repeatable=False)
-        if note is not None:
-            note(dict(done.rows), done.rows.get("users", 0))
-        if done.ended:
-            return done
+        done = pace.write(delete_some, user_id)
+        rows.update(done.rows)
+        if done.finished:
+            return replace(done, rows=rows)
+        pace.pause()
 
 
 def unfinished(unit: Unit) -> list[str]:
@@ -91,7 +79,7 @@ def unfinished(unit: Unit) -> list[str]:
 
 
 def _begin(unit: Unit, user_id: str) -> Erased:
-    """Delete a user with little; mark one with more.
+    """Delete a user with few rows; mark one with more.
 
     Raises:
         NotFound: There is no such user.
@@ -104,32 +92,32 @@ def _begin(unit: Unit, user_id: str) -> Erased:
     some = select(literal(1)).where(sessions.user_id == user_id).limit(ROWS + 1).subquery()
     few = int(unit.connection.execute(select(func.count()).select_from(some)).scalar_one())
     if unit.joined or (few <= ROWS and count_owned(unit, "user", user_id, ROWS) < ROWS):
-        return _ended(unit, user_id, so_far)
+        return _finish(unit, user_id, so_far)
     mark = update(users).where(users.c.id == user_id, users.c.deleting.is_(None))
     unit.connection.execute(mark.values(deleting={}))
-    return Erased({}, so_far, ended=False, takes_turns=unit.dialect.single_writer)
+    return Erased({}, so_far, finished=False)
 
 
-def _go_on(unit: Unit, user_id: str, pace: Pace) -> Erased:
+def delete_some(unit: Unit, pace: Pace, user_id: str) -> Erased:
     """Delete some of what is left of a user."""
     so_far = _locked(unit, user_id)
-    if so_far is None:  # somebody else ended it, and has the receipt
-        return Erased({}, {}, ended=True)
+    if so_far is None:  # another call finished it and has the receipt
+        return Erased({}, {}, finished=True)
     users = unit.tables.users
     gone = _delete_some_sessions(unit, user_id, pace.rows)
     if not gone:
         if count_owned(unit, "user", user_id, pace.rows) < pace.rows:
-            return _ended(unit, user_id, so_far)
+            return _finish(unit, user_id, so_far)
         gone = delete_some_owned(unit, "user", user_id, pace.rows)
     so_far += gone
     tally = update(users).where(users.c.id == user_id).values(deleting=dict(so_far))
     unit.connection.execute(tally)
-    return Erased(gone, so_far, ended=False)
+    return Erased(gone, so_far, finished=False)
 
 
-def _ended(unit: Unit, user_id: str, so_far: Counter[str]) -> Erased:
+def _finish(unit: Unit, user_id: str, so_far: Counter[str]) -> Erased:
     rows = delete_owned(unit, "user", user_id).rows
-    return Erased(rows, so_far + Counter(rows), ended=True)
+    return Erased(rows, so_far + Counter(rows), finished=True)
 
 
 def _locked(unit: Unit, user_id: str) -> Counter[str] | None:

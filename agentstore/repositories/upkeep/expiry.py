@@ -1,15 +1,15 @@
-"""Deleting sessions whose time to live has run out, a few at a time.
+"""Deleting expired sessions, a few at a time.
 
 ``sessions.expires_at`` is a lower bound: messages move ``last_active_at`` and not it, so that they
 need not change an index. So a session is a candidate by that column, and expired if its last
 activity, read under its lock, is long enough ago; otherwise the bound is moved up and it stays.
 
-No transaction is large. Sessions are deleted together as long as they have few rows in all. One
-that has many is *closed* in the transaction that finds it expired: it loses its documents and its
-active branch, and with them all who could read, change or append to it by its id; and its tasks
-that somebody might still do, however many. So there is a single moment at which it ends, whoever
-tries to write then, and what is left of it can go in pieces. If that is interrupted, the next
-clean-up goes on with it first. What can be read meanwhile is said in ``docs/retention.md``.
+No transaction is large. Sessions are deleted together as long as they have few rows in all. A
+session with many is *closed* in the transaction that finds it expired: this deletes its documents
+and all of its tasks that could still be done, and clears its active branch, so nobody can read,
+change or append to it by its id any more. So it ends at a single moment, whoever writes to it then,
+and the rest can be deleted in pieces. If that is interrupted, the next clean-up continues with it
+first. ``docs/retention.md`` says what can be read meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from agentstore.execution.unit import Unit
 from agentstore.models.leaving import owner_stays
 from agentstore.records import ExpiryReport
 from agentstore.repositories.base.pacing import Pace
-from agentstore.repositories.base.steps import Step, Steps
+from agentstore.repositories.base.units import Units
 from agentstore.repositories.upkeep.erasing import finish_user, unfinished
 from agentstore.repositories.upkeep.ownership import count_owned, delete_owned, delete_some_owned
 from agentstore.values import validation
@@ -44,87 +44,99 @@ FIRST_OF_ALL = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """What one transaction did.
+class Deleted:
+    """What one transaction deleted.
 
     Attributes:
-        left: The row numbers of the sessions that are still to be deleted, of those that it was
-            told to.
+        left: The row numbers of sessions that it found but did not delete completely.
+        postponed: How many candidates had not expired.
+        more: Whether there may be more candidates.
     """
 
-    deleted: tuple[str, ...]
+    ids: tuple[str, ...]
     rows: Mapping[str, int]
     left: tuple[int, ...] = ()
     postponed: int = 0
     more: bool = False
 
 
-def delete_expired(
-    batch_size: int, limit: int | None, pace: Pace | None = None
-) -> Steps[ExpiryReport]:
+def delete_expired(units: Units, batch_size: int, limit: int | None) -> ExpiryReport:
     """Delete expired sessions; see ``Sessions.delete_expired``."""
     check_limit(batch_size)
     validation.optional_amount("limit", limit)
-    pace = pace or Pace(ROWS)
-    deleted: list[str] = []
+    pace = Pace(units, ROWS)
+    ids: list[str] = []
     rows: Counter[str] = Counter()
     postponed = 0
     # Whoever expires after this moment is left to the next clean-up: so there is an end.
-    deadline = yield Step(Mode.READ, first_deadline)
-    for user_id in (yield Step(Mode.READ, unfinished)):  # left by a deletion that was interrupted
-        yield from finish_user(user_id, pace, lambda gone, _: rows.update(gone))
+    deadline = units.run(Mode.READ, first_deadline)
+    for user_id in units.run(Mode.READ, unfinished):  # left by a deletion that was interrupted
+        rows.update(finish_user(user_id, pace).rows)
     more = deadline is not None
-    while more and (limit is None or len(deleted) < limit):
-        size = batch_size if limit is None else min(batch_size, limit - len(deleted))
-        batch: Ended = yield pace.write(end_expired, deadline=deadline, size=size, pace=pace)
-        deleted += batch.deleted
+    while deadline is not None and more and (limit is None or len(ids) < limit):
+        size = batch_size if limit is None else min(batch_size, limit - len(ids))
+        batch = pace.write(delete_expired_now, deadline, size)
+        ids += batch.ids
         rows.update(batch.rows)
         postponed += batch.postponed
         more = batch.more
-    return ExpiryReport(tuple(deleted), dict(sorted(rows.items())), postponed)
+    return ExpiryReport(tuple(ids), dict(sorted(rows.items())), postponed)
 
 
 def first_deadline(unit: Unit) -> datetime | None:
-    """Give the present, or None if nothing can have expired: then no writer need wait."""
+    """Give the present, or None if nothing can have expired: then nothing needs to be locked."""
     now = unit.now()
     expires_at = unit.tables.sessions.c.expires_at
     query = select(expires_at).where(expires_at <= now).order_by(expires_at).limit(1)
     return None if unit.connection.execute(query).first() is None else now
 
 
-def end_expired(unit: Unit, deadline: datetime, size: int, pace: Pace) -> Ended:
-    """Deal with the next candidates, up to so many, in one transaction.
+def delete_expired_now(
+    unit: Unit, pace: Pace, deadline: datetime, size: int, *among: ColumnElement[bool]
+) -> Deleted:
+    """Delete expired sessions, as far as one transaction goes.
 
-    Those that another transaction has locked are passed over: somebody writes to them, or another
-    clean-up has them. With ``FIRST_OF_ALL`` for the deadline only what is closed is finished.
+    Sessions that another transaction has locked are skipped: somebody writes to them, or another
+    clean-up deletes them.
+
+    Args:
+        unit: In a write transaction.
+        pace: How many rows may go.
+        deadline: With ``FIRST_OF_ALL`` only closed sessions are found.
+        size: How many candidates to look at.
+        among: Conditions on the candidates.
     """
     sessions = unit.tables.sessions
     deadline = min(deadline, unit.now())  # a clock that was set back brings sessions back to life
     query = (
-        select(*_columns(unit), sessions.c.ttl_seconds, sessions.c.last_active_at)
-        .where(sessions.c.expires_at <= deadline, owner_stays(unit.tables, sessions.c.user_id))
+        select(*columns(unit))
+        .where(
+            sessions.c.expires_at <= deadline, owner_stays(unit.tables, sessions.c.user_id), *among
+        )
         .order_by(sessions.c.expires_at)
         .limit(size)
         .with_for_update(skip_locked=True)
     )
     candidates = unit.connection.execute(query).all()
-    doomed: list[Any] = []
+    matching: list[Any] = []
     for session in candidates:
         if not is_closed(session):
             expires_at = session.last_active_at + timedelta(seconds=session.ttl_seconds)
             if expires_at > deadline:
                 _change(unit, session, expires_at=expires_at)
                 continue
-        doomed.append(session)
-    ended = end_sessions(unit, doomed, pace)
-    more = len(candidates) == size or bool(ended.left)
-    return replace(ended, postponed=len(candidates) - len(doomed), more=more)
+        matching.append(session)
+    done = _delete_locked(unit, matching, pace)
+    more = len(candidates) == size or bool(done.left)
+    return replace(done, postponed=len(candidates) - len(matching), more=more)
 
 
-def end_idle(unit: Unit, pks: Sequence[int], doomed: ColumnElement[bool], pace: Pace) -> Ended:
+def delete_matching(
+    unit: Unit, pace: Pace, pks: Sequence[int], matching: ColumnElement[bool]
+) -> Deleted:
     """Delete those of the sessions with these row numbers for which a condition holds now.
 
-    Those that another transaction has locked are passed over.
+    Sessions that another transaction has locked are skipped.
     """
     sessions = unit.tables.sessions.c
     # Two statements: the one that locks looks at other tables as they were when it began, so it
@@ -132,45 +144,46 @@ def end_idle(unit: Unit, pks: Sequence[int], doomed: ColumnElement[bool], pace: 
     locked = select(sessions.pk).where(sessions.pk.in_(pks)).order_by(sessions.pk)
     ours = unit.connection.execute(locked.with_for_update(skip_locked=True)).scalars().all()
     query = (
-        select(*_columns(unit))
+        select(*columns(unit))
         .where(
             sessions.pk.in_(ours),
-            or_(sessions.active_branch == NO_BRANCH, doomed),
+            or_(sessions.active_branch == NO_BRANCH, matching),
             owner_stays(unit.tables, sessions.user_id),
         )
         .order_by(sessions.pk)
     )
-    return end_sessions(unit, unit.connection.execute(query).all(), pace)
+    return _delete_locked(unit, unit.connection.execute(query).all(), pace)
 
 
-def end_sessions(unit: Unit, doomed: Sequence[Any], pace: Pace) -> Ended:
+def _delete_locked(unit: Unit, matching: Sequence[Any], pace: Pace) -> Deleted:
     """Delete sessions that are locked, as far as one transaction goes."""
-    deleted: list[str] = []
+    ids: list[str] = []
     rows: Counter[str] = Counter()
     left = pace.rows
-    for number, session in enumerate(doomed):
+    for number, session in enumerate(matching):
         found = 1 + count_owned(unit, "session", session.id, left)
-        if found <= left and not (deleted and pace.is_spent):
+        if found <= left and not (ids and pace.is_spent):
             rows.update(delete_owned(unit, "session", session.id).rows)
-            deleted.append(session.id)
+            ids.append(session.id)
             left -= found
             continue
-        if not deleted:  # it has more rows than one transaction may delete
+        if not ids:  # it has more rows than one transaction may delete
             rows.update(_closed(unit, session))
             if left > rows.total():
                 some = delete_some_owned(unit, "session", session.id, left - rows.total())
                 rows.update(some)
-        return Ended(tuple(deleted), rows, tuple(each.pk for each in doomed[number:]))
-    return Ended(tuple(deleted), rows)
+        return Deleted(tuple(ids), rows, tuple(each.pk for each in matching[number:]))
+    return Deleted(tuple(ids), rows)
 
 
-def _columns(unit: Unit) -> tuple[ColumnElement[Any], ...]:
-    sessions = unit.tables.sessions.c
-    return sessions.pk, sessions.id, sessions.active_branch
+def columns(unit: Unit) -> list[ColumnElement[Any]]:
+    """Give what says of a session whether it is to be deleted."""
+    c = unit.tables.sessions.c
+    return [c.pk, c.id, c.active_branch, c.ttl_seconds, c.last_active_at]
 
 
 def is_closed(session: Any) -> bool:
-    """Say whether a session has ended, and is being deleted in pieces."""
+    """Say whether a session is closed: it is being deleted in pieces."""
     return bool(session.active_branch == NO_BRANCH)
 
 

@@ -1,64 +1,189 @@
-"""What a retention policy means at one moment: which rows it dooms, as conditions.
+"""What the rules of a retention policy have in common, and which sessions match one.
 
-Those who delete and those who only count ask here, so that they agree.
+A rule finds rows without a lock, page by page, and then either counts them or deletes them, so a
+dry run and a prune start from the same rows. A row goes with the first rule that it matches: what
+belongs to a session that would go is counted with the session, and no later rule counts it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement, Row, Table, and_, false, literal, select, tuple_
+from sqlalchemy import ColumnElement, Row, Select, Table, and_, false, literal, select, tuple_
 
 from agentstore.execution.unit import Unit
 from agentstore.models.leaving import leaving
 from agentstore.models.tables import Tables
-from agentstore.repositories.messages.streams import idle_streams
+from agentstore.repositories.base.operations import window
+from agentstore.repositories.base.pacing import Pace
 from agentstore.repositories.upkeep.expiry import is_closed
 from agentstore.retention import RetentionPolicy
 
-Progress = Callable[[str, int], object]
-"""Is told a rule's name, and how many rows of it are done."""
-
 PAGE = 1_000
-"""Rows that one look for old ones goes by."""
+"""Rows that one look goes through."""
 
-ENDED = {"completed": "completed_at", "cancelled": "cancelled_at", "dead": "dead_at"}
-"""Which column says when a task ended."""
+Items = Sequence[Any]
+"""What a rule found: mostly rows."""
+
+Place = tuple[Any, ...] | None
+"""The key of the last row of a page, to go on behind; empty at the beginning, None at the end."""
+
+Found = tuple[Items, Place]
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """A policy, applied at a moment: whatever becomes old after it is left to the next time.
-
-    Attributes:
-        takes_turns: Whether writers wait for each other, and are owed a pause.
-    """
+    """A policy, applied at a moment: what becomes old later is left to the next call."""
 
     policy: RetentionPolicy
     now: datetime
-    takes_turns: bool
 
     def seen_at(self, now: datetime) -> Terms:
-        """Give the terms for a later look: a clock that was set back makes rows young again."""
+        """Give the terms for a later look: after a clock is set back, fewer rows are old."""
         return replace(self, now=min(self.now, now))
 
-    def before(self, age: timedelta) -> datetime:
-        """Give the moment that everything older than this age comes before."""
+    def before(self, age: timedelta | None) -> datetime:
+        """Give the moment before which everything is older than this age."""
+        assert age is not None
         return self.now - age
 
 
 def begin(unit: Unit, policy: RetentionPolicy) -> Terms:
     """Read the clock."""
-    return Terms(policy, unit.now(), unit.dialect.single_writer)
+    return Terms(policy, unit.now())
 
 
-def doomed_idle(tables: Tables, terms: Terms) -> ColumnElement[bool]:
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What one transaction deleted, or counted.
+
+    Attributes:
+        things: How many of what the rule is about.
+        rows: How many rows, by table.
+        left: The items that are still to be looked at.
+    """
+
+    things: int
+    rows: Mapping[str, int]
+    left: Items = ()
+
+
+class Rule(Protocol):
+    """One rule of a policy."""
+
+    name: str
+    """As reports say it; two rules may share a name."""
+
+    def find(self, unit: Unit, terms: Terms, place: Place) -> Found:
+        """Find the next items to delete, without a lock."""
+
+    def find_to_count(self, unit: Unit, terms: Terms, place: Place) -> Found:
+        """Find the next items to count, where these are not those to delete."""
+        return self.find(unit, terms, place)
+
+    def count(self, unit: Unit, terms: Terms, items: Items) -> Done:
+        """Count what would go of some of the items, leaving out what an earlier rule deletes."""
+
+    def delete(self, unit: Unit, pace: Pace, terms: Terms, items: Items) -> Done:
+        """Delete the first of the items that still match, as far as one transaction goes.
+
+        Items that another transaction has locked are skipped.
+        """
+
+
+def lock_free(
+    unit: Unit, column: ColumnElement[Any], *conditions: ColumnElement[bool]
+) -> Sequence[Any]:
+    """Lock the rows that no other transaction has locked; give one column of them."""
+    query = select(column).where(*conditions).order_by(column.table.c.pk)
+    return unit.connection.execute(query.with_for_update(skip_locked=True)).scalars().all()
+
+
+# --- Pages -------------------------------------------------------------------------------------
+
+
+def next_page(
+    unit: Unit,
+    query: Select[Any],
+    key: Sequence[ColumnElement[Any]],
+    place: Place,
+    *,
+    descending: bool = False,
+) -> tuple[Sequence[Row[Any]], Place]:
+    """Read the next ``PAGE`` rows of a query in the order of a key that no two rows share."""
+    if place:
+        # With its type: SQLAlchemy's own for a datetime writes another text, which is never larger.
+        here = [literal(value, column.type) for value, column in zip(place, key, strict=True)]
+        row, last = (tuple_(*key), tuple_(*here)) if len(key) > 1 else (key[0], here[0])
+        query = query.where(row < last if descending else row > last)
+    order = [column.desc() if descending else column for column in key]
+    query = query.add_columns(*key).order_by(*order).limit(PAGE)
+    rows = unit.connection.execute(query).all()
+    return rows, tuple(rows[-1][-len(key) :]) if len(rows) == PAGE else None
+
+
+def pages(
+    unit: Unit,
+    query: Select[Any],
+    key: Sequence[ColumnElement[Any]],
+    *,
+    descending: bool = False,
+) -> Iterator[Sequence[Row[Any]]]:
+    """Read all rows of a query, page by page; see ``next_page``."""
+    place: Place = ()
+    while place is not None:
+        rows, place = next_page(unit, query, key, place, descending=descending)
+        yield rows
+
+
+def oldest(
+    unit: Unit, query: Select[Any], key: Sequence[ColumnElement[Any]], place: Place, until: datetime
+) -> Found:
+    """Read the next page of what is older than a moment; the key begins with the time."""
+    query = query.where(*window(key[0], place[0] if place else None, until))
+    return next_page(unit, query, key, place)
+
+
+def walked(
+    unit: Unit,
+    table: Table,
+    columns: Sequence[ColumnElement[Any]],
+    place: Place,
+    along: Sequence[ColumnElement[bool]],
+    *conditions: ColumnElement[bool],
+) -> Found:
+    """Look through the next ``PAGE`` rows of a table, in the order of their row numbers.
+
+    Args:
+        unit: One that sees one state.
+        table: The table.
+        columns: What is wanted.
+        place: The row number to go on from.
+        along: Conditions that an index answers together with the row number.
+        conditions: What else the wanted rows meet.
+
+    Returns:
+        The wanted rows among them, and where to go on.
+    """
+    pk = table.c.pk
+    here = [pk > (place[0] if place else 0), *along]
+    edge_query = select(pk).where(*here).order_by(pk).limit(1).offset(PAGE - 1)
+    edge = unit.connection.execute(edge_query).scalar()
+    if edge is not None:
+        here.append(pk <= edge)
+    query = select(*columns).where(*here, *conditions).order_by(pk)
+    return unit.connection.execute(query).all(), None if edge is None else (edge,)
+
+
+# --- Sessions that match -------------------------------------------------------------------------
+
+
+def is_idle(tables: Tables, terms: Terms) -> ColumnElement[bool]:
     """Give the condition under which a session has been idle for too long."""
     policy, sessions = terms.policy, tables.sessions.c
-    assert policy.sessions_idle is not None
     conditions = [sessions.last_active_at < terms.before(policy.sessions_idle)]
     if policy.session_statuses:
         conditions.append(sessions.status.in_(policy.session_statuses))
@@ -71,111 +196,31 @@ def doomed_idle(tables: Tables, terms: Terms) -> ColumnElement[bool]:
     return and_(*conditions)
 
 
-def doomed_task(tables: Tables, terms: Terms, status: str) -> ColumnElement[bool]:
-    """Give the condition under which a task of this status ended long enough ago."""
-    policy, tasks = terms.policy, tables.tasks.c
-    assert policy.finished_tasks is not None
-    ended = tasks[ENDED[status]]
-    return and_(tasks.status == status, ended < terms.before(policy.finished_tasks))
+def expires(terms: Terms, session: Row[Any]) -> bool:
+    """Say whether a session's own time to live is over, or it is being deleted already."""
+    if is_closed(session):
+        return True
+    if session.ttl_seconds is None or not terms.policy.expired_sessions:
+        return False
+    return bool(session.last_active_at + timedelta(seconds=session.ttl_seconds) <= terms.now)
 
 
-def doomed_checkpoint(tables: Tables, terms: Terms, checkpoints: Any) -> ColumnElement[bool]:
-    """Give the condition under which a checkpoint is too old, and not among the latest; its tags
-    are to be asked for besides, see ``is_milestone``.
-    """
-    policy, c = terms.policy, checkpoints.c
-    newer = tables.checkpoints.alias("newer")
-    enough = (
-        select(literal(1))
-        .where(
-            newer.c.thread_id == c.thread_id,
-            newer.c.namespace == c.namespace,
-            tuple_(newer.c.step, newer.c.pk) > tuple_(c.step, c.pk),
-        )
-        .correlate(checkpoints)
-        .offset(max(policy.checkpoints_keep_last or 0, 1) - 1)
-        .limit(1)
-    )
-    conditions = [enough.exists()]
-    if policy.checkpoints_max_age is not None:
-        conditions.insert(0, c.created_at < terms.before(policy.checkpoints_max_age))
-    return and_(*conditions)
-
-
-def is_milestone(policy: RetentionPolicy, tags: Sequence[Any]) -> bool:
-    """Say whether one of a checkpoint's tags keeps it."""
-    return not set(policy.checkpoints_keep_tags).isdisjoint(tags)
-
-
-def walked(
-    unit: Unit,
-    table: Table,
-    columns: Sequence[ColumnElement[Any]],
-    after: int,
-    along: Sequence[ColumnElement[bool]],
-    *conditions: ColumnElement[bool],
-) -> tuple[Sequence[Row[Any]], int | None]:
-    """Look through the next ``PAGE`` rows of a table, in the order of their row numbers.
-
-    Args:
-        unit: One that sees one state.
-        table: The table.
-        columns: What is wanted; the first is the row number.
-        after: The row number to go on from; 0 to begin with.
-        along: Conditions that an index answers together with the row number.
-        conditions: What else the wanted rows meet.
-
-    Returns:
-        The wanted rows among them, and the row number to go on from; None at the end.
-    """
-    pk = table.c.pk
-    here = [pk > after, *along]
-    edge_query = select(pk).where(*here).order_by(pk).limit(1).offset(PAGE - 1)
-    edge = unit.connection.execute(edge_query).scalar()
-    if edge is not None:
-        here.append(pk <= edge)
-    query = select(*columns).where(*here, *conditions).order_by(pk)
-    return unit.connection.execute(query).all(), edge
-
-
-def doomed_sessions(unit: Unit, terms: Terms, ids: Sequence[str]) -> set[str]:
-    """Say which of up to ``PAGE`` sessions a policy dooms now."""
-    policy, sessions = terms.policy, unit.tables.sessions.c
-    idle: ColumnElement[bool] = false()
-    if policy.sessions_idle is not None:
-        idle = doomed_idle(unit.tables, terms)
+def staying(unit: Unit, terms: Terms, items: Items) -> Items:
+    """Give those of up to ``PAGE`` rows whose session stays, or that have none."""
+    sessions = unit.tables.sessions.c
+    ids = sorted({item.session_id for item in items if item.session_id is not None})
+    idle = false() if terms.policy.sessions_idle is None else is_idle(unit.tables, terms)
     query = select(
         sessions.id,
         sessions.active_branch,
         sessions.ttl_seconds,
         sessions.last_active_at,
         idle.label("idle"),
-        sessions.user_id.in_(leaving(unit.tables)).label("of_leaving"),
+        sessions.user_id.in_(leaving(unit.tables)).label("of_deleted_user"),
     ).where(sessions.id.in_(ids))
-    return {
+    going = {
         row.id
         for row in unit.connection.execute(query)
-        if row.idle
-        or row.of_leaving
-        or is_closed(row)
-        or (policy.expired_sessions and has_expired(row, terms.now))
+        if row.idle or row.of_deleted_user or expires(terms, row)
     }
-
-
-def has_expired(session: Any, now: datetime) -> bool:
-    """Say whether a session's own time to live is over."""
-    if session.ttl_seconds is None:
-        return False
-    return bool(session.last_active_at + timedelta(seconds=session.ttl_seconds) <= now)
-
-
-def idle_messages(unit: Unit, terms: Terms, after: int, most: int) -> Sequence[Row[Any]]:
-    """Find messages of which nothing has come for too long: ``id``, ``session_id``, ``pk``, in the
-    order of their row numbers.
-    """
-    assert terms.policy.streams is not None
-    timeout = timedelta(seconds=unit.settings.stream_timeout)
-    oldest = terms.before(max(terms.policy.streams, timeout))
-    pk = unit.tables.messages.c.pk
-    query = idle_streams(unit.tables, oldest).add_columns(pk).where(pk > after)
-    return unit.connection.execute(query.order_by(pk).limit(most)).all()
+    return [item for item in items if item.session_id not in going]

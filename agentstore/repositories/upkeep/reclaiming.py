@@ -7,32 +7,32 @@ from collections.abc import Sequence
 from agentstore.engines.base.protocol import Mode
 from agentstore.execution.unit import Unit
 from agentstore.repositories.base.pacing import Pace
-from agentstore.repositories.base.steps import Step, Steps
+from agentstore.repositories.base.units import Units
 
 
-def reclaimed(table_names: Sequence[str], pace: Pace) -> Steps[int]:
+def reclaimed(units: Units, table_names: Sequence[str], pace: Pace) -> int:
     """Give back space, while others work.
 
     Args:
+        units: Runs what is not paced.
         table_names: Plain names of the tables that rows were deleted from.
         pace: How many pages go at once.
 
     Returns:
         By how many bytes the database has become smaller.
     """
-    before: int = yield Step(Mode.READ, _size)
-    more = bool((yield Step(Mode.READ, _free_pages)))
+    before = units.run(Mode.READ, _size)
+    more = units.run(Mode.READ, _free_pages) > 0
     while more:
-        more = yield pace.write(_give_back, pace)
-        yield from pace.pause()
+        more = pace.write(_give_back)
+        pace.pause()
 
     def tidy(unit: Unit) -> None:
         tables = [unit.tables[name] for name in table_names]
         unit.dialect.space.tidy(unit.connection, tables)
 
-    yield Step(Mode.READ, tidy)
-    after: int = yield Step(Mode.READ, _size)
-    return max(0, before - after)
+    units.run(Mode.READ, tidy)
+    return max(0, before - units.run(Mode.READ, _size))
 
 
 def _size(unit: Unit) -> int:

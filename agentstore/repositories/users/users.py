@@ -14,7 +14,7 @@ from agentstore.records import DeletionReceipt, Page, UserRecord
 from agentstore.records.base import complete
 from agentstore.repositories.base import scoping
 from agentstore.repositories.base.operations import UNSET, Unset, one_page, reads, writes
-from agentstore.repositories.base.steps import Steps, in_steps
+from agentstore.repositories.base.units import several_units
 from agentstore.repositories.upkeep.erasing import delete_user
 from agentstore.repositories.users.api_keys import ApiKeys
 from agentstore.repositories.users.preferences import digest, digests, path_of
@@ -178,8 +178,8 @@ class Users(Quotas, ApiKeys):
             self._index_preferences(user_id, preferences)
         return self.get(user_id)
 
-    @in_steps
-    def delete(self, user_id: str) -> Steps[DeletionReceipt]:
+    @several_units
+    def delete(self, user_id: str) -> DeletionReceipt:
         """Delete a user and all that is theirs: sessions and everything below, keys, threads.
 
         A user with up to 500 rows goes in one transaction. With more, the first one, which is
@@ -204,7 +204,8 @@ class Users(Quotas, ApiKeys):
             ConnectionLost: It is not known whether the last transaction was committed; call this
                 again.
         """
-        return (yield from delete_user(user_id))
+        # Not to be repeated where the end is in doubt: the user may be gone then, and the receipt.
+        return delete_user(self._units(repeatable=False), user_id)
 
     def _row(self, user_id: str) -> Any:
         statement = _by_id(self.tables)
