@@ -14,6 +14,8 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from agentstore.engines.base.internals import unlist
+
 T = TypeVar("T")
 
 
@@ -23,7 +25,7 @@ class OwnTask(asyncio.Task[T]):
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         """Start it in the running loop."""
         super().__init__(work, loop=asyncio.get_running_loop())
-        asyncio._unregister_task(self)
+        unlist(self)
 
 
 async def finished(work: Coroutine[Any, Any, T]) -> T:

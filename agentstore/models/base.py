@@ -92,7 +92,7 @@ class PartialIndex(Index):
         """Give the options by dialect, the condition among them."""
         options = super().dialect_options
         self.__dict__["dialect_options"] = options
-        self._validate_dialect_kwargs({"sqlite_where": self.where, "postgresql_where": self.where})
+        self.dialect_kwargs.update(sqlite_where=self.where, postgresql_where=self.where)
         return options
 
 

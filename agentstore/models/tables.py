@@ -283,7 +283,7 @@ def _copy(table: Table, target: MetaData, names: Names) -> Table:
             replacement_traverse(cast("ColumnElement[Any]", expression), {}, own_column)
             for expression in index.expressions
         ]
-        options: dict[str, Any] = {"unique": index.unique, "_table": copy}
+        options: dict[str, Any] = {"unique": index.unique}
         if isinstance(index, PartialIndex):
             PartialIndex(named(index), *expressions, where=index.where, **options)
         else:

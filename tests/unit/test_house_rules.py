@@ -221,6 +221,35 @@ def test_what_the_package_imports_is_what_it_depends_on():
     assert {owner.lower() for top in foreign for owner in owners[top]} <= wanted
 
 
+PROMISED = {"_mapping", "_fields"}
+"""SQLAlchemy's rows and Python's named tuples document these, underscore and all."""
+
+
+def private_names(module: str, *, defined: bool) -> set[str]:
+    """Give the private names that a module defines; or those that it asks of anything."""
+    found: set[str] = set()
+    for node in ast.walk(parsed(MODULES[module])):
+        if defined:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                found.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self":
+                found |= {node.attr} if isinstance(node.ctx, ast.Store) else set()
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.Call) and "attr" in ast.unparse(node.func):
+            found |= {str(arg.value) for arg in node.args if isinstance(arg, ast.Constant)}
+    return {name for name in found if re.fullmatch("_[a-z][a-z_]*", name)}
+
+
+def test_only_one_module_uses_private_names_of_other_packages():
+    own = set[str]().union(*(private_names(module, defined=True) for module in MODULES))
+    used = offenders(lambda module: private_names(module, defined=False) - own - PROMISED)
+    assert used.keys() == {"engines.base.internals"}
+    assert {"_handle_dbapi_exception", "_proxied", "_prepared_idx"} < used.popitem()[1]
+
+
 def test_only_one_module_imports_what_an_extra_brings():
     def extras(module: str) -> set[str]:
         tops = {name.split(".")[0] for name in imported(MODULES[module])}

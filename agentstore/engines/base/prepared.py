@@ -24,6 +24,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.visitors import iterate
 
 from agentstore.engines.base.columns import binder, column_reader
+from agentstore.engines.base.internals import has_listeners, places_to_write, raise_as_sqlalchemy
 from agentstore.values.types import Column
 
 Parameters = Mapping[str, Any]
@@ -47,7 +48,7 @@ class Prepared:
         compiled = statement.compile(dialect=dialect, column_keys=columns)  # type: ignore[attr-defined]
         assert isinstance(compiled, SQLCompiler)
         self._sql = str(compiled)
-        self._literals = _literals(compiled)
+        self._literals = places_to_write(compiled)
         self._bind = _binder(compiled, dialect)
         self._read = _readers(statement, dialect)
 
@@ -127,7 +128,7 @@ def run_sql(
         begin: Begin a transaction if there is none, unless the engine is to have none; not for
             what begins one itself.
     """
-    if _is_heard(connection):
+    if has_listeners(connection):
         result = connection.exec_driver_sql(sql, parameters or None)
         return list(result.all()) if fetch else []
     if begin and not (connection.in_transaction() or _begins_none(connection)):
@@ -140,24 +141,13 @@ def run_sql(
             cursor.execute(sql, parameters)
         rows = list(cursor.fetchall()) if fetch else []
     except BaseException as error:  # noqa: BLE001 - it is raised again, or in other words
-        # What SQLAlchemy does with whatever comes out of a driver: it knows which errors mean that
-        # the connection is lost, tells listeners, and raises its own kind of error.
-        connection._handle_dbapi_exception(error, sql, None, cursor, None)
+        raise_as_sqlalchemy(connection, error, sql, cursor)
     cursor.close()
     return rows
 
 
 def _begins_none(connection: Connection) -> bool:
     return NO_TRANSACTION in connection.get_execution_options()
-
-
-def _is_heard(connection: Connection) -> bool:
-    """Say whether somebody listens to what is executed: on the engine, or on all engines."""
-    engine: Any = connection.engine
-    while (behind := getattr(engine, "_proxied", None)) is not None:
-        engine = behind  # ours has options; listeners are on the one that it was made of
-    heard = engine.dispatch
-    return bool(heard.before_cursor_execute or heard.after_cursor_execute)
 
 
 def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], Any]:
@@ -167,7 +157,7 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
     None is NULL, whatever the type.
     """
     order = compiled.positiontup
-    written = _literals(compiled)
+    written = places_to_write(compiled)
     given = dict.fromkeys(compiled.bind_names.values()) if order is None else order
     names = [name for name in given if name not in written]
     plan: list[tuple[str | None, Any, Callable[[Any], Any] | None]] = []
@@ -195,12 +185,6 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
     if order is not None:
         return values
     return lambda parameters: dict(zip(names, values(parameters), strict=True))
-
-
-def _literals(compiled: SQLCompiler) -> dict[str, str]:
-    """Give, by their names, the places in the text where numbers are to be written."""
-    names = [compiled.bind_names[bind] for bind in compiled.literal_execute_params]
-    return {name: f"__[POSTCOMPILE_{name}]" for name in names}
 
 
 def _readers(statement: Any, dialect: Dialect) -> list[tuple[int, Callable[[Column], Column]]]:

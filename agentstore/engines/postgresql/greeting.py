@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Engine, event
 
+from agentstore.engines.base.internals import number_statements_from
 from agentstore.engines.postgresql.forks import note
 from agentstore.settings import AUTO, Settings
 
@@ -75,10 +76,9 @@ class _Greeter:
             if self.asks and prepares and process != own.info.backend_pid:
                 own.prepare_threshold = None
                 self._warn(own)
-        names = getattr(own, "_prepared", None)  # the driver's own, which it may call otherwise
-        if prepares and names is not None:
+        if prepares:
             # Processes that were forked have the same random numbers, but not the same of these.
-            names._prepared_idx = int.from_bytes(os.urandom(6), "big")
+            number_statements_from(own, int.from_bytes(os.urandom(6), "big"))
 
     def greet_open_one(self, driver_s: Any, record: Any, _proxy: Any) -> None:
         """Greet a connection that the application opened before its engine was adopted."""

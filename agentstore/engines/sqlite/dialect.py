@@ -41,6 +41,7 @@ from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from sqlalchemy.types import TypeEngine
 
 from agentstore import errors
+from agentstore.engines.base.internals import is_in_autocommit
 from agentstore.engines.base.listening import listen_once
 from agentstore.engines.base.prepared import run_sql
 from agentstore.engines.base.protocol import MODE, Diagnosis, Mode
@@ -313,7 +314,7 @@ def _begin_on_adopted(connection: Connection) -> None:
     """Begin on an engine whose application may have told it, before us, to begin by itself."""
     begun = bool(getattr(connection.connection.driver_connection, "in_transaction", False))
     if MODE not in connection.get_execution_options():  # the application's own transaction
-        if not begun and not connection._is_autocommit_isolation():
+        if not begun and not is_in_autocommit(connection):
             connection.exec_driver_sql("BEGIN")
         return
     if begun:

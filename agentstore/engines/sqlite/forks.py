@@ -24,6 +24,7 @@ from weakref import WeakSet
 from sqlalchemy import URL, Connection
 
 from agentstore import errors
+from agentstore.engines.base.internals import innermost
 
 _FILE = "agentstore_file"
 
@@ -96,9 +97,7 @@ if hasattr(os, "register_at_fork"):
 def _leave(holder: Any, path: str, *, busy: bool) -> None:
     """Take the driver's connection out of what holds it."""
     global _in_use
-    inherited: Any = holder.dbapi_connection
-    for name in ("driver_connection", "_connection"):  # as aiosqlite wraps it
-        inherited = getattr(inherited, name, inherited)
+    inherited = innermost(holder.dbapi_connection)
     if not isinstance(inherited, sqlite3.Connection):
         return
     holder.dbapi_connection = _Nothing()
