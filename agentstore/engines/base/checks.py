@@ -1,4 +1,4 @@
-"""What the engines know about themselves, as a Protocol: how they are, and how large.
+"""What the engines know about themselves: how they are, and how large.
 
 Kept beside ``EngineDialect`` and loaded only when somebody asks: a store that works pays nothing
 for it.
@@ -6,10 +6,11 @@ for it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, ColumnElement, Connection
@@ -122,24 +123,29 @@ class Examination:
     at_head: bool = False
 
 
-class Checks(Protocol):
-    """One engine's ways to say how it is."""
+class Checks(ABC):
+    """How one engine reports its state and its size."""
 
     system: str
     """The engine's name in lower case, as tools that watch databases call it."""
 
+    @abstractmethod
     def pulse(self, connection: Connection, tables: Tables) -> Pulse:
         """Say how it is, in two statements or without leaving the process."""
 
+    @abstractmethod
     def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         """Give the bytes that a text takes, which is not NULL."""
 
     def hidden(self, connection: Connection, tables: Tables) -> Hidden | None:
         """Say which rows are kept from whoever is connected; None where all are seen."""
+        return None
 
+    @abstractmethod
     def footprint(self, connection: Connection, tables: Tables) -> Footprint:
         """Say how much there is, without reading rows."""
 
+    @abstractmethod
     def table_sizes(
         self, connection: Connection, tables: Tables, *, exact: bool
     ) -> Mapping[str, TableSize]:

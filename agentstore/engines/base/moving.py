@@ -1,4 +1,4 @@
-"""What the engines do to be read whole and to be loaded whole, as a Protocol.
+"""What the engines do to be read whole and to be loaded whole.
 
 Rows travel in one form, whatever engine they come from: text as it is stored, JSON as its text,
 instants as ISO-8601 text in UTC, flags as 0 and 1, whole numbers, floats, bytes, and None.
@@ -13,10 +13,11 @@ summed over all rows. So a row that is missing, doubled or different changes the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import BigInteger, Boolean, Float, LargeBinary
 from sqlalchemy.types import TypeEngine
@@ -27,7 +28,7 @@ from agentstore.values.types import Json, Nanos, SafeText, UtcDateTime, Word
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
 
-    from agentstore.models.tables import Names, Tables
+    from agentstore.models.tables import Tables
 
 MOST_FLAWS = 100_000
 """Rows that are not sound, before it is given up: they are kept in memory."""
@@ -167,15 +168,17 @@ class Stripped:
     last: dict[str, str]
 
 
-class Moving(Protocol):
-    """One engine's ways. Connections are in a transaction unless it says otherwise."""
+class Moving(ABC):
+    """How one engine is read and loaded, in a transaction unless a method says otherwise."""
 
     longest_entry: int | None
     """The most bytes of text in one entry of an index; None where there is no such limit."""
 
+    @abstractmethod
     def dangling(self, connection: Connection, shape: Shape, left_out: LeftOut) -> list[Flaw]:
         """Find the rows that refer to one that is not there, or is left out."""
 
+    @abstractmethod
     def examine(
         self, connection: Connection, shape: Shape, left_out: LeftOut, longest: int | None = None
     ) -> tuple[Digest, list[Flaw]]:
@@ -192,20 +195,24 @@ class Moving(Protocol):
             DatabaseCorrupt: So many rows are not sound that this is no data of ours.
         """
 
+    @abstractmethod
     def read(
         self, connection: Connection, shape: Shape, after: Key | None, left_out: LeftOut
     ) -> Generator[Row]:
         """Give a table's sound rows one by one, in the order of the key, from behind a key on."""
 
+    @abstractmethod
     def load(self, connection: Connection, shape: Shape, rows: Iterable[Row]) -> None:
         """Insert rows that are not there yet."""
 
+    @abstractmethod
     def strip(self, connection: Connection, tables: Tables) -> Stripped:
         """Drop what makes loading slow: keys, indexes, triggers and the index for search.
 
         The last of these is not brought back by the statements: it is ``SearchIndex.reset``'s.
         """
 
+    @abstractmethod
     def loosen(self, connection: Connection, tables: Tables) -> dict[str, str]:
         """Drop of that only what holds between rows, or is done when they change.
 
@@ -213,47 +220,19 @@ class Moving(Protocol):
             ``Stripped.last``.
         """
 
+    @abstractmethod
     def counters(self, connection: Connection, tables: Tables) -> dict[str, int]:
         """Read the counters that number rows: the last number given, by tables' plain names."""
 
+    @abstractmethod
     def set_counters(
         self, connection: Connection, tables: Tables, counters: Mapping[str, int]
     ) -> None:
         """Let rows be numbered on from there, or from the largest number that there is."""
 
+    @abstractmethod
     def hasten(self, connection: Connection) -> None:
         """Prepare a connection that only loads, and is in no transaction; closing it undoes it."""
 
     def refresh(self, connection: Connection, tables: Sequence[Table]) -> None:
         """Refresh the planner's statistics; in no transaction."""
-
-
-class ChangeLog(Protocol):
-    """A log of the rows that change, kept by the database that they change in."""
-
-    def is_kept(self, connection: Connection, names: Names) -> bool:
-        """Say whether there is one."""
-
-    def identity(self, connection: Connection, names: Names) -> str | None:
-        """Tell the log from every other one, also of the same source; None if there is none."""
-
-    def begin(self, connection: Connection, names: Names, shapes: Sequence[Shape]) -> str:
-        """Begin to log, or begin anew; numbers may begin anew too.
-
-        Returns:
-            The log's identity.
-        """
-
-    def end(self, connection: Connection, names: Names, shapes: Sequence[Shape]) -> None:
-        """Take the log away, if there is one, and all that keeps it."""
-
-    def newest(self, connection: Connection, names: Names) -> int:
-        """Give the number of the last change; 0 if there is none."""
-
-    def keys(
-        self, connection: Connection, names: Names, shape: Shape, after: int, upto: int
-    ) -> Iterator[list[Key]]:
-        """Give the keys of a table's rows that changed after one number, up to another."""
-
-    def rows(self, connection: Connection, shape: Shape, keys: Sequence[Key]) -> list[Row]:
-        """Give those rows with these keys that are there, and sound."""

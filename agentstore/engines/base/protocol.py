@@ -1,16 +1,18 @@
-"""Everything in which the engines differ, as a Protocol.
+"""Everything in which the engines differ: what a dialect promises, and what most need not say.
 
-The rest of the library asks a dialect and never asks for its name. Adding an engine difference
-means adding a method here, with the promise that both engines keep, and one body for each.
+The rest of the library asks a dialect and never asks for its name. An engine difference is a method
+here, with the promise that both engines keep. It is abstract, with a body in each engine; where one
+of them has nothing to do, the body that does so is here.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, BigInteger, Connection, Engine, literal_column, type_coerce
 from sqlalchemy.exc import DBAPIError
@@ -23,10 +25,11 @@ if TYPE_CHECKING:
     from sqlalchemy.types import TypeEngine
 
     from agentstore.engines.base.checks import Checks, Examination
-    from agentstore.engines.base.moving import ChangeLog, Moving
+    from agentstore.engines.base.moving import Moving
     from agentstore.engines.base.search import SearchIndex
     from agentstore.engines.base.signals import TaskSignal
     from agentstore.engines.base.space import Space
+    from agentstore.engines.sqlite.changes import ChangeLog
     from agentstore.errors import DatabaseError, UnsoundRow
     from agentstore.models.tables import Names, Tables
     from agentstore.settings import Settings
@@ -99,8 +102,8 @@ def room_in(sessions: Table) -> ColumnElement[bool]:
     return either.op(">>")(literal_column("62")) == literal_column("0")
 
 
-class EngineDialect(Protocol):
-    """One engine's ways."""
+class EngineDialect(ABC):
+    """One engine. It has one object, by which statements that are built once are kept."""
 
     schemas: bool
     """Whether the engine has schemas."""
@@ -114,7 +117,7 @@ class EngineDialect(Protocol):
     threads_async_work: bool
     """Whether an AsyncStore runs units in threads, because the engine is in the process."""
 
-    hides_rows: bool
+    hides_rows: bool = False
     """Whether the engine itself hides, in a scope, what belongs to other users."""
 
     most_bytes: int
@@ -128,26 +131,29 @@ class EngineDialect(Protocol):
 
     @property
     def change_log(self) -> ChangeLog | None:
-        """How changes are followed while they happen; None where the engine has no such way."""
+        """The log of changes that a copy follows; None where the engine has none."""
+        return None
 
     @property
+    @abstractmethod
     def moving(self) -> Moving:
         """How the engine is read whole, and loaded whole."""
 
     @property
+    @abstractmethod
     def checks(self) -> Checks:
-        """How the engine is, and how large."""
+        """What the engine reports of itself: its state and its size."""
 
     @property
+    @abstractmethod
     def examinations(self) -> tuple[Examination, ...]:
         """What ``agentstore doctor`` looks at, apart from what it always does."""
 
+    @abstractmethod
     def name_row(self, connection: Connection, tables: Tables, error: UnsoundRow) -> UnsoundRow:
         """Name the row that could not be read, as far as it is found soon; nothing is changed."""
 
-    def __hash__(self) -> int:
-        """There is one of each, and statements that are built once are kept by it."""
-
+    @abstractmethod
     def url(self, url: URL, *, asynchronous: bool) -> URL:
         """Name the driver: the same URL opens in Store and in AsyncStore.
 
@@ -157,6 +163,7 @@ class EngineDialect(Protocol):
 
     def names_async_driver(self, url: URL) -> bool:
         """Say whether the URL asks for a driver that is asynchronous only."""
+        return False
 
     def require_existing(self, url: URL) -> None:
         """Refuse a database that opening would create.
@@ -165,9 +172,11 @@ class EngineDialect(Protocol):
             DatabaseUnreachable: There is none.
         """
 
+    @abstractmethod
     def engine_options(self, url: URL, settings: Settings) -> dict[str, Any]:
         """Give the arguments of ``create_engine``: pool, timeouts, connection arguments."""
 
+    @abstractmethod
     def install(self, engine: Engine, settings: Settings, *, adopted: bool) -> None:
         """Add the connection events; on an adopted engine, for its open connections too.
 
@@ -185,6 +194,7 @@ class EngineDialect(Protocol):
             busy: Whether the writer was using it.
         """
 
+    @abstractmethod
     def abandon(self, connection: Connection) -> None:
         """See to it, in a child that was forked, that nothing that is done to a connection in use
         reaches the parent.
@@ -192,6 +202,7 @@ class EngineDialect(Protocol):
 
     def many_connections(self, url: URL) -> bool:
         """Say whether this database can have more than one connection."""
+        return True
 
     def prepare_writer(self, connection: Connection) -> None:
         """Prepare a connection that one writer keeps for itself."""
@@ -203,19 +214,25 @@ class EngineDialect(Protocol):
             connection: The connection.
             patience: Seconds to wait for writers in other processes, where there can be but one.
         """
+        connection.begin()
 
+    @abstractmethod
     def modes(self, engine: Engine) -> dict[Mode, Engine]:
         """Give the engine as each mode needs it; all share one pool."""
 
+    @abstractmethod
     def async_modes(self, engine: AsyncEngine) -> dict[Mode, AsyncEngine]:
         """Do the same for an asynchronous engine."""
 
+    @abstractmethod
     def diagnose(self, error: DBAPIError) -> Diagnosis:
         """Say what a driver's error means."""
 
     def brings_itself_to_head(self, connection: Connection) -> bool:
-        """Say whether this database is new and may be migrated without being told to."""
+        """Say whether this database is new and migrates without a command; a server never does."""
+        return False
 
+    @abstractmethod
     def lock_for_migration(self, connection: Connection, names: Names) -> None:
         """Begin the transaction of a migration, and wait until no other one runs.
 
@@ -226,7 +243,7 @@ class EngineDialect(Protocol):
         """
 
     def check_after_migration(self, connection: Connection) -> None:
-        """Refuse, before the commit, what a migration must not leave.
+        """Refuse, before the commit, what a migration must not leave; none where keys always hold.
 
         Raises:
             DatabaseError: Rows refer to rows that are gone.
@@ -235,18 +252,22 @@ class EngineDialect(Protocol):
     def unlock_after_migration(self, connection: Connection) -> None:
         """Undo what ``lock_for_migration`` changed on the connection; no transaction is open."""
 
+    @abstractmethod
     def utc_day(self, instant: ColumnElement[Any]) -> ColumnElement[str]:
         """Give the day of an instant, in UTC, as YYYY-MM-DD."""
 
+    @abstractmethod
     def next_activity(self, tables: Tables, of: str = "sessions") -> ColumnElement[int]:
         """Give a number larger than every ``activity`` in this table, as an expression."""
 
+    @abstractmethod
     def insert_missing(self, table: Table) -> Insert:
         """Give an INSERT that does nothing where a row with the same key is there already.
 
         It waits for whoever is writing that key, so that a look afterwards finds the row.
         """
 
+    @abstractmethod
     def lapse_reservations(
         self, connection: Connection, tables: Tables, user_id: str, now: datetime
     ) -> int:
@@ -257,10 +278,7 @@ class EngineDialect(Protocol):
         """
 
     def enter_scope(self, connection: Connection, user_id: str) -> None:
-        """Have the engine hide what belongs to others than this user, until the transaction ends.
-
-        Does nothing where the engine has no such thing.
-        """
+        """Hide the rows of other users until the transaction ends, where ``hides_rows``."""
 
     def drop_blobs(self, connection: Connection, tables: Tables, digests: Sequence[str]) -> int:
         """Delete those blobs that nobody attaches, in a scope that cannot see who does.
@@ -270,12 +288,15 @@ class EngineDialect(Protocol):
         Returns:
             How many were deleted.
         """
+        raise NotImplementedError
 
     def grants(self, names: Names, role: str) -> list[str]:
         """Give the statements that let a role work in scopes, and nowhere else; none where there
         are no roles.
         """
+        return []
 
+    @abstractmethod
     def append_messages(
         self,
         connection: Connection,
@@ -321,11 +342,13 @@ class EngineDialect(Protocol):
             The columns, and the condition that the row's session is locked by nobody; None where
             the engine is in this process, and rows may as well arrive one by one.
         """
+        return None
 
     def server_clock(self) -> ColumnElement[datetime] | None:
         """Give the server's present as an expression; None where the engine is in this process
         and so has this machine's clock.
         """
+        return None
 
     def announcing(
         self, statement: ReturningInsert[Any] | ReturningUpdate[Any], tables: Tables
@@ -335,10 +358,12 @@ class EngineDialect(Protocol):
         They hear at the commit, of rows that are pending now, and of those whose end lets another
         task of their session start. The rows come back as before, perhaps with more columns.
         """
+        return statement
 
     def announce(self, connection: Connection, tables: Tables, queues: Iterable[str]) -> None:
         """Tell the workers of these queues, at the commit, that tasks may be claimable."""
 
+    @abstractmethod
     def for_each(
         self, outer: FromClause, table: Table, found: Select[Any], *, all_outer: bool = False
     ) -> tuple[FromClause, ReadOnlyColumnCollection[str, Any]]:
@@ -359,6 +384,8 @@ class EngineDialect(Protocol):
         """Give the column for a condition that is to be checked on rows that were found by
         another one, where a planner would not see that by itself.
         """
+        return column
 
+    @abstractmethod
     def task_signal(self, connection: Connection, tables: Tables) -> TaskSignal:
         """Give what a worker waits for between two claims, not opened yet."""

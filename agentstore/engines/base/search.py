@@ -1,4 +1,4 @@
-"""What the engines' search indexes have in common, as a Protocol.
+"""What the engines' search indexes have in common.
 
 An index holds tokens, never text, and answers with the row numbers of messages. It may answer
 with too many, because its copy is older than the message or its phrases are coarser; it must
@@ -7,9 +7,10 @@ not answer with too few. ``agentstore.repositories`` looks at the text of what i
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
 
@@ -135,12 +136,13 @@ class Question:
     conditions: tuple[ColumnElement[bool], ...]
 
 
-class SearchIndex(Protocol):
+class SearchIndex(ABC):
     """One engine's index. All methods work in the transaction of the connection."""
 
     holds_deleted_text: bool
     """Whether the queue holds the text of deleted messages until it is drained."""
 
+    @abstractmethod
     def state(
         self,
         connection: Connection,
@@ -160,6 +162,7 @@ class SearchIndex(Protocol):
             thorough: Look for missing objects even where that takes a query of its own.
         """
 
+    @abstractmethod
     def waiting(
         self, connection: Connection, tables: Tables, limit: int, user_id: str | None
     ) -> list[int]:
@@ -168,9 +171,11 @@ class SearchIndex(Protocol):
         Those of messages that are gone may be among them.
         """
 
+    @abstractmethod
     def sizes(self, connection: Connection, tables: Tables, pks: Sequence[int]) -> Iterator[int]:
         """Say of messages, one by one, how many bytes searching has to read, or nearly so."""
 
+    @abstractmethod
     def read(
         self,
         connection: Connection,
@@ -192,6 +197,7 @@ class SearchIndex(Protocol):
             new: Whether messages that were never indexed count too.
         """
 
+    @abstractmethod
     def take(
         self,
         connection: Connection,
@@ -218,6 +224,7 @@ class SearchIndex(Protocol):
             there; None if somebody else is taking.
         """
 
+    @abstractmethod
     def write(
         self,
         connection: Connection,
@@ -227,6 +234,7 @@ class SearchIndex(Protocol):
     ) -> None:
         """Take entries out of the index, then put entries in."""
 
+    @abstractmethod
     def candidates(
         self,
         connection: Connection,
@@ -248,9 +256,11 @@ class SearchIndex(Protocol):
         Where each may have its turn beside others, it need not. The connection is in a transaction
         that has read what it wanted, and may begin another one.
         """
+        return True
 
     def held(self, connection: Connection, tables: Tables, limit: int) -> list[Change]:
         """Give the oldest changes of those messages whose former text the queue holds."""
+        return []
 
     def forget(self, connection: Connection, tables: Tables, changes: Sequence[Change]) -> None:
         """Let go of former text; ``write`` has taken it out. What messages are now still waits."""
@@ -263,6 +273,7 @@ class SearchIndex(Protocol):
         Their messages are still there.
         """
 
+    @abstractmethod
     def reset(self, connection: Connection, tables: Tables, segmentation: str) -> None:
         """Empty the index, mend what is missing of it, and have every message walked again."""
 

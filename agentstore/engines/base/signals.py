@@ -7,16 +7,17 @@ a signal saves time, nothing relies on it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection
-from typing import Protocol
 
 
-class TaskSignal(Protocol):
+class TaskSignal(ABC):
     """Tells that tasks may have become claimable. It belongs to one thread at a time."""
 
     interval: float | None
     """Seconds between two looks where nothing calls; None where ``fileno`` becomes readable."""
 
+    @abstractmethod
     def open(self) -> None:
         """Begin to watch. What happened before is not told.
 
@@ -26,7 +27,9 @@ class TaskSignal(Protocol):
 
     def fileno(self) -> int | None:
         """Give the descriptor that becomes readable when something happens, if there is one."""
+        return None
 
+    @abstractmethod
     def happened(self, queues: Collection[str]) -> bool:
         """Say whether anything may have happened to these queues since this was last asked.
 
@@ -34,5 +37,6 @@ class TaskSignal(Protocol):
             DatabaseError: The signal broke. Close it; another one may be opened.
         """
 
+    @abstractmethod
     def close(self) -> None:
         """End it; twice is as good as once."""

@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError
 
-from agentstore.engines.base.checks import Footprint, Hidden, Pulse, TableSize
+from agentstore.engines.base.checks import Checks, Footprint, Hidden, Pulse, TableSize
 from agentstore.engines.base.search_objects import INDEX, QUEUE, STATE
 from agentstore.engines.postgresql.row_security import policy_name
 from agentstore.engines.postgresql.visibility import hidden_rows
@@ -45,7 +45,7 @@ LEFT JOIN pg_stat_all_tables AS s ON s.relid = c.oid
 """).bindparams(bindparam("wanted", type_=ARRAY(Text)))
 
 
-class PostgreSQLChecks:
+class PostgreSQLChecks(Checks):
     """The checks of PostgreSQL; see ``Checks`` for what each method promises."""
 
     system = "postgresql"

@@ -37,7 +37,7 @@ from sqlalchemy.types import TypeEngine
 
 from agentstore import errors
 from agentstore.engines.base.listening import listen_once
-from agentstore.engines.base.protocol import READ_ONLY, Diagnosis, Failure, Mode
+from agentstore.engines.base.protocol import READ_ONLY, Diagnosis, EngineDialect, Failure, Mode
 from agentstore.engines.base.search import SearchIndex
 from agentstore.engines.base.space import Space
 from agentstore.engines.postgresql.append import append_messages, arrays, next_activity
@@ -137,7 +137,7 @@ _RACES = ("23503", "23505")
 """A foreign key, or a unique one, is violated."""
 
 
-class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts):
+class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
     """The dialect of PostgreSQL; see ``EngineDialect`` for what each method promises."""
 
     schemas = True
@@ -155,13 +155,6 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts):
                 f"The PostgreSQL driver {url.get_driver_name()!r} is not supported. Leave it out"
             )
         return url.set(drivername="postgresql+psycopg")
-
-    def names_async_driver(self, url: URL) -> bool:
-        """Say no: psycopg is both."""
-        return False
-
-    def require_existing(self, url: URL) -> None:
-        """Nothing to look for: connecting never creates a database."""
 
     def engine_options(self, url: URL, settings: Settings) -> dict[str, Any]:
         """Pool the connections; those that died are found at checkout, not by a ping each time."""
@@ -195,23 +188,9 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts):
         """Set autocommit on a connection of the application's own engine, until it is back."""
         take_over(connection)
 
-    def leave_behind(self, connection: Connection, *, busy: bool) -> None:
-        """Never asked: there is no one writer."""
-
     def abandon(self, connection: Connection) -> None:
         """Replace its socket."""
         sever(connection.connection.driver_connection)
-
-    def many_connections(self, url: URL) -> bool:
-        """Any number."""
-        return True
-
-    def prepare_writer(self, connection: Connection) -> None:
-        """Do nothing: any number may write."""
-
-    def begin_to_write(self, connection: Connection, patience: float) -> None:
-        """Begin; nobody is to be waited for."""
-        connection.begin()
 
     def modes(self, engine: Engine) -> dict[Mode, Engine]:
         """Tag the engine with the mode, for the begin event."""
@@ -255,10 +234,6 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts):
             Failure.FINAL, errors.DatabaseError(f"{words} Nothing was written."), words
         )
 
-    def brings_itself_to_head(self, connection: Connection) -> bool:
-        """Never: a server's schema changes only when somebody says so."""
-        return False
-
     def lock_for_migration(self, connection: Connection, names: Names) -> None:
         """Wait for a lock that ends with the transaction; make the schema if there is none.
 
@@ -274,12 +249,6 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts):
             schemas = connection.dialect.get_schema_names(connection)
             if names.schema not in schemas:
                 connection.execute(CreateSchema(names.schema))
-
-    def check_after_migration(self, connection: Connection) -> None:
-        """Nothing to check: foreign keys hold during a migration too."""
-
-    def unlock_after_migration(self, connection: Connection) -> None:
-        """Nothing to undo: the lock ended with the transaction."""
 
     def utc_day(self, instant: ColumnElement[Any]) -> ColumnElement[str]:
         """Let the server write the day, in UTC whatever the connection's time zone."""

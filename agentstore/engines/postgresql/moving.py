@@ -16,6 +16,7 @@ from agentstore.engines.base.moving import (
     Key,
     Kind,
     LeftOut,
+    Moving,
     Row,
     Shape,
     Stripped,
@@ -76,7 +77,7 @@ WHERE relforcerowsecurity AND oid = ANY(%s::regclass[]) ORDER BY 1"""
 _ACTIVITY = "activity"
 
 
-class PostgreSQLMoving:
+class PostgreSQLMoving(Moving):
     """See ``Moving`` for what each method promises."""
 
     longest_entry: int | None = LONGEST_ENTRY

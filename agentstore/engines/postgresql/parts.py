@@ -19,11 +19,6 @@ class ServerParts:
     file_based = False
 
     @property
-    def change_log(self) -> None:
-        """None: a server has replication of its own."""
-        return None
-
-    @property
     def moving(self) -> Moving:
         """How a schema is read whole, and loaded whole."""
         from agentstore.engines.postgresql.moving import PostgreSQLMoving

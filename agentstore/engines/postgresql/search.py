@@ -172,9 +172,6 @@ class PostgreSQLSearch(PostgreSQLQueue):
             delete(queue).where(queue.c.message_pk <= through, queue.c.message_pk.in_(there))
         )
 
-    def tidy(self, connection: Connection, tables: Tables) -> None:
-        """Nothing to do: autovacuum tidies, and without fastupdate no list is left to merge."""
-
 
 def _windows(question: Question, before: int) -> Iterator[tuple[int, list[str]]]:
     """Say where to look, one after the other: under which row number, by which lexemes."""

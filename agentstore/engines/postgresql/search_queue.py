@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import UserDefinedType
 
-from agentstore.engines.base.search import Batch, Change, Room, Source, whose
+from agentstore.engines.base.search import Batch, Change, Room, SearchIndex, Source, whose
 from agentstore.engines.base.search_objects import INDEX, QUEUE, state_of
 from agentstore.models.tables import Names, Tables
 from agentstore.values.types import SafeText
@@ -46,7 +46,7 @@ class TsVector(UserDefinedType[str]):
         return "tsvector"
 
 
-class PostgreSQLQueue:
+class PostgreSQLQueue(SearchIndex):
     """The half of PostgreSQL's index that has to do with changes; see ``SearchIndex``."""
 
     def waiting(
@@ -181,17 +181,6 @@ class PostgreSQLQueue:
         if free:
             connection.execute(delete(index).where(index.c.message_pk.in_(free)))
         return {pk: pk in held for pk in free}
-
-    def may_write(self, connection: Connection) -> bool:
-        """True: ``take`` leaves what others have locked."""
-        return True
-
-    def held(self, connection: Connection, tables: Tables, limit: int) -> list[Change]:
-        """None: the index knows by itself what to take out."""
-        return []
-
-    def forget(self, connection: Connection, tables: Tables, changes: Sequence[Change]) -> None:
-        """Nothing is held."""
 
     def forget_sessions(
         self, connection: Connection, tables: Tables, session_ids: Sequence[str]

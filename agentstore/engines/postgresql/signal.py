@@ -8,10 +8,11 @@ from psycopg import OperationalError, pq, sql
 from psycopg.conninfo import make_conninfo
 
 from agentstore import errors
+from agentstore.engines.base.signals import TaskSignal
 from agentstore.values.encoding import encode_text
 
 
-class ListeningSignal:
+class ListeningSignal(TaskSignal):
     """A connection of its own that listens.
 
     It works on libpq itself, which a Store's connections and an AsyncStore's have in common.

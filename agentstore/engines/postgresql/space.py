@@ -13,6 +13,8 @@ from sqlalchemy import Connection, Table, func, select
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.ddl import ExecutableDDLElement
 
+from agentstore.engines.base.space import Space
+
 
 class Vacuum(ExecutableDDLElement):
     """VACUUM of one table."""
@@ -29,21 +31,13 @@ def _vacuum(element: Vacuum, compiler: Any, **_: Any) -> str:
     return f"VACUUM {compiler.preparer.format_table(element.table)}"
 
 
-class ServerSpace:
+class ServerSpace(Space):
     """See ``Space``."""
 
     def size(self, connection: Connection) -> int:
         """Ask the server, for the whole database."""
         query = select(func.pg_database_size(func.current_database()))
         return int(connection.execute(query).scalar_one())
-
-    def free_pages(self, connection: Connection) -> int:
-        """None: VACUUM gives them back by itself."""
-        return 0
-
-    def give_back(self, connection: Connection, pages: int) -> int:
-        """Do nothing; see ``tidy``."""
-        return 0
 
     def tidy(self, connection: Connection, tables: Sequence[Table]) -> None:
         """VACUUM the tables, one by one. Autovacuum would come to it too, some time later."""

@@ -59,10 +59,6 @@ class NotifyingTasks:
         for queue in sorted(set(queues)):
             connection.execute(select(_notify(tables, encode_text(queue))))
 
-    def only_checked(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """Leave it: the planner counts what sorting would cost."""
-        return column
-
     def task_signal(self, connection: Connection, tables: Tables) -> TaskSignal:
         """Listen on a connection of its own, made as this one was."""
         # Imported here, with the driver that it needs: whoever is on SQLite does without both.

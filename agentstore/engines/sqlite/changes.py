@@ -15,16 +15,16 @@ from agentstore.models.tables import Names
 _CHUNK = 500
 
 
-class SQLiteChanges:
-    """See ``ChangeLog`` for what each method promises."""
+class ChangeLog:
+    """The log of the rows that change, kept by the database that they change in."""
 
     def is_kept(self, connection: Connection, names: Names) -> bool:
-        """Look for its table."""
+        """Say whether there is one."""
         query = "SELECT 1 FROM sqlite_master WHERE name = ?"
         return driver_of(connection).execute(query, (_log(names),)).fetchone() is not None
 
     def identity(self, connection: Connection, names: Names) -> str | None:
-        """Read the first row, which is no change."""
+        """Tell the log from every other one, also of the same source; None if there is none."""
         if not self.is_kept(connection, names):
             return None
         query = f"SELECT key FROM {quoted(_log(names))} WHERE number = 0"
@@ -32,7 +32,11 @@ class SQLiteChanges:
         return None if found is None else str(found[0])
 
     def begin(self, connection: Connection, names: Names, shapes: Sequence[Shape]) -> str:
-        """Create a table, and three triggers for each table."""
+        """Begin to log, or begin anew; numbers may begin anew too.
+
+        Returns:
+            The log's identity.
+        """
         identity = secrets.token_hex(8)
         self.end(connection, names, shapes)
         log = quoted(_log(names))
@@ -59,7 +63,7 @@ class SQLiteChanges:
         return identity
 
     def end(self, connection: Connection, names: Names, shapes: Sequence[Shape]) -> None:
-        """Drop them."""
+        """Drop the log, if there is one, and the triggers that keep it."""
         for shape in shapes:
             for event in ("INSERT", "DELETE", "UPDATE"):
                 trigger = _trigger(names, shape, event)
@@ -67,7 +71,7 @@ class SQLiteChanges:
         driver_of(connection).execute(f"DROP TABLE IF EXISTS {quoted(_log(names))}")
 
     def newest(self, connection: Connection, names: Names) -> int:
-        """Look at the end of the log."""
+        """Give the number of the last change; 0 if there is none."""
         query = f"SELECT coalesce(max(number), 0) FROM {quoted(_log(names))}"
         number: int = driver_of(connection).execute(query).fetchone()[0]
         return number
@@ -75,7 +79,7 @@ class SQLiteChanges:
     def keys(
         self, connection: Connection, names: Names, shape: Shape, after: int, upto: int
     ) -> Iterator[list[Key]]:
-        """Read the log."""
+        """Give the keys of a table's rows that changed after one number, up to another."""
         query = (
             f"SELECT DISTINCT key FROM {quoted(_log(names))}"
             " WHERE number > ? AND number <= ? AND name = ?"
@@ -85,7 +89,7 @@ class SQLiteChanges:
             yield [tuple(json.loads(key)) for (key,) in found]
 
     def rows(self, connection: Connection, shape: Shape, keys: Sequence[Key]) -> list[Row]:
-        """Find them by their primary key."""
+        """Give those rows with these keys that are there, and sound."""
         same = " AND ".join(
             f"row.{quoted(name)} = json_extract(wanted.value, '$[{place}]')"
             for place, name in enumerate(shape.key)

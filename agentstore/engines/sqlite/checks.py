@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import OperationalError
 
-from agentstore.engines.base.checks import Footprint, Hidden, Pulse, TableSize
+from agentstore.engines.base.checks import Checks, Footprint, Pulse, TableSize
 from agentstore.engines.base.search_objects import INDEX
 from agentstore.models.tables import Names, Tables
 
@@ -46,7 +46,7 @@ SELECT m.tbl_name, sum(s.pgsize) FROM dbstat AS s JOIN sqlite_master AS m ON m.n
 WHERE s.aggregate = 1 GROUP BY m.tbl_name"""
 
 
-class SQLiteChecks:
+class SQLiteChecks(Checks):
     """The checks of SQLite; see ``Checks`` for what each method promises."""
 
     system = "sqlite"
@@ -60,10 +60,6 @@ class SQLiteChecks:
     def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         """Count them; not every library has a function for it."""
         return func.length(cast(column, LargeBinary))
-
-    def hidden(self, connection: Connection, tables: Tables) -> Hidden | None:
-        """Hide nothing: whoever can read the file reads all of it."""
-        return None
 
     def footprint(self, connection: Connection, tables: Tables) -> Footprint:
         """Ask for the number of pages; the log is a file beside."""

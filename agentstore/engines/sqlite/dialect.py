@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -38,13 +37,12 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
-from sqlalchemy.types import TypeEngine
 
 from agentstore import errors
 from agentstore.engines.base.internals import is_in_autocommit
 from agentstore.engines.base.listening import listen_once
 from agentstore.engines.base.prepared import run_sql
-from agentstore.engines.base.protocol import MODE, Diagnosis, Mode
+from agentstore.engines.base.protocol import MODE, Diagnosis, EngineDialect, Mode
 from agentstore.engines.base.search import SearchIndex
 from agentstore.engines.base.space import Space
 from agentstore.engines.sqlite.append import append_messages, next_activity
@@ -75,13 +73,12 @@ _PAUSES = (0.001, 0.006)
 """Seconds between two tries to begin to write, the shortest and the longest."""
 
 
-class SQLite(FileTasks, FileParts):
+class SQLite(FileTasks, FileParts, EngineDialect):
     """The dialect of SQLite; see ``EngineDialect`` for what each method promises."""
 
     schemas = False
     single_writer = True
     threads_async_work = True
-    hides_rows = False
     most_bytes = 999_999_000  # a row may have 1,000,000,000, with all of its columns
     search: SearchIndex = SQLiteSearch()
     space: Space = FileSpace()
@@ -145,9 +142,6 @@ class SQLite(FileTasks, FileParts):
             only_read(engine)
         if in_memory(engine.url):
             event.listen(engine, "handle_error", _keep_connection)
-
-    def take_over(self, connection: Connection) -> None:
-        """Do nothing: the begin event does it all."""
 
     def leave_behind(self, connection: Connection, *, busy: bool) -> None:
         """Keep it for good, or until the child opens the file."""
@@ -283,20 +277,6 @@ class SQLite(FileTasks, FileParts):
                 update(users).where(users.c.id == user_id).values(quota_reserved=less)
             )
         return len(lapsed)
-
-    def arriving(self, tables: Tables, kinds: Mapping[str, TypeEngine[Any]]) -> None:
-        """Rows arrive one by one."""
-
-    def enter_scope(self, connection: Connection, user_id: str) -> None:
-        """Do nothing: whoever can open the file can read all of it."""
-
-    def drop_blobs(self, connection: Connection, tables: Tables, digests: Sequence[str]) -> int:
-        """Nobody asks: nothing is hidden."""
-        raise NotImplementedError
-
-    def grants(self, names: Names, role: str) -> list[str]:
-        """None: there are no roles."""
-        return []
 
 
 def _first_statement(connection: Connection) -> str | None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import Connection
 
 from agentstore.engines.base.digests import Summing, batches
 from agentstore.engines.base.moving import (
@@ -21,6 +21,7 @@ from agentstore.engines.base.moving import (
     Key,
     Kind,
     LeftOut,
+    Moving,
     Row,
     Shape,
     Stripped,
@@ -41,7 +42,7 @@ from agentstore.models.tables import Tables
 _LONGEST_SHOWN = 255
 
 
-class SQLiteMoving:
+class SQLiteMoving(Moving):
     """See ``Moving`` for what each method promises."""
 
     longest_entry: int | None = None
@@ -168,9 +169,6 @@ class SQLiteMoving:
         """
         for pragma in ("foreign_keys=OFF", "synchronous=NORMAL", "cache_size=-8192"):
             driver_of(connection).execute(f"PRAGMA {pragma}")
-
-    def refresh(self, connection: Connection, tables: Sequence[Table]) -> None:
-        """Do nothing: without statistics SQLite plans by the indexes, as for every new file."""
 
 
 _NOT_IN = "NOT IN (SELECT value FROM json_each(?))"

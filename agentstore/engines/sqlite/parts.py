@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from agentstore.engines.base.checks import Checks, Examination
-    from agentstore.engines.base.moving import ChangeLog, Moving
+    from agentstore.engines.base.moving import Moving
+    from agentstore.engines.sqlite.changes import ChangeLog
     from agentstore.errors import UnsoundRow
     from agentstore.models.tables import Tables
 
@@ -21,9 +22,9 @@ class FileParts:
     @property
     def change_log(self) -> ChangeLog:
         """How a file is followed while others write to it."""
-        from agentstore.engines.sqlite.changes import SQLiteChanges
+        from agentstore.engines.sqlite.changes import ChangeLog
 
-        return SQLiteChanges()
+        return ChangeLog()
 
     @property
     def moving(self) -> Moving:

@@ -33,7 +33,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import OperationalError
 
-from agentstore.engines.base.search import Batch, Change, Room, Source, count_of, whose
+from agentstore.engines.base.search import Batch, Change, Room, SearchIndex, Source, count_of, whose
 from agentstore.engines.base.search_objects import QUEUE, state_of
 from agentstore.models.tables import Names, Tables
 from agentstore.values.encoding import decode_text, load_json
@@ -53,7 +53,7 @@ _ONE_BY_ONE = {"stream_results": True, "max_row_buffer": 1}
 """A text may be as large as memory; the driver in this process fetches row by row anyway."""
 
 
-class SQLiteQueue:
+class SQLiteQueue(SearchIndex):
     """The half of SQLite's index that has to do with changes; see ``SearchIndex``."""
 
     def waiting(
@@ -214,11 +214,6 @@ class SQLiteQueue:
         connection.execute(delete(queue).where(queue.c.message_pk.in_(pks)))
         there = select(messages.pk, literal(0)).where(messages.pk.in_(pks))
         connection.execute(insert(queue).from_select(["message_pk", "was_indexed"], there))
-
-    def forget_sessions(
-        self, connection: Connection, tables: Tables, session_ids: Sequence[str]
-    ) -> None:
-        """Nothing to do: the queue has names with former texts alone, which ``forget`` lets go."""
 
 
 class Raw(NamedTuple):

@@ -13,10 +13,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Table
 
+from agentstore.engines.base.space import Space
+
 _INCREMENTAL = 2
 
 
-class FileSpace:
+class FileSpace(Space):
     """See ``Space``."""
 
     def size(self, connection: Connection) -> int:

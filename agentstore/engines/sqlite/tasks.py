@@ -7,11 +7,10 @@ has committed. It reads a counter in shared memory and takes a few microseconds.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Executable, UnaryExpression
-from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
+from sqlalchemy import ColumnElement, Connection, UnaryExpression
 from sqlalchemy.sql.operators import custom_op
 
 from agentstore import errors
@@ -25,19 +24,6 @@ _INTERVAL = 0.02
 class FileTasks:
     """What ``EngineDialect`` says of tasks."""
 
-    def server_clock(self) -> None:
-        """There is no server: all processes share this machine's clock."""
-        return
-
-    def announcing(
-        self, statement: ReturningInsert[Any] | ReturningUpdate[Any], tables: Tables
-    ) -> Executable:
-        """Leave it as it is: workers see that the file has changed."""
-        return statement
-
-    def announce(self, connection: Connection, tables: Tables, queues: Iterable[str]) -> None:
-        """Nothing to tell: workers see that the file has changed."""
-
     def only_checked(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
         """Put SQLite's unary plus in front, which keeps a term from choosing an index."""
         return UnaryExpression(column, operator=custom_op("+"), type_=column.type)
@@ -48,7 +34,7 @@ class FileTasks:
         return FileSignal(next(file for _, name, file in databases if name == "main"))
 
 
-class FileSignal:
+class FileSignal(TaskSignal):
     """A connection of its own that looks whether others have committed.
 
     A database in memory has no other connections. There the answer is always that something may
@@ -67,10 +53,6 @@ class FileSignal:
         """Connect, and remember how things are now."""
         if self._file:
             self._guarded(self._connect)
-
-    def fileno(self) -> None:
-        """There is none: nothing calls."""
-        return
 
     def happened(self, queues: Collection[str]) -> bool:
         """Look."""

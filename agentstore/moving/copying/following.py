@@ -12,14 +12,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from sqlalchemy import BigInteger, Connection, Delete, Text, bindparam, delete
 
-from agentstore.engines.base.moving import ChangeLog, Kind, Shape
+from agentstore.engines.base.moving import Kind, Shape
 from agentstore.errors import DatabaseError, InvalidInput
 from agentstore.moving.copying.ends import End
 from agentstore.moving.copying.journal import Journal
 from agentstore.moving.copying.records import OnProgress, Progress
+
+if TYPE_CHECKING:
+    from agentstore.engines.sqlite.changes import ChangeLog
 
 Ready = Callable[[], bool]
 """Asked again and again once the target is less than a second behind: whether nobody writes to
