@@ -25,7 +25,8 @@ from rich.table import Table
 from sqlalchemy import insert, text
 
 from agentstore import Store, migrations
-from agentstore.engines.base.search_objects import POSTGRESQL_TRIGGER_DROPS, SQLITE_TRIGGER_DROPS
+from agentstore.engines.postgresql import search_objects as postgresql_objects
+from agentstore.engines.sqlite import search_objects as sqlite_objects
 from agentstore.values.ids import new_id
 from benchmarks.measuring import compare, in_turn
 from benchmarks.places import RESULTS
@@ -139,8 +140,8 @@ def _saves(engine: str, kept: str, bare: str, rounds: int) -> dict[str, Any]:
         migrations.upgrade(url)
     with Store(kept) as one, Store(bare) as other:
         with other._engine.begin() as connection:
-            drops = SQLITE_TRIGGER_DROPS if engine == "sqlite" else POSTGRESQL_TRIGGER_DROPS
-            for statement in drops:
+            own = sqlite_objects if engine == "sqlite" else postgresql_objects
+            for statement in own.TRIGGER_DROPS:
                 connection.execute(text(statement.format(p="", s="")))
         sides = []
         for store in (one, other):

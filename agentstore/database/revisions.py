@@ -15,8 +15,9 @@ from alembic import op
 from alembic.operations import BatchOperations
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
-from agentstore.engines.base import search_objects as search_objects
 from agentstore.engines.postgresql import row_security as row_security
+from agentstore.engines.postgresql import search_objects as postgresql_search  # noqa: F401
+from agentstore.engines.sqlite import search_objects as sqlite_search  # noqa: F401
 
 
 class _PlainJson(UserDefinedType[Any]):

@@ -10,7 +10,7 @@ Revises: 0001
 import sqlalchemy as sa
 from alembic import op
 
-from agentstore.database.revisions import TEXT, WHOLE, Place, search_objects
+from agentstore.database.revisions import TEXT, WHOLE, Place, postgresql_search, sqlite_search
 
 revision = "0002"
 down_revision = "0001"
@@ -25,9 +25,9 @@ def upgrade() -> None:
     """Create the index, its queue and its triggers; then note which messages are to be walked."""
     place = Place()
     if place.on_postgresql:
-        objects = search_objects.postgresql_objects(place.schema, place.prefix)
+        objects = postgresql_search.objects(place.schema, place.prefix)
     else:
-        objects = search_objects.sqlite_objects(place.prefix)
+        objects = sqlite_search.objects(place.prefix)
     for statement in objects.values():
         op.execute(statement)
     newest = None
@@ -56,9 +56,9 @@ def downgrade() -> None:
     """Drop all of it; messages stay as they are."""
     place = Place()
     drops = (
-        search_objects.postgresql_drops(place.schema, place.prefix)
+        postgresql_search.drops(place.schema, place.prefix)
         if place.on_postgresql
-        else search_objects.sqlite_drops(place.prefix)
+        else sqlite_search.drops(place.prefix)
     )
     for statement in drops:
         op.execute(statement)

@@ -10,7 +10,7 @@ Revises: 0006
 import sqlalchemy as sa
 from alembic import op
 
-from agentstore.database.revisions import TEXT, Place, search_objects
+from agentstore.database.revisions import TEXT, Place, postgresql_search
 
 revision = "0007"
 down_revision = "0006"
@@ -28,7 +28,7 @@ def upgrade() -> None:
     place = Place()
     _rename(place, WHOLE, LIMITED)
     if place.on_postgresql:
-        for statement in search_objects.queue_by_session(place.schema, place.prefix):
+        for statement in postgresql_search.queue_by_session(place.schema, place.prefix):
             op.execute(statement)
 
 
@@ -37,7 +37,7 @@ def downgrade() -> None:
     place = Place()
     _rename(place, LIMITED, WHOLE)
     if place.on_postgresql:
-        for statement in search_objects.queue_by_session(place.schema, place.prefix, back=True):
+        for statement in postgresql_search.queue_by_session(place.schema, place.prefix, back=True):
             op.execute(statement)
 
 

@@ -594,9 +594,9 @@ def test_an_index_that_still_holds_a_word_shows_no_message_without_it(place, sto
 
 
 def search_trigger() -> str:
-    from agentstore.engines.base.search_objects import sqlite_objects
+    from agentstore.engines.sqlite import search_objects
 
-    return sqlite_objects()["search_updated"]
+    return search_objects.objects()["search_updated"]
 
 
 def test_a_transaction_finds_what_it_wrote_and_takes_it_back_when_it_fails(store, session):

@@ -21,7 +21,7 @@ from agentstore.engines.base.moving import (
     Shape,
     Stripped,
 )
-from agentstore.engines.base.search_objects import postgresql_drops
+from agentstore.engines.postgresql import search_objects
 from agentstore.engines.postgresql.row_security import policy_name
 from agentstore.engines.postgresql.sound import either, unsound
 from agentstore.engines.postgresql.visibility import hidden_rows
@@ -199,7 +199,7 @@ FROM (
     def loosen(self, connection: Connection, tables: Tables) -> dict[str, str]:
         """Drop references, and bind no owner by policies: no COPY goes where they are forced."""
         names = tables.names
-        for statement in postgresql_drops(names.schema, names.prefix):
+        for statement in search_objects.drops(names.schema, names.prefix):
             connection.exec_driver_sql(statement)
         ours = _list(connection, tables)
         last = _drop_keys(connection, ours, "f")

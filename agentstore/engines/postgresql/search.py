@@ -41,8 +41,9 @@ from sqlalchemy import (
 from sqlalchemy.types import UserDefinedType
 
 from agentstore.engines.base.search import Entry, IndexState, Phrase, Question, count_of
-from agentstore.engines.base.search_objects import postgresql_objects_by_session, state_of
+from agentstore.engines.base.search_objects import state_of
 from agentstore.engines.postgresql.row_security import policy
+from agentstore.engines.postgresql.search_objects import objects_by_session
 from agentstore.engines.postgresql.search_queue import (
     PostgreSQLQueue,
     TsVector,
@@ -152,7 +153,7 @@ class PostgreSQLSearch(PostgreSQLQueue):
         """Empty the index; the walk goes to the newest message, later ones are queued."""
         names = tables.names
         missing = _missing(connection, tables)
-        for name, statement in postgresql_objects_by_session(names.schema, names.prefix).items():
+        for name, statement in objects_by_session(names.schema, names.prefix).items():
             if name in missing:
                 connection.exec_driver_sql(statement)
                 for secured in policy(names, name.removeprefix(names.prefix)):
@@ -288,7 +289,7 @@ def _missing(connection: Connection, tables: Tables) -> tuple[str, ...]:
     ).c
     messages = func.to_regclass(f"{schema}{tables.messages.name}")
     checks: dict[str, ColumnElement[bool]] = {}
-    for name in postgresql_objects_by_session(names.schema, names.prefix):
+    for name in objects_by_session(names.schema, names.prefix):
         if name.endswith("()"):
             checks[name] = func.to_regprocedure(f"{schema}{name}").is_not(None)
         elif name.endswith(("search_inserted", "search_updated")):

@@ -26,7 +26,7 @@ from agentstore.engines.base.moving import (
     Shape,
     Stripped,
 )
-from agentstore.engines.base.search_objects import sqlite_drops
+from agentstore.engines.sqlite import search_objects
 from agentstore.engines.sqlite.sound import (
     bytes_for_text,
     driver_of,
@@ -132,7 +132,7 @@ class SQLiteMoving(Moving):
 
     def loosen(self, connection: Connection, tables: Tables) -> dict[str, str]:
         """Drop triggers; references are not checked on such a connection."""
-        for statement in sqlite_drops(tables.names.prefix):
+        for statement in search_objects.drops(tables.names.prefix):
             connection.exec_driver_sql(statement)
         return _dropped(connection, tables, "trigger")
 

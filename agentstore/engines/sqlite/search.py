@@ -38,7 +38,8 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import DropTable
 
 from agentstore.engines.base.search import Entry, IndexState, Question, count_of
-from agentstore.engines.base.search_objects import INDEX, sqlite_objects, state_of
+from agentstore.engines.base.search_objects import INDEX, state_of
+from agentstore.engines.sqlite import search_objects
 from agentstore.engines.sqlite.search_queue import (
     SQLiteQueue,
     queries_for_waiting,
@@ -70,7 +71,7 @@ class SQLiteSearch(SQLiteQueue):
                 raise
             return IndexState(None, 0, 0, 0, missing)
         newest = int(row.newest or 0)
-        if row.objects < len(sqlite_objects(names.prefix)):
+        if row.objects < len(search_objects.objects(names.prefix)):
             return IndexState(None, newest, 0, 0, _missing(connection, names))
         if row.indexed_through is None:
             return IndexState(None, newest, 0, 0, ())
@@ -115,7 +116,7 @@ class SQLiteSearch(SQLiteQueue):
     def reset(self, connection: Connection, tables: Tables, segmentation: str) -> None:
         """Throw the index away, whatever state it is in, and begin anew."""
         names = tables.names
-        objects = sqlite_objects(names.prefix)
+        objects = search_objects.objects(names.prefix)
         index, _ = _index(names)
         missing = set(_missing(connection, names))
         if index.name not in missing:
@@ -162,7 +163,7 @@ def _row(entry: Entry) -> dict[str, Any]:
 
 def _missing(connection: Connection, names: Names) -> tuple[str, ...]:
     there = set(connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars())
-    return tuple(name for name in sqlite_objects(names.prefix) if name not in there)
+    return tuple(name for name in search_objects.objects(names.prefix) if name not in there)
 
 
 @lru_cache(maxsize=64)
@@ -190,7 +191,9 @@ def _candidates(tables: Tables) -> Select[Any]:
 def _state_query(tables: Tables) -> Select[Any]:
     state, queue, names = state_of(tables.names), queue_of(tables.names), tables.names
     master = table("sqlite_master", column("name", Text))
-    objects = select(func.count()).where(master.c.name.in_(list(sqlite_objects(names.prefix))))
+    objects = select(func.count()).where(
+        master.c.name.in_(list(search_objects.objects(names.prefix)))
+    )
     return select(
         select(func.max(tables.messages.c.pk)).scalar_subquery().label("newest"),
         objects.scalar_subquery().label("objects"),

@@ -1,0 +1,78 @@
+"""The tables and triggers of SQLite's search index, as SQL that never changes; see the base's."""
+
+from __future__ import annotations
+
+from agentstore.engines.base.search_objects import all_named, named
+
+_OBJECTS = {
+    "{p}search_state": """
+CREATE TABLE {p}search_state (
+    number INTEGER NOT NULL CONSTRAINT pk_{p}search_state PRIMARY KEY
+        CONSTRAINT ck_{p}search_state_number CHECK (number = 1),
+    segmentation TEXT NOT NULL,
+    indexed_through BIGINT NOT NULL,
+    walk_through BIGINT
+)""",
+    "{p}search_queue": """
+CREATE TABLE {p}search_queue (
+    pk INTEGER NOT NULL CONSTRAINT pk_{p}search_queue PRIMARY KEY,
+    message_pk BIGINT NOT NULL,
+    was_indexed BOOLEAN NOT NULL,
+    owner TEXT,
+    content TEXT,
+    blocks TEXT,
+    payload TEXT
+)""",
+    "ix_{p}search_queue_message_pk": """
+CREATE INDEX ix_{p}search_queue_message_pk ON {p}search_queue (message_pk)""",
+    "{p}search_index": """
+CREATE VIRTUAL TABLE {p}search_index USING fts5(
+    words, scope, content='', columnsize=0, tokenize='ascii'
+)""",
+    "{p}search_inserted": """
+CREATE TRIGGER {p}search_inserted AFTER INSERT ON {p}messages
+WHEN new.pk <= (SELECT indexed_through FROM {p}search_state)
+BEGIN
+    INSERT INTO {p}search_queue (message_pk, was_indexed) VALUES (new.pk, 0);
+END""",
+    "{p}search_updated": """
+CREATE TRIGGER {p}search_updated
+AFTER UPDATE OF pk, session_id, content, blocks, payload ON {p}messages
+WHEN (old.pk, old.session_id) IS NOT (new.pk, new.session_id)
+    OR (old.content, old.blocks, old.payload) IS NOT (new.content, new.blocks, new.payload)
+BEGIN
+    INSERT INTO {p}search_queue (message_pk, was_indexed, owner, content, blocks, payload)
+    SELECT old.pk, 1, old.session_id, old.content, old.blocks, old.payload
+    FROM {p}search_state WHERE old.pk <= indexed_through;
+    INSERT INTO {p}search_queue (message_pk, was_indexed)
+    SELECT new.pk, 0 FROM {p}search_state WHERE new.pk <> old.pk AND new.pk <= indexed_through;
+END""",
+    "{p}search_deleted": """
+CREATE TRIGGER {p}search_deleted AFTER DELETE ON {p}messages
+WHEN old.pk <= (SELECT indexed_through FROM {p}search_state)
+BEGIN
+    INSERT INTO {p}search_queue (message_pk, was_indexed, owner, content, blocks, payload)
+    VALUES (old.pk, 1, old.session_id, old.content, old.blocks, old.payload);
+END""",
+}
+TRIGGER_DROPS = (
+    "DROP TRIGGER IF EXISTS {p}search_inserted",
+    "DROP TRIGGER IF EXISTS {p}search_updated",
+    "DROP TRIGGER IF EXISTS {p}search_deleted",
+)
+_DROPS = (
+    *TRIGGER_DROPS,
+    "DROP TABLE IF EXISTS {p}search_index",
+    "DROP TABLE IF EXISTS {p}search_queue",
+    "DROP TABLE IF EXISTS {p}search_state",
+)
+
+
+def objects(prefix: str = "") -> dict[str, str]:
+    """Give the statements that create the objects, in order, by the objects' names."""
+    return all_named(_OBJECTS, None, prefix)
+
+
+def drops(prefix: str = "") -> list[str]:
+    """Give the statements that take everything away again."""
+    return [named(sql, None, prefix) for sql in _DROPS]
