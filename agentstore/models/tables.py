@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, cast
 
 from sqlalchemy import (
@@ -85,133 +85,44 @@ PLAIN = Names()
 
 
 class Tables:
-    """The tables of one database, by their model's name; see the module's docstring."""
+    """The tables of one database, each as an attribute under its plain name; see the module."""
+
+    users: Table
+    user_preferences: Table
+    quota_reservations: Table
+    api_keys: Table
+    sessions: Table
+    session_data: Table
+    branches: Table
+    branch_segments: Table
+    summaries: Table
+    messages: Table
+    message_tool_calls: Table
+    message_marks: Table
+    message_chunks: Table
+    blobs: Table
+    attachments: Table
+    tool_logs: Table
+    turn_usage: Table
+    tasks: Table
+    checkpoint_threads: Table
+    checkpoints: Table
+    checkpoint_values: Table
+    checkpoint_entries: Table
+    checkpoint_writes: Table
 
     def __init__(self, names: Names) -> None:
         """Take the models' own tables, or make copies under other names."""
         self.names = names
         plain = names == PLAIN
         self.metadata = models.Base.metadata if plain else _renamed(names)
+        for name in models.Base.metadata.tables:
+            setattr(self, name, self[name])
 
     def __getitem__(self, name: str) -> Table:
         """Find a table by its plain name."""
         key = f"{self.names.prefix}{name}"
         return self.metadata.tables[f"{self.names.schema}.{key}" if self.names.schema else key]
-
-    @cached_property
-    def users(self) -> Table:
-        """See ``models.User``."""
-        return self["users"]
-
-    @cached_property
-    def user_preferences(self) -> Table:
-        """See ``models.UserPreference``."""
-        return self["user_preferences"]
-
-    @cached_property
-    def quota_reservations(self) -> Table:
-        """See ``models.QuotaReservation``."""
-        return self["quota_reservations"]
-
-    @cached_property
-    def api_keys(self) -> Table:
-        """See ``models.ApiKey``."""
-        return self["api_keys"]
-
-    @cached_property
-    def sessions(self) -> Table:
-        """See ``models.Session``."""
-        return self["sessions"]
-
-    @cached_property
-    def session_data(self) -> Table:
-        """See ``models.SessionData``."""
-        return self["session_data"]
-
-    @cached_property
-    def branches(self) -> Table:
-        """See ``models.Branch``."""
-        return self["branches"]
-
-    @cached_property
-    def branch_segments(self) -> Table:
-        """See ``models.BranchSegment``."""
-        return self["branch_segments"]
-
-    @cached_property
-    def summaries(self) -> Table:
-        """See ``models.Summary``."""
-        return self["summaries"]
-
-    @cached_property
-    def messages(self) -> Table:
-        """See ``models.Message``."""
-        return self["messages"]
-
-    @cached_property
-    def message_tool_calls(self) -> Table:
-        """See ``models.MessageToolCall``."""
-        return self["message_tool_calls"]
-
-    @cached_property
-    def message_marks(self) -> Table:
-        """See ``models.MessageMark``."""
-        return self["message_marks"]
-
-    @cached_property
-    def message_chunks(self) -> Table:
-        """See ``models.MessageChunk``."""
-        return self["message_chunks"]
-
-    @cached_property
-    def blobs(self) -> Table:
-        """See ``models.Blob``."""
-        return self["blobs"]
-
-    @cached_property
-    def attachments(self) -> Table:
-        """See ``models.Attachment``."""
-        return self["attachments"]
-
-    @cached_property
-    def tool_logs(self) -> Table:
-        """See ``models.ToolLog``."""
-        return self["tool_logs"]
-
-    @cached_property
-    def turn_usage(self) -> Table:
-        """See ``models.TurnUsage``."""
-        return self["turn_usage"]
-
-    @cached_property
-    def tasks(self) -> Table:
-        """See ``models.Task``."""
-        return self["tasks"]
-
-    @cached_property
-    def checkpoint_threads(self) -> Table:
-        """See ``models.CheckpointThread``."""
-        return self["checkpoint_threads"]
-
-    @cached_property
-    def checkpoints(self) -> Table:
-        """See ``models.Checkpoint``."""
-        return self["checkpoints"]
-
-    @cached_property
-    def checkpoint_values(self) -> Table:
-        """See ``models.CheckpointValue``."""
-        return self["checkpoint_values"]
-
-    @cached_property
-    def checkpoint_entries(self) -> Table:
-        """See ``models.CheckpointEntry``."""
-        return self["checkpoint_entries"]
-
-    @cached_property
-    def checkpoint_writes(self) -> Table:
-        """See ``models.CheckpointWrite``."""
-        return self["checkpoint_writes"]
 
 
 @lru_cache(maxsize=256)
