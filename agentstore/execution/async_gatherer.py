@@ -18,10 +18,9 @@ from agentstore.execution.cancellation import OwnTask, until_done
 from agentstore.execution.gatherers import Way, on_the_way, settle, together
 from agentstore.execution.gathering import LEFT_OUT, Call, Write
 from agentstore.execution.unit import Unit
-from agentstore.execution.write_jobs import Job, State
 
 
-class _TaskJob(Job):
+class _TaskWrite(QueuedWrite):
     """A call of a task.
 
     Attributes:
@@ -37,7 +36,7 @@ class _TaskJob(Job):
         self._context = copy_context()
         self.place = asyncio.get_running_loop()
         self.heard: asyncio.Future[None] = self.place.create_future()
-        self.group: Sequence[_TaskJob] = ()
+        self.group: Sequence[_TaskWrite] = ()
         self.carrier: OwnTask[None] | None = None
         self.wanted = True
 
@@ -54,10 +53,10 @@ class _TaskJob(Job):
         await until_done(self.carrier)
 
     @staticmethod
-    def tell(jobs: Sequence[Job]) -> None:
+    def tell(jobs: Sequence[QueuedWrite]) -> None:
         """Wake the tasks."""
         for job in jobs:
-            assert isinstance(job, _TaskJob), "tasks go with tasks"
+            assert isinstance(job, _TaskWrite), "tasks go with tasks"
             if not job.heard.done():  # its task is cancelled, and finds out by itself
                 job.heard.set_result(None)
 
@@ -68,7 +67,7 @@ class AsyncGatherer:
     def __init__(self, run: Callable[[Callable[[Unit], Any]], Awaitable[Any]]) -> None:
         """Gather what this runs in a unit that is one statement; it raises Trouble."""
         self._run = run
-        self._ways: defaultdict[type[Write], Way[_TaskJob]] = defaultdict(Way)
+        self._ways: defaultdict[type[Write], Way[_TaskWrite]] = defaultdict(Way)
         self._carriers: set[OwnTask[None]] = set()
 
     async def run(self, call: Call) -> Any:
@@ -78,7 +77,7 @@ class AsyncGatherer:
         if all of the group are cancelled, so is the group.
         """
         way = self._ways[call.kind]
-        job = _TaskJob(call)
+        job = _TaskWrite(call)
         if not (way.waiting or way.had_company) and way.enter():
             await self._run_one(way, job)
         else:
@@ -87,14 +86,14 @@ class AsyncGatherer:
             raise job.error
         return await self._run(call) if job.result is LEFT_OUT else job.result
 
-    async def _run_one(self, way: Way[_TaskJob], job: _TaskJob) -> None:
+    async def _run_one(self, way: Way[_TaskWrite], job: _TaskWrite) -> None:
         """Run a call that is nobody else's business; cancelled, it ends at once."""
         try:
             settle([job], await self._run(together([job])))
         finally:
             self._come_back(way)
 
-    async def _wait(self, way: Way[_TaskJob], job: _TaskJob) -> None:
+    async def _wait(self, way: Way[_TaskWrite], job: _TaskWrite) -> None:
         way.waiting.append(job)
         if len(way.waiting) == 1 and way.has_room:
             job.place.call_soon(self._set_out, way)
@@ -107,7 +106,7 @@ class AsyncGatherer:
                 await job.settled()
             raise
 
-    def _come_back(self, way: Way[_TaskJob]) -> None:
+    def _come_back(self, way: Way[_TaskWrite]) -> None:
         """Make room. Who waits sets out behind those who hear of their outcome now.
 
         They may have something to write at once, and it goes along.
@@ -116,7 +115,7 @@ class AsyncGatherer:
         if way.waiting:
             way.waiting[0].place.call_soon(self._set_out, way)
 
-    def _set_out(self, way: Way[_TaskJob]) -> None:
+    def _set_out(self, way: Way[_TaskWrite]) -> None:
         """Let those who wait set out together, if there is room."""
         while way.waiting and way.enter():
             group = way.next_group()
@@ -127,11 +126,11 @@ class AsyncGatherer:
             self._carriers.add(carrier)
             carrier.add_done_callback(partial(self._arrive, way))
 
-    async def _carry(self, group: Sequence[_TaskJob]) -> None:
+    async def _carry(self, group: Sequence[_TaskWrite]) -> None:
         with on_the_way(group):
             settle(group, await self._run(together(group)))
 
-    def _arrive(self, way: Way[_TaskJob], carrier: OwnTask[None]) -> None:
+    def _arrive(self, way: Way[_TaskWrite], carrier: OwnTask[None]) -> None:
         """Let the next group set out; those who hear of this one's outcome have had their turn."""
         self._carriers.discard(carrier)
         way.leave()

@@ -32,6 +32,7 @@ from agentstore.execution.async_gatherer import AsyncGatherer
 from agentstore.execution.cancellation import finished
 from agentstore.execution.gathering import Call
 from agentstore.execution.observation import retried
+from agentstore.execution.queued_writes import turn_never_came
 from agentstore.execution.recovery import HANDLED, Trouble, performed, trouble
 from agentstore.execution.runners import (
     READING,
@@ -43,7 +44,7 @@ from agentstore.execution.runners import (
     migrate,
 )
 from agentstore.execution.unit import AsyncRunner, Runner, Unit
-from agentstore.execution.write_jobs import turn_never_came
+from agentstore.execution.queued_writes import turn_never_came
 from agentstore.settings import Settings
 
 T = TypeVar("T")

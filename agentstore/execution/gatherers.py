@@ -27,7 +27,6 @@ from agentstore import errors
 from agentstore.execution.gathering import LEFT_OUT, MOST_TOGETHER, Call, Write, run_group
 from agentstore.execution.recovery import Trouble
 from agentstore.execution.unit import Unit
-from agentstore.execution.write_jobs import Job, State, interrupted
 
 MOST_ON_THEIR_WAY = 2
 """Groups of a kind at once: one is made and read here while the server works on the other."""
@@ -40,7 +39,7 @@ _OF_ALL = (
 )
 """What is no one call's fault."""
 
-J = TypeVar("J", bound=Job)
+J = TypeVar("J", bound=QueuedWrite)
 
 
 class Way(Generic[J]):
@@ -83,7 +82,7 @@ class Way(Generic[J]):
         return group
 
 
-class _ThreadJob(Job):
+class _ThreadWrite(QueuedWrite):
     """A call of a thread.
 
     Attributes:
@@ -94,7 +93,7 @@ class _ThreadJob(Job):
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
-        self.group: list[_ThreadJob] = []
+        self.group: list[_ThreadWrite] = []
 
 
 class Gatherer:
@@ -104,7 +103,7 @@ class Gatherer:
         """Gather what this runs in a unit that is one statement; it raises Trouble."""
         self._run = run
         self._lock = threading.Lock()
-        self._ways: defaultdict[type[Write], Way[_ThreadJob]] = defaultdict(Way)
+        self._ways: defaultdict[type[Write], Way[_ThreadWrite]] = defaultdict(Way)
 
     def run(self, call: Call) -> Any:
         """Run a call, in a group of one or more.
@@ -112,7 +111,7 @@ class Gatherer:
         Raises:
             Trouble: The database failed.
         """
-        job = _ThreadJob(call)
+        job = _ThreadWrite(call)
         with self._lock:
             way = self._ways[call.kind]
             goes_at_once = way.enter()
@@ -133,7 +132,7 @@ class Gatherer:
             raise job.error
         return self._run(call) if job.result is LEFT_OUT else job.result
 
-    def _lead(self, way: Way[_ThreadJob], group: Sequence[_ThreadJob]) -> None:
+    def _lead(self, way: Way[_ThreadWrite], group: Sequence[_ThreadWrite]) -> None:
         """Run a group, one's own job among it, and tell the others."""
         try:
             with on_the_way(group):
@@ -141,7 +140,7 @@ class Gatherer:
         finally:
             self._come_back(way)
 
-    def _come_back(self, way: Way[_ThreadJob]) -> None:
+    def _come_back(self, way: Way[_ThreadWrite]) -> None:
         """Let the next group set out, led by its first, or make room."""
         with self._lock:
             if not way.waiting:
@@ -151,7 +150,7 @@ class Gatherer:
             group[0].group, group[0].state = group, State.LEADING
         group[0].lead()
 
-    def _leave(self, way: Way[_ThreadJob], job: _ThreadJob) -> None:
+    def _leave(self, way: Way[_ThreadWrite], job: _ThreadWrite) -> None:
         """Give up a job whose thread is interrupted while it waits; if it leads, others do."""
         with self._lock:
             state, job.state = job.state, State.TAKEN_BACK
@@ -165,7 +164,7 @@ class Gatherer:
             self._come_back(way)
 
 
-def together(group: Sequence[Job]) -> Callable[[Unit], list[Any]]:
+def together(group: Sequence[QueuedWrite]) -> Callable[[Unit], list[Any]]:
     """Make a unit's work of a group."""
     kind = group[0].kind
     assert kind is not None, "only such calls are gathered"
@@ -173,7 +172,7 @@ def together(group: Sequence[Job]) -> Callable[[Unit], list[Any]]:
 
 
 @contextmanager
-def on_the_way(group: Sequence[Job]) -> Iterator[None]:
+def on_the_way(group: Sequence[QueuedWrite]) -> Iterator[None]:
     """Run a group in the block; whatever becomes of it, all hear."""
     try:
         yield
@@ -186,13 +185,13 @@ def on_the_way(group: Sequence[Job]) -> Iterator[None]:
         group[0].tell(group)
 
 
-def settle(group: Sequence[Job], outcomes: Sequence[Any]) -> None:
+def settle(group: Sequence[QueuedWrite], outcomes: Sequence[Any]) -> None:
     """Give each of a group its outcome."""
     for job, outcome in zip(group, outcomes, strict=True):
         job.result, job.state = outcome, State.DONE
 
 
-def _fail(group: Sequence[Job], problem: Trouble) -> None:
+def _fail(group: Sequence[QueuedWrite], problem: Trouble) -> None:
     """Say what a group's failure means for each of its calls."""
     if len(group) > 1 and not _is_of_each(problem):
         settle(group, [LEFT_OUT] * len(group))
@@ -213,7 +212,7 @@ def _is_of_each(problem: Trouble) -> bool:
     return isinstance(problem.error, errors.DatabaseBusy) and problem.__cause__ is None
 
 
-def _abandon(group: Sequence[Job]) -> None:
+def _abandon(group: Sequence[QueuedWrite]) -> None:
     """Give an outcome to those who have none, because who ran them was interrupted."""
     for job in group:
         if job.state is not State.DONE:

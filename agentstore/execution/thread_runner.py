@@ -17,9 +17,9 @@ from typing import Any, TypeVar, cast
 from agentstore.engines.base.protocol import Mode
 from agentstore.execution.async_runners import AsyncJoinRunner, AsyncTurns, store_is_closed
 from agentstore.execution.cancellation import until_done
+from agentstore.execution.queued_writes import QueuedWrite, turn_never_came
 from agentstore.execution.runners import READING, JoinRunner, UnitRunner, joined
 from agentstore.execution.unit import AsyncRunner, Unit
-from agentstore.execution.write_jobs import Job, turn_never_came
 from agentstore.execution.writer import Writer
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ _MOST_WAITING = 1_000
 """Writes that may be queued for the writer of a store; more wait before they are."""
 
 
-class _LoopJob(Job):
+class _LoopWrite(QueuedWrite):
     """A job whose caller is a task of an event loop, which must not wait for a thread."""
 
     __slots__ = ("_lead", "heard")
@@ -57,13 +57,13 @@ class _LoopJob(Job):
             self._lead()
 
     @staticmethod
-    def tell(jobs: Sequence[Job]) -> None:
+    def tell(jobs: Sequence[QueuedWrite]) -> None:
         """Wake the tasks of one loop, in one call."""
         with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
-            jobs[0].place.call_soon_threadsafe(_LoopJob._wake, jobs)
+            jobs[0].place.call_soon_threadsafe(_LoopWrite._wake, jobs)
 
     @staticmethod
-    def _wake(jobs: Sequence[_LoopJob]) -> None:
+    def _wake(jobs: Sequence[_LoopWrite]) -> None:
         for job in jobs:
             if not job.heard.done():
                 job.heard.set_result(None)
@@ -98,13 +98,13 @@ class ThreadRunner:
             if mode in READING:
                 return await _settled(self._readers, lambda: self._runner.once(mode, work))
             async with self._room:
-                job = _LoopJob(work, self._lead)
+                job = _LoopWrite(work, self._lead)
                 await self._heard(job)
                 return cast("T", job.result)
         finally:
             self._turns.release(writer=False)
 
-    async def _heard(self, job: _LoopJob) -> None:
+    async def _heard(self, job: _LoopWrite) -> None:
         """Queue a job, and wait until it is done, or, if it has no body, has the lead."""
         writer = self._job_writer
         if writer.enqueue(job):
@@ -128,7 +128,7 @@ class ThreadRunner:
         """Open a transaction; raises Trouble."""
         await self._turns.acquire(Mode.WRITE)
         opened = ExitStack()  # begun, used and ended in the writer's thread, in this order
-        job = _LoopJob(None, self._lead)
+        job = _LoopWrite(None, self._lead)
         try:
             await self._heard(job)
         except BaseException:

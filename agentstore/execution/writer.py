@@ -36,14 +36,16 @@ from agentstore.execution.forking import of_this_process
 from agentstore.execution.gathering import LEFT_OUT, MOST_TOGETHER, Write, run_group
 from agentstore.execution.recovery import HANDLED, Trouble, trouble
 from agentstore.execution.unit import Unit
-from agentstore.execution.write_jobs import (
+from agentstore.execution.queued_writes import (
     GroupFailed,
-    Job,
+    QueuedWrite,
     State,
     interrupted,
     of_the_body,
     turn_never_came,
 )
+from agentstore.execution.recovery import HANDLED, Trouble, trouble
+from agentstore.execution.unit import Unit
 
 
 class Writer:
@@ -79,7 +81,7 @@ class Writer:
         self._connection: Connection | None = None
         self._driver_connection: Any = None
         self._lock = threading.Lock()
-        self._queue: deque[Job] = deque()
+        self._queue: deque[QueuedWrite] = deque()
         self._led = False  # if not, the queue is empty
         self._closing = self._busy = False
         of_this_process(self)
@@ -93,7 +95,7 @@ class Writer:
             Trouble: The database failed.
             DatabaseBusy: The turn did not come within the timeout.
         """
-        job = Job(work)
+        job = QueuedWrite(work)
         try:
             self._wait_for_turn(job)
             if job.state is State.LEADING:
@@ -112,7 +114,7 @@ class Writer:
         Raises:
             DatabaseBusy: The turn did not come within the timeout.
         """
-        job = Job(None)
+        job = QueuedWrite(None)
         try:
             self._wait_for_turn(job)
             self.begin_exclusive(job)
@@ -120,7 +122,7 @@ class Writer:
         finally:
             self.leave(job)
 
-    def enqueue(self, job: Job) -> bool:
+    def enqueue(self, job: QueuedWrite) -> bool:
         """Put a job into the queue; say whether it is to lead at once."""
         with self._lock:
             self._queue.append(job)
@@ -131,7 +133,7 @@ class Writer:
             job.state = State.LEADING
             return True
 
-    def take_back(self, job: Job) -> bool:
+    def take_back(self, job: QueuedWrite) -> bool:
         """Take back a job that has neither begun nor got the lead; say whether that was so."""
         with self._lock:
             if job.state is not State.WAITING:
@@ -140,7 +142,7 @@ class Writer:
             job.state = State.TAKEN_BACK
             return True
 
-    def leave(self, job: Job) -> None:
+    def leave(self, job: QueuedWrite) -> None:
         """Let go of the place in the queue, or of the lead, if a job has it: its caller leaves.
 
         A unit that runs goes on.
@@ -156,7 +158,7 @@ class Writer:
         if state is not State.WAITING:
             self.hand_over()
 
-    def begin_exclusive(self, job: Job) -> None:
+    def begin_exclusive(self, job: QueuedWrite) -> None:
         """Take a job without a body, which has the lead, out of the queue; it keeps the lead."""
         with self._lock:
             first = self._queue.popleft()
@@ -165,7 +167,7 @@ class Writer:
 
     def lead(self) -> None:
         """Run one batch, beginning with the first in the queue, and hand the lead over."""
-        batch: list[Job] = []
+        batch: list[QueuedWrite] = []
         try:
             with self._lock:
                 while self._queue and self._queue[0].work and len(batch) < MOST_TOGETHER:
@@ -214,7 +216,7 @@ class Writer:
         if connection is not None and self._keeps_connection:
             self._dialect.leave_behind(connection, busy=self._busy)
 
-    def _wait_for_turn(self, job: Job) -> None:
+    def _wait_for_turn(self, job: QueuedWrite) -> None:
         """Wait until a job is done, or has the lead."""
         if self.enqueue(job) or job.wait(self._timeout):
             return
@@ -223,9 +225,9 @@ class Writer:
         job.wait(None)  # it has begun meanwhile, or has the lead
 
     @staticmethod
-    def _answer(batch: Sequence[Job]) -> None:
+    def _answer(batch: Sequence[QueuedWrite]) -> None:
         """Tell the callers. Who has no outcome was in the hands of a thread that is interrupted."""
-        places: dict[Any, list[Job]] = {}
+        places: dict[Any, list[QueuedWrite]] = {}
         for job in batch:
             if job.state is not State.DONE:
                 job.error = interrupted(in_doubt=job.state is State.COMMITTING)
@@ -236,7 +238,7 @@ class Writer:
 
     # --- Running -----------------------------------------------------------------------------
 
-    def _run_batch(self, batch: Sequence[Job]) -> None:
+    def _run_batch(self, batch: Sequence[QueuedWrite]) -> None:
         if len(batch) > 1:
             groups = [list(jobs) for _, jobs in groupby(batch, key=lambda job: job.kind)]
             try:
@@ -248,7 +250,9 @@ class Writer:
         for job in batch:
             self._run_in_own_transaction(job)
 
-    def _run_together(self, batch: Sequence[Job], groups: Sequence[list[Job]]) -> bool:
+    def _run_together(
+        self, batch: Sequence[QueuedWrite], groups: Sequence[list[QueuedWrite]]
+    ) -> bool:
         """Run jobs in one transaction; say whether that was committed. If not, nothing was.
 
         The groups are the batch, in its order; the units of a group are of one kind.
@@ -292,8 +296,8 @@ class Writer:
         return True
 
     def _run_group(
-        self, connection: Connection, kind: type[Write], jobs: Sequence[Job]
-    ) -> list[Job]:
+        self, connection: Connection, kind: type[Write], jobs: Sequence[QueuedWrite]
+    ) -> list[QueuedWrite]:
         """Run the jobs of a group; give those that it leaves out.
 
         Not in a savepoint: SQLite would copy each page that they change beforehand.
@@ -308,7 +312,7 @@ class Writer:
             if not of_the_body(error):
                 raise
             raise GroupFailed from error
-        left: list[Job] = []
+        left: list[QueuedWrite] = []
         for job, outcome in zip(jobs, outcomes, strict=True):
             if outcome is LEFT_OUT:
                 left.append(job)
@@ -316,7 +320,7 @@ class Writer:
                 job.error, job.result, job.unit = None, outcome, unit
         return left
 
-    def _run_in_savepoint(self, connection: Connection, job: Job) -> None:
+    def _run_in_savepoint(self, connection: Connection, job: QueuedWrite) -> None:
         """Run a job; if it fails, undo only that.
 
         Raises:
@@ -338,7 +342,7 @@ class Writer:
             run_sql(connection, "ROLLBACK TO unit")
         run_sql(connection, "RELEASE unit")
 
-    def _run_in_own_transaction(self, job: Job) -> None:
+    def _run_in_own_transaction(self, job: QueuedWrite) -> None:
         """Run a job in a transaction of its own."""
         job.state = State.RUNNING
         job.error = job.result = None

@@ -16,7 +16,6 @@ from agentstore.execution.async_gatherer import AsyncGatherer
 from agentstore.execution.gatherers import MOST_ON_THEIR_WAY, Gatherer
 from agentstore.execution.gathering import LEFT_OUT, MOST_TOGETHER, Body, Call
 from agentstore.execution.recovery import Trouble
-from agentstore.execution.write_jobs import Job
 from tests.programs.probes import wait_until
 
 
@@ -220,15 +219,15 @@ def test_if_the_thread_that_runs_a_group_is_interrupted_the_others_are_in_doubt(
 @pytest.mark.parametrize("victim", range(4))
 def test_a_thread_that_is_interrupted_while_it_waits_leaves_the_others_alone(monkeypatch, victim):
     threads = Threads()
-    wait = Job.wait
+    wait = QueuedWrite.wait
 
-    def interrupted(job: Job, timeout: float | None) -> bool:
+    def interrupted(job: QueuedWrite, timeout: float | None) -> bool:
         answer = wait(job, timeout)
         if job.work._args == (f"{MOST_ON_THEIR_WAY + victim}",):  # type: ignore[union-attr]
             raise KeyboardInterrupt
         return answer
 
-    monkeypatch.setattr(Job, "wait", interrupted)
+    monkeypatch.setattr(QueuedWrite, "wait", interrupted)
     names = [f"{n}" for n in range(MOST_ON_THEIR_WAY + 4)]
     found = threads.together(names)
     assert isinstance(found.pop(MOST_ON_THEIR_WAY + victim), KeyboardInterrupt)

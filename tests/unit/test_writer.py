@@ -32,10 +32,10 @@ from agentstore.errors import (
     TransactionMisuse,
 )
 from agentstore.execution import thread_runner as thread_runner_module
+from agentstore.execution.queued_writes import QueuedWrite
 from agentstore.execution.recovery import Trouble
 from agentstore.execution.runners import UnitRunner
 from agentstore.execution.unit import Unit
-from agentstore.execution.write_jobs import Job
 from agentstore.execution.writer import MOST_TOGETHER, Writer
 from agentstore.repositories.messages import appending
 from agentstore.stores.store import in_transaction
@@ -528,8 +528,8 @@ def test_a_lock_that_is_not_got_is_told_to_all_who_wait_for_it_at_once(
     ):
         store.sessions.create(id="s")
         writer = writer_of(store)
-        wait = Job.wait  # for the turn as long as it takes, and not so for the lock
-        patch.setattr(Job, "wait", lambda job, _: wait(job, LONG_ENOUGH))
+        wait = QueuedWrite.wait  # for the turn as long as it takes, and not so for the lock
+        patch.setattr(QueuedWrite, "wait", lambda job, _: wait(job, LONG_ENOUGH))
         tries: list[int] = []
         make = writer._open
         patch.setattr(writer, "_open", lambda: (tries.append(1), make())[1])
@@ -672,10 +672,10 @@ def test_an_interrupt_in_the_commit_leaves_the_others_in_doubt(
 def test_a_caller_that_is_interrupted_while_it_waits_holds_nobody_up(
     store: Store, monkeypatch: pytest.MonkeyPatch, moment: str, way: str
 ) -> None:
-    wait = Job.wait
+    wait = QueuedWrite.wait
     interrupted = threading.Event()
 
-    def interrupt(job: Job, timeout: float | None) -> bool:
+    def interrupt(job: QueuedWrite, timeout: float | None) -> bool:
         if interrupted.is_set():
             return wait(job, timeout)
         interrupted.set()
@@ -683,7 +683,7 @@ def test_a_caller_that_is_interrupted_while_it_waits_holds_nobody_up(
             wait(job, LONG_ENOUGH)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Job, "wait", interrupt)
+    monkeypatch.setattr(QueuedWrite, "wait", interrupt)
 
     def transact() -> None:
         with store.transaction() as tx:
@@ -772,7 +772,7 @@ def test_a_task_whose_time_is_up_and_which_is_cancelled_then_takes_nobody_s_plac
         async with AsyncStore(f"sqlite:///{path}") as store:
             await store.sessions.create(id="s")
             jobs: list[Any] = []
-            make = thread_runner_module._LoopJob
+            make = thread_runner_module._LoopWrite
 
             def keep(*args: Any) -> Any:
                 jobs.append(make(*args))
@@ -783,7 +783,7 @@ def test_a_task_whose_time_is_up_and_which_is_cancelled_then_takes_nobody_s_plac
                     await tx.messages.save("s", "user", "gone")
 
             with writer_of(store).exclusive():
-                monkeypatch.setattr(thread_runner_module, "_LoopJob", keep)
+                monkeypatch.setattr(thread_runner_module, "_LoopWrite", keep)
                 call = transact() if way == "transaction" else store.messages.save("s", "user", "x")
                 late = asyncio.create_task(call)
                 while not jobs:
@@ -843,7 +843,7 @@ def test_more_tasks_than_may_wait_all_write_and_the_queue_stays_short(
     longest = 0
     enqueue = Writer.enqueue
 
-    def measured(writer: Writer, job: Job) -> bool:
+    def measured(writer: Writer, job: QueuedWrite) -> bool:
         nonlocal longest
         leads = enqueue(writer, job)
         longest = max(longest, len(writer._queue))

@@ -29,7 +29,7 @@ class State(Enum):
     TAKEN_BACK = "its caller does not want it any more"
 
 
-class Job:
+class QueuedWrite:
     """A unit in the queue, and its outcome. The caller is a thread, which waits.
 
     Whichever thread runs the body, it runs in the caller's context.
@@ -85,7 +85,7 @@ class Job:
             self._heard.set()
 
     @staticmethod
-    def tell(jobs: Sequence[Job]) -> None:
+    def tell(jobs: Sequence[QueuedWrite]) -> None:
         """Tell jobs of this kind that their outcome is known."""
         for job in jobs:
             if job._heard is not None:
