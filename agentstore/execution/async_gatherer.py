@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from agentstore.execution.cancellation import OwnTask, until_done
-from agentstore.execution.gatherers import Way, on_the_way, settle, together
+from agentstore.execution.gatherers import GatherQueue, delivering, settle, together
 from agentstore.execution.gathering import LEFT_OUT, Call, Write
 from agentstore.execution.unit import Unit
 
@@ -67,7 +67,7 @@ class AsyncGatherer:
     def __init__(self, run: Callable[[Callable[[Unit], Any]], Awaitable[Any]]) -> None:
         """Gather what this runs in a unit that is one statement; it raises Trouble."""
         self._run = run
-        self._ways: defaultdict[type[Write], Way[_TaskWrite]] = defaultdict(Way)
+        self._queues: defaultdict[type[Write], GatherQueue[_TaskWrite]] = defaultdict(GatherQueue)
         self._carriers: set[OwnTask[None]] = set()
 
     async def run(self, call: Call) -> Any:
@@ -76,62 +76,62 @@ class AsyncGatherer:
         Cancelled while it waits, it writes nothing. Once its group has set out, it settles first;
         if all of the group are cancelled, so is the group.
         """
-        way = self._ways[call.kind]
+        queue = self._queues[call.kind]
         job = _TaskWrite(call)
-        if not (way.waiting or way.had_company) and way.enter():
-            await self._run_one(way, job)
+        if not (queue.waiting or queue.had_company) and queue.enter():
+            await self._run_one(queue, job)
         else:
-            await self._wait(way, job)
+            await self._wait(queue, job)
         if job.error is not None:
             raise job.error
         return await self._run(call) if job.result is LEFT_OUT else job.result
 
-    async def _run_one(self, way: Way[_TaskWrite], job: _TaskWrite) -> None:
+    async def _run_one(self, queue: GatherQueue[_TaskWrite], job: _TaskWrite) -> None:
         """Run a call that is nobody else's business; cancelled, it ends at once."""
         try:
             settle([job], await self._run(together([job])))
         finally:
-            self._come_back(way)
+            self._come_back(queue)
 
-    async def _wait(self, way: Way[_TaskWrite], job: _TaskWrite) -> None:
-        way.waiting.append(job)
-        if len(way.waiting) == 1 and way.has_room:
-            job.place.call_soon(self._set_out, way)
+    async def _wait(self, queue: GatherQueue[_TaskWrite], job: _TaskWrite) -> None:
+        queue.waiting.append(job)
+        if len(queue.waiting) == 1 and queue.has_room:
+            job.place.call_soon(self._set_out, queue)
         try:
             await job.heard
         except asyncio.CancelledError:
             if job.state is State.WAITING:
-                way.waiting.remove(job)
+                queue.waiting.remove(job)
             else:
                 await job.settled()
             raise
 
-    def _come_back(self, way: Way[_TaskWrite]) -> None:
+    def _come_back(self, queue: GatherQueue[_TaskWrite]) -> None:
         """Make room. Who waits sets out behind those who hear of their outcome now.
 
         They may have something to write at once, and it goes along.
         """
-        way.leave()
-        if way.waiting:
-            way.waiting[0].place.call_soon(self._set_out, way)
+        queue.leave()
+        if queue.waiting:
+            queue.waiting[0].place.call_soon(self._set_out, queue)
 
-    def _set_out(self, way: Way[_TaskWrite]) -> None:
+    def _set_out(self, queue: GatherQueue[_TaskWrite]) -> None:
         """Let those who wait set out together, if there is room."""
-        while way.waiting and way.enter():
-            group = way.next_group()
+        while queue.waiting and queue.enter():
+            group = queue.next_group()
             # A task of its own: no one caller's cancellation may hit the others.
             carrier = OwnTask(self._carry(group))
             for job in group:
                 job.group, job.carrier = group, carrier
             self._carriers.add(carrier)
-            carrier.add_done_callback(partial(self._arrive, way))
+            carrier.add_done_callback(partial(self._arrive, queue))
 
     async def _carry(self, group: Sequence[_TaskWrite]) -> None:
-        with on_the_way(group):
+        with delivering(group):
             settle(group, await self._run(together(group)))
 
-    def _arrive(self, way: Way[_TaskWrite], carrier: OwnTask[None]) -> None:
+    def _arrive(self, queue: GatherQueue[_TaskWrite], carrier: OwnTask[None]) -> None:
         """Let the next group set out; those who hear of this one's outcome have had their turn."""
         self._carriers.discard(carrier)
-        way.leave()
-        self._set_out(way)
+        queue.leave()
+        self._set_out(queue)

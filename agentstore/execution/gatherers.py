@@ -28,7 +28,7 @@ from agentstore.execution.gathering import LEFT_OUT, MOST_TOGETHER, Call, Write,
 from agentstore.execution.recovery import Trouble
 from agentstore.execution.unit import Unit
 
-MOST_ON_THEIR_WAY = 2
+MOST_GROUPS = 2
 """Groups of a kind at once: one is made and read here while the server works on the other."""
 
 _OF_ALL = (
@@ -42,7 +42,7 @@ _OF_ALL = (
 J = TypeVar("J", bound=QueuedWrite)
 
 
-class Way(Generic[J]):
+class GatherQueue(Generic[J]):
     """Where calls of one kind go: how many groups are on it, and who waits.
 
     Attributes:
@@ -59,7 +59,7 @@ class Way(Generic[J]):
     @property
     def has_room(self) -> bool:
         """Whether another group may set out."""
-        return self.busy < MOST_ON_THEIR_WAY
+        return self.busy < MOST_GROUPS
 
     def enter(self) -> bool:
         """Set out, if there is room; who was let in has to leave."""
@@ -103,7 +103,7 @@ class Gatherer:
         """Gather what this runs in a unit that is one statement; it raises Trouble."""
         self._run = run
         self._lock = threading.Lock()
-        self._ways: defaultdict[type[Write], Way[_ThreadWrite]] = defaultdict(Way)
+        self._queues: defaultdict[type[Write], GatherQueue[_ThreadWrite]] = defaultdict(GatherQueue)
 
     def run(self, call: Call) -> Any:
         """Run a call, in a group of one or more.
@@ -113,55 +113,55 @@ class Gatherer:
         """
         job = _ThreadWrite(call)
         with self._lock:
-            way = self._ways[call.kind]
-            goes_at_once = way.enter()
+            queue = self._queues[call.kind]
+            goes_at_once = queue.enter()
             if not goes_at_once:
                 job.will_wait()
-                way.waiting.append(job)
+                queue.waiting.append(job)
         if goes_at_once:
-            self._lead(way, [job])
+            self._lead(queue, [job])
         else:
             try:
                 job.wait(None)
             except BaseException:
-                self._leave(way, job)
+                self._leave(queue, job)
                 raise
             if job.state is State.LEADING:
-                self._lead(way, job.group)
+                self._lead(queue, job.group)
         if job.error is not None:
             raise job.error
         return self._run(call) if job.result is LEFT_OUT else job.result
 
-    def _lead(self, way: Way[_ThreadWrite], group: Sequence[_ThreadWrite]) -> None:
+    def _lead(self, queue: GatherQueue[_ThreadWrite], group: Sequence[_ThreadWrite]) -> None:
         """Run a group, one's own job among it, and tell the others."""
         try:
-            with on_the_way(group):
+            with delivering(group):
                 settle(group, self._run(together(group)))
         finally:
-            self._come_back(way)
+            self._come_back(queue)
 
-    def _come_back(self, way: Way[_ThreadWrite]) -> None:
+    def _come_back(self, queue: GatherQueue[_ThreadWrite]) -> None:
         """Let the next group set out, led by its first, or make room."""
         with self._lock:
-            if not way.waiting:
-                way.leave()
+            if not queue.waiting:
+                queue.leave()
                 return
-            group = way.next_group()
+            group = queue.next_group()
             group[0].group, group[0].state = group, State.LEADING
         group[0].lead()
 
-    def _leave(self, way: Way[_ThreadWrite], job: _ThreadWrite) -> None:
+    def _leave(self, queue: GatherQueue[_ThreadWrite], job: _ThreadWrite) -> None:
         """Give up a job whose thread is interrupted while it waits; if it leads, others do."""
         with self._lock:
             state, job.state = job.state, State.TAKEN_BACK
             if state is State.WAITING:
-                way.waiting.remove(job)
+                queue.waiting.remove(job)
             others = [other for other in job.group if other is not job]
             for other in reversed(others):
                 other.state = State.WAITING
-                way.waiting.appendleft(other)
+                queue.waiting.appendleft(other)
         if state is State.LEADING:
-            self._come_back(way)
+            self._come_back(queue)
 
 
 def together(group: Sequence[QueuedWrite]) -> Callable[[Unit], list[Any]]:
@@ -172,7 +172,7 @@ def together(group: Sequence[QueuedWrite]) -> Callable[[Unit], list[Any]]:
 
 
 @contextmanager
-def on_the_way(group: Sequence[QueuedWrite]) -> Iterator[None]:
+def delivering(group: Sequence[QueuedWrite]) -> Iterator[None]:
     """Run a group in the block; whatever becomes of it, all hear."""
     try:
         yield
