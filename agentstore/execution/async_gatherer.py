@@ -16,7 +16,7 @@ from typing import Any
 
 from agentstore.execution.cancellation import OwnTask, until_done
 from agentstore.execution.gatherers import GatherQueue, delivering, settle, together
-from agentstore.execution.gathering import LEFT_OUT, Call, Write
+from agentstore.execution.gathering import LEFT_OUT, GatheredCall, Write
 from agentstore.execution.unit import Unit
 
 
@@ -31,7 +31,7 @@ class _TaskWrite(QueuedWrite):
 
     __slots__ = ("carrier", "group", "heard", "wanted")
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: GatheredCall) -> None:
         super().__init__(call)
         self._context = copy_context()
         self.place = asyncio.get_running_loop()
@@ -70,7 +70,7 @@ class AsyncGatherer:
         self._queues: defaultdict[type[Write], GatherQueue[_TaskWrite]] = defaultdict(GatherQueue)
         self._carriers: set[OwnTask[None]] = set()
 
-    async def run(self, call: Call) -> Any:
+    async def run(self, call: GatheredCall) -> Any:
         """Run a call, in a group of one or more; see ``Gatherer``.
 
         Cancelled while it waits, it writes nothing. Once its group has set out, it settles first;

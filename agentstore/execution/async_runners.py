@@ -30,7 +30,7 @@ from agentstore.engines.registry import EngineDialect
 from agentstore.errors import TransactionMisuse
 from agentstore.execution.async_gatherer import AsyncGatherer
 from agentstore.execution.cancellation import finished
-from agentstore.execution.gathering import Call
+from agentstore.execution.gathering import GatheredCall
 from agentstore.execution.observation import retried
 from agentstore.execution.queued_writes import turn_never_came
 from agentstore.execution.recovery import HANDLED, Trouble, performed, trouble
@@ -255,7 +255,11 @@ class GreenletRunner:
         writer = await self._turns.acquire(mode)
         try:
             result: T
-            if self._gatherer is not None and mode is Mode.STATEMENT and isinstance(work, Call):
+            if (
+                self._gatherer is not None
+                and mode is Mode.STATEMENT
+                and isinstance(work, GatheredCall)
+            ):
                 result = await self._gatherer.run(work)
             else:
                 result = await self._uncut(self._once(mode, work))

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from agentstore import errors
-from agentstore.execution.gathering import LEFT_OUT, MOST_TOGETHER, Call, Write, run_group
+from agentstore.execution.gathering import LEFT_OUT, MOST_TOGETHER, GatheredCall, Write, run_group
 from agentstore.execution.recovery import Trouble
 from agentstore.execution.unit import Unit
 
@@ -91,7 +91,7 @@ class _ThreadWrite(QueuedWrite):
 
     __slots__ = ("group",)
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: GatheredCall) -> None:
         super().__init__(call)
         self.group: list[_ThreadWrite] = []
 
@@ -105,7 +105,7 @@ class Gatherer:
         self._lock = threading.Lock()
         self._queues: defaultdict[type[Write], GatherQueue[_ThreadWrite]] = defaultdict(GatherQueue)
 
-    def run(self, call: Call) -> Any:
+    def run(self, call: GatheredCall) -> Any:
         """Run a call, in a group of one or more.
 
         Raises:

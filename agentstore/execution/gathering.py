@@ -57,7 +57,7 @@ Body = Generator[Write, Any, T]
 """What such a method is written as: it yields once, and returns what the method returns."""
 
 
-class Call:
+class GatheredCall:
     """A method and its arguments, on their way to a unit. May be run more than once.
 
     Attributes:

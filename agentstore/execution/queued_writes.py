@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from agentstore.errors import ConnectionLost, DatabaseBusy
-from agentstore.execution.gathering import Body, Call, Write
+from agentstore.execution.gathering import Body, GatheredCall, Write
 from agentstore.execution.recovery import Trouble, performed
 from agentstore.execution.unit import Unit
 
@@ -69,7 +69,7 @@ class QueuedWrite:
 
     def start(self, unit: Unit) -> tuple[Body[Any], Write]:
         """Run the first half of the body."""
-        assert isinstance(self.work, Call), "only such bodies have halves"
+        assert isinstance(self.work, GatheredCall), "only such bodies have halves"
         if self._context is None:
             return self.work.start(unit)
         return self._context.run(self.work.start, unit)
@@ -77,7 +77,7 @@ class QueuedWrite:
     @property
     def kind(self) -> type[Write] | None:
         """What it can be written together with, if with anything."""
-        return self.work.kind if isinstance(self.work, Call) else None
+        return self.work.kind if isinstance(self.work, GatheredCall) else None
 
     def lead(self) -> None:
         """Hear that the lead has come to this job."""

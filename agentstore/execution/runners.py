@@ -24,7 +24,7 @@ from agentstore.engines.registry import EngineDialect
 from agentstore.errors import AgentStoreError, DatabaseReadOnly, TransactionMisuse
 from agentstore.execution.forking import of_this_process, store_of_parent
 from agentstore.execution.gatherers import Gatherer
-from agentstore.execution.gathering import Call
+from agentstore.execution.gathering import GatheredCall
 from agentstore.execution.observation import TRANSACTION, Observer, retried
 from agentstore.execution.recovery import HANDLED, Trouble, pause_before_retry, performed, trouble
 from agentstore.execution.session_cache import SessionCache
@@ -329,7 +329,7 @@ class UnitRunner:
         if self.writer is not None and mode not in READING and not here:
             result: T = self.writer.run(work)
             return result
-        if self._gatherer is not None and mode is Mode.STATEMENT and isinstance(work, Call):
+        if self._gatherer is not None and mode is Mode.STATEMENT and isinstance(work, GatheredCall):
             gathered: T = self._gatherer.run(work)
             return gathered
         with self.transaction(mode) as unit:

@@ -14,7 +14,7 @@ import pytest
 from agentstore.errors import ConnectionLost, DatabaseBusy, DatabaseError, DatabaseFull
 from agentstore.execution.async_gatherer import AsyncGatherer
 from agentstore.execution.gatherers import MOST_ON_THEIR_WAY, Gatherer
-from agentstore.execution.gathering import LEFT_OUT, MOST_TOGETHER, Body, Call
+from agentstore.execution.gathering import LEFT_OUT, MOST_TOGETHER, Body, GatheredCall
 from agentstore.execution.recovery import Trouble
 from tests.programs.probes import wait_until
 
@@ -47,8 +47,8 @@ class Notes:
         return written.upper()
 
 
-def call(name: str) -> Call:
-    return Call(Note, Notes.write, Notes, (name,), {})
+def call(name: str) -> GatheredCall:
+    return GatheredCall(Note, Notes.write, Notes, (name,), {})
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,7 @@ class Gate:
             self.most = max(self.most, self.running)
         try:
             assert self.open.wait(60)
-            if self.problem is not None and not isinstance(work, Call):
+            if self.problem is not None and not isinstance(work, GatheredCall):
                 raise self.problem
             return work(None)
         finally:
@@ -255,7 +255,7 @@ class Tasks:
     async def run(self, work: Callable[[Any], Any]) -> Any:
         await self.places.acquire()
         self.runs += 1
-        if self.problem is not None and not isinstance(work, Call):
+        if self.problem is not None and not isinstance(work, GatheredCall):
             raise self.problem
         return work(None)
 

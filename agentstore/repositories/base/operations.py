@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Select, literal, tuple_
 
 from agentstore.engines.base.protocol import Mode
 from agentstore.errors import InvalidCursor, InvalidInput
-from agentstore.execution.gathering import Body, Call, Write, run_by_itself
+from agentstore.execution.gathering import Body, GatheredCall, Write, run_by_itself
 from agentstore.execution.unit import Runner, Unit
 from agentstore.models.tables import Tables
 from agentstore.records import Page
@@ -129,7 +129,7 @@ class _Gathered(Operation):
         if self._looks_first(kwargs):
             body = self.body
             return lambda unit: run_by_itself(body(repository(unit), *args, **kwargs), unit)
-        return Call(self._kind, self.body, repository, args, kwargs)
+        return GatheredCall(self._kind, self.body, repository, args, kwargs)
 
     def here(self, repository: Repository, args: Any, kwargs: Any) -> Any:
         return run_by_itself(self.body(repository, *args, **kwargs), repository.unit)
