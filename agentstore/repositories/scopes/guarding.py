@@ -38,11 +38,11 @@ from agentstore.repositories.checkpoints.rows import in_root
 from agentstore.values.ids import new_id
 from agentstore.values.types import SafeText
 
-Taken = Callable[["Call"], AgentStoreError | None]
+Taken = Callable[["ScopedCall"], AgentStoreError | None]
 """Says what it means that the database, which hides others' rows, refuses a key as taken."""
 
 
-class Call:
+class ScopedCall:
     """A call in a scope: its arguments, and the ids in them that are replaced.
 
     Attributes:
@@ -88,7 +88,7 @@ class Call:
             )
 
 
-Kind = Callable[[Call, Any], Any]
+Kind = Callable[[ScopedCall, Any], Any]
 """What is done with an argument: it gives the value for the body. None names nothing."""
 
 
@@ -127,7 +127,9 @@ class Guard:
         unit = repository.unit
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        call = Call(unit, bound.arguments, locks=described.mode not in (Mode.READ, Mode.SNAPSHOT))
+        call = ScopedCall(
+            unit, bound.arguments, locks=described.mode not in (Mode.READ, Mode.SNAPSHOT)
+        )
         try:
             if unit.only is not None:
                 passed = dict(bound.arguments)
@@ -153,7 +155,7 @@ class Guard:
 
 
 def _of(statement: Callable[[Unit, bool], Select[Any]]) -> Kind:
-    def kind(call: Call, value: Any) -> Any:
+    def kind(call: ScopedCall, value: Any) -> Any:
         if not isinstance(value, str) or call.find(statement, value) is not None:
             return value
         return call.absent(value)
@@ -161,17 +163,17 @@ def _of(statement: Callable[[Unit, bool], Select[Any]]) -> Kind:
     return kind
 
 
-def user(call: Call, value: Any) -> Any:
+def user(call: ScopedCall, value: Any) -> Any:
     """A user who is asked after."""
     return value if value == call.user or not isinstance(value, str) else call.absent(value)
 
 
-def only_user(call: Call, value: Any) -> Any:
+def only_user(call: ScopedCall, value: Any) -> Any:
     """A user to whom a list is narrowed: the scope's, if none is named."""
     return call.user if value is None else user(call, value)
 
 
-def owner(call: Call, value: Any) -> Any:
+def owner(call: ScopedCall, value: Any) -> Any:
     """A user for whom something is made: the scope's, if none is named."""
     if value is not None and value != call.user:
         raise OutsideScope("user_id", value)
@@ -246,14 +248,14 @@ reservation = _of(_of_user("quota_reservations"))
 thread = _of(_thread)
 
 
-def own_session(call: Call, value: Any) -> Any:
+def own_session(call: ScopedCall, value: Any) -> Any:
     """A session in which something is made that belongs to nobody without one."""
     if value is None:
         raise OutsideScope("session_id", None)
     return session(call, value)
 
 
-def messages(call: Call, values: Any) -> Any:
+def messages(call: ScopedCall, values: Any) -> Any:
     """A list of messages, those of others among them."""
     if not isinstance(values, list | tuple | set | frozenset) or not all(
         isinstance(value, str) for value in values
@@ -268,13 +270,13 @@ def messages(call: Call, values: Any) -> Any:
     return [value if value in found else call.absent(value) for value in values]
 
 
-def few_messages(call: Call, values: Any) -> Any:
+def few_messages(call: ScopedCall, values: Any) -> Any:
     """The same, as many as one call may change: the body refuses more, without a look at them."""
     few = not isinstance(values, list | tuple | set | frozenset) or len(values) <= MOST_IDS
     return messages(call, values) if few else values
 
 
-def thread_to_put(call: Call, value: Any) -> Any:
+def thread_to_put(call: ScopedCall, value: Any) -> Any:
     """A thread that is made if it is not there: an id that somebody else's has cannot be had."""
     hidden = isinstance(value, str) and call.find(_thread, value) is None
     if hidden and call.find(_any_thread, value) is not None:
@@ -282,7 +284,7 @@ def thread_to_put(call: Call, value: Any) -> Any:
     return value
 
 
-def checkpoint(call: Call, value: Any) -> Any:
+def checkpoint(call: ScopedCall, value: Any) -> Any:
     """A checkpoint of the thread that is named with it or, without one, of the root namespace."""
     if call.arguments.get("thread_id") is not None or not isinstance(value, str):
         return value
@@ -293,7 +295,7 @@ def checkpoint(call: Call, value: Any) -> Any:
     return value
 
 
-def state(call: Call, value: Any) -> Any:
+def state(call: ScopedCall, value: Any) -> Any:
     """What ``sessions.state_dict`` gave."""
     if not isinstance(value, Mapping):
         return value
@@ -304,7 +306,7 @@ def state(call: Call, value: Any) -> Any:
     )
 
 
-def task_key(call: Call, value: Any) -> Any:
+def task_key(call: ScopedCall, value: Any) -> Any:
     """An idempotency key of a task: it may be taken in the queue by somebody else's."""
     queue = call.arguments["queue"]
     if isinstance(value, str) and isinstance(queue, str):
@@ -319,19 +321,19 @@ def task_key(call: Call, value: Any) -> Any:
 # --- Keys that are taken by what is hidden ---------------------------------------------------
 
 
-def session_taken(call: Call) -> AgentStoreError | None:
+def session_taken(call: ScopedCall) -> AgentStoreError | None:
     """A session's id is the caller's own."""
     id = call.arguments["id"]
     return None if id is None else AlreadyExists("session", id)
 
 
-def task_key_taken(call: Call) -> AgentStoreError | None:
+def task_key_taken(call: ScopedCall) -> AgentStoreError | None:
     """See ``task_key``."""
     key = call.arguments["idempotency_key"]
     return None if key is None else AlreadyExists("idempotency key of a task", key)
 
 
-def checkpoint_taken(call: Call) -> AgentStoreError | None:
+def checkpoint_taken(call: ScopedCall) -> AgentStoreError | None:
     """In the root namespace a checkpoint's id belongs to one thread."""
     given = call.arguments
     id = given.get("new_checkpoint_id", given.get("checkpoint_id"))
