@@ -35,7 +35,7 @@ TRANSACTION = "transaction"
 _slow = logging.getLogger("agentstore.slow")
 
 
-class _Call:
+class _ObservedCall:
     """A call that is under way."""
 
     __slots__ = ("attempts",)
@@ -44,7 +44,7 @@ class _Call:
         self.attempts = 1
 
 
-_current: ContextVar[_Call | None] = ContextVar("agentstore_call", default=None)
+_current: ContextVar[_ObservedCall | None] = ContextVar("agentstore_call", default=None)
 
 
 def retried() -> None:
@@ -80,7 +80,7 @@ class Observer:
     @contextmanager
     def call(self, name: str) -> Iterator[None]:
         """Watch what happens in the block, under a name."""
-        call = _Call()
+        call = _ObservedCall()
         token = _current.set(call)
         error: BaseException | None = None
         began = time.perf_counter()
