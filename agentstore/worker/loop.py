@@ -35,7 +35,7 @@ from agentstore.stores.aio import AsyncStore
 from agentstore.stores.store import Store
 from agentstore.values.backoff import DEFAULT_BACKOFF, Backoff
 from agentstore.worker.jobs import DoNotRetry, Interruption, Job, error_text
-from agentstore.worker.signals import Ear, stopped_by_signals
+from agentstore.worker.signals import Listener, stopped_by_signals
 
 T = TypeVar("T")
 S = TypeVar("S", Store, AsyncStore)
@@ -104,7 +104,7 @@ class WorkerLoop(Generic[S, H]):
         self._grace = grace
         self._poll = poll
         self._backoff = backoff
-        self._ear = Ear(self.name, self._queues, self._wake)
+        self._listener = Listener(self.name, self._queues, self._wake)
         self._jobs: dict[str, tuple[Job, asyncio.Task[None]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = asyncio.Event()
@@ -180,7 +180,7 @@ class WorkerLoop(Generic[S, H]):
         finally:
             beating.cancel()
             await asyncio.wait([beating])
-            self._ear.close()
+            self._listener.close()
             self._jobs.clear()
             self._loop = None
             self._stopping = self._hurried = False
@@ -190,7 +190,7 @@ class WorkerLoop(Generic[S, H]):
         hungry, looked = True, False
         while not self._stopping:
             now = self._time()
-            if not self._ear.hears and now >= listen_at:
+            if not self._listener.hears and now >= listen_at:
                 await self._listen()
                 listen_at = now + self._poll
             if now >= rescue_at:
@@ -234,12 +234,12 @@ class WorkerLoop(Generic[S, H]):
         """Wait so long, or until there is room, or a signal, or the worker is to stop."""
         end = self._time() + seconds
         while not self._woken.is_set() and (left := end - self._time()) > 0:
-            interval = self._ear.interval
+            interval = self._listener.interval
             with suppress(TimeoutError):
                 async with asyncio.timeout(left if interval is None else min(left, interval)):
                     await self._woken.wait()
             if interval is not None:
-                self._ear.look()
+                self._listener.look()
         self._woken.clear()
 
     async def _tried(self, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -380,7 +380,7 @@ class WorkerLoop(Generic[S, H]):
     async def _listen(self) -> None:
         watched: TaskSignal | None = await self._tried("watch")
         if watched is not None:
-            await self._ear.open(watched)
+            await self._listener.open(watched)
 
     def _wake(self) -> None:
         self._woken.set()

@@ -16,7 +16,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _log = logging.getLogger("agentstore.worker")
 
 
-class Ear:
+class Listener:
     """Listens to a signal in an event loop; without one it hears nothing, and says so."""
 
     def __init__(self, name: str, queues: Collection[str], wake: Callable[[], None]) -> None:
