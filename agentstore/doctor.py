@@ -19,7 +19,7 @@ from sqlalchemy import URL, Connection, Engine, Index, inspect
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from agentstore.database.engine import open_engine, parse_url, show_url
-from agentstore.engines.base.checks import Examination, Patient
+from agentstore.engines.base.checks import CheckContext, Examination
 from agentstore.engines.base.moving import shapes
 from agentstore.engines.base.protocol import EngineDialect, Mode
 from agentstore.engines.registry import dialect_for
@@ -139,18 +139,18 @@ def _examined(
     reading = dialect.modes(engine)[Mode.READ]
     described = tables(names_on(dialect, settings))
 
-    def patient(connection: Connection | None) -> Patient:
+    def context(connection: Connection | None) -> CheckContext:
         day = datetime.now(UTC).date()
-        return Patient(url, described, deep, show_url(url), day, connection)
+        return CheckContext(url, described, deep, show_url(url), day, connection)
 
     def looked(examination: Examination) -> Iterator[Finding]:
         progress(examination.name)
         try:
             if examination.unconnected:
-                yield from examination.look(patient(None))
+                yield from examination.look(context(None))
             else:
                 with reading.connect() as connection:
-                    yield from examination.look(patient(connection))
+                    yield from examination.look(context(connection))
         except Exception as error:  # noqa: BLE001 - a doctor is told of every ailment
             yield _ailment(dialect, examination.name, error, show_url(url))
 
@@ -180,14 +180,14 @@ def _examined(
             yield from looked(examination)
 
 
-def _open(patient: Patient) -> Iterable[Finding]:
-    inspect(patient.connection).get_table_names(schema=patient.tables.names.schema)
+def _open(context: CheckContext) -> Iterable[Finding]:
+    inspect(context.connection).get_table_names(schema=context.tables.names.schema)
     return ()
 
 
-def _revision(patient: Patient) -> Iterator[Finding]:
-    names = patient.tables.names
-    found = current(patient.connection, names)
+def _revision(context: CheckContext) -> Iterator[Finding]:
+    names = context.tables.names
+    found = current(context.connection, names)
     if found == HEAD:
         return
     where = f"{names.prefix}alembic_version"
@@ -199,14 +199,14 @@ def _revision(patient: Patient) -> Iterator[Finding]:
         what = (
             f"The schema is at revision {found}, which this version of agentstore is too old for."
         )
-    mend = "agentstore upgrade --url " + patient.shown
+    mend = "agentstore upgrade --url " + context.shown
     if found is not None and found not in REVISIONS:
         mend = "pip install --upgrade agentstore-db"
     yield Finding(Severity.ERROR, "revision", what, where, mend)
 
 
-def _visibility(patient: Patient) -> Iterator[Finding]:
-    hidden = dialect_for(patient.url).checks.hidden(patient.connection, patient.tables)
+def _visibility(context: CheckContext) -> Iterator[Finding]:
+    hidden = dialect_for(context.url).checks.hidden(context.connection, context.tables)
     if hidden is not None:
         what = f"This role does not see all rows: {hidden.reason}. They were not looked at."
         yield Finding(Severity.ERROR, "visibility", what, listed(hidden.tables), hidden.mend)
@@ -225,12 +225,12 @@ def _require_visible(unit: Unit) -> None:
         )
 
 
-def _schema(patient: Patient) -> Iterator[Finding]:
+def _schema(context: CheckContext) -> Iterator[Finding]:
     """Compare names of tables, columns, constraints and indexes with the models."""
-    names = patient.tables.names
-    look = inspect(patient.connection)
+    names = context.tables.names
+    look = inspect(context.connection)
     there = set(look.get_table_names(schema=names.schema))
-    for table in patient.tables.metadata.sorted_tables:
+    for table in context.tables.metadata.sorted_tables:
         if table.name not in there:
             what = f"The table {table.name} is missing."
             yield Finding(Severity.ERROR, "schema", what, table.name, _RESTORE)
@@ -255,7 +255,7 @@ def _schema(patient: Patient) -> Iterator[Finding]:
         if lost := [name for name in wanted if name not in known]:
             what = f"Constraints are missing: {listed(lost)}."
             yield Finding(Severity.ERROR, "constraints", what, table.name, _RESTORE)
-    for index in _without(patient.connection, names):
+    for index in _without(context.connection, names):
         assert index.table is not None, "an index of the models has a table"
         severity = Severity.ERROR if index.unique else Severity.WARNING
         what = f"The index {index.name} is missing."
@@ -264,13 +264,13 @@ def _schema(patient: Patient) -> Iterator[Finding]:
         yield Finding(severity, "indexes", what, index.table.name, "agentstore doctor --fix")
 
 
-def _search(patient: Patient) -> Iterator[Finding]:
-    index = dialect_for(patient.url).search
-    state = index.state(patient.connection, patient.tables, _COUNT_TO, thorough=True)
+def _search(context: CheckContext) -> Iterator[Finding]:
+    index = dialect_for(context.url).search
+    state = index.state(context.connection, context.tables, _COUNT_TO, thorough=True)
     problem = trouble_with(state)
     if problem is not None:
         what = f"The search index {problem}; searching fails."
-        mend = f"agentstore reindex --url {patient.shown}"
+        mend = f"agentstore reindex --url {context.shown}"
         yield Finding(Severity.ERROR, "search", what, "search_index", mend)
     elif state.pending > _MANY_PENDING:
         more = " or more" if state.pending >= _COUNT_TO else ""
@@ -281,11 +281,11 @@ def _search(patient: Patient) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, "search", what, "search_queue", mend)
 
 
-def _rows(patient: Patient) -> Iterator[Finding]:
+def _rows(context: CheckContext) -> Iterator[Finding]:
     """Look for rows that hold what agentstore never writes, and cannot read."""
-    moving = dialect_for(patient.url).moving
-    for shape in shapes(patient.tables):
-        _, flaws = moving.examine(patient.connection, shape, {})
+    moving = dialect_for(context.url).moving
+    for shape in shapes(context.tables):
+        _, flaws = moving.examine(context.connection, shape, {})
         by_reason: dict[str, list[str]] = {}
         for flaw in flaws:
             by_reason.setdefault(flaw.reason, []).append(flaw.key)

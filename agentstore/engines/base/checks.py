@@ -81,7 +81,7 @@ class Hidden:
 
 
 @dataclass(frozen=True, slots=True)
-class Patient:
+class CheckContext:
     """What is examined.
 
     Attributes:
@@ -118,7 +118,7 @@ class Examination:
     """
 
     name: str
-    look: Callable[[Patient], Iterable[Finding]]
+    look: Callable[[CheckContext], Iterable[Finding]]
     unconnected: bool = False
     at_head: bool = False
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import ARRAY, Text, bindparam, text
 
-from agentstore.engines.base.checks import Patient
+from agentstore.engines.base.checks import CheckContext
 from agentstore.engines.base.search_objects import INDEX, QUEUE, STATE
 from agentstore.engines.postgresql.checks import qualified
 from agentstore.engines.postgresql.row_security import Function, Guarded, functions, guarded
@@ -69,15 +69,15 @@ _DROP = "DROP POLICY {} ON {}"
 _CHECK = "row_security"
 
 
-def policies(patient: Patient) -> Iterator[Finding]:
+def policies(context: CheckContext) -> Iterator[Finding]:
     """Compare tables, policies and functions with what the revisions made."""
-    names = patient.tables.names
+    names = context.tables.names
     tables = {table.name: table for table in guarded(names)}
-    home = patient.connection.execute(_HOME, {"sessions": _quoted(patient, "sessions")}).scalar()
+    home = context.connection.execute(_HOME, {"sessions": _quoted(context, "sessions")}).scalar()
     if home is None:
         return  # another examination says so
-    yield from _functions(patient, functions(names), str(home))
-    there = patient.connection.execute(_TABLES, {"wanted": [*tables]}).all()
+    yield from _functions(context, functions(names), str(home))
+    there = context.connection.execute(_TABLES, {"wanted": [*tables]}).all()
     off = [row.name for row in there if not row.enabled]
     if off:
         what = f"Row-level security is off for {len(off)} tables: scopes see rows of all users."
@@ -93,22 +93,22 @@ def policies(patient: Patient) -> Iterator[Finding]:
         what = "Row-level security holds the owner too, whose searches read the whole index then."
         mending = [_RELEASE.format(name) for name in bound]
         yield _finding(Severity.WARNING, what, bound, mending)
-    yield from _policies(patient, [tables[row.name] for row in there], str(home))
+    yield from _policies(context, [tables[row.name] for row in there], str(home))
 
 
-def grants(patient: Patient) -> Iterator[Finding]:
+def grants(context: CheckContext) -> Iterator[Finding]:
     """Look for roles that may write messages, but lack rights on the search index.
 
     A table that is made anew has lost what was granted on it.
     """
-    names = patient.tables.names
+    names = context.tables.names
     search = qualified(names, [f"{names.prefix}{name}" for name in (INDEX, QUEUE, STATE)])
     asked = {
         "wanted": search,
-        "messages": _quoted(patient, "messages"),
+        "messages": _quoted(context, "messages"),
         "state": search[-1],
     }
-    for role, tables in patient.connection.execute(_LACKING, asked):
+    for role, tables in context.connection.execute(_LACKING, asked):
         yield Finding(
             Severity.WARNING,
             "grants",
@@ -120,13 +120,13 @@ def grants(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def _quoted(patient: Patient, table: str) -> str:
-    return qualified(patient.tables.names, [patient.tables[table].name])[0]
+def _quoted(context: CheckContext, table: str) -> str:
+    return qualified(context.tables.names, [context.tables[table].name])[0]
 
 
-def _functions(patient: Patient, made: list[Function], home: str) -> Iterator[Finding]:
+def _functions(context: CheckContext, made: list[Function], home: str) -> Iterator[Finding]:
     asked = {"wanted": [function.signature for function in made]}
-    there = {row.name: row for row in patient.connection.execute(_FUNCTIONS, asked)}
+    there = {row.name: row for row in context.connection.execute(_FUNCTIONS, asked)}
     for function in made:
         found = there.get(function.signature)
         if found is None:
@@ -146,10 +146,10 @@ def _functions(patient: Patient, made: list[Function], home: str) -> Iterator[Fi
         yield _finding(Severity.ERROR, what, [function.signature], function.statements)
 
 
-def _policies(patient: Patient, tables: list[Guarded], home: str) -> Iterator[Finding]:
+def _policies(context: CheckContext, tables: list[Guarded], home: str) -> Iterator[Finding]:
     asked = {"wanted": [table.name for table in tables]}
     there = {
-        (row.of_table, row.name): row for row in patient.connection.execute(_POLICIES, asked).all()
+        (row.of_table, row.name): row for row in context.connection.execute(_POLICIES, asked).all()
     }
     missing, altered = [], []
     for table in tables:

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import ARRAY, Text, bindparam, cast, func, select, text
 from sqlalchemy.dialects.postgresql import OID, REGCLASS
 
-from agentstore.engines.base.checks import Examination, Patient
+from agentstore.engines.base.checks import CheckContext, Examination
 from agentstore.engines.postgresql.checks import every_table
 from agentstore.engines.postgresql.policy_checks import grants, policies
 from agentstore.records.findings import Finding, Severity, listed
@@ -106,10 +106,10 @@ JOIN unnest(:wanted) AS wanted (name) ON i.indrelid = to_regclass(wanted.name)
 WHERE a.amname = 'btree' AND i.indisvalid ORDER BY 2""").bindparams(_WANTED)
 
 
-def engine(patient: Patient) -> Iterator[Finding]:
+def engine(context: CheckContext) -> Iterator[Finding]:
     """Look at the server's version."""
-    number = int(_scalar(patient, "server_version_num"))
-    yield from findings_about(number // 10_000, number % 10_000, patient.day)
+    number = int(_scalar(context, "server_version_num"))
+    yield from findings_about(number // 10_000, number % 10_000, context.day)
 
 
 def findings_about(major: int, minor: int, day: date) -> list[Finding]:
@@ -137,16 +137,16 @@ def findings_about(major: int, minor: int, day: date) -> list[Finding]:
     return found or [Finding(Severity.INFO, "engine", f"{version}.", "server")]
 
 
-def settings(patient: Patient) -> Iterator[Finding]:
+def settings(context: CheckContext) -> Iterator[Finding]:
     """Look at what durability depends on, and at the database's encoding and collation."""
     for name, (bad, severity, risk) in _SETTINGS.items():
-        if _scalar(patient, name) == bad:
+        if _scalar(context, name) == bad:
             mend = f"psql -c 'ALTER SYSTEM SET {name} = on' -c 'SELECT pg_reload_conf()'"
             if name == "data_checksums":
                 mend = "pg_checksums --enable, with the server stopped"
             yield Finding(severity, "settings", f"{name} is {bad}: {risk}.", name, mend)
-    found = patient.connection.execute(_DATABASE).one()
-    for name, value in patient.connection.execute(_AT_THE_START):
+    found = context.connection.execute(_DATABASE).one()
+    for name, value in context.connection.execute(_AT_THE_START):
         yield Finding(
             Severity.INFO,
             "settings",
@@ -183,9 +183,9 @@ def settings(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def connections(patient: Patient) -> Iterator[Finding]:
+def connections(context: CheckContext) -> Iterator[Finding]:
     """Look at how many there are, and which hold things up."""
-    used, most = patient.connection.execute(_CONNECTIONS).one()
+    used, most = context.connection.execute(_CONNECTIONS).one()
     if used * 10 > most * 9:
         yield Finding(
             Severity.WARNING,
@@ -194,7 +194,7 @@ def connections(patient: Patient) -> Iterator[Finding]:
             "max_connections",
             "Lower pool_size and max_overflow, or put pgbouncer in front",
         )
-    idle = patient.connection.execute(_IDLE, {"secs": _IDLE_SECONDS}).scalar_one()
+    idle = context.connection.execute(_IDLE, {"secs": _IDLE_SECONDS}).scalar_one()
     if idle:
         yield Finding(
             Severity.WARNING,
@@ -205,10 +205,10 @@ def connections(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def integrity(patient: Patient) -> Iterator[Finding]:
+def integrity(context: CheckContext) -> Iterator[Finding]:
     """Look at invalid indexes and unchecked constraints, and have indexes checked if asked to."""
-    wanted = {"wanted": every_table(patient.tables)}
-    for index, table in patient.connection.execute(_INVALID, wanted):
+    wanted = {"wanted": every_table(context.tables)}
+    for index, table in context.connection.execute(_INVALID, wanted):
         yield Finding(
             Severity.ERROR,
             "indexes",
@@ -216,7 +216,7 @@ def integrity(patient: Patient) -> Iterator[Finding]:
             table,
             f"psql -c 'REINDEX INDEX CONCURRENTLY {index}'",
         )
-    for constraint, table in patient.connection.execute(_UNCHECKED, wanted):
+    for constraint, table in context.connection.execute(_UNCHECKED, wanted):
         yield Finding(
             Severity.WARNING,
             "constraints",
@@ -224,17 +224,17 @@ def integrity(patient: Patient) -> Iterator[Finding]:
             table,
             f"psql -c 'ALTER TABLE {table} VALIDATE CONSTRAINT {constraint}'",
         )
-    failures = patient.connection.execute(_CHECKSUMS).scalar()
+    failures = context.connection.execute(_CHECKSUMS).scalar()
     if failures:
         what = f"{failures} pages had a wrong checksum."
         yield Finding(Severity.ERROR, "integrity", what, "database", _RESTORE)
-    if patient.deep:
-        yield from _damaged(patient)
+    if context.deep:
+        yield from _damaged(context)
 
 
-def _damaged(patient: Patient) -> Iterator[Finding]:
+def _damaged(context: CheckContext) -> Iterator[Finding]:
     """Have amcheck read every index, where it is installed and may be called."""
-    amcheck = patient.connection.execute(_AMCHECK).one_or_none()
+    amcheck = context.connection.execute(_AMCHECK).one_or_none()
     if amcheck is None:
         yield _unchecked("the extension amcheck is not installed", "CREATE EXTENSION amcheck")
         return
@@ -249,12 +249,12 @@ def _damaged(patient: Patient) -> Iterator[Finding]:
     index_of = cast(cast(bindparam("index"), OID), REGCLASS)
     check = select(getattr(func, amcheck.home).bt_index_check(index_of))
     damaged = []
-    for index in patient.connection.execute(
-        _INDEXES, {"wanted": every_table(patient.tables)}
+    for index in context.connection.execute(
+        _INDEXES, {"wanted": every_table(context.tables)}
     ).all():
         try:
-            with patient.connection.begin_nested():
-                patient.connection.execute(check, {"index": index.oid}).all()
+            with context.connection.begin_nested():
+                context.connection.execute(check, {"index": index.oid}).all()
         except Exception as error:
             if getattr(getattr(error, "orig", None), "sqlstate", "") != "XX002":
                 raise
@@ -270,10 +270,10 @@ def _unchecked(reason: str, *mending: str) -> Finding:
     return Finding(Severity.INFO, "integrity", what, "database", mend)
 
 
-def bloat(patient: Patient) -> Iterator[Finding]:
+def bloat(context: CheckContext) -> Iterator[Finding]:
     """Look at dead rows, as the server last counted them."""
-    parameters = {"wanted": every_table(patient.tables), "dead": _DEAD_ROWS}
-    found = patient.connection.execute(_DEAD, parameters).all()
+    parameters = {"wanted": every_table(context.tables), "dead": _DEAD_ROWS}
+    found = context.connection.execute(_DEAD, parameters).all()
     if found:
         tables = [row[0] for row in found]
         yield Finding(
@@ -296,6 +296,6 @@ EXAMINATIONS = (
 )
 
 
-def _scalar(patient: Patient, setting: str) -> Any:
+def _scalar(context: CheckContext, setting: str) -> Any:
     query = text("SELECT current_setting(:name, true)")
-    return patient.connection.execute(query, {"name": setting}).scalar()
+    return context.connection.execute(query, {"name": setting}).scalar()

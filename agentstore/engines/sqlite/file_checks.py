@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sqlalchemy import URL
 
-from agentstore.engines.base.checks import Examination, Patient
+from agentstore.engines.base.checks import CheckContext, Examination
 from agentstore.engines.sqlite.checks import pragma
 from agentstore.engines.sqlite.files import in_memory
 from agentstore.records.findings import Finding, Severity, listed
@@ -43,7 +43,7 @@ def has_wal_reset_bug(version: tuple[int, int, int]) -> bool:
     return mended is None or version[2] < mended
 
 
-def engine(patient: Patient) -> Iterator[Finding]:
+def engine(context: CheckContext) -> Iterator[Finding]:
     """Look at the library's version."""
     version = sqlite3.sqlite_version
     if has_wal_reset_bug(sqlite3.sqlite_version_info):
@@ -60,9 +60,9 @@ def engine(patient: Patient) -> Iterator[Finding]:
         yield Finding(Severity.INFO, "engine", f"SQLite {version}.", "sqlite3 library")
 
 
-def pragmas(patient: Patient) -> Iterator[Finding]:
+def pragmas(context: CheckContext) -> Iterator[Finding]:
     """Look at what the file says, and at what a connection of ours was given."""
-    connection = patient.connection
+    connection = context.connection
     mode = str(connection.exec_driver_sql("PRAGMA journal_mode").scalar())
     if mode not in ("wal", "memory"):
         yield Finding(
@@ -70,7 +70,7 @@ def pragmas(patient: Patient) -> Iterator[Finding]:
             "pragmas",
             f"The file is in journal_mode={mode}; readers and the writer wait for each other.",
             "journal_mode",
-            f"sqlite3 {_file(patient.url)} 'PRAGMA journal_mode=WAL'",
+            f"sqlite3 {_file(context.url)} 'PRAGMA journal_mode=WAL'",
         )
     if not pragma(connection, "PRAGMA foreign_keys"):
         yield Finding(
@@ -97,30 +97,30 @@ def pragmas(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def integrity(patient: Patient) -> Iterator[Finding]:
+def integrity(context: CheckContext) -> Iterator[Finding]:
     """Have SQLite check the pages: all of them if asked to, or if they are not many."""
-    connection = patient.connection
+    connection = context.connection
     size = pragma(connection, "PRAGMA page_count") * pragma(connection, "PRAGMA page_size")
-    if not patient.deep and size > _QUICK_UP_TO:
+    if not context.deep and size > _QUICK_UP_TO:
         yield Finding(
             Severity.INFO,
             "integrity",
             f"The file has {size:,} bytes; its pages were not checked.",
-            str(patient.url.database),
-            f"agentstore doctor --deep --url {patient.shown}",
+            str(context.url.database),
+            f"agentstore doctor --deep --url {context.shown}",
         )
         return
-    check = "PRAGMA integrity_check(20)" if patient.deep else "PRAGMA quick_check(20)"
+    check = "PRAGMA integrity_check(20)" if context.deep else "PRAGMA quick_check(20)"
     said = [str(row[0]) for row in connection.exec_driver_sql(check)]
     if said != ["ok"]:
         yield Finding(
             Severity.ERROR,
             "integrity",
             f"The file is damaged: {' '.join(listed(said, 3).split())}.",
-            str(patient.url.database),
-            f"Restore a backup; or sqlite3 {_file(patient.url)} .recover > saved.sql",
+            str(context.url.database),
+            f"Restore a backup; or sqlite3 {_file(context.url)} .recover > saved.sql",
         )
-    if not patient.deep:
+    if not context.deep:
         return
     orphans = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchmany(1000)
     for table in sorted({str(row[0]) for row in orphans}):
@@ -131,13 +131,13 @@ def integrity(patient: Patient) -> Iterator[Finding]:
             f"{len(rows):,} rows refer to rows that are gone: somebody wrote without foreign "
             "keys. Row numbers: " + listed(rows) + ".",
             table,
-            f"sqlite3 {_file(patient.url)} 'PRAGMA foreign_key_check({table})', then delete them",
+            f"sqlite3 {_file(context.url)} 'PRAGMA foreign_key_check({table})', then delete them",
         )
 
 
-def bloat(patient: Patient) -> Iterator[Finding]:
+def bloat(context: CheckContext) -> Iterator[Finding]:
     """Look at the free pages."""
-    connection = patient.connection
+    connection = context.connection
     page = pragma(connection, "PRAGMA page_size")
     pages = pragma(connection, "PRAGMA page_count")
     free = pragma(connection, "PRAGMA freelist_count")
@@ -146,28 +146,28 @@ def bloat(patient: Patient) -> Iterator[Finding]:
             Severity.WARNING,
             "bloat",
             f"{free * page:,} of {pages * page:,} bytes of the file are free.",
-            str(patient.url.database),
-            f"sqlite3 {_file(patient.url)} VACUUM",
+            str(context.url.database),
+            f"sqlite3 {_file(context.url)} VACUUM",
         )
 
 
-def log(patient: Patient) -> Iterator[Finding]:
+def log(context: CheckContext) -> Iterator[Finding]:
     """Look at the size of the WAL, without opening anything."""
-    for file in _files(patient.url):
+    for file in _files(context.url):
         if file.name.endswith("-wal") and (size := file.stat().st_size) > _LARGE_LOG:
             yield Finding(
                 Severity.WARNING,
                 "log",
                 f"The write-ahead log has {size:,} bytes; a reader may have been open for long.",
                 str(file),
-                f"End long reads, then: sqlite3 {_file(patient.url)} "
+                f"End long reads, then: sqlite3 {_file(context.url)} "
                 "'PRAGMA wal_checkpoint(TRUNCATE)'",
             )
 
 
-def permissions(patient: Patient) -> Iterator[Finding]:
+def permissions(context: CheckContext) -> Iterator[Finding]:
     """Look at who else may read or write the file, and at whose its companions are."""
-    files = _files(patient.url)
+    files = _files(context.url)
     owners: dict[int, str] = {}
     for file in files:
         found = file.stat()
@@ -203,7 +203,7 @@ def permissions(patient: Patient) -> Iterator[Finding]:
             "permissions",
             "The file and its -wal and -shm belong to different users, who shut each other out.",
             ", ".join(owners.values()),
-            f"chown --reference={_file(patient.url)} {_file(patient.url)}-*",
+            f"chown --reference={_file(context.url)} {_file(context.url)}-*",
         )
     if files:
         folder = files[0].parent
@@ -218,9 +218,9 @@ def permissions(patient: Patient) -> Iterator[Finding]:
             )
 
 
-def disk(patient: Patient) -> Iterator[Finding]:
+def disk(context: CheckContext) -> Iterator[Finding]:
     """Look at the room that the file has to grow."""
-    for file in _files(patient.url)[:1]:
+    for file in _files(context.url)[:1]:
         room = shutil.disk_usage(file.parent)
         if room.free < _NO_SPACE or (room.free < _LITTLE_SPACE and room.free * 10 < room.total):
             yield Finding(
