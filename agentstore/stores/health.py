@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Engine, QueuePool
 
-from agentstore.engines.base.checks import Pulse
+from agentstore.engines.base.checks import DatabaseStatus
 from agentstore.engines.base.protocol import Mode
 from agentstore.engines.registry import dialect_for
 from agentstore.errors import AgentStoreError, InvalidInput, shown
@@ -40,18 +40,18 @@ _LONGEST = 3600.0
 class Look:
     """What a unit found."""
 
-    pulse: Pulse
+    status: DatabaseStatus
     pending: int
     search_trouble: str | None
 
 
 def look(unit: Unit) -> Look:
     """Look at the database: a body for ``Mode.READ``."""
-    pulse = unit.dialect.checks.pulse(unit.connection, unit.tables)
-    if pulse.revision != HEAD:
-        return Look(pulse, 0, None)
+    status = unit.dialect.checks.status(unit.connection, unit.tables)
+    if status.revision != HEAD:
+        return Look(status, 0, None)
     state = unit.dialect.search.state(unit.connection, unit.tables, _COUNT_TO)
-    return Look(pulse, state.pending, trouble_with(state))
+    return Look(status, state.pending, trouble_with(state))
 
 
 class Probe:
@@ -171,14 +171,14 @@ def judged(
     engine: Engine, settings: Settings, found: Look, began: float, pool: PoolUse | None
 ) -> HealthRecord:
     """Say what an answer means."""
-    pulse = found.pulse
+    status = found.status
     reason = None
-    if pulse.revision != HEAD:
+    if status.revision != HEAD:
         reason = (
-            f"The schema is at revision {pulse.revision}, this version needs {HEAD}. "
+            f"The schema is at revision {status.revision}, this version needs {HEAD}. "
             "Run agentstore upgrade, or the version of agentstore that fits."
         )
-    elif not pulse.writable and not settings.read_only:
+    elif not status.writable and not settings.read_only:
         reason = (
             "The database takes no writes. Check that its disk has room, check its permissions, or "
             "connect to the primary."
@@ -187,10 +187,10 @@ def judged(
         ok=reason is None,
         reason=reason,
         engine=dialect_for(engine.url).checks.system,
-        engine_version=pulse.version,
-        revision=pulse.revision,
+        engine_version=status.version,
+        revision=status.revision,
         head=HEAD,
-        writable=pulse.writable,
+        writable=status.writable,
         latency_ms=since(began),
         pool=pool,
         search_pending=found.pending,

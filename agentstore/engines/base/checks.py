@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
+class DatabaseStatus:
     """What a database says of itself when it is asked briefly.
 
     Attributes:
@@ -130,7 +130,7 @@ class Checks(ABC):
     """The engine's name in lower case, as tools that watch databases call it."""
 
     @abstractmethod
-    def pulse(self, connection: Connection, tables: Tables) -> Pulse:
+    def status(self, connection: Connection, tables: Tables) -> DatabaseStatus:
         """Say how it is, in two statements or without leaving the process."""
 
     @abstractmethod

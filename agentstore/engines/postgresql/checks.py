@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError
 
-from agentstore.engines.base.checks import Checks, Footprint, Hidden, Pulse, TableSize
+from agentstore.engines.base.checks import Checks, DatabaseStatus, Footprint, Hidden, TableSize
 from agentstore.engines.base.search_objects import INDEX, QUEUE, STATE
 from agentstore.engines.postgresql.row_security import policy_name
 from agentstore.engines.postgresql.visibility import hidden_rows
@@ -50,7 +50,7 @@ class PostgreSQLChecks(Checks):
 
     system = "postgresql"
 
-    def pulse(self, connection: Connection, tables: Tables) -> Pulse:
+    def status(self, connection: Connection, tables: Tables) -> DatabaseStatus:
         """Ask the server everything in one statement."""
         version = _version_table(tables.names)
         revision = select(version.c.version_num).scalar_subquery()
@@ -63,7 +63,7 @@ class PostgreSQLChecks(Checks):
             )
         ).one()
         writable = not found[2] and found[3] == "off" and _has_room(connection)
-        return Pulse(found[0].split()[0], found[1], writable)
+        return DatabaseStatus(found[0].split()[0], found[1], writable)
 
     def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         """Ask for them."""

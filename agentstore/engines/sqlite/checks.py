@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import OperationalError
 
-from agentstore.engines.base.checks import Checks, Footprint, Pulse, TableSize
+from agentstore.engines.base.checks import Checks, DatabaseStatus, Footprint, TableSize
 from agentstore.engines.base.search_objects import INDEX
 from agentstore.models.tables import Names, Tables
 
@@ -51,11 +51,11 @@ class SQLiteChecks(Checks):
 
     system = "sqlite"
 
-    def pulse(self, connection: Connection, tables: Tables) -> Pulse:
+    def status(self, connection: Connection, tables: Tables) -> DatabaseStatus:
         """Read the revision, and look at the file."""
         version = _version_table(tables.names)
         revision = connection.execute(select(version.c.version_num)).scalar()
-        return Pulse(sqlite3.sqlite_version, revision, _writable(connection))
+        return DatabaseStatus(sqlite3.sqlite_version, revision, _writable(connection))
 
     def octets(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         """Count them; not every library has a function for it."""

@@ -50,7 +50,7 @@ def copy_file(source: End, file: Path, progress: OnProgress, timing: Timing) -> 
             made.copy(connection, file, steps(progress, "copying", "pages"))
         with timing.of("reading"):
             holdings = look_into(source, connection, progress)
-        version = source.dialect.checks.pulse(connection, source.tables).version
+        version = source.dialect.checks.status(connection, source.tables).version
     with timing.of("verifying"):
         made.finish(file)
         dangling = made.check(file)

@@ -111,7 +111,7 @@ def _version(end: End) -> str:
         hidden = end.dialect.checks.hidden(connection, end.tables)
         if hidden is not None:
             raise BackupIncomplete(hidden.reason)
-        return end.dialect.checks.pulse(connection, end.tables).version
+        return end.dialect.checks.status(connection, end.tables).version
 
 
 def _copy_rows(end: End, file: Path, progress: OnProgress, timing: Timing) -> Holdings:
