@@ -231,7 +231,7 @@ class Moving(ABC):
         """Let rows be numbered on from there, or from the largest number that there is."""
 
     @abstractmethod
-    def hasten(self, connection: Connection) -> None:
+    def prepare_to_load(self, connection: Connection) -> None:
         """Prepare a connection that only loads, and is in no transaction; closing it undoes it."""
 
     def refresh(self, connection: Connection, tables: Sequence[Table]) -> None:

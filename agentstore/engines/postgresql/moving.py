@@ -238,7 +238,7 @@ FROM (
             if max(numbers):
                 connection.exec_driver_sql("SELECT setval(%s, %s)", (sequence, max(numbers)))
 
-    def hasten(self, connection: Connection) -> None:
+    def prepare_to_load(self, connection: Connection) -> None:
         """Let commits not wait for the disk, and give the making of indexes some memory.
 
         If the server falls, the last commits are gone together with what they say of the copy's

@@ -161,7 +161,7 @@ class SQLiteMoving(Moving):
             driver.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table.name,))
             driver.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", (table.name, number))
 
-    def hasten(self, connection: Connection) -> None:
+    def prepare_to_load(self, connection: Connection) -> None:
         """Let commits wait for the disk only now and then, and check no references.
 
         If the machine falls, the last commits are gone together with what they say of the copy's

@@ -203,7 +203,7 @@ class _Copy:
                 stack.enter_context(self._stopping(followed=following is not None))
                 writing = stack.enter_context(self._target.working())
                 with self._target.translating():
-                    self._target.dialect.moving.hasten(writing)
+                    self._target.dialect.moving.prepare_to_load(writing)
                 if resumed:
                     self._take_over(writing)
                     self._loosen(writing)
