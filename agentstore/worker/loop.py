@@ -187,7 +187,7 @@ class WorkerLoop(Generic[S, H]):
 
     async def _take_tasks(self) -> None:
         rescue_at = listen_at = 0.0
-        hungry, looked = True, False
+        may_claim, looked = True, False
         while not self._stopping:
             now = self._time()
             if not self._listener.hears and now >= listen_at:
@@ -197,15 +197,15 @@ class WorkerLoop(Generic[S, H]):
                 await self._tried("rescue", backoff=self._backoff)
                 rescue_at = now + min(self._lease, self._poll)
             free = self._concurrency - len(self._jobs)
-            if free and hungry:
-                hungry = await self._claim(free) == free  # then there may be more
+            if free and may_claim:
+                may_claim = await self._claim(free) == free  # then there may be more
                 continue
             seconds = max(0.0, rescue_at - self._time())
             if free:
                 due = await self._tried("due", queues=self._queues, kinds=list(self._handlers))
                 if due == 0.0 and not looked:
                     # Since the claim, or to be alone in a session: a second claim tells.
-                    hungry = looked = True
+                    may_claim = looked = True
                     continue
                 if self._until_idle and not self._jobs:
                     return
@@ -274,9 +274,9 @@ class WorkerLoop(Generic[S, H]):
             running.cancel()
         if left_over:
             # A handler that does not let itself be cancelled is left to itself.
-            _, deaf = await asyncio.wait([t for _, t in left_over], timeout=_LONGEST_PAUSE)
+            _, unfinished = await asyncio.wait([t for _, t in left_over], timeout=_LONGEST_PAUSE)
             for job, running in left_over:
-                if running in deaf:
+                if running in unfinished:
                     await self._settle(job, "release", job.task.id, fence=job.task.fence)
 
     # --- One task --------------------------------------------------------------------------
