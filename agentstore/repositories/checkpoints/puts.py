@@ -42,7 +42,7 @@ _OWNERS = {"user_id": "users", "session_id": "sessions"}
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class CheckpointDraft:
     """A checkpoint that may be put, checked as far as it can be without the database.
 
     Attributes:
@@ -78,7 +78,7 @@ def tags_of(tags: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(validation.text("a tag", tag) for tag in tags))
 
 
-def put_checkpoint(unit: Unit, new: Draft) -> CheckpointInfo:
+def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     """Put a checkpoint, or put one again."""
     first_line = enter_thread(unit, new.thread_id, new.owners, lines=len(new.values))
     existing = None if new.id is None else _existing(unit, new.id, new.thread_id, new.namespace)
@@ -192,7 +192,7 @@ def _existing(unit: Unit, id: str, thread_id: str, namespace: str) -> Row[Any] |
     return found
 
 
-def _put_new(unit: Unit, new: Draft, first_line: int) -> CheckpointInfo:
+def _put_new(unit: Unit, new: CheckpointDraft, first_line: int) -> CheckpointInfo:
     parent_id, step, shared = _parent(unit, new, new.parent_id)
     row = {
         **new.row,
@@ -208,7 +208,9 @@ def _put_new(unit: Unit, new: Draft, first_line: int) -> CheckpointInfo:
     return checkpoint_info(written)
 
 
-def _put_again(unit: Unit, new: Draft, existing: Row[Any], first_line: int) -> CheckpointInfo:
+def _put_again(
+    unit: Unit, new: CheckpointDraft, existing: Row[Any], first_line: int
+) -> CheckpointInfo:
     """Change a checkpoint; its place in the tree stays, unless another one is given."""
     parent_id, step = existing.parent_id, existing.step
     shared: dict[str, tuple[Node, bool]] = {}
@@ -232,7 +234,7 @@ def _put_again(unit: Unit, new: Draft, existing: Row[Any], first_line: int) -> C
     return checkpoint_info(written)
 
 
-def _refuse_cycle(unit: Unit, new: Draft, existing: Row[Any]) -> None:
+def _refuse_cycle(unit: Unit, new: CheckpointDraft, existing: Row[Any]) -> None:
     if new.parent_id == NO_PARENT:
         return
     parent = get_checkpoint(unit, str(new.parent_id), new.thread_id, new.namespace)
@@ -244,7 +246,7 @@ def _refuse_cycle(unit: Unit, new: Draft, existing: Row[Any]) -> None:
 
 
 def _parent(
-    unit: Unit, new: Draft, parent_id: str | None
+    unit: Unit, new: CheckpointDraft, parent_id: str | None
 ) -> tuple[str | None, int, dict[str, tuple[Node, bool]]]:
     """Give the parent's id, its step, and the versions of its values; a root's parent has step -1.
 
