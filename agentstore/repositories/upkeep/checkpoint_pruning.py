@@ -24,7 +24,7 @@ from agentstore.repositories.upkeep.pruning_terms import (
     Items,
     Place,
     Rule,
-    Terms,
+    PruningTerms,
     lock_free,
     pages,
     staying,
@@ -40,14 +40,14 @@ class _Checkpoints(Rule):
 
     name = "checkpoints"
 
-    def find(self, unit: Unit, terms: Terms, place: Place) -> Found:
+    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
         checkpoints = unit.tables.checkpoints
         c = checkpoints.c
         columns = [c.pk, c.thread_id, c.namespace, c.tags, weight(unit.tables)]
         rows, place = walked(unit, checkpoints, columns, place, [], _matching(unit, terms))
         return sorted(_untagged(terms, rows), key=_order), place
 
-    def find_to_count(self, unit: Unit, terms: Terms, place: Place) -> Found:
+    def find_to_count(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
         """Find the threads that have something to lose and do not go with their session."""
         threads, checkpoints = unit.tables.checkpoint_threads, unit.tables.checkpoints.c
         old = select(checkpoints.pk).where(
@@ -58,11 +58,11 @@ class _Checkpoints(Rule):
         rows, place = walked(unit, threads, columns, place, [], old.exists(), stays)
         return staying(unit, terms, rows), place
 
-    def count(self, unit: Unit, terms: Terms, items: Items) -> Done:
+    def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
         rows = _count_in_thread(unit, terms, items[0].id)
         return Done(rows["checkpoints"], rows, items[1:])
 
-    def delete(self, unit: Unit, pace: Pace, terms: Terms, items: Items) -> Done:
+    def delete(self, unit: Unit, pace: Pace, terms: PruningTerms, items: Items) -> Done:
         tables = unit.tables
         threads, c = tables.checkpoint_threads.c, tables.checkpoints.c
         counts: Counter[str] = Counter()
@@ -86,7 +86,7 @@ def _order(row: Any) -> tuple[str, str, int]:
     return row.thread_id, row.namespace, row.pk
 
 
-def _matching(unit: Unit, terms: Terms) -> ColumnElement[bool]:
+def _matching(unit: Unit, terms: PruningTerms) -> ColumnElement[bool]:
     """Give the condition under which a checkpoint is too old, and not among the latest; its tags
     are to be asked for besides, see ``_untagged``.
     """

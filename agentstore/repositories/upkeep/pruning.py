@@ -20,7 +20,7 @@ from agentstore.records import PruneReport
 from agentstore.repositories.base.pacing import Pace
 from agentstore.repositories.base.units import Units
 from agentstore.repositories.upkeep import pruning_rules
-from agentstore.repositories.upkeep.pruning_terms import Done, Items, Place, Rule, Terms, begin
+from agentstore.repositories.upkeep.pruning_terms import Done, Items, Place, Rule, PruningTerms, begin
 from agentstore.repositories.upkeep.reclaiming import reclaimed
 from agentstore.retention import RetentionPolicy
 

@@ -35,13 +35,13 @@ Found = tuple[Items, Place]
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class PruningTerms:
     """A policy, applied at a moment: what becomes old later is left to the next call."""
 
     policy: RetentionPolicy
     now: datetime
 
-    def seen_at(self, now: datetime) -> Terms:
+    def seen_at(self, now: datetime) -> PruningTerms:
         """Give the terms for a later look: after a clock is set back, fewer rows are old."""
         return replace(self, now=min(self.now, now))
 
@@ -51,9 +51,9 @@ class Terms:
         return self.now - age
 
 
-def begin(unit: Unit, policy: RetentionPolicy) -> Terms:
+def begin(unit: Unit, policy: RetentionPolicy) -> PruningTerms:
     """Read the clock."""
-    return Terms(policy, unit.now())
+    return PruningTerms(policy, unit.now())
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +77,17 @@ class Rule(Protocol):
     name: str
     """As reports say it; two rules may share a name."""
 
-    def find(self, unit: Unit, terms: Terms, place: Place) -> Found:
+    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
         """Find the next items to delete, without a lock."""
 
-    def find_to_count(self, unit: Unit, terms: Terms, place: Place) -> Found:
+    def find_to_count(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
         """Find the next items to count, where these are not those to delete."""
         return self.find(unit, terms, place)
 
-    def count(self, unit: Unit, terms: Terms, items: Items) -> Done:
+    def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
         """Count what would go of some of the items, leaving out what an earlier rule deletes."""
 
-    def delete(self, unit: Unit, pace: Pace, terms: Terms, items: Items) -> Done:
+    def delete(self, unit: Unit, pace: Pace, terms: PruningTerms, items: Items) -> Done:
         """Delete the first of the items that still match, as far as one transaction goes.
 
         Items that another transaction has locked are skipped.
@@ -181,7 +181,7 @@ def walked(
 # --- Sessions that match -------------------------------------------------------------------------
 
 
-def is_idle(tables: Tables, terms: Terms) -> ColumnElement[bool]:
+def is_idle(tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
     """Give the condition under which a session has been idle for too long."""
     policy, sessions = terms.policy, tables.sessions.c
     conditions = [sessions.last_active_at < terms.before(policy.sessions_idle)]
@@ -196,7 +196,7 @@ def is_idle(tables: Tables, terms: Terms) -> ColumnElement[bool]:
     return and_(*conditions)
 
 
-def expires(terms: Terms, session: Row[Any]) -> bool:
+def expires(terms: PruningTerms, session: Row[Any]) -> bool:
     """Say whether a session's own time to live is over, or it is being deleted already."""
     if is_closed(session):
         return True
@@ -205,7 +205,7 @@ def expires(terms: Terms, session: Row[Any]) -> bool:
     return bool(session.last_active_at + timedelta(seconds=session.ttl_seconds) <= terms.now)
 
 
-def staying(unit: Unit, terms: Terms, items: Items) -> Items:
+def staying(unit: Unit, terms: PruningTerms, items: Items) -> Items:
     """Give those of up to ``PAGE`` rows whose session stays, or that have none."""
     sessions = unit.tables.sessions.c
     ids = sorted({item.session_id for item in items if item.session_id is not None})
