@@ -40,7 +40,7 @@ from agentstore.repositories.search.search import (
 from agentstore.values import validation
 from agentstore.values.paging import Cursors, check_limit
 from agentstore.values.states import ROLES
-from agentstore.values.text.search_terms import Terms, parse
+from agentstore.values.text.search_terms import SearchTerms, parse
 from agentstore.values.text.segmentation import characters_of, tokens
 from agentstore.values.text.snippets import snippet
 from agentstore.values.types import MAX_INTEGER, require_utc
@@ -69,7 +69,7 @@ _MICRO = 1_000_000
 class Request:
     """A search, checked. ``text`` and the filters are as the caller gave them."""
 
-    terms: Terms
+    terms: SearchTerms
     text: str
     user_id: str | None
     session_id: str | None

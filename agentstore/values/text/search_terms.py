@@ -5,7 +5,7 @@ quote that is not closed ends with the text. What comes out are terms: tokens in
 engines' own query languages are never shown a character of the person's that could mean
 something in them; see ``segmentation.tokens``.
 
-The index narrows down, ``Terms.score`` decides: an engine may answer with too many messages,
+The index narrows down, ``SearchTerms.score`` decides: an engine may answer with too many messages,
 never with too few. So that what counts as a hit, and how much, is the same on every engine.
 """
 
@@ -23,8 +23,8 @@ MAX_CHARACTERS = 1000
 
 MAX_INDEXED_TERMS = 32
 MAX_INDEXED_TOKENS = 32
-"""What of a query is shown to an index; the rest is left to ``Terms.score``. Where an index cuts
-texts into parts, the parts overlap by as many tokens, so that no phrase falls between them."""
+"""What of a query is shown to an index; the rest is left to ``SearchTerms.score``. Where an index
+cuts texts into parts, they overlap by as many tokens, so that no phrase falls between them."""
 
 _PART = re.compile(r'["“”„«»]([^"“”„«»]*)(?:["“”„«»](\*?)|\Z)|([^\s"“”„«»]+)')
 _K1 = 1.2
@@ -59,7 +59,7 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class SearchTerms:
     """Everything that a hit must hold; without any term nothing is a hit."""
 
     all: tuple[Term, ...]
@@ -92,7 +92,7 @@ class Terms:
         return total if self.all else None
 
 
-def parse(text: str) -> Terms:
+def parse(text: str) -> SearchTerms:
     """Read a query.
 
     Raises:
@@ -111,7 +111,7 @@ def parse(text: str) -> Terms:
         term = _term(runs(part), prefix=bool(star) or part.rstrip().endswith("*"))
         if term is not None:
             found[term] = None
-    return Terms(tuple(found))
+    return SearchTerms(tuple(found))
 
 
 def _term(found: Sequence[Run], *, prefix: bool) -> Term | None:

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import accumulate
 
-from agentstore.values.text.search_terms import Term, Terms
+from agentstore.values.text.search_terms import SearchTerms, Term
 from agentstore.values.text.segmentation import joined, normalized, position_map, spans
 
 MARK = "**"
@@ -20,7 +20,7 @@ _BEFORE = 40
 _SPACES = re.compile(r"\s+")
 
 
-def snippet(text: str, terms: Terms) -> str:
+def snippet(text: str, terms: SearchTerms) -> str:
     """Cut a piece out of a text that holds the first hit, and mark all hits in it.
 
     Args:
@@ -57,7 +57,7 @@ def _edge(text: str, at: int, towards: int) -> int:
     return found[0] if at < towards else found[-1]
 
 
-def _places(text: str, terms: Terms) -> list[tuple[int, int]]:
+def _places(text: str, terms: SearchTerms) -> list[tuple[int, int]]:
     """Say where the terms are in the text: apart from each other, in the order of the text."""
     ready = normalized(text)
     tokens, places = spans(ready)
