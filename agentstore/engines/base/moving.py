@@ -49,7 +49,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TableShape:
     """A table as it travels.
 
     Attributes:
@@ -88,11 +88,11 @@ _KINDS: tuple[tuple[type[Any], Kind], ...] = (
 )
 
 
-def shapes(tables: Tables) -> tuple[Shape, ...]:
+def shapes(tables: Tables) -> tuple[TableShape, ...]:
     """Give the tables as they travel, those that others refer to first."""
     prefix = len(tables.names.prefix)
     return tuple(
-        Shape(
+        TableShape(
             name=table.name[prefix:],
             table=table,
             columns=tuple((column.name, _kind(column.type)) for column in table.columns),
@@ -106,7 +106,7 @@ def _kind(column: TypeEngine[Any]) -> Kind:
     return next(kind for known, kind in _KINDS if isinstance(column, known))
 
 
-def words_of(shape: Shape, name: str) -> str | None:
+def words_of(shape: TableShape, name: str) -> str | None:
     """Write the words of which a column holds one, for ``IN``; None if it may hold any."""
     kind = shape.table.c[name].type
     return f"({', '.join(map(repr, sorted(kind.words)))})" if isinstance(kind, Word) else None
@@ -175,12 +175,16 @@ class Moving(ABC):
     """The most bytes of text in one entry of an index; None where there is no such limit."""
 
     @abstractmethod
-    def dangling(self, connection: Connection, shape: Shape, left_out: LeftOut) -> list[Flaw]:
+    def dangling(self, connection: Connection, shape: TableShape, left_out: LeftOut) -> list[Flaw]:
         """Find the rows that refer to one that is not there, or is left out."""
 
     @abstractmethod
     def examine(
-        self, connection: Connection, shape: Shape, left_out: LeftOut, longest: int | None = None
+        self,
+        connection: Connection,
+        shape: TableShape,
+        left_out: LeftOut,
+        longest: int | None = None,
     ) -> tuple[Digest, list[Flaw]]:
         """Read a table: digest what is sound and not left out, and say what is not sound.
 
@@ -197,12 +201,12 @@ class Moving(ABC):
 
     @abstractmethod
     def read(
-        self, connection: Connection, shape: Shape, after: Key | None, left_out: LeftOut
+        self, connection: Connection, shape: TableShape, after: Key | None, left_out: LeftOut
     ) -> Generator[Row]:
         """Give a table's sound rows one by one, in the order of the key, from behind a key on."""
 
     @abstractmethod
-    def load(self, connection: Connection, shape: Shape, rows: Iterable[Row]) -> None:
+    def load(self, connection: Connection, shape: TableShape, rows: Iterable[Row]) -> None:
         """Insert rows that are not there yet."""
 
     @abstractmethod

@@ -18,8 +18,8 @@ from agentstore.engines.base.moving import (
     LeftOut,
     Moving,
     Row,
-    Shape,
     Stripped,
+    TableShape,
 )
 from agentstore.engines.postgresql import search_objects
 from agentstore.engines.postgresql.row_security import policy_name
@@ -82,7 +82,7 @@ class PostgreSQLMoving(Moving):
 
     longest_entry: int | None = LONGEST_ENTRY
 
-    def dangling(self, connection: Connection, shape: Shape, left_out: LeftOut) -> list[Flaw]:
+    def dangling(self, connection: Connection, shape: TableShape, left_out: LeftOut) -> list[Flaw]:
         """Find those alone whose parent is left out: the server has let no others in."""
         found: dict[int, Flaw] = {}
         for constraint in shape.table.foreign_key_constraints:
@@ -111,7 +111,11 @@ class PostgreSQLMoving(Moving):
         return list(found.values())
 
     def examine(
-        self, connection: Connection, shape: Shape, left_out: LeftOut, longest: int | None = None
+        self,
+        connection: Connection,
+        shape: TableShape,
+        left_out: LeftOut,
+        longest: int | None = None,
     ) -> tuple[Digest, list[Flaw]]:
         """Let the server compute the digest; what no other engine can hold is in none."""
         _require_all_rows(connection, shape)
@@ -154,7 +158,7 @@ FROM (
         return Digest(rows, (int(first), int(second))), flaws
 
     def read(
-        self, connection: Connection, shape: Shape, after: Key | None, left_out: LeftOut
+        self, connection: Connection, shape: TableShape, after: Key | None, left_out: LeftOut
     ) -> Generator[Row]:
         """Copy out, in the order of the primary key."""
         key = sql.SQL(", ").join(map(sql.Identifier, shape.key))
@@ -174,7 +178,7 @@ FROM (
             copy.set_types([_TYPES[kind] for _, kind in shape.columns])
             yield from copy.rows()
 
-    def load(self, connection: Connection, shape: Shape, rows: Iterable[Row]) -> None:
+    def load(self, connection: Connection, shape: TableShape, rows: Iterable[Row]) -> None:
         """Copy in."""
         query = sql.SQL("COPY {} ({}) FROM STDIN").format(
             _named(shape.table),
@@ -271,7 +275,7 @@ FROM (
         yield _ACTIVITY, _qualified(names.schema, f"{names.prefix}activity").as_string(driver)
 
 
-def _wanted(shape: Shape, left_out: LeftOut) -> sql.Composable:
+def _wanted(shape: TableShape, left_out: LeftOut) -> sql.Composable:
     """Write the condition that a row is not left out."""
     missing = left_out.get(shape.name)
     if not missing:
@@ -282,7 +286,7 @@ def _wanted(shape: Shape, left_out: LeftOut) -> sql.Composable:
 
 def _flaws(
     connection: Connection,
-    shape: Shape,
+    shape: TableShape,
     left_out: LeftOut,
     condition: sql.Composable,
     reason: sql.Composable,
@@ -317,7 +321,7 @@ def _flaws(
     ]
 
 
-def _require_all_rows(connection: Connection, shape: Shape) -> None:
+def _require_all_rows(connection: Connection, shape: TableShape) -> None:
     """Refuse to read for a role from which a policy hides rows: they would be missing silently.
 
     Raises:
@@ -364,7 +368,7 @@ def _qualified(schema: str | None, name: str) -> sql.Identifier:
     return sql.Identifier(schema, name) if schema else sql.Identifier(name)
 
 
-def _columns(shape: Shape) -> sql.Composed:
+def _columns(shape: TableShape) -> sql.Composed:
     return sql.SQL(", ").join(
         sql.SQL(_SELECTED.get(kind, "{}")).format(sql.Identifier(name))
         for name, kind in shape.columns

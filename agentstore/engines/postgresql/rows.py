@@ -15,7 +15,7 @@ from psycopg import sql
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from agentstore.engines.base.moving import Shape, shapes
+from agentstore.engines.base.moving import TableShape, shapes
 from agentstore.engines.postgresql.sound import unsound
 from agentstore.errors import UnsoundRow, named
 from agentstore.models.tables import Tables
@@ -59,12 +59,12 @@ def _for_a_moment(connection: Connection) -> Iterator[None]:
         connection.exec_driver_sql("ROLLBACK TO SAVEPOINT agentstore_row" if inside else "ROLLBACK")
 
 
-def _key(shape: Shape) -> tuple[str, ...]:
+def _key(shape: TableShape) -> tuple[str, ...]:
     beside = tuple(name for name in ("id",) if name in shape.table.c and name not in shape.key)
     return shape.key + beside
 
 
-def _query(shape: Shape, condition: sql.Composable) -> str:
+def _query(shape: TableShape, condition: sql.Composable) -> str:
     table = shape.table
     place = (table.schema, table.name) if table.schema else (table.name,)
     query = sql.SQL("SELECT {} FROM {} WHERE {} LIMIT 1").format(

@@ -7,7 +7,7 @@ from typing import LiteralString
 
 from psycopg import sql
 
-from agentstore.engines.base.moving import Kind, Shape
+from agentstore.engines.base.moving import Kind, TableShape
 from agentstore.values.types import Json, Word
 
 _UNSOUND: dict[Kind, LiteralString] = {
@@ -21,7 +21,7 @@ _MORE = {
 _JSON_TYPES = {dict: "object", list: "array"}
 
 
-def unsound(shape: Shape) -> list[tuple[str, sql.Composable, str]]:
+def unsound(shape: TableShape) -> list[tuple[str, sql.Composable, str]]:
     """Give columns, each with what holds of a value that is not sound, and with what it then is.
 
     A condition may be NULL where the column is.

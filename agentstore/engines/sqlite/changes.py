@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from sqlalchemy import Connection
 
-from agentstore.engines.base.moving import Key, Row, Shape
+from agentstore.engines.base.moving import Key, Row, TableShape
 from agentstore.engines.sqlite.sound import driver_of, quoted, sound, sound_rows
 from agentstore.models.tables import Names
 
@@ -31,7 +31,7 @@ class ChangeLog:
         found = driver_of(connection).execute(query).fetchone()
         return None if found is None else str(found[0])
 
-    def begin(self, connection: Connection, names: Names, shapes: Sequence[Shape]) -> str:
+    def begin(self, connection: Connection, names: Names, shapes: Sequence[TableShape]) -> str:
         """Begin to log, or begin anew; numbers may begin anew too.
 
         Returns:
@@ -62,7 +62,7 @@ class ChangeLog:
                 )
         return identity
 
-    def end(self, connection: Connection, names: Names, shapes: Sequence[Shape]) -> None:
+    def end(self, connection: Connection, names: Names, shapes: Sequence[TableShape]) -> None:
         """Drop the log, if there is one, and the triggers that keep it."""
         for shape in shapes:
             for event in ("INSERT", "DELETE", "UPDATE"):
@@ -77,7 +77,7 @@ class ChangeLog:
         return number
 
     def keys(
-        self, connection: Connection, names: Names, shape: Shape, after: int, upto: int
+        self, connection: Connection, names: Names, shape: TableShape, after: int, upto: int
     ) -> Iterator[list[Key]]:
         """Give the keys of a table's rows that changed after one number, up to another."""
         query = (
@@ -88,7 +88,7 @@ class ChangeLog:
         while found := cursor.fetchmany(_CHUNK):
             yield [tuple(json.loads(key)) for (key,) in found]
 
-    def rows(self, connection: Connection, shape: Shape, keys: Sequence[Key]) -> list[Row]:
+    def rows(self, connection: Connection, shape: TableShape, keys: Sequence[Key]) -> list[Row]:
         """Give those rows with these keys that are there, and sound."""
         same = " AND ".join(
             f"row.{quoted(name)} = json_extract(wanted.value, '$[{place}]')"
@@ -110,9 +110,9 @@ def _log(names: Names) -> str:
     return f"{names.prefix}agentstore_changes"
 
 
-def _trigger(names: Names, shape: Shape, event: str) -> str:
+def _trigger(names: Names, shape: TableShape, event: str) -> str:
     return quoted(f"{_log(names)}_{shape.name}_{event.lower()}")
 
 
-def _key(shape: Shape, row: str) -> str:
+def _key(shape: TableShape, row: str) -> str:
     return f"json_array({', '.join(f'{row}.{quoted(name)}' for name in shape.key)})"

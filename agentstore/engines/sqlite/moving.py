@@ -23,8 +23,8 @@ from agentstore.engines.base.moving import (
     LeftOut,
     Moving,
     Row,
-    Shape,
     Stripped,
+    TableShape,
 )
 from agentstore.engines.sqlite import search_objects
 from agentstore.engines.sqlite.sound import (
@@ -47,7 +47,7 @@ class SQLiteMoving(Moving):
 
     longest_entry: int | None = None
 
-    def dangling(self, connection: Connection, shape: Shape, left_out: LeftOut) -> list[Flaw]:
+    def dangling(self, connection: Connection, shape: TableShape, left_out: LeftOut) -> list[Flaw]:
         """Look for the parent of each row, by the parents' index."""
         found: dict[int, Flaw] = {}
         for constraint in shape.table.foreign_key_constraints:
@@ -77,7 +77,11 @@ class SQLiteMoving(Moving):
         return list(found.values())
 
     def examine(
-        self, connection: Connection, shape: Shape, left_out: LeftOut, longest: int | None = None
+        self,
+        connection: Connection,
+        shape: TableShape,
+        left_out: LeftOut,
+        longest: int | None = None,
     ) -> tuple[Digest, list[Flaw]]:
         """Read it in batches; SQLite looks at the types, Python at the encoding."""
         summing = Summing([kind for _, kind in shape.columns])
@@ -99,7 +103,7 @@ class SQLiteMoving(Moving):
         return summing.digest(), flaws
 
     def read(
-        self, connection: Connection, shape: Shape, after: Key | None, left_out: LeftOut
+        self, connection: Connection, shape: TableShape, after: Key | None, left_out: LeftOut
     ) -> Generator[Row]:
         """Walk the primary key."""
         key = ", ".join(map(quoted, shape.key))
@@ -118,7 +122,7 @@ class SQLiteMoving(Moving):
         finally:
             cursor.close()
 
-    def load(self, connection: Connection, shape: Shape, rows: Iterable[Row]) -> None:
+    def load(self, connection: Connection, shape: TableShape, rows: Iterable[Row]) -> None:
         """Insert them one by one."""
         places = ", ".join("?" * len(shape.columns))
         table = quoted(shape.table.name)
@@ -187,7 +191,7 @@ def _dropped(connection: Connection, tables: Tables, kind: str) -> dict[str, str
     return found
 
 
-def _columns(shape: Shape) -> str:
+def _columns(shape: TableShape) -> str:
     return ", ".join(quoted(name) for name, _ in shape.columns)
 
 
@@ -196,7 +200,7 @@ def _list(numbers: Collection[int]) -> str:
 
 
 def _rows(
-    driver: Any, shape: Shape, missing: Collection[int], longest: int | None
+    driver: Any, shape: TableShape, missing: Collection[int], longest: int | None
 ) -> Iterable[Row]:
     """Give rows: number, whether SQLite finds it sound, the columns, and its length or so."""
     length = " + ".join(
@@ -212,7 +216,7 @@ def _rows(
     return rows
 
 
-def _undecodable(shape: Shape, rows: list[Row]) -> dict[int, str | None]:
+def _undecodable(shape: TableShape, rows: list[Row]) -> dict[int, str | None]:
     """Find the rows whose text is no UTF-8, with the reason."""
     found: dict[int, str | None] = {}
     for place, (name, kind) in enumerate(shape.columns, start=2):
@@ -230,7 +234,7 @@ def _undecodable(shape: Shape, rows: list[Row]) -> dict[int, str | None]:
     return found
 
 
-def _reason(connection: Connection, shape: Shape, number: int, longest: int | None) -> str:
+def _reason(connection: Connection, shape: TableShape, number: int, longest: int | None) -> str:
     """Say which column SQLite does not find sound."""
     columns = ", ".join(
         f"{sound_value(shape, name, kind)}, typeof({quoted(name)})" for name, kind in shape.columns
@@ -256,7 +260,7 @@ def _reason(connection: Connection, shape: Shape, number: int, longest: int | No
     return "; ".join(wrong)
 
 
-def _too_long(connection: Connection, shape: Shape, number: int, longest: int) -> list[str]:
+def _too_long(connection: Connection, shape: TableShape, number: int, longest: int) -> list[str]:
     lengths = ", ".join(map(entry, shape.indexed))
     query = f"SELECT {lengths} FROM {quoted(shape.table.name)} WHERE rowid = ?"
     found = driver_of(connection).execute(query, (number,)).fetchone()
@@ -267,7 +271,7 @@ def _too_long(connection: Connection, shape: Shape, number: int, longest: int) -
     ]
 
 
-def _of(shape: Shape, name: str, kind: Kind) -> str:
+def _of(shape: TableShape, name: str, kind: Kind) -> str:
     holds = getattr(shape.table.c[name].type, "holds", kind.value)
     return holds if kind is Kind.JSON else kind.value
 
@@ -275,7 +279,7 @@ def _of(shape: Shape, name: str, kind: Kind) -> str:
 _ARTICLES = {"text": "text", "blob": "bytes", "integer": "a whole number", "real": "a number"}
 
 
-def _flaw(connection: Connection, shape: Shape, number: int, reason: str) -> Flaw:
+def _flaw(connection: Connection, shape: TableShape, number: int, reason: str) -> Flaw:
     types = ", ".join(f"typeof({quoted(name)})" for name, _ in shape.columns)
     query = f"SELECT {_columns(shape)}, {types} FROM {quoted(shape.table.name)} WHERE rowid = ?"
     with bytes_for_text(connection) as driver:

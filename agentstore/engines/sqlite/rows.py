@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from agentstore.engines.base.moving import Kind, Shape, shapes, words_of
+from agentstore.engines.base.moving import Kind, TableShape, shapes, words_of
 from agentstore.engines.sqlite.sound import quoted, sound_value
 from agentstore.errors import UnsoundRow, named
 from agentstore.models.tables import Tables
@@ -43,7 +43,7 @@ def name_row(connection: Connection, tables: Tables, error: UnsoundRow) -> Unsou
     return error if found else UnsoundRow("", "", error.problem)
 
 
-def _query(shape: Shape, column: str, kind: Kind) -> str:
+def _query(shape: TableShape, column: str, kind: Kind) -> str:
     place = quoted(column)
     wrong = f"NOT {sound_value(shape, column, kind)}"
     if kind in (Kind.TEXT, Kind.JSON):
@@ -55,12 +55,12 @@ def _query(shape: Shape, column: str, kind: Kind) -> str:
     return f"SELECT {key} FROM {table} WHERE {wrong}"
 
 
-def _key_columns(shape: Shape) -> tuple[str, ...]:
+def _key_columns(shape: TableShape) -> tuple[str, ...]:
     beside = tuple(name for name in ("id",) if name in shape.table.c and name not in shape.key)
     return shape.key + beside
 
 
-def _key(shape: Shape, row: tuple[Any, ...], unsound: str) -> str:
+def _key(shape: TableShape, row: tuple[Any, ...], unsound: str) -> str:
     pairs = zip(_key_columns(shape), row, strict=True)
     return ", ".join(
         f"{name}={named(value.decode(errors='replace') if isinstance(value, bytes) else value)}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import CheckConstraint, Connection
 
-from agentstore.engines.base.moving import Kind, Row, Shape
+from agentstore.engines.base.moving import Kind, Row, TableShape
 
 _DAY = "[0-9][0-9][0-9][0-9]-[0-1][0-9]-[0-3][0-9]"
 _TIME = "[0-2][0-9]:[0-5][0-9]:[0-5][0-9]." + "[0-9]" * 6
@@ -54,7 +54,7 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def holds(shape: Shape, name: str, kind: Kind) -> str:
+def holds(shape: TableShape, name: str, kind: Kind) -> str:
     """Write the condition that holds of a column that is not NULL."""
     condition = _SOUND[kind].format(quoted(name))
     document = getattr(shape.table.c[name].type, "document", None)
@@ -65,20 +65,20 @@ def holds(shape: Shape, name: str, kind: Kind) -> str:
     return condition
 
 
-def sound_value(shape: Shape, name: str, kind: Kind) -> str:
+def sound_value(shape: TableShape, name: str, kind: Kind) -> str:
     """Write the condition that holds of a column, NULL or not."""
     if shape.table.c[name].nullable:
         return f"({quoted(name)} IS NULL OR {holds(shape, name, kind)})"
     return f"({quoted(name)} IS NOT NULL AND {holds(shape, name, kind)})"
 
 
-def sound(shape: Shape) -> str:
+def sound(shape: TableShape) -> str:
     """Write the condition that holds of a row that is sound."""
     checks = [sound_value(shape, name, kind) for name, kind in shape.columns]
     return " AND ".join([*checks, *(f"({rule}) IS NOT 0" for rule in rules(shape).values())])
 
 
-def fits(shape: Shape, longest: int | None) -> str:
+def fits(shape: TableShape, longest: int | None) -> str:
     """Write what else holds of one that fits into indexes of this limit."""
     if longest is None:
         return sound(shape)
@@ -91,7 +91,7 @@ def entry(columns: Sequence[str]) -> str:
     return f"({' + '.join(lengths)})"
 
 
-def rules(shape: Shape) -> dict[str, str]:
+def rules(shape: TableShape) -> dict[str, str]:
     """Give the table's CHECKs, which a connection can turn off, by their names."""
     return {
         str(constraint.name): str(constraint.sqltext)
@@ -100,7 +100,7 @@ def rules(shape: Shape) -> dict[str, str]:
     }
 
 
-def sound_rows(connection: Connection, shape: Shape, query: str, parameters: Any) -> list[Row]:
+def sound_rows(connection: Connection, shape: TableShape, query: str, parameters: Any) -> list[Row]:
     """Select whole rows that SQLite finds sound; leave those out whose text is no UTF-8."""
     kinds = [kind for _, kind in shape.columns]
     found = []

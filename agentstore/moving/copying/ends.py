@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError
 from agentstore import migrations
 from agentstore.database.engine import open_engine, parse_url, show_url
 from agentstore.engines.base.causes import cause_of
-from agentstore.engines.base.moving import Shape, shapes
+from agentstore.engines.base.moving import TableShape, shapes
 from agentstore.engines.base.protocol import Mode
 from agentstore.engines.registry import EngineDialect, database_files, dialect_for
 from agentstore.errors import DatabaseUnreachable, InvalidInput, TargetNotEmpty
@@ -90,7 +90,7 @@ class End:
         return tables(self.names)
 
     @cached_property
-    def shapes(self) -> tuple[Shape, ...]:
+    def shapes(self) -> tuple[TableShape, ...]:
         """The tables as they travel, those that others refer to first."""
         return shapes(self.tables)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import BigInteger, Connection, Delete, Text, bindparam, delete
 
-from agentstore.engines.base.moving import Kind, Shape
+from agentstore.engines.base.moving import Kind, TableShape
 from agentstore.errors import DatabaseError, InvalidInput
 from agentstore.moving.copying.ends import End
 from agentstore.moving.copying.journal import Journal
@@ -123,8 +123,8 @@ class Following:
         self,
         reading: Connection,
         writing: Connection,
-        own: Shape,
-        theirs: Shape,
+        own: TableShape,
+        theirs: TableShape,
         after: int,
         upto: int,
     ) -> None:
@@ -156,7 +156,7 @@ def change_log(source: End) -> ChangeLog:
     return log
 
 
-def _deletion(shape: Shape) -> Delete:
+def _deletion(shape: TableShape) -> Delete:
     """Delete by the key as it travels: text as it is stored, which no type is to write again."""
     kinds = dict(shape.columns)
     conditions = [

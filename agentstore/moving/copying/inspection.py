@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
-from agentstore.engines.base.moving import Digest, Flaw, Shape
+from agentstore.engines.base.moving import Digest, Flaw, TableShape
 from agentstore.errors import UnsoundRows
 from agentstore.moving.copying.ends import End
 from agentstore.moving.copying.records import OnProgress, Progress, TableReport
@@ -75,6 +75,6 @@ def compare(source: dict[str, Digest], target: dict[str, Digest]) -> tuple[Table
     )
 
 
-def _refers_to_itself(shape: Shape) -> bool:
+def _refers_to_itself(shape: TableShape) -> bool:
     constraints = shape.table.foreign_key_constraints
     return any(constraint.referred_table is shape.table for constraint in constraints)

@@ -8,7 +8,7 @@ from contextlib import closing
 
 from sqlalchemy import Connection, delete
 
-from agentstore.engines.base.moving import Key, Row, Shape
+from agentstore.engines.base.moving import Key, Row, TableShape
 from agentstore.errors import ConstraintViolation, TransactionConflict
 from agentstore.moving.copying.ends import End
 from agentstore.moving.copying.inspection import Contents
@@ -56,7 +56,7 @@ class Loading:
                 self._empty(own, theirs)
                 self._table(own, theirs, contents)
 
-    def _table(self, own: Shape, theirs: Shape, contents: Contents) -> None:
+    def _table(self, own: TableShape, theirs: TableShape, contents: Contents) -> None:
         """Bring a table; anew, where what has arrived of it is in the way.
 
         Where the source went on between two runs, a row may have now what is unique and was that
@@ -74,12 +74,12 @@ class Loading:
             self._empty(own, theirs)
             self._rest(own, theirs, contents)
 
-    def _empty(self, own: Shape, theirs: Shape) -> None:
+    def _empty(self, own: TableShape, theirs: TableShape) -> None:
         with self._target.committing(self._writing):
             self._writing.execute(delete(theirs.table))
             self._journal.forget(self._writing, own.name)
 
-    def _rest(self, own: Shape, theirs: Shape, contents: Contents) -> None:
+    def _rest(self, own: TableShape, theirs: TableShape, contents: Contents) -> None:
         total = contents.digests[own.name].rows
         with self._target.committing(self._writing):
             after, count = self._journal.arrived(self._writing, own.name)
@@ -105,7 +105,7 @@ class _Portions:
         last_key: The key of its last row; None if it had no row.
     """
 
-    def __init__(self, source: End, rows: Iterator[Row], shape: Shape) -> None:
+    def __init__(self, source: End, rows: Iterator[Row], shape: TableShape) -> None:
         self._source = source
         self._rows = rows
         self._key = shape.key_positions
