@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sqlalchemy import Connection, delete, insert
 
-from agentstore.engines.base.moving import Digest
+from agentstore.engines.base.moving import TableDigest
 from agentstore.models.tables import PLAIN
 from agentstore.moving.copying.ends import End
 from tests.conftest import VERSIONS
@@ -76,7 +76,7 @@ def blob(data: bytes) -> dict[str, Any]:
     return {"digest": "d", "size": len(data), "data": data, "created_at": NOON}
 
 
-def digest(side: Side, table: str, rows: Sequence[dict[str, Any]]) -> Digest:
+def digest(side: Side, table: str, rows: Sequence[dict[str, Any]]) -> TableDigest:
     """Put rows into a table, digest it, and take them out again."""
     end, connection = side
     shape = next(shape for shape in end.shapes if shape.name == table)
@@ -206,5 +206,5 @@ def test_a_line_is_written_as_it_is_documented(ends):
     first, second = struct.unpack(">qq16x", hashlib.sha256(line).digest())
     for end in ends:
         found = digest(end, "tool_logs", [row])
-        assert found == Digest(1, (first, second))
+        assert found == TableDigest(1, (first, second))
         assert str(found) == f"{first % 2**64:016x}{second % 2**64:016x}"

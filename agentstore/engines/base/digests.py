@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from agentstore.engines.base.moving import Digest, Kind, Row
+from agentstore.engines.base.moving import Kind, Row, TableDigest
 
 _HALVES: Callable[[bytes], tuple[int, int]] = struct.Struct(">qq16x").unpack
 _REAL = struct.Struct(">d").pack
@@ -50,9 +50,9 @@ class Summing:
             self._first += first
             self._second += second
 
-    def digest(self) -> Digest:
+    def digest(self) -> TableDigest:
         """Give what they come to."""
-        return Digest(self._rows, (self._first, self._second))
+        return TableDigest(self._rows, (self._first, self._second))
 
     def _lines(self, rows: Sequence[Row]) -> Iterator[bytes]:
         if not rows:

@@ -113,7 +113,7 @@ def words_of(shape: TableShape, name: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Digest:
+class TableDigest:
     """What a table holds, whatever the order of its rows.
 
     Attributes:
@@ -185,7 +185,7 @@ class Moving(ABC):
         shape: TableShape,
         left_out: LeftOut,
         longest: int | None = None,
-    ) -> tuple[Digest, list[Flaw]]:
+    ) -> tuple[TableDigest, list[Flaw]]:
         """Read a table: digest what is sound and not left out, and say what is not sound.
 
         Args:

@@ -11,7 +11,6 @@ from sqlalchemy import Connection, Table
 
 from agentstore.engines.base.moving import (
     MOST_FLAWS,
-    Digest,
     Flaw,
     Key,
     Kind,
@@ -19,6 +18,7 @@ from agentstore.engines.base.moving import (
     Moving,
     Row,
     Stripped,
+    TableDigest,
     TableShape,
 )
 from agentstore.engines.postgresql import search_objects
@@ -116,7 +116,7 @@ class PostgreSQLMoving(Moving):
         shape: TableShape,
         left_out: LeftOut,
         longest: int | None = None,
-    ) -> tuple[Digest, list[Flaw]]:
+    ) -> tuple[TableDigest, list[Flaw]]:
         """Let the server compute the digest; what no other engine can hold is in none."""
         _require_all_rows(connection, shape)
         written = sql.SQL(", ").join(
@@ -155,7 +155,7 @@ FROM (
             )
         )
         flaws = _flaws(connection, shape, left_out, wrong, reasons)
-        return Digest(rows, (int(first), int(second))), flaws
+        return TableDigest(rows, (int(first), int(second))), flaws
 
     def read(
         self, connection: Connection, shape: TableShape, after: Key | None, left_out: LeftOut

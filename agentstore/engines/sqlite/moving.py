@@ -16,7 +16,6 @@ from sqlalchemy import Connection
 from agentstore.engines.base.digests import Summing, batches
 from agentstore.engines.base.moving import (
     MOST_FLAWS,
-    Digest,
     Flaw,
     Key,
     Kind,
@@ -24,6 +23,7 @@ from agentstore.engines.base.moving import (
     Moving,
     Row,
     Stripped,
+    TableDigest,
     TableShape,
 )
 from agentstore.engines.sqlite import search_objects
@@ -82,7 +82,7 @@ class SQLiteMoving(Moving):
         shape: TableShape,
         left_out: LeftOut,
         longest: int | None = None,
-    ) -> tuple[Digest, list[Flaw]]:
+    ) -> tuple[TableDigest, list[Flaw]]:
         """Read it in batches; SQLite looks at the types, Python at the encoding."""
         summing = Summing([kind for _, kind in shape.columns])
         bad: dict[int, str | None] = {}

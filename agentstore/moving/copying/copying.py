@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlalchemy import URL, Connection
 
 from agentstore import migrations
-from agentstore.engines.base.moving import Digest
+from agentstore.engines.base.moving import TableDigest
 from agentstore.errors import (
     AgentStoreError,
     CopyDiffers,
@@ -321,7 +321,7 @@ class _Copy:
             dialect.search.reset(writing, tables, manner(MOST_CHARACTERS))
         dialect.moving.refresh(writing, [shape.table for shape in self._target.shapes])
 
-    def _verify(self, contents: Contents, writing: Connection) -> dict[str, Digest]:
+    def _verify(self, contents: Contents, writing: Connection) -> dict[str, TableDigest]:
         """Read the target whole; where it differs, the next run looks at every table again."""
         found = {}
         with self._timed("verifying"), self._target.reading() as connection:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
-from agentstore.engines.base.moving import Digest, Flaw, TableShape
+from agentstore.engines.base.moving import Flaw, TableDigest, TableShape
 from agentstore.errors import UnsoundRows
 from agentstore.moving.copying.ends import End
 from agentstore.moving.copying.records import OnProgress, Progress, TableReport
@@ -25,7 +25,7 @@ class Contents:
         left_out: Their numbers, by table.
     """
 
-    digests: dict[str, Digest] = field(default_factory=dict)
+    digests: dict[str, TableDigest] = field(default_factory=dict)
     flaws: list[Flaw] = field(default_factory=list)
     left_out: dict[str, set[int]] = field(default_factory=dict)
 
@@ -67,7 +67,9 @@ def inspect(
     return contents
 
 
-def compare(source: dict[str, Digest], target: dict[str, Digest]) -> tuple[TableReport, ...]:
+def compare(
+    source: dict[str, TableDigest], target: dict[str, TableDigest]
+) -> tuple[TableReport, ...]:
     """Set what two databases hold side by side."""
     return tuple(
         TableReport(name, digest.rows, target[name].rows, str(digest), str(target[name]))
