@@ -17,7 +17,7 @@ from agentstore.moving import transcripts
 from agentstore.moving.placing import NewFile, translating
 
 
-class _Format(StrEnum):
+class _TranscriptFormat(StrEnum):
     CHAT, SHAREGPT = transcripts.FORMATS
 
 
@@ -26,9 +26,9 @@ def import_(
     file: Annotated[Path, typer.Argument(help="JSONL, one conversation a line.")],
     atomic: Annotated[bool, typer.Option("--atomic", help="All or nothing.")] = False,
     format_: Annotated[
-        _Format,
+        _TranscriptFormat,
         typer.Option("--format", help="sharegpt: conversations of from and value."),
-    ] = _Format.CHAT,
+    ] = _TranscriptFormat.CHAT,
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
