@@ -109,7 +109,7 @@ class Operation:
         return self.body(repository, *args, **kwargs)
 
 
-class _Gathered(Operation):
+class _GatheredOperation(Operation):
     """An operation whose body is in two halves, and whose write may go together with others."""
 
     __slots__ = ("_kind", "_looks_first")
@@ -167,7 +167,7 @@ def gathers(
 
     def decorate(body: Callable[Concatenate[R, P], Body[T]]) -> Callable[Concatenate[R, P], T]:
         call: Callable[Concatenate[R, P], T]
-        call = _method(body, _Gathered(body, takes_several, kind, looks_first))
+        call = _method(body, _GatheredOperation(body, takes_several, kind, looks_first))
         declare_result(call, body)
         return call
 
