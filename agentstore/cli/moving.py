@@ -200,7 +200,7 @@ class _Rate(ProgressColumn):
 def shown_progress() -> Iterator[transfer.OnProgress]:
     """Draw a bar for each table on a terminal; elsewhere print a line when one is done."""
     if not err.is_terminal:
-        yield _Lines().show
+        yield _ProgressLines().show
         return
     with Progress(
         TextColumn("{task.description}", table_column=None),
@@ -232,7 +232,7 @@ class _Bars:
             self._bars.update(task, visible=progress.step == "loading")
 
 
-class _Lines:
+class _ProgressLines:
     def __init__(self) -> None:
         self._began: dict[tuple[str, str], float] = {}
         self._done: set[tuple[str, str]] = set()
