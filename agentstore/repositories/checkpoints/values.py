@@ -278,16 +278,16 @@ def _next_list(
     except ValueError:
         return _next_list(name, _plain(name, items), parent, is_tip, new_line, chain_of)
     if known is None:
-        return _node(name, items, _Place(new_line(), 0, None, 0, 0), whole)
+        return _node(name, items, _ValuePlace(new_line(), 0, None, 0, 0), whole)
     if len(items) >= length and same == known.digest:
         if len(items) == length:
             return known
         if is_tip:
             nodes = known.position + 1
             if nodes < MANY_NODES or digest.size - taken >= nodes * ROW_WORTH:
-                place = _Place(known.line, known.start, known.base, known.depth, nodes)
+                place = _ValuePlace(known.line, known.start, known.base, known.depth, nodes)
                 return _node(name, items, place, whole, since=length)
-            place = _Place(new_line(), known.start, known.base, known.depth, 0)
+            place = _ValuePlace(new_line(), known.start, known.base, known.depth, 0)
             return _node(name, items, place, whole)
     chain = chain_of(known)
     continues = len(items) > length and same == known.digest
@@ -310,7 +310,7 @@ def _stored_prefix(chain: Chain, length: int) -> Node | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _ValuePlace:
     """Where a node comes to stand."""
 
     line: int
@@ -321,7 +321,7 @@ class _Place:
 
 
 def _node(
-    name: str, items: list[Any], place: _Place, digest: bytes, since: int | None = None
+    name: str, items: list[Any], place: _ValuePlace, digest: bytes, since: int | None = None
 ) -> NewNode:
     """Make the node that holds the items since the one before it on the line."""
     try:
@@ -361,7 +361,7 @@ def _like_stored(value: Any) -> Any:
     return value
 
 
-def _branch(chain: Chain, common: int, length: int, new_line: Callable[[], int]) -> _Place:
+def _branch(chain: Chain, common: int, length: int, new_line: Callable[[], int]) -> _ValuePlace:
     """Choose what a new line is based on, for a version that shares its first items."""
     start = common
     for stretch in chain:
@@ -372,6 +372,6 @@ def _branch(chain: Chain, common: int, length: int, new_line: Callable[[], int])
             if first.depth >= MAX_DEPTH:
                 break
             base = next(s.node.length for s in stretch.nodes if s.node.length >= start)
-            return _Place(new_line(), start, (first.line, base), first.depth + 1, 0)
+            return _ValuePlace(new_line(), start, (first.line, base), first.depth + 1, 0)
         start = first.start
-    return _Place(new_line(), 0, None, 0, 0)
+    return _ValuePlace(new_line(), 0, None, 0, 0)
