@@ -144,10 +144,10 @@ def next_node(
     if isinstance(value, list | tuple):
         return _next_list(name, list(value), parent, is_tip, new_line, chain_of)
     try:
-        digest = _Digest().add(value).end()
+        digest = _ValueDigest().add(value).end()
     except ValueError:
         value = _plain(name, value)
-        digest = _Digest().add(value).end()
+        digest = _ValueDigest().add(value).end()
     if parent is not None and (parent.kind, parent.digest) == ("json", digest):
         return parent
     return _whole("json", dump_json(value, name).encode(), digest, parent, new_line)
@@ -210,7 +210,7 @@ def digest_of_bytes(raw: bytes) -> bytes:
     return hashlib.blake2b(raw, digest_size=_DIGEST_BYTES).digest()
 
 
-class _Digest:
+class _ValueDigest:
     """Digests values one after the other; ``size`` is how many bytes they had as marshal."""
 
     __slots__ = ("_hash", "size")
@@ -219,11 +219,11 @@ class _Digest:
         self._hash = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         self.size = 0
 
-    def add(self, value: Any) -> _Digest:
+    def add(self, value: Any) -> _ValueDigest:
         """Add a value; raises ValueError if marshal cannot say it."""
         return self._feed(marshal.dumps(value, _FORMAT))
 
-    def add_items(self, items: list[Any]) -> _Digest:
+    def add_items(self, items: list[Any]) -> _ValueDigest:
         """Add each item of a list: in one call, as the items' own bytes follow its header."""
         return self._feed(memoryview(marshal.dumps(items, _FORMAT))[_LIST_HEADER:])
 
@@ -231,7 +231,7 @@ class _Digest:
         """Give the digest of all that was added; more may follow."""
         return self._hash.digest()
 
-    def _feed(self, data: bytes | memoryview) -> _Digest:
+    def _feed(self, data: bytes | memoryview) -> _ValueDigest:
         self._hash.update(data)
         self.size += len(data)
         return self
@@ -269,7 +269,7 @@ def _next_list(
 ) -> Node | NewNode:
     known = parent if parent is not None and parent.kind == "list" else None
     before, length = (0, 0) if known is None else (known.start, known.length)
-    digest = _Digest()
+    digest = _ValueDigest()
     try:
         digest.add_items(items[:before])
         taken = digest.size
