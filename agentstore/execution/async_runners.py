@@ -211,7 +211,7 @@ async def _opened(connection: AsyncConnection, start: Awaitable[object]) -> Asyn
     await finished(connection.close())
 
 
-class _Progress:
+class _UnitProgress:
     """How far a unit has come: what fails is cleaned up outside of its greenlet, where no
     cancellation comes between.
 
@@ -271,7 +271,7 @@ class GreenletRunner:
         return await self._uncut(self._once(Mode.STATEMENT, work))
 
     async def _once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
-        progress = _Progress()
+        progress = _UnitProgress()
         try:
             result: T = await greenlet_spawn(self._run, progress, mode, work)
             return result
@@ -282,7 +282,7 @@ class GreenletRunner:
             if progress.connection is not None:
                 await finished(greenlet_spawn(give_up, progress.connection))
 
-    def _run(self, progress: _Progress, mode: Mode, work: Callable[[Unit], T]) -> T:
+    def _run(self, progress: _UnitProgress, mode: Mode, work: Callable[[Unit], T]) -> T:
         """Run a unit from end to end in one greenlet: each switch to one costs a lone caller."""
         connection = progress.connection = self._engines[mode].sync_engine.connect()
         self._runner.dialect.take_over(connection)
