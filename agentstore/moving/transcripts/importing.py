@@ -40,7 +40,7 @@ class Imported:
         )
 
 
-class _Refused(Exception):
+class _LineRefused(Exception):
     """The store does not take a line."""
 
     def __init__(self, line: Line, problem: str) -> None:
@@ -146,7 +146,7 @@ def _store_at_once(store: Store, reading: Reading, tell: Progress) -> Imported:
                 tell(_size(batch))
             if not reading.is_sound():
                 raise _NotSound
-    except _Refused as refused:
+    except _LineRefused as refused:
         _refuse(reading, refused, batch)
     except _NotSound:
         pass
@@ -157,13 +157,13 @@ def _store_in_transactions(store: Store, reading: Reading, batch: Sequence[Line]
     """Store a batch in one transaction; if a line is refused, those before it in another."""
     try:
         return store.run(lambda transaction: _store_batch(transaction, batch))
-    except _Refused as refused:
+    except _LineRefused as refused:
         before = [line for line in batch if line.number < refused.line.number]
         _refuse(reading, refused, batch)
         return _store_in_transactions(store, reading, before) if before else Imported(0, 0, 0)
 
 
-def _refuse(reading: Reading, refused: _Refused, batch: Sequence[Line]) -> None:
+def _refuse(reading: Reading, refused: _LineRefused, batch: Sequence[Line]) -> None:
     """Note a line that the store does not take, and check those behind it."""
     reading.refuse(refused.line.number, refused.problem)
     for line in batch:
@@ -177,7 +177,7 @@ def _store_batch(transaction: Transaction, batch: Sequence[Line]) -> Imported:
         try:
             count = None if line.again else _store(transaction, line.session_id, line.conversation)
         except (InvalidInput, AlreadyExists, OutsideScope, UnscopedOnly) as error:
-            raise _Refused(line, str(error)) from error
+            raise _LineRefused(line, str(error)) from error
         if count is None:
             skipped += 1
         else:
