@@ -156,7 +156,9 @@ def in_order(
             waiting = index.waiting(unit.connection, unit.tables, most, theirs)
             if len(waiting) > MOST_PENDING or _too_much(unit, waiting, characters):
                 raise _far_behind(len(waiting))
-        return _Search(unit, asked, state.newest, columns(unit), record, characters, waiting).page()
+        return _TextSearch(
+            unit, asked, state.newest, columns(unit), record, characters, waiting
+        ).page()
 
     page = units.run(Mode.SNAPSHOT, look, last=False)
     if page is None:
@@ -215,7 +217,7 @@ class _Match:
     row: Any
 
 
-class _Search:
+class _TextSearch:
     """One look at one state of the database."""
 
     def __init__(
