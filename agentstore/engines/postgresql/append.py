@@ -58,7 +58,7 @@ def append_messages(
     wait: bool,
 ) -> Collection[str]:
     """Lock, count and insert in one statement; see ``EngineDialect.append_messages``."""
-    shape = _Shape(len(sessions) > 1, len(rows) > 1, bool(calls), bool(marks), wait)
+    shape = _AppendShape(len(sessions) > 1, len(rows) > 1, bool(calls), bool(marks), wait)
     statement = _statement(tables, dialect_of(connection), shape)
     columns = _message_columns(tables)
     parameters: dict[str, Any] = {}
@@ -99,7 +99,7 @@ def _message_columns(tables: Tables) -> tuple[str, ...]:
     return tuple(c.name for c in tables.messages.columns if c.name not in given_by_the_database)
 
 
-class _Shape(NamedTuple):
+class _AppendShape(NamedTuple):
     """Which parts of the statement there are, and which of them come as arrays."""
 
     sessions: bool
@@ -110,11 +110,11 @@ class _Shape(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _statement(tables: Tables, driver: Dialect, shape: _Shape) -> Prepared:
+def _statement(tables: Tables, driver: Dialect, shape: _AppendShape) -> Prepared:
     return Prepared(_build(tables, shape), driver)
 
 
-def _build(tables: Tables, shape: _Shape) -> Select[Any]:
+def _build(tables: Tables, shape: _AppendShape) -> Select[Any]:
     messages = tables.messages
     counted = _counted_many(tables) if shape.sessions else _counted_one(tables, wait=shape.wait)
     columns = _message_columns(tables)
