@@ -110,7 +110,7 @@ def _folded(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Statements:
+class _TurnStatements:
     after: Prepared
     last_before: Prepared
 
@@ -118,7 +118,7 @@ class _Statements:
 @lru_cache(maxsize=64)
 def _statements(
     tables: Tables, dialect: EngineDialect, driver: Dialect, active: bool
-) -> _Statements:
+) -> _TurnStatements:
     line = line_of(tables, active=active)
     edge = tables.messages.alias("edge")
 
@@ -157,7 +157,7 @@ def _statements(
     after, before, count = (
         bindparam(name, type_=BigInteger) for name in ("after", "before", "count")
     )
-    return _Statements(
+    return _TurnStatements(
         user_messages(case((first > after, first), else_=after + 1), last, asc, count),
         user_messages(first, case((last < before, last), else_=before - 1), desc, 1),
     )
