@@ -203,7 +203,7 @@ def count_lines(unit: Unit, session_id: str, numbers: Sequence[int]) -> dict[int
 
 
 @dataclass(frozen=True, slots=True)
-class _Statements:
+class _LineStatements:
     newest_of_whole: Prepared | None
     newest: Prepared
     between_of_whole: Prepared | None
@@ -213,7 +213,7 @@ class _Statements:
 @lru_cache(maxsize=64)
 def _statements(
     tables: Tables, dialect: EngineDialect, driver: Dialect, active: bool
-) -> _Statements:
+) -> _LineStatements:
     messages = tables.messages.c
     first, last = bindparam("first", type_=BigInteger), bindparam("last", type_=BigInteger)
     line = line_of(tables, active=active)
@@ -225,7 +225,7 @@ def _statements(
     )
     newest = Prepared(select_newest(tables, dialect, active=active), driver)
     if not active:
-        return _Statements(None, newest, None, Prepared(between, driver))
+        return _LineStatements(None, newest, None, Prepared(between, driver))
     whole = _of_whole(tables)
     newest_of_whole = (
         whole.where(messages.seq <= bindparam("through"))
@@ -233,7 +233,7 @@ def _statements(
         .limit(bindparam("count"))
     )
     between_of_whole = whole.where(messages.seq.between(first, last)).order_by(messages.seq)
-    return _Statements(
+    return _LineStatements(
         Prepared(newest_of_whole, driver),
         newest,
         Prepared(between_of_whole, driver),
