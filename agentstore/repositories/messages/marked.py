@@ -116,7 +116,7 @@ def _read(
 
 
 @dataclass(frozen=True, slots=True)
-class _Statements:
+class _MarkStatements:
     newest: Prepared
     between: Prepared
 
@@ -124,7 +124,7 @@ class _Statements:
 @lru_cache(maxsize=256)
 def _statements(
     tables: Tables, dialect: EngineDialect, driver: Dialect, shape: MarkFilter, active: bool
-) -> _Statements:
+) -> _MarkStatements:
     line, messages = line_of(tables, active=active), tables.messages.c
     first, last = bindparam("first", type_=BigInteger), bindparam("last", type_=BigInteger)
     between = (
@@ -142,7 +142,7 @@ def _statements(
             return and_(*_lacks(tables, found, shape))
 
         newest = select_newest(tables, dialect, passing, active=active)
-    return _Statements(Prepared(newest, driver), Prepared(between, driver))
+    return _MarkStatements(Prepared(newest, driver), Prepared(between, driver))
 
 
 def _newest_wanted(tables: Tables, line: CTE, shape: MarkFilter) -> Select[Any]:
