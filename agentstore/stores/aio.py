@@ -497,7 +497,7 @@ class AsyncStore(AsyncRepositories):
         self._closed = self._inherited = False
         of_this_process(self)
         self._opening = asyncio.Lock()
-        super().__init__(_StoreRunner(self))
+        super().__init__(_AsyncStoreRunner(self))
         self._announce = announcing(self._observer)
         self._watch = watching(self._observer)
         if self._observer is not None:
@@ -674,7 +674,7 @@ class AsyncScopedStore(AsyncRepositories):
             raise AttributeError(name)
 
 
-class _StoreRunner:
+class _AsyncStoreRunner:
     """Runs a store's own calls, and catches those inside its own transaction."""
 
     def __init__(self, store: AsyncStore) -> None:
