@@ -54,7 +54,7 @@ class Halves(NamedTuple):
 
     def whole(self) -> ColumnElement[int]:
         """Give the sum itself, of any size; 0 where there is nothing."""
-        return type_coerce(cast(self.high, Text) + ":" + cast(self.low, Text), _Whole())
+        return type_coerce(cast(self.high, Text) + ":" + cast(self.low, Text), _WholeSum())
 
     def carried(self) -> Halves:
         """Carry what the lower half has too much of; then halves are in order as their sums are."""
@@ -74,7 +74,7 @@ class Halves(NamedTuple):
         )
 
 
-class _Whole(TypeDecorator[int]):
+class _WholeSum(TypeDecorator[int]):
     """A sum on its way, as text."""
 
     impl = Text
