@@ -16,17 +16,17 @@ from weakref import WeakSet
 from agentstore.errors import TransactionMisuse
 
 
-class Left(Protocol):
+class LeftBehind(Protocol):
     """What is of the process that made it."""
 
     def left_behind(self) -> None:
         """Hear, in a child that was forked, that this is the parent's; take no lock."""
 
 
-_ours: WeakSet[Left] = WeakSet()
+_ours: WeakSet[LeftBehind] = WeakSet()
 
 
-def of_this_process(thing: Left) -> None:
+def of_this_process(thing: LeftBehind) -> None:
     """Have something told in each child that is forked from now on."""
     _ours.add(thing)
 
