@@ -35,7 +35,7 @@ from sqlalchemy.types import TypeEngine
 
 from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.engines.base.protocol import number_rows, room_in
-from agentstore.models.leaving import session_is_open
+from agentstore.models.deleting import session_is_open
 from agentstore.models.tables import Tables
 from agentstore.values.encoding import decode_text
 from agentstore.values.types import Json

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Dialect, bindparam, func, insert, select, upd
 
 from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.engines.base.protocol import number_rows, room_in
-from agentstore.models.leaving import session_is_open
+from agentstore.models.deleting import session_is_open
 from agentstore.models.tables import Tables
 
 

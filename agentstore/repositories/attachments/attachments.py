@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, delete, insert, select
 
 from agentstore.errors import AttachmentTooLarge, InvalidInput, NotFound, UnsoundRow, named
-from agentstore.models.leaving import session_is_open, session_stays
+from agentstore.models.deleting import session_is_open, session_stays
 from agentstore.records import AttachmentRecord, DeletionReceipt, Page
 from agentstore.records.base import complete
 from agentstore.repositories.attachments.blobs import drop_unattached, keep_blob

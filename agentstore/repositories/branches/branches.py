@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Select, bindparam, func, select, update
 
 from agentstore.errors import BranchInUse, InvalidInput, NotFound, shown
-from agentstore.models.leaving import owner_stays
+from agentstore.models.deleting import owner_stays
 from agentstore.records import (
     BranchRecord,
     CountedBranch,

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import select
 
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound
-from agentstore.models.leaving import thread_stays
+from agentstore.models.deleting import thread_stays
 from agentstore.records import DeletionReceipt, Page
 from agentstore.records.checkpoints import (
     CheckpointInfo,

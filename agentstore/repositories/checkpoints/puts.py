@@ -14,7 +14,7 @@ from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 from agentstore.engines.base.protocol import EngineDialect
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound, WrongOwner, WrongThread
 from agentstore.execution.unit import Unit
-from agentstore.models.leaving import owner_stays, session_is_open, session_stays
+from agentstore.models.deleting import owner_stays, session_is_open, session_stays
 from agentstore.models.tables import Tables
 from agentstore.records.checkpoints import CheckpointInfo
 from agentstore.repositories.checkpoints.rows import (

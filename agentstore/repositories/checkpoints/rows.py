@@ -21,7 +21,7 @@ from sqlalchemy import (
 from agentstore.engines.registry import EngineDialect
 from agentstore.errors import InvalidInput, NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.leaving import owner_stays, session_stays, thread_stays
+from agentstore.models.deleting import owner_stays, session_stays, thread_stays
 from agentstore.models.tables import Tables
 from agentstore.records.base import complete
 from agentstore.records.checkpoints import CheckpointInfo, CheckpointRecord, ThreadRecord

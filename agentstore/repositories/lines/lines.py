@@ -33,7 +33,7 @@ from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.engines.base.protocol import EngineDialect
 from agentstore.errors import NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.leaving import owner_stays
+from agentstore.models.deleting import owner_stays
 from agentstore.models.tables import Tables
 from agentstore.repositories.lines.queries import (
     SESSION_ID,

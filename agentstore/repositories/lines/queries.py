@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 
 from agentstore.engines.base.protocol import EngineDialect
-from agentstore.models.leaving import owner_stays, session_stays
+from agentstore.models.deleting import owner_stays, session_stays
 from agentstore.models.tables import Tables
 from agentstore.repositories.lines.rows import message_columns
 from agentstore.values.types import MAX_INTEGER

@@ -12,7 +12,7 @@ from sqlalchemy import delete, func, select, update
 
 from agentstore.errors import NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.leaving import session_is_open
+from agentstore.models.deleting import session_is_open
 from agentstore.repositories.attachments.blobs import attached_to, drop_unattached
 from agentstore.repositories.base.sums import exact_sum
 from agentstore.repositories.lines.counters import count_in, mend_sessions

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from agentstore.execution.unit import Unit
-from agentstore.models.leaving import session_stays
+from agentstore.models.deleting import session_stays
 from agentstore.models.tables import Tables
 from agentstore.records import MessageRecord
 from agentstore.records.messages import make_message_record

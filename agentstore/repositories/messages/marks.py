@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, delete, func, literal, select
 
-from agentstore.models.leaving import session_stays
+from agentstore.models.deleting import session_stays
 from agentstore.repositories.base.operations import (
     MOST_IDS,
     Repository,

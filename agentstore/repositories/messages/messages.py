@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from agentstore.errors import InvalidInput, LimitOutOfRange, NotFound
 from agentstore.execution.gathering import Body
-from agentstore.models.leaving import session_is_open, session_stays
+from agentstore.models.deleting import session_is_open, session_stays
 from agentstore.records import MessageRecord, Page, SearchHit
 from agentstore.records.base import complete
 from agentstore.repositories.base.operations import (

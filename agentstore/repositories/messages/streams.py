@@ -28,7 +28,7 @@ from sqlalchemy import (
 
 from agentstore.errors import InvalidInput, NotFound, StreamEnded
 from agentstore.execution.unit import Unit
-from agentstore.models.leaving import session_stays
+from agentstore.models.deleting import session_stays
 from agentstore.models.tables import Tables
 from agentstore.records import MessageRecord
 from agentstore.repositories.lines.removal import lock_session

@@ -9,7 +9,7 @@ from sqlalchemy import or_, select
 
 from agentstore.errors import InvalidInput
 from agentstore.execution.unit import Unit
-from agentstore.models.leaving import owner_stays
+from agentstore.models.deleting import owner_stays
 from agentstore.repositories.base import scoping
 from agentstore.repositories.base.operations import chunks, ids_of
 from agentstore.values.paging import check_limit

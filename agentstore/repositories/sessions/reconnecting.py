@@ -9,7 +9,7 @@ from sqlalchemy import and_, select
 
 from agentstore.errors import InvalidInput, NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.leaving import session_is_open
+from agentstore.models.deleting import session_is_open
 from agentstore.repositories.branches.branches import Branches
 from agentstore.values import validation
 

@@ -10,7 +10,7 @@ from sqlalchemy import Select, bindparam, select
 
 from agentstore.execution.session_cache import Documents
 from agentstore.execution.unit import Unit
-from agentstore.models.leaving import owner_stays
+from agentstore.models.deleting import owner_stays
 from agentstore.models.tables import Tables
 from agentstore.records import SessionRecord
 from agentstore.records.base import complete

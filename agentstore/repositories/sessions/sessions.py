@@ -17,7 +17,7 @@ from agentstore.errors import (
     UnsoundRow,
     shown,
 )
-from agentstore.models.leaving import leaving, owner_stays, session_is_open
+from agentstore.models.deleting import being_deleted, owner_stays, session_is_open
 from agentstore.models.tables import Tables
 from agentstore.records import (
     DeletionReceipt,
@@ -275,8 +275,8 @@ class Sessions(Repository):
             sessions.c.active_branch == NO_BRANCH,
             owner_stays(self.tables, sessions.c.user_id),
         )
-        of_leaving = query.where(sessions.c.user_id.in_(leaving(self.tables)))
-        off = closed.scalar_subquery() + of_leaving.scalar_subquery()
+        of_deleting = query.where(sessions.c.user_id.in_(being_deleted(self.tables)))
+        off = closed.scalar_subquery() + of_deleting.scalar_subquery()
         return int(self.connection.execute(select(query.scalar_subquery() - off)).scalar_one())
 
     @writes

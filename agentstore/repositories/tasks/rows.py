@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, FromClause, Table, exists, literal_column,
 
 from agentstore.errors import NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.leaving import session_stays
+from agentstore.models.deleting import session_stays
 from agentstore.records import TaskRecord
 from agentstore.records.base import complete, maker
 

@@ -40,7 +40,7 @@ from sqlalchemy import (
 
 from agentstore.engines.base.prepared import Prepared
 from agentstore.engines.base.protocol import EngineDialect
-from agentstore.models.leaving import session_is_open, session_stays
+from agentstore.models.deleting import session_is_open, session_stays
 from agentstore.models.tables import Tables
 from agentstore.records import TaskRecord
 from agentstore.repositories.tasks.clock import current

@@ -12,7 +12,7 @@ from agentstore.engines.base.prepared import dialect_of
 from agentstore.engines.base.signals import TaskSignal
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound, shown
 from agentstore.execution.unit import Unit
-from agentstore.models.leaving import session_stays
+from agentstore.models.deleting import session_stays
 from agentstore.records import Page, TaskBatch, TaskRecord
 from agentstore.repositories.base import scoping
 from agentstore.repositories.base.operations import (

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.schema import CreateIndex
 
 from agentstore.execution.unit import Unit
-from agentstore.models.leaving import leaving, session_is_open, session_stays
+from agentstore.models.deleting import being_deleted, session_is_open, session_stays
 from agentstore.models.tables import Tables
 from agentstore.records.findings import Finding, Severity, listed
 from agentstore.repositories.base.operations import chunks
@@ -180,7 +180,7 @@ def copies(connection: Connection, tables: Tables) -> Iterator[Finding]:
 
 def unfinished_deletions(connection: Connection, tables: Tables) -> Iterator[Finding]:
     """Name users who are being deleted: by somebody now, or by nobody any more."""
-    found = list(connection.execute(leaving(tables).limit(_MOST)).scalars())
+    found = list(connection.execute(being_deleted(tables).limit(_MOST)).scalars())
     if found:
         yield Finding(
             Severity.WARNING,

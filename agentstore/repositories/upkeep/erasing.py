@@ -1,7 +1,7 @@
 """Deleting users with all that is theirs, in transactions that are over soon.
 
 A user with few rows is deleted in one transaction. A user with more is only marked in the first,
-and from then on no query finds anything of the user, see ``agentstore.models.leaving``. The
+and from then on no query finds anything of the user, see ``agentstore.models.deleting``. The
 following transactions delete the rows, some sessions at a time, or a part of a large session. How
 many rows were deleted so far is stored with the mark, so the receipt is complete whether the same
 call finishes, a later one after a crash, or a clean-up.
@@ -19,7 +19,7 @@ from sqlalchemy import func, literal, select, update
 from agentstore.engines.base.protocol import Mode
 from agentstore.errors import NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.leaving import leaving
+from agentstore.models.deleting import being_deleted
 from agentstore.records import DeletionReceipt
 from agentstore.repositories.base import scoping
 from agentstore.repositories.base.pacing import Pace
@@ -75,7 +75,7 @@ def finish_user(user_id: str, pace: Pace) -> Erased:
 
 def unfinished(unit: Unit) -> list[str]:
     """Give the ids of users who are being deleted, up to a hundred."""
-    return [*unit.connection.execute(leaving(unit.tables).limit(100)).scalars()]
+    return [*unit.connection.execute(being_deleted(unit.tables).limit(100)).scalars()]
 
 
 def _begin(unit: Unit, user_id: str) -> Erased:

@@ -24,7 +24,7 @@ from sqlalchemy import ColumnElement, delete, or_, select, update
 
 from agentstore.engines.base.protocol import Mode
 from agentstore.execution.unit import Unit
-from agentstore.models.leaving import owner_stays
+from agentstore.models.deleting import owner_stays
 from agentstore.records import ExpiryReport
 from agentstore.repositories.base.pacing import Pace
 from agentstore.repositories.base.units import Units

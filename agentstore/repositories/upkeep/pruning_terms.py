@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from sqlalchemy import ColumnElement, Row, Select, Table, and_, false, literal, select, tuple_
 
 from agentstore.execution.unit import Unit
-from agentstore.models.leaving import leaving
+from agentstore.models.deleting import being_deleted
 from agentstore.models.tables import Tables
 from agentstore.repositories.base.operations import window
 from agentstore.repositories.base.pacing import Pace
@@ -216,7 +216,7 @@ def staying(unit: Unit, terms: PruningTerms, items: Items) -> Items:
         sessions.ttl_seconds,
         sessions.last_active_at,
         idle.label("idle"),
-        sessions.user_id.in_(leaving(unit.tables)).label("of_deleted_user"),
+        sessions.user_id.in_(deleting(unit.tables)).label("of_deleted_user"),
     ).where(sessions.id.in_(ids))
     going = {
         row.id

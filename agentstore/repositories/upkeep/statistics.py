@@ -32,7 +32,7 @@ from sqlalchemy import (
 from agentstore.engines.base.checks import Footprint, TableSize
 from agentstore.errors import InvalidInput, shown
 from agentstore.execution.unit import Unit
-from agentstore.models.leaving import owner_stays, session_stays
+from agentstore.models.deleting import owner_stays, session_stays
 from agentstore.records import UsageSum
 from agentstore.records.health import (
     DayStatistics,

@@ -11,7 +11,7 @@ from sqlalchemy import Select, Table, func, select
 from agentstore.errors import AgentStoreError, NotFound
 from agentstore.execution.gathering import LEFT_OUT
 from agentstore.execution.unit import Unit
-from agentstore.models.leaving import session_is_open
+from agentstore.models.deleting import session_is_open
 from agentstore.models.tables import Tables
 from agentstore.records import UsageRecord, UsageSum
 from agentstore.records.base import complete

@@ -21,7 +21,7 @@ from sqlalchemy import (
 from agentstore.errors import AgentStoreError, InvalidInput, NotFound, WrongSession
 from agentstore.execution.gathering import Body
 from agentstore.execution.unit import Unit
-from agentstore.models.leaving import session_is_open, session_stays
+from agentstore.models.deleting import session_is_open, session_stays
 from agentstore.models.tables import Tables
 from agentstore.records import Page, ToolLogRecord, ToolStats
 from agentstore.records.base import complete

@@ -19,7 +19,7 @@ from sqlalchemy import (
 
 from agentstore.errors import InvalidInput, NotFound, UnsoundRow, shown
 from agentstore.execution.gathering import Body
-from agentstore.models.leaving import owner_stays, session_stays
+from agentstore.models.deleting import owner_stays, session_stays
 from agentstore.records import DatabaseTotals, UsageRecord, UsageSum, UserStats
 from agentstore.repositories.base.operations import (
     Repository,

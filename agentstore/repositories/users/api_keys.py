@@ -19,7 +19,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, case, insert, literal, select, update
 
 from agentstore.errors import AuthenticationFailed, InvalidInput, NotFound
-from agentstore.models.leaving import owner_stays
+from agentstore.models.deleting import owner_stays
 from agentstore.records import ApiKeyRecord, IssuedApiKey, Page
 from agentstore.records.base import complete
 from agentstore.repositories.base.operations import Repository, appends, one_page, reads, writes

@@ -21,7 +21,7 @@ from agentstore.errors import (
     QuotaExceeded,
     UnsoundRow,
 )
-from agentstore.models.leaving import owner_stays
+from agentstore.models.deleting import owner_stays
 from agentstore.records import ReservationRecord
 from agentstore.repositories.base.operations import Repository, appends, reads, writes
 from agentstore.repositories.base.sums import exact_sum

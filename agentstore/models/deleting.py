@@ -21,16 +21,16 @@ from agentstore.values.states import NO_BRANCH
 
 
 @lru_cache(maxsize=64)
-def leaving(tables: Tables) -> Select[Any]:
+def being_deleted(tables: Tables) -> Select[Any]:
     """Select the ids of the users who are being deleted."""
-    users = tables.users.alias("leaving")
+    users = tables.users.alias("being_deleted")
     return select(users.c.id).where(users.c.deleting.is_not(None))
 
 
 @lru_cache(maxsize=256)
 def owner_stays(tables: Tables, user_id: ColumnElement[Any]) -> ColumnElement[bool]:
     """Say that a column names a user who is not being deleted, or nobody."""
-    return or_(user_id.is_(None), user_id.not_in(leaving(tables)))
+    return or_(user_id.is_(None), user_id.not_in(being_deleted(tables)))
 
 
 @lru_cache(maxsize=64)
@@ -45,38 +45,38 @@ def session_is_open(tables: Tables) -> ColumnElement[bool]:
 @lru_cache(maxsize=256)
 def session_stays(tables: Tables, session_id: ColumnElement[Any]) -> ColumnElement[bool]:
     """Say that a column names a session of nobody who is being deleted, or none."""
-    return _unless_leaving(tables, _of_leaving(tables, session_id))
+    return _unless_deleting(tables, _of_deleting(tables, session_id))
 
 
 @lru_cache(maxsize=256)
 def thread_stays(tables: Tables, thread_id: ColumnElement[Any]) -> ColumnElement[bool]:
     """Say that a column names a thread of checkpoints of nobody who is being deleted."""
-    threads = tables.checkpoint_threads.alias("thread_of_leaving")
+    threads = tables.checkpoint_threads.alias("thread_of_deleting")
     theirs = select(threads.c.pk).where(
         threads.c.id == thread_id,
         or_(
-            threads.c.user_id.in_(leaving(tables)),
-            _of_leaving(tables, threads.c.session_id),
+            threads.c.user_id.in_(being_deleted(tables)),
+            _of_deleting(tables, threads.c.session_id),
         ),
     )
-    return _unless_leaving(tables, exists(theirs.correlate_except(threads)))
+    return _unless_deleting(tables, exists(theirs.correlate_except(threads)))
 
 
-def _of_leaving(tables: Tables, session_id: ColumnElement[Any]) -> ColumnElement[bool]:
-    sessions = tables.sessions.alias("of_leaving")
+def _of_deleting(tables: Tables, session_id: ColumnElement[Any]) -> ColumnElement[bool]:
+    sessions = tables.sessions.alias("of_deleting")
     theirs = select(sessions.c.pk).where(
-        sessions.c.id == session_id, sessions.c.user_id.in_(leaving(tables))
+        sessions.c.id == session_id, sessions.c.user_id.in_(being_deleted(tables))
     )
     return exists(theirs.correlate_except(sessions))
 
 
-def _unless_leaving(tables: Tables, theirs: ColumnElement[bool]) -> ColumnElement[bool]:
+def _unless_deleting(tables: Tables, theirs: ColumnElement[bool]) -> ColumnElement[bool]:
     # As it stands, neither half is made a join of: a query keeps the plan that it has without.
-    return not_(and_(exists(leaving(tables)), theirs))
+    return not_(and_(exists(being_deleted(tables)), theirs))
 
 
 __all__ = [
-    "leaving",
+    "being_deleted",
     "owner_stays",
     "session_is_open",
     "session_stays",
