@@ -14,7 +14,7 @@ from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, U
 from agentstore.cli.output import print_json, progress, say
 from agentstore.errors import ExportIncomplete, InvalidInput, TargetExists
 from agentstore.moving import transcripts
-from agentstore.moving.placing import NewFile, translating
+from agentstore.moving.new_files import NewFile, translating
 
 
 class _TranscriptFormat(StrEnum):

@@ -44,7 +44,7 @@ from agentstore.errors import (
 )
 from agentstore.models.tables import PLAIN, Names
 from agentstore.moving import copying as transfer
-from agentstore.moving import placing
+from agentstore.moving import new_files
 from agentstore.moving.backup import SavedTable, backup, restore
 from agentstore.records.findings import Severity
 from tests.conftest import INSTALLATIONS
@@ -418,17 +418,17 @@ def test_a_backup_that_is_killed_leaves_no_file_and_is_cleared_away(engine_url, 
 KILLED_AT_THE_END = """
 import os, signal, sys
 from pathlib import Path
-from agentstore.moving import placing
+from agentstore.moving import new_files
 from agentstore.moving.backup import backup
 
-flush = placing._flush
+flush = new_files._flush
 
 def die_at_the_folder(path):
     if Path(path).is_dir():
         os.kill(os.getpid(), signal.SIGKILL)
     flush(path)
 
-placing._flush = die_at_the_folder
+new_files._flush = die_at_the_folder
 backup(sys.argv[1], sys.argv[2])
 """
 
@@ -449,9 +449,9 @@ def test_what_is_left_beside_a_backup_that_has_its_name_is_cleared_away(tmp_path
 
 def test_what_somebody_works_on_is_not_cleared_away(tmp_path):
     target = tmp_path / "backup"
-    with placing.NewFile(target).in_the_making() as new:
+    with new_files.NewFile(target).in_the_making() as new:
         target.write_text("precious")
-        with pytest.raises(TargetExists), placing.NewFile(target).in_the_making():
+        with pytest.raises(TargetExists), new_files.NewFile(target).in_the_making():
             pass
         assert new.path.exists()
 
@@ -501,7 +501,7 @@ def _holds_rows(url):
 
 def test_two_backups_into_one_file_do_not_meet(engine_url, tmp_path):
     target = tmp_path / "backup"
-    with placing.NewFile(target).in_the_making(), pytest.raises(BackupUnderWay, match="Wait"):
+    with new_files.NewFile(target).in_the_making(), pytest.raises(BackupUnderWay, match="Wait"):
         backup(engine_url, target)
     backup(engine_url, target)
 

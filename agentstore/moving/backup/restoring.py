@@ -36,7 +36,7 @@ from agentstore.moving.backup.comparing import (
 from agentstore.moving.backup.file_copies import copy_file
 from agentstore.moving.backup.records import RestoreReport, SavedTable
 from agentstore.moving.copying.ends import End
-from agentstore.moving.placing import NewFile, translating
+from agentstore.moving.new_files import NewFile, translating
 from agentstore.settings import default_url
 
 _SQLITE = b"SQLite format 3\x00"

@@ -25,7 +25,7 @@ from agentstore.moving.backup.comparing import OnProgress, Timing, tables_of
 from agentstore.moving.backup.file_copies import copy_file
 from agentstore.moving.backup.records import BackupReport
 from agentstore.moving.copying.ends import End
-from agentstore.moving.placing import NewFile
+from agentstore.moving.new_files import NewFile
 from agentstore.settings import default_url, utc_now
 
 _UNSOUND = (

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from agentstore.engines.base.moving import Flaw
 from agentstore.errors import BackupUnderWay, DatabaseError, InvalidInput, TargetExists
-from agentstore.moving.placing import NewFile
+from agentstore.moving.new_files import NewFile
 
 
 class Quarantine:
