@@ -20,8 +20,8 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from agentstore.database.engine import open_engine, parse_url, show_url
 from agentstore.engines.base.checks import CheckContext, Examination
+from agentstore.engines.base.dialect import EngineDialect, Mode
 from agentstore.engines.base.moving import shapes
-from agentstore.engines.base.protocol import EngineDialect, Mode
 from agentstore.engines.registry import dialect_for
 from agentstore.errors import AgentStoreError, DatabaseError
 from agentstore.execution.runners import UnitRunner, names_on

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import URL
 
-from agentstore.engines.base.protocol import EngineDialect
+from agentstore.engines.base.dialect import EngineDialect
 from agentstore.errors import UnsupportedUrl
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from agentstore.engines.base.causes import cause_of
-from agentstore.engines.base.protocol import Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.engines.registry import EngineDialect
 from agentstore.errors import TransactionMisuse
 from agentstore.execution.async_gatherer import AsyncGatherer

@@ -20,7 +20,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from agentstore.engines.base.protocol import EngineDialect, Failure, Mode
+from agentstore.engines.base.dialect import EngineDialect, Failure, Mode
 from agentstore.errors import (
     AgentStoreError,
     ConnectionLost,

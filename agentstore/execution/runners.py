@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine
 
 from agentstore import migrations
 from agentstore.engines.base.causes import cause_of
-from agentstore.engines.base.protocol import Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.engines.registry import EngineDialect
 from agentstore.errors import AgentStoreError, DatabaseReadOnly, TransactionMisuse
 from agentstore.execution.forking import of_this_process, store_of_parent

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from agentstore.engines.base.protocol import Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.execution.recovery import performed
 from agentstore.execution.unit import AsyncRunner, Runner, ScopedUnit, Unit
 from agentstore.values import validation

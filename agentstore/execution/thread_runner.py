@@ -14,7 +14,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from contextvars import copy_context
 from typing import Any, TypeVar, cast
 
-from agentstore.engines.base.protocol import Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.execution.async_runners import AsyncJoinRunner, AsyncTurns, store_is_closed
 from agentstore.execution.cancellation import until_done
 from agentstore.execution.queued_writes import QueuedWrite, turn_never_came

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from sqlalchemy.util import await_only
 from sqlalchemy.util.concurrency import in_greenlet
 
-from agentstore.engines.base.protocol import MODE, EngineDialect, Mode
+from agentstore.engines.base.dialect import MODE, EngineDialect, Mode
 from agentstore.execution.session_cache import SessionCache
 from agentstore.models.tables import Tables
 from agentstore.settings import Settings

@@ -28,8 +28,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 
 from agentstore.engines.base.causes import cause_of
+from agentstore.engines.base.dialect import Mode
 from agentstore.engines.base.prepared import run_sql
-from agentstore.engines.base.protocol import Mode
 from agentstore.engines.registry import EngineDialect
 from agentstore.errors import DatabaseBusy
 from agentstore.execution.forking import of_this_process

@@ -35,7 +35,7 @@ from agentstore.database.engine import (
     parse_url,
     show_url,
 )
-from agentstore.engines.base.protocol import Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.engines.registry import dialect_for
 from agentstore.errors import UnscopedOnly
 from agentstore.execution.async_runners import (

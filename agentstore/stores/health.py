@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from sqlalchemy import Engine, QueuePool
 
 from agentstore.engines.base.checks import DatabaseStatus
-from agentstore.engines.base.protocol import Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.engines.registry import dialect_for
 from agentstore.errors import AgentStoreError, InvalidInput, shown
 from agentstore.execution.recovery import Trouble

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 from sqlalchemy import URL, Engine
 
 from agentstore.database.engine import adopt_engine, open_engine, parse_url, show_url
-from agentstore.engines.base.protocol import Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.engines.registry import dialect_for
 from agentstore.errors import TransactionMisuse
 from agentstore.execution.forking import of_this_process, store_of_parent

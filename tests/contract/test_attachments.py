@@ -13,7 +13,7 @@ from sqlalchemy import create_engine, delete, event, update
 
 from agentstore import Store
 from agentstore.database.engine import parse_url
-from agentstore.engines.base.protocol import Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.engines.registry import dialect_for
 from agentstore.errors import (
     AttachmentTooLarge,

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from agentstore import AsyncStore, Store
-from agentstore.engines.base.protocol import Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.testing import BlockingStore
 from tests.conftest import VERSIONS, Servers
 from tests.contract.test_engines import works

@@ -20,7 +20,7 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 
 from agentstore import Store, migrations
-from agentstore.engines.base.protocol import Mode
+from agentstore.engines.base.dialect import Mode
 from tests.contract.query_plan_cases import CASES, fill, method
 from tests.servers import installations
 

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import URL, create_engine, event, make_url
 
 from agentstore import AsyncStore, Store, migrations
-from agentstore.engines.base.protocol import Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.errors import (
     DatabaseReadOnly,
     DatabaseUnreachable,

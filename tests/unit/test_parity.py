@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agentstore import AsyncStore, Store, repositories
-from agentstore.engines.base.protocol import Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.records import DeletionReceipt, MessageRecord, Page, SearchHit
 from agentstore.repositories.base.operations import Operation, Repository
 from agentstore.repositories.scopes.table import scoped

@@ -18,7 +18,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from agentstore import errors
-from agentstore.engines.base.protocol import EngineDialect, Failure, Mode
+from agentstore.engines.base.dialect import EngineDialect, Failure, Mode
 from agentstore.engines.postgresql.dialect import PostgreSQL
 from agentstore.engines.sqlite.dialect import SQLite
 from agentstore.execution.recovery import HANDLED, Trouble, pause_before_retry, trouble

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from agentstore import Store
-from agentstore.engines.base.protocol import Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.engines.postgresql.dialect import PostgreSQL
 from agentstore.errors import ConnectionLost, DatabaseBusy
 from agentstore.execution.queued_writes import interrupted

@@ -20,7 +20,7 @@ from sqlalchemy import create_engine, event
 from sqlalchemy.exc import IntegrityError
 
 from agentstore import AsyncStore, Store
-from agentstore.engines.base.protocol import Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.errors import (
     AlreadyExists,
     ConnectionLost,

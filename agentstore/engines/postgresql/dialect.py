@@ -36,8 +36,8 @@ from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from sqlalchemy.types import TypeEngine
 
 from agentstore import errors
+from agentstore.engines.base.dialect import READ_ONLY, Diagnosis, EngineDialect, Failure, Mode
 from agentstore.engines.base.listening import listen_once
-from agentstore.engines.base.protocol import READ_ONLY, Diagnosis, EngineDialect, Failure, Mode
 from agentstore.engines.base.search import SearchIndex
 from agentstore.engines.base.space import Space
 from agentstore.engines.postgresql.append import append_messages, arrays, next_activity

@@ -13,9 +13,9 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 from sqlalchemy.pool import PoolResetState
 
+from agentstore.engines.base.dialect import MODE, READ_ONLY, Mode
 from agentstore.engines.base.listening import is_heard_by, listen_once
 from agentstore.engines.base.prepared import NO_TRANSACTION, run_sql
-from agentstore.engines.base.protocol import MODE, READ_ONLY, Mode
 
 _TAKEN_OVER = "agentstore_taken_over"
 _IN_AUTOCOMMIT = (Mode.READ, Mode.STATEMENT)

@@ -11,8 +11,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Dialect, bindparam, func, insert, select, update
 
+from agentstore.engines.base.dialect import number_rows, room_in
 from agentstore.engines.base.prepared import Prepared, dialect_of
-from agentstore.engines.base.protocol import number_rows, room_in
 from agentstore.models.deleting import session_is_open
 from agentstore.models.tables import Tables
 

@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 
 from agentstore import errors
 from agentstore.engines.base.causes import of_the_module
-from agentstore.engines.base.protocol import Diagnosis, Failure
+from agentstore.engines.base.dialect import Diagnosis, Failure
 
 WAITED = "agentstore_waited"
 """The seconds, of a driver's error, that were waited before it."""

@@ -39,10 +39,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from agentstore import errors
+from agentstore.engines.base.dialect import MODE, Diagnosis, EngineDialect, Mode
 from agentstore.engines.base.internals import is_in_autocommit
 from agentstore.engines.base.listening import listen_once
 from agentstore.engines.base.prepared import run_sql
-from agentstore.engines.base.protocol import MODE, Diagnosis, EngineDialect, Mode
 from agentstore.engines.base.search import SearchIndex
 from agentstore.engines.base.space import Space
 from agentstore.engines.sqlite.append import append_messages, next_activity

@@ -23,8 +23,8 @@ from sqlalchemy.exc import DBAPIError
 from agentstore import migrations
 from agentstore.database.engine import open_engine, parse_url, show_url
 from agentstore.engines.base.causes import cause_of
+from agentstore.engines.base.dialect import Mode
 from agentstore.engines.base.moving import TableShape, shapes
-from agentstore.engines.base.protocol import Mode
 from agentstore.engines.registry import EngineDialect, database_files, dialect_for
 from agentstore.errors import DatabaseUnreachable, InvalidInput, TargetNotEmpty
 from agentstore.models.tables import Names, Tables, tables

@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, get_args, get_type_hint
 
 from sqlalchemy import ColumnElement, Connection, Select, literal, tuple_
 
-from agentstore.engines.base.protocol import Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.errors import InvalidCursor, InvalidInput
 from agentstore.execution.gathering import Body, GatheredCall, Write, run_by_itself
 from agentstore.execution.unit import Runner, Unit

@@ -10,8 +10,8 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Dialect, asc, bindparam, case, desc, select
 
+from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.prepared import Prepared, dialect_of
-from agentstore.engines.base.protocol import EngineDialect
 from agentstore.errors import InvalidInput, NotFound
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Row, bindparam, cast, insert, not_, select, update
 from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
-from agentstore.engines.base.protocol import EngineDialect
+from agentstore.engines.base.dialect import EngineDialect
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound, WrongOwner, WrongThread
 from agentstore.execution.unit import Unit
 from agentstore.models.deleting import owner_stays, session_is_open, session_stays

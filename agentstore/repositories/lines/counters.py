@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from sqlalchemy import BigInteger, func, select, type_coerce, update
 
-from agentstore.engines.base.protocol import room_in
+from agentstore.engines.base.dialect import room_in
 from agentstore.errors import CounterFull
 from agentstore.execution.unit import Unit
 from agentstore.repositories.base.operations import chunks

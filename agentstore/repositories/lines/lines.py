@@ -29,8 +29,8 @@ from sqlalchemy import (
     select,
 )
 
+from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.prepared import Prepared, dialect_of
-from agentstore.engines.base.protocol import EngineDialect
 from agentstore.errors import NotFound
 from agentstore.execution.unit import Unit
 from agentstore.models.deleting import owner_stays

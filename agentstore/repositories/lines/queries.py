@@ -25,7 +25,7 @@ from sqlalchemy import (
     select,
 )
 
-from agentstore.engines.base.protocol import EngineDialect
+from agentstore.engines.base.dialect import EngineDialect
 from agentstore.models.deleting import owner_stays, session_stays
 from agentstore.models.tables import Tables
 from agentstore.repositories.lines.rows import message_columns

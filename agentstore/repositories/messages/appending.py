@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, get_args
 
 from sqlalchemy import select
 
-from agentstore.engines.base.protocol import FULL, room_in
+from agentstore.engines.base.dialect import FULL, room_in
 from agentstore.errors import (
     AgentStoreError,
     AlreadyExists,

@@ -27,8 +27,8 @@ from sqlalchemy import (
     union,
 )
 
+from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.prepared import Prepared, dialect_of
-from agentstore.engines.base.protocol import EngineDialect
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
 from agentstore.repositories.lines.lines import Rows, require

@@ -21,7 +21,7 @@ from typing import Any
 from sqlalchemy import Select, bindparam, select
 from sqlalchemy.exc import IntegrityError
 
-from agentstore.engines.base.protocol import Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.errors import (
     AgentStoreError,
     AlreadyExists,

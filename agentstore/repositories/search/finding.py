@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Select, select
 
-from agentstore.engines.base.protocol import Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.engines.base.search import Phrase, Question
 from agentstore.errors import DatabaseFull, InvalidInput, SearchIndexStale, shown
 from agentstore.execution.unit import Unit, in_transaction

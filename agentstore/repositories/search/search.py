@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentstore.engines.base.protocol import Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.engines.base.search import Batch, Entry, IndexState, Source
 from agentstore.errors import InvalidInput, SearchIndexStale, shown
 from agentstore.execution.unit import Unit

@@ -38,8 +38,9 @@ from sqlalchemy import (
     update,
 )
 
+from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.prepared import Prepared
-from agentstore.engines.base.protocol import EngineDialect
+from agentstore.engines.base.dialect import EngineDialect
 from agentstore.models.deleting import session_is_open, session_stays
 from agentstore.models.tables import Tables
 from agentstore.records import TaskRecord

@@ -16,7 +16,7 @@ from itertools import accumulate
 
 from sqlalchemy import func, literal, select, update
 
-from agentstore.engines.base.protocol import Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.errors import NotFound
 from agentstore.execution.unit import Unit
 from agentstore.models.deleting import being_deleted

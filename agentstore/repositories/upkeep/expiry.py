@@ -22,7 +22,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, delete, or_, select, update
 
-from agentstore.engines.base.protocol import Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.execution.unit import Unit
 from agentstore.models.deleting import owner_stays
 from agentstore.records import ExpiryReport

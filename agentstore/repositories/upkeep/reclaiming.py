@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentstore.engines.base.protocol import Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.execution.unit import Unit
 from agentstore.repositories.base.pacing import Pace
 from agentstore.repositories.base.units import Units
