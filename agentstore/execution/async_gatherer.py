@@ -48,17 +48,17 @@ class _TaskWrite(QueuedWrite):
         """
         assert self.carrier is not None, "it has set out"
         self.wanted = False
-        if not any(job.wanted for job in self.group):
+        if not any(write.wanted for write in self.group):
             self.carrier.cancel()
         await until_done(self.carrier)
 
     @staticmethod
-    def tell(jobs: Sequence[QueuedWrite]) -> None:
+    def tell(writes: Sequence[QueuedWrite]) -> None:
         """Wake the tasks."""
-        for job in jobs:
-            assert isinstance(job, _TaskWrite), "tasks go with tasks"
-            if not job.heard.done():  # its task is cancelled, and finds out by itself
-                job.heard.set_result(None)
+        for write in writes:
+            assert isinstance(write, _TaskWrite), "tasks go with tasks"
+            if not write.heard.done():  # its task is cancelled, and finds out by itself
+                write.heard.set_result(None)
 
 
 class AsyncGatherer:
@@ -77,33 +77,33 @@ class AsyncGatherer:
         if all of the group are cancelled, so is the group.
         """
         queue = self._queues[call.kind]
-        job = _TaskWrite(call)
+        write = _TaskWrite(call)
         if not (queue.waiting or queue.had_company) and queue.enter():
-            await self._run_one(queue, job)
+            await self._run_one(queue, write)
         else:
-            await self._wait(queue, job)
-        if job.error is not None:
-            raise job.error
-        return await self._run(call) if job.result is LEFT_OUT else job.result
+            await self._wait(queue, write)
+        if write.error is not None:
+            raise write.error
+        return await self._run(call) if write.result is LEFT_OUT else write.result
 
-    async def _run_one(self, queue: GatherQueue[_TaskWrite], job: _TaskWrite) -> None:
+    async def _run_one(self, queue: GatherQueue[_TaskWrite], write: _TaskWrite) -> None:
         """Run a call that is nobody else's business; cancelled, it ends at once."""
         try:
-            settle([job], await self._run(together([job])))
+            settle([write], await self._run(together([write])))
         finally:
             self._come_back(queue)
 
-    async def _wait(self, queue: GatherQueue[_TaskWrite], job: _TaskWrite) -> None:
-        queue.waiting.append(job)
+    async def _wait(self, queue: GatherQueue[_TaskWrite], write: _TaskWrite) -> None:
+        queue.waiting.append(write)
         if len(queue.waiting) == 1 and queue.has_room:
-            job.place.call_soon(self._set_out, queue)
+            write.place.call_soon(self._set_out, queue)
         try:
-            await job.heard
+            await write.heard
         except asyncio.CancelledError:
-            if job.state is State.WAITING:
-                queue.waiting.remove(job)
+            if write.state is State.WAITING:
+                queue.waiting.remove(write)
             else:
-                await job.settled()
+                await write.settled()
             raise
 
     def _come_back(self, queue: GatherQueue[_TaskWrite]) -> None:
@@ -121,8 +121,8 @@ class AsyncGatherer:
             group = queue.next_group()
             # A task of its own: no one caller's cancellation may hit the others.
             carrier = OwnTask(self._carry(group))
-            for job in group:
-                job.group, job.carrier = group, carrier
+            for write in group:
+                write.group, write.carrier = group, carrier
             self._carriers.add(carrier)
             carrier.add_done_callback(partial(self._arrive, queue))
 

@@ -77,8 +77,8 @@ class GatherQueue(Generic[J]):
         count = min(len(self.waiting), MOST_TOGETHER)
         self.had_company = count > 1
         group = [self.waiting.popleft() for _ in range(count)]
-        for job in group:
-            job.state = State.RUNNING
+        for write in group:
+            write.state = State.RUNNING
         return group
 
 
@@ -111,29 +111,29 @@ class Gatherer:
         Raises:
             Trouble: The database failed.
         """
-        job = _ThreadWrite(call)
+        write = _ThreadWrite(call)
         with self._lock:
             queue = self._queues[call.kind]
             goes_at_once = queue.enter()
             if not goes_at_once:
-                job.will_wait()
-                queue.waiting.append(job)
+                write.will_wait()
+                queue.waiting.append(write)
         if goes_at_once:
-            self._lead(queue, [job])
+            self._lead(queue, [write])
         else:
             try:
-                job.wait(None)
+                write.wait(None)
             except BaseException:
-                self._leave(queue, job)
+                self._leave(queue, write)
                 raise
-            if job.state is State.LEADING:
-                self._lead(queue, job.group)
-        if job.error is not None:
-            raise job.error
-        return self._run(call) if job.result is LEFT_OUT else job.result
+            if write.state is State.LEADING:
+                self._lead(queue, write.group)
+        if write.error is not None:
+            raise write.error
+        return self._run(call) if write.result is LEFT_OUT else write.result
 
     def _lead(self, queue: GatherQueue[_ThreadWrite], group: Sequence[_ThreadWrite]) -> None:
-        """Run a group, one's own job among it, and tell the others."""
+        """Run a group, one's own write among it, and tell the others."""
         try:
             with delivering(group):
                 settle(group, self._run(together(group)))
@@ -150,13 +150,13 @@ class Gatherer:
             group[0].group, group[0].state = group, State.LEADING
         group[0].lead()
 
-    def _leave(self, queue: GatherQueue[_ThreadWrite], job: _ThreadWrite) -> None:
-        """Give up a job whose thread is interrupted while it waits; if it leads, others do."""
+    def _leave(self, queue: GatherQueue[_ThreadWrite], write: _ThreadWrite) -> None:
+        """Give up a write whose thread is interrupted while it waits; if it leads, others do."""
         with self._lock:
-            state, job.state = job.state, State.TAKEN_BACK
+            state, write.state = write.state, State.TAKEN_BACK
             if state is State.WAITING:
-                queue.waiting.remove(job)
-            others = [other for other in job.group if other is not job]
+                queue.waiting.remove(write)
+            others = [other for other in write.group if other is not write]
             for other in reversed(others):
                 other.state = State.WAITING
                 queue.waiting.appendleft(other)
@@ -168,7 +168,7 @@ def together(group: Sequence[QueuedWrite]) -> Callable[[Unit], list[Any]]:
     """Make a unit's work of a group."""
     kind = group[0].kind
     assert kind is not None, "only such calls are gathered"
-    return lambda unit: run_group(unit, kind, [job.start for job in group])
+    return lambda unit: run_group(unit, kind, [write.start for write in group])
 
 
 @contextmanager
@@ -187,8 +187,8 @@ def delivering(group: Sequence[QueuedWrite]) -> Iterator[None]:
 
 def settle(group: Sequence[QueuedWrite], outcomes: Sequence[Any]) -> None:
     """Give each of a group its outcome."""
-    for job, outcome in zip(group, outcomes, strict=True):
-        job.result, job.state = outcome, State.DONE
+    for write, outcome in zip(group, outcomes, strict=True):
+        write.result, write.state = outcome, State.DONE
 
 
 def _fail(group: Sequence[QueuedWrite], problem: Trouble) -> None:
@@ -196,12 +196,12 @@ def _fail(group: Sequence[QueuedWrite], problem: Trouble) -> None:
     if len(group) > 1 and not _is_of_each(problem):
         settle(group, [LEFT_OUT] * len(group))
         return
-    for job in group:
+    for write in group:
         own = Trouble(
             copy.copy(problem.error), repeatable=problem.repeatable, in_doubt=problem.in_doubt
         )
         own.__cause__ = problem.__cause__
-        job.error, job.state = own, State.DONE
+        write.error, write.state = own, State.DONE
 
 
 def _is_of_each(problem: Trouble) -> bool:
@@ -214,6 +214,6 @@ def _is_of_each(problem: Trouble) -> bool:
 
 def _abandon(group: Sequence[QueuedWrite]) -> None:
     """Give an outcome to those who have none, because who ran them was interrupted."""
-    for job in group:
-        if job.state is not State.DONE:
-            job.error, job.state = interrupted(in_doubt=True), State.DONE
+    for write in group:
+        if write.state is not State.DONE:
+            write.error, write.state = interrupted(in_doubt=True), State.DONE

@@ -1,6 +1,6 @@
 """What waits in the queue of the one writer: a unit, its outcome, and who is to be told of it.
 
-Where a caller waits, and how it hears, is its kind of job's business; what may become of a job,
+Where a caller waits, and how it hears, is its kind of write's business; what may become of a write,
 and when, is the writer's.
 """
 
@@ -19,7 +19,7 @@ from agentstore.execution.unit import Unit
 
 
 class State(Enum):
-    """Where a job is."""
+    """Where a write is."""
 
     WAITING = "in the queue"
     LEADING = "first in the queue, and to lead"
@@ -44,7 +44,7 @@ class QueuedWrite:
     __slots__ = ("_context", "_heard", "error", "place", "result", "state", "unit", "work")
 
     def __init__(self, work: Callable[[Unit], Any] | None) -> None:
-        """Make a job that is not queued yet."""
+        """Make a write that is not queued yet."""
         self.work = work
         self.state = State.WAITING
         self.place: Any = None
@@ -80,16 +80,16 @@ class QueuedWrite:
         return self.work.kind if isinstance(self.work, GatheredCall) else None
 
     def lead(self) -> None:
-        """Hear that the lead has come to this job."""
+        """Hear that the lead has come to this write."""
         if self._heard is not None:
             self._heard.set()
 
     @staticmethod
-    def tell(jobs: Sequence[QueuedWrite]) -> None:
-        """Tell jobs of this kind that their outcome is known."""
-        for job in jobs:
-            if job._heard is not None:
-                job._heard.set()
+    def tell(writes: Sequence[QueuedWrite]) -> None:
+        """Tell writes of this kind that their outcome is known."""
+        for write in writes:
+            if write._heard is not None:
+                write._heard.set()
 
     def wait(self, timeout: float | None) -> bool:
         """Wait for one or the other; say whether it came."""

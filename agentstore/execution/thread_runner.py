@@ -29,16 +29,16 @@ _MOST_WAITING = 1_000
 
 
 class _LoopWrite(QueuedWrite):
-    """A job whose caller is a task of an event loop, which must not wait for a thread."""
+    """A write whose caller is a task of an event loop, which must not wait for a thread."""
 
     __slots__ = ("_lead", "heard")
 
     def __init__(self, work: Callable[[Unit], Any] | None, lead: Callable[[], None]) -> None:
-        """Make a job of the running loop.
+        """Make a write of the running loop.
 
         Args:
             work: The body; None asks for the lead.
-            lead: Has somebody run the next batch, which begins with this job.
+            lead: Has somebody run the next batch, which begins with this write.
         """
         super().__init__(work)
         self._context = copy_context()
@@ -57,19 +57,19 @@ class _LoopWrite(QueuedWrite):
             self._lead()
 
     @staticmethod
-    def tell(jobs: Sequence[QueuedWrite]) -> None:
+    def tell(writes: Sequence[QueuedWrite]) -> None:
         """Wake the tasks of one loop, in one call."""
         with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
-            jobs[0].place.call_soon_threadsafe(_LoopWrite._wake, jobs)
+            writes[0].place.call_soon_threadsafe(_LoopWrite._wake, writes)
 
     @staticmethod
-    def _wake(jobs: Sequence[_LoopWrite]) -> None:
-        for job in jobs:
-            if not job.heard.done():
-                job.heard.set_result(None)
+    def _wake(writes: Sequence[_LoopWrite]) -> None:
+        for write in writes:
+            if not write.heard.done():
+                write.heard.set_result(None)
 
     def expire(self, writer: Writer) -> None:
-        """Give up waiting, unless the job has begun."""
+        """Give up waiting, unless the write has begun."""
         if writer.take_back(self):
             self.error = turn_never_came()
             self._wake([self])
@@ -98,43 +98,43 @@ class ThreadRunner:
             if mode in READING:
                 return await _settled(self._readers, lambda: self._runner.once(mode, work))
             async with self._room:
-                job = _LoopWrite(work, self._lead)
-                await self._heard(job)
-                return cast("T", job.result)
+                write = _LoopWrite(work, self._lead)
+                await self._heard(write)
+                return cast("T", write.result)
         finally:
             self._turns.release(writer=False)
 
-    async def _heard(self, job: _LoopWrite) -> None:
-        """Queue a job, and wait until it is done, or, if it has no body, has the lead."""
+    async def _heard(self, write: _LoopWrite) -> None:
+        """Queue a write, and wait until it is done, or, if it has no body, has the lead."""
         writer = self._job_writer
-        if writer.enqueue(job):
-            job.lead()
-        too_long = job.place.call_later(self._runner.settings.busy_timeout, job.expire, writer)
+        if writer.enqueue(write):
+            write.lead()
+        too_long = write.place.call_later(self._runner.settings.busy_timeout, write.expire, writer)
         try:
-            await asyncio.shield(job.heard)
+            await asyncio.shield(write.heard)
         except asyncio.CancelledError:
-            if not writer.take_back(job):
-                await until_done(job.heard)
-                if job.work is None:
-                    writer.leave(job)
+            if not writer.take_back(write):
+                await until_done(write.heard)
+                if write.work is None:
+                    writer.leave(write)
             raise
         finally:
             too_long.cancel()
-        if job.error is not None:
-            raise job.error
+        if write.error is not None:
+            raise write.error
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncRunner]:
         """Open a transaction; raises Trouble."""
         await self._turns.acquire(Mode.WRITE)
         opened = ExitStack()  # begun, used and ended in the writer's thread, in this order
-        job = _LoopWrite(None, self._lead)
+        write = _LoopWrite(None, self._lead)
         try:
-            await self._heard(job)
+            await self._heard(write)
         except BaseException:
             self._turns.release(writer=False)
             raise
-        self._job_writer.begin_exclusive(job)
+        self._job_writer.begin_exclusive(write)
 
         def begin() -> JoinRunner:
             unit = opened.enter_context(self._runner.own_transaction(Mode.WRITE))
@@ -155,7 +155,7 @@ class ThreadRunner:
         else:
             await _settled(self._writer, opened.close, take_back=False)
         finally:
-            self._job_writer.leave(job)
+            self._job_writer.leave(write)
             self._turns.release(writer=False)
             self._dispose_if_over()
 

@@ -95,17 +95,17 @@ class Writer:
             Trouble: The database failed.
             DatabaseBusy: The turn did not come within the timeout.
         """
-        job = QueuedWrite(work)
+        write = QueuedWrite(work)
         try:
-            self._wait_for_turn(job)
-            if job.state is State.LEADING:
+            self._wait_for_turn(write)
+            if write.state is State.LEADING:
                 self.lead()
         except BaseException:
-            self.leave(job)
+            self.leave(write)
             raise
-        if job.error is not None:
-            raise job.error
-        return job.result
+        if write.error is not None:
+            raise write.error
+        return write.result
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -114,56 +114,56 @@ class Writer:
         Raises:
             DatabaseBusy: The turn did not come within the timeout.
         """
-        job = QueuedWrite(None)
+        write = QueuedWrite(None)
         try:
-            self._wait_for_turn(job)
-            self.begin_exclusive(job)
+            self._wait_for_turn(write)
+            self.begin_exclusive(write)
             yield
         finally:
-            self.leave(job)
+            self.leave(write)
 
-    def enqueue(self, job: QueuedWrite) -> bool:
-        """Put a job into the queue; say whether it is to lead at once."""
+    def enqueue(self, write: QueuedWrite) -> bool:
+        """Put a write into the queue; say whether it is to lead at once."""
         with self._lock:
-            self._queue.append(job)
+            self._queue.append(write)
             if self._led:
-                job.will_wait()
+                write.will_wait()
                 return False
             self._led = True
-            job.state = State.LEADING
+            write.state = State.LEADING
             return True
 
-    def take_back(self, job: QueuedWrite) -> bool:
-        """Take back a job that has neither begun nor got the lead; say whether that was so."""
+    def take_back(self, write: QueuedWrite) -> bool:
+        """Take back a write that has neither begun nor got the lead; say whether that was so."""
         with self._lock:
-            if job.state is not State.WAITING:
+            if write.state is not State.WAITING:
                 return False
-            self._queue.remove(job)
-            job.state = State.TAKEN_BACK
+            self._queue.remove(write)
+            write.state = State.TAKEN_BACK
             return True
 
-    def leave(self, job: QueuedWrite) -> None:
-        """Let go of the place in the queue, or of the lead, if a job has it: its caller leaves.
+    def leave(self, write: QueuedWrite) -> None:
+        """Let go of the place in the queue, or of the lead, if a write has it: its caller leaves.
 
         A unit that runs goes on.
         """
         with self._lock:
-            state = job.state
+            state = write.state
             if state in (State.WAITING, State.LEADING):
                 with suppress(ValueError):  # interrupted on its way into the queue
-                    self._queue.remove(job)
-            elif state is not State.RUNNING or job.work is not None:
+                    self._queue.remove(write)
+            elif state is not State.RUNNING or write.work is not None:
                 return
-            job.state = State.TAKEN_BACK
+            write.state = State.TAKEN_BACK
         if state is not State.WAITING:
             self.hand_over()
 
-    def begin_exclusive(self, job: QueuedWrite) -> None:
-        """Take a job without a body, which has the lead, out of the queue; it keeps the lead."""
+    def begin_exclusive(self, write: QueuedWrite) -> None:
+        """Take a write without a body, which has the lead, out of the queue; it keeps the lead."""
         with self._lock:
             first = self._queue.popleft()
-            assert first is job, "the lead is with the first"
-            job.state = State.RUNNING
+            assert first is write, "the lead is with the first"
+            write.state = State.RUNNING
 
     def lead(self) -> None:
         """Run one batch, beginning with the first in the queue, and hand the lead over."""
@@ -171,9 +171,9 @@ class Writer:
         try:
             with self._lock:
                 while self._queue and self._queue[0].work and len(batch) < MOST_TOGETHER:
-                    job = self._queue.popleft()
-                    job.state = State.RUNNING
-                    batch.append(job)
+                    write = self._queue.popleft()
+                    write.state = State.RUNNING
+                    batch.append(write)
             self._busy = True
             self._run_batch(batch)
         finally:
@@ -216,44 +216,44 @@ class Writer:
         if connection is not None and self._keeps_connection:
             self._dialect.leave_behind(connection, busy=self._busy)
 
-    def _wait_for_turn(self, job: QueuedWrite) -> None:
-        """Wait until a job is done, or has the lead."""
-        if self.enqueue(job) or job.wait(self._timeout):
+    def _wait_for_turn(self, write: QueuedWrite) -> None:
+        """Wait until a write is done, or has the lead."""
+        if self.enqueue(write) or write.wait(self._timeout):
             return
-        if self.take_back(job):
+        if self.take_back(write):
             raise turn_never_came()
-        job.wait(None)  # it has begun meanwhile, or has the lead
+        write.wait(None)  # it has begun meanwhile, or has the lead
 
     @staticmethod
     def _answer(batch: Sequence[QueuedWrite]) -> None:
         """Tell the callers. Who has no outcome was in the hands of a thread that is interrupted."""
         places: dict[Any, list[QueuedWrite]] = {}
-        for job in batch:
-            if job.state is not State.DONE:
-                job.error = interrupted(in_doubt=job.state is State.COMMITTING)
-                job.state = State.DONE
-            places.setdefault(job.place, []).append(job)
-        for jobs in places.values():
-            jobs[0].tell(jobs)
+        for write in batch:
+            if write.state is not State.DONE:
+                write.error = interrupted(in_doubt=write.state is State.COMMITTING)
+                write.state = State.DONE
+            places.setdefault(write.place, []).append(write)
+        for writes in places.values():
+            writes[0].tell(writes)
 
     # --- Running -----------------------------------------------------------------------------
 
     def _run_batch(self, batch: Sequence[QueuedWrite]) -> None:
         if len(batch) > 1:
-            groups = [list(jobs) for _, jobs in groupby(batch, key=lambda job: job.kind)]
+            groups = [list(writes) for _, writes in groupby(batch, key=lambda write: write.kind)]
             try:
                 done = self._run_together(batch, groups)
             except GroupFailed:
-                done = self._run_together(batch, [[job] for job in batch])
+                done = self._run_together(batch, [[write] for write in batch])
             if done:
                 return
-        for job in batch:
-            self._run_in_own_transaction(job)
+        for write in batch:
+            self._run_in_own_transaction(write)
 
     def _run_together(
         self, batch: Sequence[QueuedWrite], groups: Sequence[list[QueuedWrite]]
     ) -> bool:
-        """Run jobs in one transaction; say whether that was committed. If not, nothing was.
+        """Run writes in one transaction; say whether that was committed. If not, nothing was.
 
         The groups are the batch, in its order; the units of a group are of one kind.
 
@@ -270,10 +270,10 @@ class Writer:
                 left = group
                 if kind is not None and len(group) > 1:
                     left = self._run_group(connection, kind, group)
-                for job in left:
-                    self._run_in_savepoint(connection, job)
-            for job in batch:
-                job.state = State.COMMITTING
+                for write in left:
+                    self._run_in_savepoint(connection, write)
+            for write in batch:
+                write.state = State.COMMITTING
             connection.commit()
         except GroupFailed as failed:
             self._roll_back(drop=isinstance(failed.__cause__, HANDLED))
@@ -282,23 +282,23 @@ class Writer:
             self._roll_back(drop=True)
             if begun:
                 return False
-            for job in batch:  # in its own, each would wait as long for the same
-                job.error, job.state = self._failed(error, committing=False), State.DONE
+            for write in batch:  # in its own, each would wait as long for the same
+                write.error, write.state = self._failed(error, committing=False), State.DONE
             return True
         except BaseException:
             self._roll_back(drop=True)
             raise
         self._done_with(connection)
-        for job in batch:
-            if job.unit is not None:
-                self._committed(job.unit)
-            job.state = State.DONE
+        for write in batch:
+            if write.unit is not None:
+                self._committed(write.unit)
+            write.state = State.DONE
         return True
 
     def _run_group(
-        self, connection: Connection, kind: type[Write], jobs: Sequence[QueuedWrite]
+        self, connection: Connection, kind: type[Write], writes: Sequence[QueuedWrite]
     ) -> list[QueuedWrite]:
-        """Run the jobs of a group; give those that it leaves out.
+        """Run the writes of a group; give those that it leaves out.
 
         Not in a savepoint: SQLite would copy each page that they change beforehand.
 
@@ -307,64 +307,64 @@ class Writer:
         """
         unit = self._make_unit(connection)
         try:
-            outcomes = run_group(unit, kind, [job.start for job in jobs])
+            outcomes = run_group(unit, kind, [write.start for write in writes])
         except BaseException as error:
             if not of_the_body(error):
                 raise
             raise GroupFailed from error
         left: list[QueuedWrite] = []
-        for job, outcome in zip(jobs, outcomes, strict=True):
+        for write, outcome in zip(writes, outcomes, strict=True):
             if outcome is LEFT_OUT:
-                left.append(job)
+                left.append(write)
             else:
-                job.error, job.result, job.unit = None, outcome, unit
+                write.error, write.result, write.unit = None, outcome, unit
         return left
 
-    def _run_in_savepoint(self, connection: Connection, job: QueuedWrite) -> None:
-        """Run a job; if it fails, undo only that.
+    def _run_in_savepoint(self, connection: Connection, write: QueuedWrite) -> None:
+        """Run a write; if it fails, undo only that.
 
         Raises:
             One of HANDLED: The transaction as a whole is lost.
         """
-        job.error = job.unit = None
+        write.error = write.unit = None
         run_sql(connection, "SAVEPOINT unit")
         unit = self._make_unit(connection)
         try:
-            job.run(unit)
-            job.unit = unit
+            write.run(unit)
+            write.unit = unit
         except HANDLED as error:
-            job.error = self._failed(error, committing=False)
+            write.error = self._failed(error, committing=False)
         except BaseException as error:
             if not of_the_body(error):
                 raise
-            job.error = error
-        if job.error is not None:
+            write.error = error
+        if write.error is not None:
             run_sql(connection, "ROLLBACK TO unit")
         run_sql(connection, "RELEASE unit")
 
-    def _run_in_own_transaction(self, job: QueuedWrite) -> None:
-        """Run a job in a transaction of its own."""
-        job.state = State.RUNNING
-        job.error = job.result = None
+    def _run_in_own_transaction(self, write: QueuedWrite) -> None:
+        """Run a write in a transaction of its own."""
+        write.state = State.RUNNING
+        write.error = write.result = None
         try:
             connection = self._open()
             self._dialect.begin_to_write(connection, self._timeout)
             unit = self._make_unit(connection)
-            job.run(unit)
-            job.state = State.COMMITTING
+            write.run(unit)
+            write.state = State.COMMITTING
             connection.commit()
             self._committed(unit)
         except HANDLED as error:
-            job.error = self._failed(error, committing=job.state is State.COMMITTING)
+            write.error = self._failed(error, committing=write.state is State.COMMITTING)
             self._roll_back(drop=True)
         except BaseException as error:
             self._roll_back(drop=not isinstance(error, Exception))
             if not of_the_body(error):
                 raise
-            job.error = error
+            write.error = error
         else:
             self._done_with(connection)
-        job.state = State.DONE
+        write.state = State.DONE
 
     def _failed(self, error: Exception, *, committing: bool) -> Trouble:
         found = trouble(self._dialect, Mode.WRITE, error, committing=committing)
