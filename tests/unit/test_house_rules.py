@@ -518,6 +518,15 @@ def test_what_a_module_says_it_offers_is_there():
     assert offenders(missing) == {}
 
 
+def test_no_two_classes_have_one_name():
+    places: dict[str, list[str]] = {}
+    for module in MODULES:
+        for node in ast.walk(parsed(MODULES[module])):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name.lstrip("_"), []).append(module)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
 def test_no_name_says_nothing():
     empty = ("Manager", "Helper", "Util", "Utils", "Handler", "Service", "Processor")
 
