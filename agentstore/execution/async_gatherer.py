@@ -1,8 +1,9 @@
-"""Who gathers the writes of the tasks of an event loop; see ``gatherers``.
+"""Gathers the writes of the tasks of an event loop; see ``gatherers``.
 
-Callers who went together hear of it together, and each of them may write again at once. Did the
-first of them set out without the others, every second group would be a group of one. So a group
-sets out only when the loop has given them their turn. A caller who had no company goes at once.
+Callers of one group get their outcomes together, and each of them may write again at once. If the
+first of them started a group without the others, every second group would be a group of one. So a
+group starts only after the loop has given all of them their turn. A caller that was alone last time
+goes at once.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class AsyncGatherer:
         return await self._run(call) if write.result is LEFT_OUT else write.result
 
     async def _run_one(self, queue: GatherQueue[_TaskWrite], write: _TaskWrite) -> None:
-        """Run a call that is nobody else's business; cancelled, it ends at once."""
+        """Run a group of one; cancelled, it ends at once."""
         try:
             settle([write], await self._run(together([write])))
         finally:
@@ -107,16 +108,16 @@ class AsyncGatherer:
             raise
 
     def _come_back(self, queue: GatherQueue[_TaskWrite]) -> None:
-        """Make room. Who waits sets out behind those who hear of their outcome now.
+        """End a group. The next one starts behind the callers that get their outcome now.
 
-        They may have something to write at once, and it goes along.
+        They may write again at once, and then go with it.
         """
         queue.leave()
         if queue.waiting:
             queue.waiting[0].place.call_soon(self._set_out, queue)
 
     def _set_out(self, queue: GatherQueue[_TaskWrite]) -> None:
-        """Let those who wait set out together, if there is room."""
+        """Start a group of those that wait, if there is room."""
         while queue.waiting and queue.enter():
             group = queue.next_group()
             # A task of its own: no one caller's cancellation may hit the others.
@@ -131,7 +132,7 @@ class AsyncGatherer:
             settle(group, await self._run(together(group)))
 
     def _arrive(self, queue: GatherQueue[_TaskWrite], carrier: OwnTask[None]) -> None:
-        """Let the next group set out; those who hear of this one's outcome have had their turn."""
+        """Start the next group; the callers of this one have had their turn."""
         self._carriers.discard(carrier)
         queue.leave()
         self._set_out(queue)

@@ -1,17 +1,16 @@
-"""Who gathers the writes of an engine that takes many writers; here for threads.
+"""Gathers the writes of an engine that takes many writers; here for threads.
 
-A call that finds few others on their way goes at once, as a group of one. While as many are on
-their way as help, further ones wait, and go together as soon as one has come back: in one
-statement, and with one commit. So the fuller the house, the larger the groups; a lone caller never
-waits for company. Tasks, who know when the others of their loop have had their turn, let those go
-along who have something to write at once when they come back (see ``async_gatherer``).
+There is a queue for each kind of write. A call that finds fewer than two groups running goes at
+once, as a group of one. Otherwise it waits, and goes together with all that wait as soon as a group
+has ended: in one statement, with one commit. So groups grow with the load, and a lone caller never
+waits. Tasks of an event loop wait a little longer, for those that write again at once (see
+``async_gatherer``).
 
-A call that cannot go with its group, because it would fail, or wait for somebody who holds its
-session, is run by its caller afterwards, by itself, and holds nobody up. If a group fails as a
-whole, nothing of it was written, and the same happens to each of its calls; unless that is for a
-reason that each of them would meet again: then all hear of it. What the database does to a group of
-one is that call's own. Where the outcome is in doubt, because the connection broke, it is in doubt
-for each of them.
+A call that cannot go with its group, because it would fail or wait for a locked session, is run by
+its caller afterwards, by itself, and delays nobody. If a group fails as a whole, nothing of it was
+written, and each of its calls is run by itself; unless each would fail for the same reason: then
+all get that error. If a group of one fails, the error is that call's own. Where the outcome is in
+doubt, because the connection broke, it is in doubt for each call of the group.
 """
 
 from __future__ import annotations
@@ -37,16 +36,18 @@ _OF_ALL = (
     errors.DatabaseFull,
     errors.ConnectionLost,
 )
-"""What is no one call's fault."""
+"""Errors that each call of a group would get again."""
 
 J = TypeVar("J", bound=QueuedWrite)
 
 
 class GatherQueue(Generic[J]):
-    """Where calls of one kind go: how many groups are on it, and who waits.
+    """The queue of the calls of one kind.
 
     Attributes:
+        busy: How many groups are running.
         had_company: Whether the last group was more than one call, so that the next may be.
+        waiting: The calls that wait, in their order.
     """
 
     __slots__ = ("busy", "had_company", "waiting")
@@ -58,22 +59,22 @@ class GatherQueue(Generic[J]):
 
     @property
     def has_room(self) -> bool:
-        """Whether another group may set out."""
+        """Whether another group may run."""
         return self.busy < MOST_GROUPS
 
     def enter(self) -> bool:
-        """Set out, if there is room; who was let in has to leave."""
+        """Begin a group if there is room, and say whether there was; it ends with ``leave``."""
         if not self.has_room:
             return False
         self.busy += 1
         return True
 
     def leave(self) -> None:
-        """Make room."""
+        """End a group."""
         self.busy -= 1
 
     def next_group(self) -> list[J]:
-        """Take those who wait, in their order, and not too many."""
+        """Take the calls that wait, in their order, up to ``MOST_TOGETHER``."""
         count = min(len(self.waiting), MOST_TOGETHER)
         self.had_company = count > 1
         group = [self.waiting.popleft() for _ in range(count)]
@@ -133,7 +134,7 @@ class Gatherer:
         return self._run(call) if write.result is LEFT_OUT else write.result
 
     def _lead(self, queue: GatherQueue[_ThreadWrite], group: Sequence[_ThreadWrite]) -> None:
-        """Run a group, one's own write among it, and tell the others."""
+        """Run a group, the caller's own write included, and tell the others."""
         try:
             with delivering(group):
                 settle(group, self._run(together(group)))
@@ -141,7 +142,7 @@ class Gatherer:
             self._come_back(queue)
 
     def _come_back(self, queue: GatherQueue[_ThreadWrite]) -> None:
-        """Let the next group set out, led by its first, or make room."""
+        """Start the next group, led by its first call, or leave the queue."""
         with self._lock:
             if not queue.waiting:
                 queue.leave()
@@ -173,7 +174,7 @@ def together(group: Sequence[QueuedWrite]) -> Callable[[Unit], list[Any]]:
 
 @contextmanager
 def delivering(group: Sequence[QueuedWrite]) -> Iterator[None]:
-    """Run a group in the block; whatever becomes of it, all hear."""
+    """Run a group in the block, and tell all of its callers the outcome, whatever it is."""
     try:
         yield
     except Trouble as problem:

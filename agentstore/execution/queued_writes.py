@@ -1,7 +1,7 @@
-"""What waits in the queue of the one writer: a unit, its outcome, and who is to be told of it.
+"""What waits in the writer's queue: a unit of work, its outcome, and how its caller is told.
 
-Where a caller waits, and how it hears, is its kind of write's business; what may become of a write,
-and when, is the writer's.
+A thread waits for an event, a task for a future: each kind of caller has its class. The writer
+decides what becomes of a write, and when.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class QueuedWrite:
         self._context: Context | None = None
 
     def will_wait(self) -> None:
-        """Hear that somebody else leads; whoever leads at once needs nothing to wait for."""
+        """Prepare to wait, because another write leads; one that leads at once never waits."""
         self._context = copy_context()
         self._heard = threading.Event()
 
@@ -80,25 +80,25 @@ class QueuedWrite:
         return self.work.kind if isinstance(self.work, GatheredCall) else None
 
     def lead(self) -> None:
-        """Hear that the lead has come to this write."""
+        """Wake the caller: this write is first in the queue, and is to lead."""
         if self._heard is not None:
             self._heard.set()
 
     @staticmethod
     def tell(writes: Sequence[QueuedWrite]) -> None:
-        """Tell writes of this kind that their outcome is known."""
+        """Wake the callers of writes of this kind: their outcome is known."""
         for write in writes:
             if write._heard is not None:
                 write._heard.set()
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait for one or the other; say whether it came."""
+        """Wait for the lead or the outcome; say whether it came in time."""
         assert self._heard is not None, "whoever leads does not wait"
         return self._heard.wait(timeout)
 
 
 class GroupFailed(Exception):
-    """A group failed as a whole; each of its writes is to be run by itself."""
+    """Writes of a group failed together; each is to be run by itself."""
 
 
 def turn_never_came() -> DatabaseBusy:

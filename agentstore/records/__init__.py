@@ -3,6 +3,12 @@
 Nothing loads lazily, nothing expires, nothing depends on an open connection: a record is what
 the database said at one moment. Times are aware and in UTC, money is in Decimal dollars (or
 whatever currency the application counts in), tokens are whole numbers, durations milliseconds.
+
+A ``...Record`` is one row, or what belongs to it. A ``Page`` has records and a cursor for the next
+page. A report or receipt says what a call did. Three modules have records that few callers need:
+``checkpoints``, ``findings`` (of ``agentstore doctor``) and ``health``.
+
+The invariant: records import nothing but errors, so every package may use them.
 """
 
 from agentstore.records.base import Page

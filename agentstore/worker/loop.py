@@ -1,12 +1,11 @@
 """What both kinds of worker do: one body, a coroutine.
 
-The loop claims as many tasks as it
-has room for, waits for a signal, the time of the next task, or room, and claims again. Beside it
-one heartbeat renews all leases.
+The loop claims as many tasks as it has room for. Then it waits for a signal, for the time of the
+next task, or for room, and claims again. A heartbeat beside it renews all leases.
 
-The invariant: a worker writes about a task only with the fence of its claim. Whatever goes wrong
-with it (a hang, a kill, a clock, a network), another one gets the task when the lease has run
-out, and from then on nothing that the first one says about it counts.
+The invariant: a worker writes to a task only with the fence of its claim. If it hangs, is killed or
+loses its network, another worker gets the task when the lease has expired, and from then on every
+write of the first one is refused.
 
 Time is measured by the monotonic clock here, and by the server's where leases are concerned.
 """

@@ -17,7 +17,7 @@ _log = logging.getLogger("agentstore.worker")
 
 
 class Listener:
-    """Listens to a signal in an event loop; without one it hears nothing, and says so."""
+    """Listens for tasks in an event loop; without a signal it never wakes the worker."""
 
     def __init__(self, name: str, queues: Collection[str], wake: Callable[[], None]) -> None:
         """Prepare to call ``wake`` whenever something may have happened to the queues."""
@@ -34,7 +34,7 @@ class Listener:
 
     @property
     def interval(self) -> float | None:
-        """Seconds after which ``look`` is to be called; None where nobody needs to."""
+        """Seconds after which to call ``look``; None where the loop calls it."""
         return None if self._signal is None else self._signal.interval
 
     async def open(self, watched: TaskSignal) -> None:

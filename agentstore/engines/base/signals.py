@@ -1,8 +1,8 @@
 """What a worker waits for between two claims.
 
-A signal says that something may have happened since it was last asked; it may be wrong in that
-direction only. So a worker always looks for itself, and also looks now and then without a signal:
-a signal saves time, nothing relies on it.
+A signal says that something may have happened since it was last asked. It may say so for nothing.
+So a worker always asks the database, and also asks now and then without a signal: a signal saves
+time, and nothing relies on it.
 """
 
 from __future__ import annotations

@@ -1,1 +1,20 @@
-"""SQLite: a file, or memory, in this process."""
+"""SQLite: a file, or memory, in this process.
+
+The file is in WAL mode: readers see the last commit and never wait for the writer. SQLite takes one
+writer at a time, so every unit that writes begins with ``BEGIN IMMEDIATE``, and the writers of one
+store queue in ``agentstore.execution.writer``.
+
+What follows from being a file in this process:
+
+- No round trips: a call takes microseconds, and rows may arrive one by one.
+- An AsyncStore runs units in threads, as the engine would block the event loop.
+- Whoever can open the file can read all of it. A scope is kept by the queries alone.
+- Workers learn of tasks by asking whether the file has changed.
+- A fork is dangerous: SQLite notes locks by process. ``forks`` sees to what a child inherits.
+
+``dialect`` is the entry; ``files`` sets up connections, ``diagnosis`` reads error codes, ``search``
+and ``search_queue`` are the FTS5 index, ``changes`` is the log that a copy follows, and ``parts``
+loads what a store at work does not need.
+
+The invariant: no transaction begins as a reader and then writes.
+"""
