@@ -5,10 +5,9 @@ the database said at one moment. Times are aware and in UTC, money is in Decimal
 whatever currency the application counts in), tokens are whole numbers, durations milliseconds.
 
 A ``...Record`` is one row, or what belongs to it. A ``Page`` has records and a cursor for the next
-page. A report or receipt says what a call did. Three modules have records that few callers need:
-``checkpoints``, ``findings`` (of ``agentstore doctor``) and ``health``.
+page. A report or receipt says what a call did, a ``Finding`` what ``agentstore doctor`` found.
 
-The invariant: records import nothing but errors, so every package may use them.
+The invariant: this package imports nothing but errors, so every other one may use it.
 """
 
 from agentstore.records.base import Page

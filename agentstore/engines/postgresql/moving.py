@@ -23,7 +23,7 @@ from agentstore.engines.base.moving import (
 )
 from agentstore.engines.postgresql import search_objects
 from agentstore.engines.postgresql.row_security import policy_name
-from agentstore.engines.postgresql.sound import either, unsound
+from agentstore.engines.postgresql.rows import either, unsound
 from agentstore.engines.postgresql.visibility import hidden_rows
 from agentstore.errors import DatabaseCorrupt, DatabaseError
 from agentstore.models.tables import LONGEST_ENTRY, Names, Tables
