@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import event, make_url
 
 from agentstore import errors
-from agentstore.execution.gatherers import MOST_ON_THEIR_WAY
+from agentstore.execution.gatherers import MOST_GROUPS
 from tests.conftest import on_a_server
 from tests.programs.probes import connect, drop, engine_of, gatherer_of, wait_until, waiting
 
@@ -73,7 +73,7 @@ def sqlite_held_up(place: Any, store: Any, threads: ThreadPoolExecutor) -> Itera
 @contextmanager
 def server_held_up(place: Any, store: Any, threads: ThreadPoolExecutor) -> Iterator[None]:
     """Have as many calls of each kind as may be on their way wait for tables that are locked."""
-    sessions = [store.sessions.create().id for _ in range(MOST_ON_THEIR_WAY)]
+    sessions = [store.sessions.create().id for _ in range(MOST_GROUPS)]
     first = []
     with connect(place.url) as other, other.transaction():
         other.execute("LOCK TABLE messages, tool_logs, turn_usage IN ACCESS EXCLUSIVE MODE")
@@ -329,7 +329,7 @@ def test_who_waits_for_a_locked_session_keeps_nobody_else_waiting(place, store, 
 @on_a_server
 def test_calls_that_wait_for_locked_sessions_do_not_fill_the_ways(place, store, threads):
     free = store.sessions.create().id
-    locked = [store.sessions.create().id for _ in range(MOST_ON_THEIR_WAY + 1)]
+    locked = [store.sessions.create().id for _ in range(MOST_GROUPS + 1)]
     with connect(place.url) as other:
         with other.transaction():
             other.execute("SELECT 1 FROM sessions WHERE id = ANY(%s) FOR UPDATE", [locked])

@@ -108,7 +108,7 @@ def waiting(store: Any) -> int:
         return 0
     if isinstance(gatherer, Writer):
         return len(gatherer._queue)
-    return sum(len(way.waiting) for way in list(gatherer._ways.values()))
+    return sum(len(queue.waiting) for queue in list(gatherer._queues.values()))
 
 
 def wait_until(true: Callable[[], object]) -> None:

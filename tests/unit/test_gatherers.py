@@ -13,7 +13,7 @@ import pytest
 
 from agentstore.errors import ConnectionLost, DatabaseBusy, DatabaseError, DatabaseFull
 from agentstore.execution.async_gatherer import AsyncGatherer
-from agentstore.execution.gatherers import MOST_ON_THEIR_WAY, Gatherer
+from agentstore.execution.gatherers import MOST_GROUPS, Gatherer
 from agentstore.execution.gathering import LEFT_OUT, MOST_TOGETHER, Body, GatheredCall
 from agentstore.execution.recovery import Trouble
 from tests.programs.probes import wait_until
@@ -83,11 +83,11 @@ class Gate:
 
 
 def busy(gatherer: Any) -> int:
-    return sum(way.busy for way in gatherer._ways.values())
+    return sum(queue.busy for queue in gatherer._queues.values())
 
 
 def queued(gatherer: Any) -> int:
-    return sum(len(way.waiting) for way in gatherer._ways.values())
+    return sum(len(queue.waiting) for queue in gatherer._queues.values())
 
 
 class Threads:
@@ -117,16 +117,16 @@ def test_a_lone_call_goes_at_once_and_alone():
 
 def test_calls_that_wait_go_together_in_the_order_in_which_they_came():
     threads = Threads()
-    names = [f"{n}" for n in range(MOST_ON_THEIR_WAY + 30)]
+    names = [f"{n}" for n in range(MOST_GROUPS + 30)]
     assert threads.together(names) == names
-    assert [names[MOST_ON_THEIR_WAY:]] == [group for group in Note.groups if len(group) > 1]
-    assert threads.gate.most == MOST_ON_THEIR_WAY
+    assert [names[MOST_GROUPS:]] == [group for group in Note.groups if len(group) > 1]
+    assert threads.gate.most == MOST_GROUPS
     assert busy(threads.gatherer) == queued(threads.gatherer) == 0
 
 
 def test_no_group_is_larger_than_the_limit():
     threads = Threads()
-    names = [f"{n}" for n in range(MOST_ON_THEIR_WAY + MOST_TOGETHER + 30)]
+    names = [f"{n}" for n in range(MOST_GROUPS + MOST_TOGETHER + 30)]
     assert threads.together(names) == names
     assert sorted(map(len, Note.groups))[-2:] == [30, MOST_TOGETHER]
 
@@ -166,7 +166,7 @@ def test_a_group_with_which_the_database_has_trouble_is_run_one_by_one(problem):
     threads = Threads()
     threads.gate.problem = problem
     lone, names = ["a", "b"], ["c", "d", "e"]
-    assert len(lone) == MOST_ON_THEIR_WAY
+    assert len(lone) == MOST_GROUPS
     found = threads.together(lone + names)
     assert [getattr(each, "error", each) for each in found[2:]] == ["C", "D", "E"]
     assert sorted(Note.groups) == [[name] for name in names]
@@ -189,9 +189,9 @@ def test_what_the_database_does_to_a_lone_call_is_its_own_and_it_is_not_run_agai
 def test_what_each_of_a_group_would_meet_again_is_met_once(error):
     threads = Threads()
     threads.gate.problem = Trouble(error, repeatable=False, in_doubt=False)
-    found = threads.together([f"{n}" for n in range(MOST_ON_THEIR_WAY + 5)])
+    found = threads.together([f"{n}" for n in range(MOST_GROUPS + 5)])
     assert [type(each.error) for each in found] == [type(error)] * len(found)
-    assert threads.gate.runs == MOST_ON_THEIR_WAY + 1
+    assert threads.gate.runs == MOST_GROUPS + 1
     assert Note.groups == []
 
 
@@ -199,7 +199,7 @@ def test_a_group_whose_outcome_is_in_doubt_is_not_run_again():
     threads = Threads()
     lost = ConnectionLost("gone", in_doubt=True)
     threads.gate.problem = Trouble(lost, repeatable=False, in_doubt=True)
-    found = threads.together([f"{n}" for n in range(MOST_ON_THEIR_WAY + 3)])
+    found = threads.together([f"{n}" for n in range(MOST_GROUPS + 3)])
     assert all(isinstance(each, Trouble) and each.in_doubt for each in found)
     assert len({id(each.error) for each in found}) == len(found)
     assert Note.groups == []
@@ -208,8 +208,8 @@ def test_a_group_whose_outcome_is_in_doubt_is_not_run_again():
 def test_if_the_thread_that_runs_a_group_is_interrupted_the_others_are_in_doubt():
     threads = Threads()
     threads.gate.problem = KeyboardInterrupt()
-    found = threads.together([f"{n}" for n in range(MOST_ON_THEIR_WAY + 4)])
-    interrupted, others = found[: MOST_ON_THEIR_WAY + 1], found[MOST_ON_THEIR_WAY + 1 :]
+    found = threads.together([f"{n}" for n in range(MOST_GROUPS + 4)])
+    interrupted, others = found[: MOST_GROUPS + 1], found[MOST_GROUPS + 1 :]
     assert [type(each) for each in interrupted] == [KeyboardInterrupt] * len(interrupted)
     assert [type(each.error) for each in others] == [ConnectionLost] * 3
     assert all(each.in_doubt for each in others)
@@ -223,15 +223,15 @@ def test_a_thread_that_is_interrupted_while_it_waits_leaves_the_others_alone(mon
 
     def interrupted(job: QueuedWrite, timeout: float | None) -> bool:
         answer = wait(job, timeout)
-        if job.work._args == (f"{MOST_ON_THEIR_WAY + victim}",):  # type: ignore[union-attr]
+        if job.work._args == (f"{MOST_GROUPS + victim}",):  # type: ignore[union-attr]
             raise KeyboardInterrupt
         return answer
 
     monkeypatch.setattr(QueuedWrite, "wait", interrupted)
-    names = [f"{n}" for n in range(MOST_ON_THEIR_WAY + 4)]
+    names = [f"{n}" for n in range(MOST_GROUPS + 4)]
     found = threads.together(names)
-    assert isinstance(found.pop(MOST_ON_THEIR_WAY + victim), KeyboardInterrupt)
-    names.pop(MOST_ON_THEIR_WAY + victim)
+    assert isinstance(found.pop(MOST_GROUPS + victim), KeyboardInterrupt)
+    names.pop(MOST_GROUPS + victim)
     assert found == names
     assert busy(threads.gatherer) == queued(threads.gatherer) == 0
 
@@ -268,11 +268,11 @@ class Tasks:
 def test_tasks_that_wait_go_together():
     async def main() -> None:
         tasks = Tasks()
-        names = [f"{n}" for n in range(MOST_ON_THEIR_WAY + 30)]
+        names = [f"{n}" for n in range(MOST_GROUPS + 30)]
         running = await tasks.start(names)
         tasks.let_through()
         assert await asyncio.gather(*running) == names
-        assert [g for g in Note.groups if len(g) > 1] == [names[MOST_ON_THEIR_WAY:]]
+        assert [g for g in Note.groups if len(g) > 1] == [names[MOST_GROUPS:]]
         assert busy(tasks.gatherer) == 0
 
     asyncio.run(main())
@@ -299,7 +299,7 @@ def test_tasks_that_come_back_together_set_out_together_again():
             f"{number}.{turn}" for number in range(callers) for turn in range(calls)
         )
         # The first to come set out alone; from then on nobody does who has company.
-        assert len(runs) <= MOST_ON_THEIR_WAY * (calls + 1)
+        assert len(runs) <= MOST_GROUPS * (calls + 1)
         assert busy(gatherer) == queued(gatherer) == 0
 
     asyncio.run(main())
@@ -334,15 +334,15 @@ def test_tasks_run_again_what_another_s_write_may_have_spoilt_and_nothing_else(
     async def main() -> None:
         tasks = Tasks()
         tasks.problem = problem
-        running = await tasks.start([f"{n}" for n in range(MOST_ON_THEIR_WAY + company)])
+        running = await tasks.start([f"{n}" for n in range(MOST_GROUPS + company)])
         tasks.let_through()
         found = await asyncio.gather(*running, return_exceptions=True)
-        again = [f"{n}" for n in range(MOST_ON_THEIR_WAY, len(found))] if company > 1 else []
+        again = [f"{n}" for n in range(MOST_GROUPS, len(found))] if company > 1 else []
         again = again if alone else []
         assert [each for each in found if isinstance(each, str)] == again
         failed = found[: len(found) - len(again)]
         assert [type(each.error) for each in failed] == [type(problem.error)] * len(failed)
-        assert tasks.runs == MOST_ON_THEIR_WAY + (company > 0) + len(again)
+        assert tasks.runs == MOST_GROUPS + (company > 0) + len(again)
         assert busy(tasks.gatherer) == 0
 
     asyncio.run(main())
@@ -351,14 +351,14 @@ def test_tasks_run_again_what_another_s_write_may_have_spoilt_and_nothing_else(
 def test_a_task_that_is_cancelled_while_it_waits_writes_nothing():
     async def main() -> None:
         tasks = Tasks()
-        running = await tasks.start([f"{n}" for n in range(MOST_ON_THEIR_WAY + 3)])
-        running[MOST_ON_THEIR_WAY].cancel()
+        running = await tasks.start([f"{n}" for n in range(MOST_GROUPS + 3)])
+        running[MOST_GROUPS].cancel()
         await asyncio.sleep(0)
         tasks.let_through()
         await asyncio.gather(*running, return_exceptions=True)
         written = {name for group in Note.groups for name in group}
-        assert written == {f"{n}" for n in range(MOST_ON_THEIR_WAY + 3)} - {f"{MOST_ON_THEIR_WAY}"}
-        assert running[MOST_ON_THEIR_WAY].cancelled()
+        assert written == {f"{n}" for n in range(MOST_GROUPS + 3)} - {f"{MOST_GROUPS}"}
+        assert running[MOST_GROUPS].cancelled()
         assert busy(tasks.gatherer) == 0
 
     asyncio.run(main())
@@ -367,7 +367,7 @@ def test_a_task_that_is_cancelled_while_it_waits_writes_nothing():
 def test_a_task_whose_group_has_set_out_settles_before_it_is_cancelled():
     async def main() -> None:
         tasks = Tasks()
-        running = await tasks.start([f"{n}" for n in range(MOST_ON_THEIR_WAY + 3)])
+        running = await tasks.start([f"{n}" for n in range(MOST_GROUPS + 3)])
         tasks.let_through(1)
         await running[0]
         assert queued(tasks.gatherer) == 0
@@ -378,8 +378,8 @@ def test_a_task_whose_group_has_set_out_settles_before_it_is_cancelled():
         tasks.let_through()
         results = await asyncio.gather(*running, return_exceptions=True)
         assert isinstance(results[-1], asyncio.CancelledError)
-        assert results[-2] == f"{MOST_ON_THEIR_WAY + 1}"
-        assert f"{MOST_ON_THEIR_WAY + 2}" in Note.groups[-1]
+        assert results[-2] == f"{MOST_GROUPS + 1}"
+        assert f"{MOST_GROUPS + 2}" in Note.groups[-1]
         assert busy(tasks.gatherer) == 0
 
     asyncio.run(main())
@@ -389,16 +389,16 @@ def test_a_task_whose_group_has_set_out_settles_before_it_is_cancelled():
 def test_a_group_that_somebody_waits_for_arrives_although_all_tasks_are_cancelled(turns):
     async def main() -> None:
         tasks = Tasks()
-        running = await tasks.start([f"{n}" for n in range(MOST_ON_THEIR_WAY + 3)])
-        tasks.let_through(MOST_ON_THEIR_WAY)
-        await asyncio.gather(*running[:MOST_ON_THEIR_WAY])
+        running = await tasks.start([f"{n}" for n in range(MOST_GROUPS + 3)])
+        tasks.let_through(MOST_GROUPS)
+        await asyncio.gather(*running[:MOST_GROUPS])
         for _ in range(turns):
             await asyncio.sleep(0)
         waiting, others = running[-1], asyncio.all_tasks() - {running[-1], asyncio.current_task()}
         for task in others:
             task.cancel()
         tasks.let_through()
-        assert await waiting == f"{MOST_ON_THEIR_WAY + 2}"
+        assert await waiting == f"{MOST_GROUPS + 2}"
         assert busy(tasks.gatherer) == queued(tasks.gatherer) == 0
 
     asyncio.run(main())
@@ -407,17 +407,17 @@ def test_a_group_that_somebody_waits_for_arrives_although_all_tasks_are_cancelle
 def test_a_group_that_nobody_waits_for_any_more_is_cancelled():
     async def main() -> None:
         tasks = Tasks()
-        running = await tasks.start([f"{n}" for n in range(MOST_ON_THEIR_WAY + 3)])
-        tasks.let_through(MOST_ON_THEIR_WAY)
-        await asyncio.gather(*running[:MOST_ON_THEIR_WAY])
+        running = await tasks.start([f"{n}" for n in range(MOST_GROUPS + 3)])
+        tasks.let_through(MOST_GROUPS)
+        await asyncio.gather(*running[:MOST_GROUPS])
         await asyncio.sleep(0)
         assert queued(tasks.gatherer) == 0  # the group is on its way, and never let through
         for task in running:
             task.cancel()
         async with asyncio.timeout(20):
-            results = await asyncio.gather(*running[MOST_ON_THEIR_WAY:], return_exceptions=True)
+            results = await asyncio.gather(*running[MOST_GROUPS:], return_exceptions=True)
         assert [type(result) for result in results] == [asyncio.CancelledError] * 3
-        assert len(Note.groups) == MOST_ON_THEIR_WAY
+        assert len(Note.groups) == MOST_GROUPS
         assert busy(tasks.gatherer) == 0
 
     asyncio.run(main())
