@@ -18,6 +18,7 @@ from typing import Any
 from agentstore.execution.cancellation import OwnTask, until_done
 from agentstore.execution.gatherers import GatherQueue, delivering, settle, together
 from agentstore.execution.gathering import LEFT_OUT, GatheredCall, Write
+from agentstore.execution.queued_writes import QueuedWrite, State
 from agentstore.execution.unit import Unit
 
 

@@ -44,7 +44,6 @@ from agentstore.execution.runners import (
     migrate,
 )
 from agentstore.execution.unit import AsyncRunner, Runner, Unit
-from agentstore.execution.queued_writes import turn_never_came
 from agentstore.settings import Settings
 
 T = TypeVar("T")

@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 
 from agentstore import errors
 from agentstore.execution.gathering import LEFT_OUT, MOST_TOGETHER, GatheredCall, Write, run_group
+from agentstore.execution.queued_writes import QueuedWrite, State, interrupted
 from agentstore.execution.recovery import Trouble
 from agentstore.execution.unit import Unit
 

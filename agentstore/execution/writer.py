@@ -34,8 +34,6 @@ from agentstore.engines.registry import EngineDialect
 from agentstore.errors import DatabaseBusy
 from agentstore.execution.forking import of_this_process
 from agentstore.execution.gathering import LEFT_OUT, MOST_TOGETHER, Write, run_group
-from agentstore.execution.recovery import HANDLED, Trouble, trouble
-from agentstore.execution.unit import Unit
 from agentstore.execution.queued_writes import (
     GroupFailed,
     QueuedWrite,

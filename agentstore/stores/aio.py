@@ -600,7 +600,7 @@ class AsyncStore(AsyncRepositories):
             return prune(Units(runner), policy, dry_run=dry_run, reclaim=reclaim, progress=progress)
 
         with self._watch("prune"):
-            return await bridged(_StoreRunner(self), run)
+            return await bridged(_AsyncStoreRunner(self), run)
 
     async def health(self, timeout: float = DEFAULT_TIMEOUT) -> HealthRecord:  # noqa: ASYNC109
         """Say whether the store can do its work now; see ``Store.health``. Opens the store."""

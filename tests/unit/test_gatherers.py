@@ -15,6 +15,7 @@ from agentstore.errors import ConnectionLost, DatabaseBusy, DatabaseError, Datab
 from agentstore.execution.async_gatherer import AsyncGatherer
 from agentstore.execution.gatherers import MOST_GROUPS, Gatherer
 from agentstore.execution.gathering import LEFT_OUT, MOST_TOGETHER, Body, GatheredCall
+from agentstore.execution.queued_writes import QueuedWrite
 from agentstore.execution.recovery import Trouble
 from tests.programs.probes import wait_until
 

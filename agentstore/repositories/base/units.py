@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
-from agentstore.engines.base.protocol import Mode
+from agentstore.engines.base.dialect import Mode
 from agentstore.execution.unit import Runner, Unit
 
 P = ParamSpec("P")

@@ -30,7 +30,7 @@ from agentstore.repositories.checkpoints.copies import copy_all
 from agentstore.repositories.checkpoints.pending import rows_of, store_pending, write_record
 from agentstore.repositories.checkpoints.puts import (
     NO_PARENT,
-    Draft,
+    CheckpointDraft,
     enter_thread,
     lock_thread,
     put_checkpoint,
@@ -137,7 +137,7 @@ class Checkpoints(Repository):
             raise InvalidInput("checkpoint_id is empty. Pass an id, or leave it out.")
         place = place_of(thread_id, namespace)
         id, parent = checkpoint_id, parent_id
-        new = Draft(
+        new = CheckpointDraft(
             *place,
             id=None if id is None else require_ids(place, id)[0],
             parent_id=parent if parent in (None, NO_PARENT) else require_ids(place, parent)[0],
@@ -313,7 +313,7 @@ class Checkpoints(Repository):
         there = find_checkpoint(unit, wanted, *place, any_owner=True) if inside and wanted else None
         if there is not None:
             raise AlreadyExists("checkpoint", there.id)
-        new = Draft(
+        new = CheckpointDraft(
             *place,
             id=wanted or new_id(),
             parent_id=id if inside else NO_PARENT,

@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, bindparam, literal
 
-from agentstore.engines.base.protocol import EngineDialect
+from agentstore.engines.base.dialect import EngineDialect
 from agentstore.execution.unit import Unit
 from agentstore.settings import utc_now
 from agentstore.values.types import UtcDateTime

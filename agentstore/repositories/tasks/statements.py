@@ -40,7 +40,6 @@ from sqlalchemy import (
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.prepared import Prepared
-from agentstore.engines.base.dialect import EngineDialect
 from agentstore.models.deleting import session_is_open, session_stays
 from agentstore.models.tables import Tables
 from agentstore.records import TaskRecord

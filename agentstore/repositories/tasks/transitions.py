@@ -8,7 +8,7 @@ from sqlalchemy import Table, case, or_, select, update
 
 from agentstore.errors import AgentStoreError, IllegalTransition, LeaseLost, SessionOccupied
 from agentstore.execution.unit import Unit
-from agentstore.models.leaving import session_stays
+from agentstore.models.deleting import session_stays
 from agentstore.records import TaskRecord
 from agentstore.repositories.tasks.clock import present
 from agentstore.repositories.tasks.rows import (

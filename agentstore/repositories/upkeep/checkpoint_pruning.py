@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, func, literal, select, tuple_
 
 from agentstore.execution.unit import Unit
-from agentstore.models.leaving import owner_stays
+from agentstore.models.deleting import owner_stays
 from agentstore.repositories.base.pacing import Pace
 from agentstore.repositories.checkpoints.removal import as_many_as, remove_some, weight
 from agentstore.repositories.upkeep.pruning_terms import (
@@ -23,8 +23,8 @@ from agentstore.repositories.upkeep.pruning_terms import (
     Found,
     Items,
     Place,
-    Rule,
     PruningTerms,
+    Rule,
     lock_free,
     pages,
     staying,
@@ -109,13 +109,13 @@ def _matching(unit: Unit, terms: PruningTerms) -> ColumnElement[bool]:
     return and_(*conditions)
 
 
-def _untagged(terms: Terms, rows: Items) -> list[Any]:
+def _untagged(terms: PruningTerms, rows: Items) -> list[Any]:
     """Leave out the checkpoints that one of their tags keeps."""
     kept = set(terms.policy.checkpoints_keep_tags)
     return [row for row in rows if kept.isdisjoint(row.tags)]
 
 
-def _count_in_thread(unit: Unit, terms: Terms, thread_id: str) -> Counter[str]:
+def _count_in_thread(unit: Unit, terms: PruningTerms, thread_id: str) -> Counter[str]:
     """Count what a thread would lose, page by page; memory holds the thread's lines."""
     tables = unit.tables
     c, entries, writes = (

@@ -20,7 +20,14 @@ from agentstore.records import PruneReport
 from agentstore.repositories.base.pacing import Pace
 from agentstore.repositories.base.units import Units
 from agentstore.repositories.upkeep import pruning_rules
-from agentstore.repositories.upkeep.pruning_terms import Done, Items, Place, Rule, PruningTerms, begin
+from agentstore.repositories.upkeep.pruning_terms import (
+    Done,
+    Items,
+    Place,
+    PruningTerms,
+    Rule,
+    begin,
+)
 from agentstore.repositories.upkeep.reclaiming import reclaimed
 from agentstore.retention import RetentionPolicy
 
@@ -64,7 +71,7 @@ def prune(
 
 
 def _carried_out(
-    units: Units, rule: Rule, terms: Terms, pace: Pace, *, dry_run: bool
+    units: Units, rule: Rule, terms: PruningTerms, pace: Pace, *, dry_run: bool
 ) -> Iterator[Done]:
     """Count or delete what a rule finds, one transaction after the other."""
 

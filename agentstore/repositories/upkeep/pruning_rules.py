@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, delete, func, select, update
 
 from agentstore.execution.unit import Unit
-from agentstore.models.leaving import owner_stays
+from agentstore.models.deleting import owner_stays
 from agentstore.models.tables import Tables
 from agentstore.repositories.base.pacing import Pace
 from agentstore.repositories.messages.streams import give_up_these, idle_streams
@@ -22,8 +22,8 @@ from agentstore.repositories.upkeep.pruning_terms import (
     Found,
     Items,
     Place,
+    PruningTerms,
     Rule,
-    Terms,
     expires,
     is_idle,
     lock_free,
@@ -59,14 +59,14 @@ class _Users(Rule):
 
     name = "users"
 
-    def find(self, unit: Unit, terms: Terms, place: Place) -> Found:
+    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
         return erasing.unfinished(unit), None
 
-    def count(self, unit: Unit, terms: Terms, items: Items) -> Done:
+    def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
         rows = _count_owned(unit, terms, "user", items[0])
         return Done(1, rows + Counter(users=1), items[1:])
 
-    def delete(self, unit: Unit, pace: Pace, terms: Terms, items: Items) -> Done:
+    def delete(self, unit: Unit, pace: Pace, terms: PruningTerms, items: Items) -> Done:
         done = erasing.delete_some(unit, pace, items[0])
         return Done(done.rows.get("users", 0), done.rows, items[1:] if done.finished else items)
 
@@ -77,19 +77,21 @@ class _Sessions(Rule):
     name = "sessions"
     expires: bool
 
-    def count(self, unit: Unit, terms: Terms, items: Items) -> Done:
+    def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
         few = items[:_SESSIONS]
         ids = [item.id for item in few if expires(terms, item) == self.expires]
         rows = _count_owned(unit, terms, "session", ids) if ids else Counter()
         return Done(len(ids), rows + Counter(sessions=len(ids)), items[len(few) :])
 
-    def delete(self, unit: Unit, pace: Pace, terms: Terms, items: Items) -> Done:
+    def delete(self, unit: Unit, pace: Pace, terms: PruningTerms, items: Items) -> Done:
         few = items[:_SESSIONS]
         done = self._delete(unit, pace, terms, [item.pk for item in few])
         left = [item for item in few if item.pk in done.left]
         return Done(len(done.ids), done.rows, [*left, *items[len(few) :]])
 
-    def _delete(self, unit: Unit, pace: Pace, terms: Terms, pks: Sequence[int]) -> expiry.Deleted:
+    def _delete(
+        self, unit: Unit, pace: Pace, terms: PruningTerms, pks: Sequence[int]
+    ) -> expiry.Deleted:
         raise NotImplementedError
 
 
@@ -98,13 +100,15 @@ class _ExpiredSessions(_Sessions):
 
     expires = True
 
-    def find(self, unit: Unit, terms: Terms, place: Place) -> Found:
+    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
         sessions = unit.tables.sessions.c
         query = select(*expiry.columns(unit)).where(owner_stays(unit.tables, sessions.user_id))
         until = _deadline(terms) + timedelta.resolution  # the deadline itself included
         return oldest(unit, query, [sessions.expires_at, sessions.pk], place, until)
 
-    def _delete(self, unit: Unit, pace: Pace, terms: Terms, pks: Sequence[int]) -> expiry.Deleted:
+    def _delete(
+        self, unit: Unit, pace: Pace, terms: PruningTerms, pks: Sequence[int]
+    ) -> expiry.Deleted:
         these = unit.tables.sessions.c.pk.in_(pks)
         return expiry.delete_expired_now(unit, pace, _deadline(terms), len(pks), these)
 
@@ -114,23 +118,25 @@ class _IdleSessions(_Sessions):
 
     expires = False
 
-    def find(self, unit: Unit, terms: Terms, place: Place) -> Found:
+    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
         stays = owner_stays(unit.tables, unit.tables.sessions.c.user_id)
         idle = is_idle(unit.tables, terms)
         return walked(unit, unit.tables.sessions, expiry.columns(unit), place, [], idle, stays)
 
-    def _delete(self, unit: Unit, pace: Pace, terms: Terms, pks: Sequence[int]) -> expiry.Deleted:
+    def _delete(
+        self, unit: Unit, pace: Pace, terms: PruningTerms, pks: Sequence[int]
+    ) -> expiry.Deleted:
         return expiry.delete_matching(unit, pace, pks, is_idle(unit.tables, terms))
 
 
-def _deadline(terms: Terms) -> datetime:
+def _deadline(terms: PruningTerms) -> datetime:
     return terms.now if terms.policy.expired_sessions else expiry.FIRST_OF_ALL
 
 
 # --- Counting what belongs to them ---------------------------------------------------------------
 
 
-def _count_owned(unit: Unit, terms: Terms, kind: str, key: str | list[str]) -> Counter[str]:
+def _count_owned(unit: Unit, terms: PruningTerms, kind: str, key: str | list[str]) -> Counter[str]:
     """Count exactly what belongs to a user or to sessions, by the tables' plain names."""
     tables = unit.tables
     counts: Counter[str] = Counter()
@@ -154,7 +160,7 @@ def _count_owned(unit: Unit, terms: Terms, kind: str, key: str | list[str]) -> C
     return counts
 
 
-def _goes(unit: Unit, terms: Terms, digest: str) -> bool:
+def _goes(unit: Unit, terms: PruningTerms, digest: str) -> bool:
     """Say whether all sessions go that a blob is attached in."""
     attachments = unit.tables.attachments.c
     query = select(attachments.session_id).where(attachments.digest == digest)
@@ -173,15 +179,15 @@ class _Rows(Rule):
 
     table: str
 
-    def matching(self, tables: Tables, terms: Terms) -> ColumnElement[bool]:
+    def matching(self, tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
         """Give the condition on a row."""
         raise NotImplementedError
 
-    def count(self, unit: Unit, terms: Terms, items: Items) -> Done:
+    def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
         found = len(staying(unit, terms, items))
         return Done(found, {self.table: found})
 
-    def delete(self, unit: Unit, pace: Pace, terms: Terms, items: Items) -> Done:
+    def delete(self, unit: Unit, pace: Pace, terms: PruningTerms, items: Items) -> Done:
         table = unit.tables[self.table]
         most = min(pace.rows, len(items))
         deleted = done = 0
@@ -200,12 +206,12 @@ class _ToolLogs(_Rows):
 
     name = table = "tool_logs"
 
-    def find(self, unit: Unit, terms: Terms, place: Place) -> Found:
+    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
         logs, until = unit.tables.tool_logs.c, terms.before(terms.policy.tool_logs)
         query = select(logs.session_id)
         return oldest(unit, query, [logs.created_at, logs.pk], place, until)
 
-    def matching(self, tables: Tables, terms: Terms) -> ColumnElement[bool]:
+    def matching(self, tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
         return tables.tool_logs.c.created_at < terms.before(terms.policy.tool_logs)
 
 
@@ -217,13 +223,13 @@ class _Tasks(_Rows):
     def __init__(self, status: str) -> None:
         self._status = status
 
-    def find(self, unit: Unit, terms: Terms, place: Place) -> Found:
+    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
         tasks = unit.tables.tasks
         along = [tasks.c.status == self._status]
         matching = self.matching(unit.tables, terms)
         return walked(unit, tasks, [tasks.c.pk, tasks.c.session_id], place, along, matching)
 
-    def matching(self, tables: Tables, terms: Terms) -> ColumnElement[bool]:
+    def matching(self, tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
         tasks = tables.tasks.c
         ended = tasks[_ENDED[self._status]]
         return and_(tasks.status == self._status, ended < terms.before(terms.policy.finished_tasks))
@@ -234,17 +240,17 @@ class _Reservations(Rule):
 
     name = "reservations"
 
-    def find(self, unit: Unit, terms: Terms, place: Place) -> Found:
+    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
         reservations = unit.tables.quota_reservations.c
         stays = owner_stays(unit.tables, reservations.user_id)
         query = select(reservations.user_id).where(stays)
         until = terms.before(terms.policy.reservations)
         return oldest(unit, query, [reservations.expires_at, reservations.pk], place, until)
 
-    def count(self, unit: Unit, terms: Terms, items: Items) -> Done:
+    def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
         return Done(len(items), {"quota_reservations": len(items)})
 
-    def delete(self, unit: Unit, pace: Pace, terms: Terms, items: Items) -> Done:
+    def delete(self, unit: Unit, pace: Pace, terms: PruningTerms, items: Items) -> Done:
         users, reservations = unit.tables.users, unit.tables.quota_reservations
         few = items[: pace.rows]
         # Users are locked first, as everybody does who changes a quota.
@@ -271,14 +277,14 @@ class _Streams(Rule):
 
     name = "streams"
 
-    def find(self, unit: Unit, terms: Terms, place: Place) -> Found:
+    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
         return next_page(unit, _idle(unit, terms), [unit.tables.messages.c.pk], place)
 
-    def count(self, unit: Unit, terms: Terms, items: Items) -> Done:
+    def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
         ids = [item.id for item in staying(unit, terms, items)]
         return Done(len(ids), {"message_chunks": _chunks(unit, ids)})
 
-    def delete(self, unit: Unit, pace: Pace, terms: Terms, items: Items) -> Done:
+    def delete(self, unit: Unit, pace: Pace, terms: PruningTerms, items: Items) -> Done:
         sessions, messages = unit.tables.sessions.c, unit.tables.messages.c
         few = items[:_STREAMS]
         owners = sorted({item.session_id for item in few})
@@ -293,7 +299,7 @@ class _Streams(Rule):
         return Done(given_up, {"message_chunks": gone}, items[len(few) :])
 
 
-def _idle(unit: Unit, terms: Terms) -> Select[Any]:
+def _idle(unit: Unit, terms: PruningTerms) -> Select[Any]:
     assert terms.policy.streams is not None
     timeout = timedelta(seconds=unit.settings.stream_timeout)
     return idle_streams(unit.tables, terms.before(max(terms.policy.streams, timeout)))

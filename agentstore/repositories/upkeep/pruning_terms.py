@@ -216,7 +216,7 @@ def staying(unit: Unit, terms: PruningTerms, items: Items) -> Items:
         sessions.ttl_seconds,
         sessions.last_active_at,
         idle.label("idle"),
-        sessions.user_id.in_(deleting(unit.tables)).label("of_deleted_user"),
+        sessions.user_id.in_(being_deleted(unit.tables)).label("of_deleted_user"),
     ).where(sessions.id.in_(ids))
     going = {
         row.id
