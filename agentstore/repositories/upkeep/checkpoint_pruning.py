@@ -35,7 +35,7 @@ MOST = 200
 """Checkpoints that one transaction removes at most."""
 
 
-class _Checkpoints(Rule):
+class _CheckpointRule(Rule):
     """Checkpoints that the policy does not keep."""
 
     name = "checkpoints"
@@ -178,4 +178,4 @@ def _count_unneeded(unit: Unit, thread_id: str, needed: dict[int, int], touched:
     return gone
 
 
-CHECKPOINTS = _Checkpoints()
+CHECKPOINTS = _CheckpointRule()

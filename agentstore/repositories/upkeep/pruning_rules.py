@@ -54,7 +54,7 @@ _ENDED = {"completed": "completed_at", "cancelled": "cancelled_at", "dead": "dea
 # --- Users and sessions --------------------------------------------------------------------------
 
 
-class _Users(Rule):
+class _UserRule(Rule):
     """Finishes deletions of users that were interrupted."""
 
     name = "users"
@@ -71,7 +71,7 @@ class _Users(Rule):
         return Done(done.rows.get("users", 0), done.rows, items[1:] if done.finished else items)
 
 
-class _Sessions(Rule):
+class _SessionRule(Rule):
     """Sessions of which ``expires`` says the same as the rule's attribute of this name."""
 
     name = "sessions"
@@ -95,7 +95,7 @@ class _Sessions(Rule):
         raise NotImplementedError
 
 
-class _ExpiredSessions(_Sessions):
+class _ExpiredSessionRule(_SessionRule):
     """Sessions whose time to live is over; without that rule, those whose deletion has begun."""
 
     expires = True
@@ -113,7 +113,7 @@ class _ExpiredSessions(_Sessions):
         return expiry.delete_expired_now(unit, pace, _deadline(terms), len(pks), these)
 
 
-class _IdleSessions(_Sessions):
+class _IdleSessionRule(_SessionRule):
     """Sessions without activity."""
 
     expires = False
@@ -170,7 +170,7 @@ def _goes(unit: Unit, terms: PruningTerms, digest: str) -> bool:
 # --- Single rows ---------------------------------------------------------------------------------
 
 
-class _Rows(Rule):
+class _RowRule(Rule):
     """Rows that nothing refers to.
 
     Attributes:
@@ -201,7 +201,7 @@ class _Rows(Rule):
         return Done(deleted, {self.table: deleted}, items[done:])
 
 
-class _ToolLogs(_Rows):
+class _ToolLogRule(_RowRule):
     """Old tool logs."""
 
     name = table = "tool_logs"
@@ -215,7 +215,7 @@ class _ToolLogs(_Rows):
         return tables.tool_logs.c.created_at < terms.before(terms.policy.tool_logs)
 
 
-class _Tasks(_Rows):
+class _TaskRule(_RowRule):
     """Tasks that ended long ago."""
 
     name = table = "tasks"
@@ -235,7 +235,7 @@ class _Tasks(_Rows):
         return and_(tasks.status == self._status, ended < terms.before(terms.policy.finished_tasks))
 
 
-class _Reservations(Rule):
+class _ReservationRule(Rule):
     """Reservations of quotas that expired long ago; those that have not lapsed yet do so."""
 
     name = "reservations"
@@ -272,7 +272,7 @@ class _Reservations(Rule):
         return Done(len(gone), {"quota_reservations": len(gone)}, items[len(few) :])
 
 
-class _Streams(Rule):
+class _StreamRule(Rule):
     """Messages whose writer stopped sending long ago: they end as they are."""
 
     name = "streams"
@@ -318,18 +318,18 @@ def rules_of(policy: RetentionPolicy) -> Iterator[tuple[Rule, int]]:
     """Give the rules in order, and how many rows a transaction of each deletes at most."""
     # Users and sessions first: what goes with them need not be looked at again. Also without a
     # rule about them, what an interrupted deletion or clean-up has left of one is finished.
-    yield _Users(), erasing.ROWS
-    yield _ExpiredSessions(), expiry.ROWS
+    yield _UserRule(), erasing.ROWS
+    yield _ExpiredSessionRule(), expiry.ROWS
     if policy.sessions_idle is not None:
-        yield _IdleSessions(), expiry.ROWS
+        yield _IdleSessionRule(), expiry.ROWS
     if policy.tool_logs is not None:
-        yield _ToolLogs(), ROWS
+        yield _ToolLogRule(), ROWS
     if policy.prunes_checkpoints:
         yield CHECKPOINTS, expiry.ROWS
     if policy.finished_tasks is not None:
         for status in policy.task_statuses:
-            yield _Tasks(status), ROWS
+            yield _TaskRule(status), ROWS
     if policy.reservations is not None:
-        yield _Reservations(), ROWS
+        yield _ReservationRule(), ROWS
     if policy.streams is not None:
-        yield _Streams(), ROWS
+        yield _StreamRule(), ROWS
