@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
@@ -63,7 +64,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _reason(item: pytest.Item, on: set[Driver]) -> str | None:
-    if item.get_closest_marker("long"):
+    mark = item.get_closest_marker("long")
+    if mark and not any(fnmatchcase(item.callspec.id, each) for each in mark.kwargs.get("but", ())):
         return LONG
     if item.path.stem in EVERYWHERE:
         return None

@@ -79,6 +79,7 @@ def test_so_they_are_where_policies_alone_keep_the_two_apart(servers, driver, ro
     assert not report.differences, "\n".join(report.differences)
 
 
+@pytest.mark.long
 @on(lambda driver: not driver.asynchronous)
 def test_a_receipt_that_counts_the_bytes_which_nobody_else_has_would_be_found(world, monkeypatch):
     """Or the tests above would say nothing."""
