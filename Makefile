@@ -6,11 +6,12 @@ PEERS := .venv-peers
 URL ?=
 TRANSCRIPTS ?=
 
-.PHONY: help install test lint types check demo docs bench bench-peers chaos clean coverage
+.PHONY: help install test test-all everything lint types check demo docs bench bench-peers chaos clean coverage
 
 help:
 	@echo "make demo    a whole conversation on a fresh SQLite file (URL=..., TRANSCRIPTS=...)"
-	@echo "make test    lint, types and every test, on both engines"
+	@echo "make test    lint, types and tests on both engines; what it leaves to test-all it says"
+	@echo "make test-all   the same and all of the rest, on each Python from 3.11 to 3.13 that is here; hours"
 	@echo "make chaos   break it on purpose; five minutes (MINUTES=..., CASES=..., docs/reliability.md)"
 	@echo "make docs    docs/schema.md, from the models"
 	@echo "make bench   the figures and pictures of docs/performance.md, and more; an hour (ROUNDS=...)"
@@ -33,10 +34,17 @@ types: install
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 test: lint types
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-all:
+	$(PYTHON) tests/interpreters.py "$(MAKE)"
+
+# For one Python, which test-all names.
+everything: lint types
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 coverage: install
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
+	AGENTSTORE_TEST_FULL=1 $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
 
 demo: install
 	$(BIN)/python examples/demo.py $(if $(URL),--url "$(URL)") $(if $(TRANSCRIPTS),--transcripts "$(TRANSCRIPTS)")
@@ -71,4 +79,4 @@ chaos: install
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --cases "$(CASES)"
 
 clean:
-	rm -rf $(VENV) $(PEERS) dist build
+	rm -rf $(VENV) .venv-3.* $(PEERS) dist build

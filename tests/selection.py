@@ -53,6 +53,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[_LEFT] = Counter()
     if FULL:
         return
+    if not any("::" in each for each in config.args):
+        _require_known_ids(items)
     on: dict[object, set[Driver]] = defaultdict(set)
     for item in items:
         on[_function(item)].update(_drivers(item))
@@ -64,8 +66,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _reason(item: pytest.Item, on: set[Driver]) -> str | None:
-    mark = item.get_closest_marker("long")
-    if mark and not any(fnmatchcase(item.callspec.id, each) for each in mark.kwargs.get("but", ())):
+    if item.get_closest_marker("long") and not any(_like(item, each) for each in _but(item)):
         return LONG
     if item.path.stem in EVERYWHERE:
         return None
@@ -79,6 +80,24 @@ def _reason(item: pytest.Item, on: set[Driver]) -> str | None:
         if item.path.stem not in EVERY_DRIVER and driver.name != min(names, key=ONE_EACH.index):
             return DRIVERS
     return None
+
+
+def _require_known_ids(items: list[pytest.Item]) -> None:
+    """Refuse an id that no parameter has any more: what it stands for would never run."""
+    known = {(_function(item), each) for item in items for each in _but(item) if _like(item, each)}
+    for item in items:
+        for each in _but(item):
+            if (_function(item), each) not in known:
+                raise pytest.UsageError(f"{item.nodeid}: no parameter is like {each!r}")
+
+
+def _but(item: pytest.Item) -> Iterable[str]:
+    mark = item.get_closest_marker("long")
+    return mark.kwargs.get("but", ()) if mark else ()
+
+
+def _like(item: pytest.Item, pattern: str) -> bool:
+    return fnmatchcase(item.callspec.id, pattern)
 
 
 def _function(item: pytest.Item) -> object:
