@@ -21,7 +21,6 @@ EVERYWHERE = {"test_connections", "test_engines", "test_fidelity", "test_transac
 
 EVERY_DRIVER = EVERYWHERE | {
     "test_allocations",
-    "test_closing",
     "test_content_in_errors",
     "test_forks",
     "test_full_disk",
@@ -32,7 +31,6 @@ EVERY_DRIVER = EVERYWHERE | {
     "test_secrecy",
     "test_server_settings",
     "test_session_cache",
-    "test_sessions",
     "test_silence",
     "test_threads",
 }

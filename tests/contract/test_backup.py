@@ -390,7 +390,7 @@ def big(url, count=4000):
             store.messages.save_many(session, rows)
 
 
-@pytest.mark.long(but=["sqlite-native", "postgresql-*-portable"])
+@pytest.mark.long(but=["postgresql-*-portable"])
 @pytest.mark.crash
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_backup_that_is_killed_leaves_no_file_and_is_cleared_away(engine_url, tmp_path, format):
@@ -462,7 +462,7 @@ def contents_of(file, url, folder):
     return file.stat().st_size == (folder / "whole").stat().st_size or on_server(url)
 
 
-@pytest.mark.long(but=["sqlite-portable", "postgresql-*-native"])
+@pytest.mark.long(but=["sqlite-portable"])
 @pytest.mark.crash
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_restore_that_is_killed_leaves_nothing_that_opens_and_is_done_again(

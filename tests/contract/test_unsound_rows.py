@@ -129,7 +129,7 @@ def file(furnished, tmp_path) -> str:
     return f"sqlite:///{tmp_path / 'b.db'}"
 
 
-@pytest.mark.long(but=["messages", "sessions", "users", "tool_logs", "attachments"])
+@pytest.mark.long(but=["messages", "sessions", "users"])
 @pytest.mark.parametrize("table", COLUMNS)
 def test_whatever_is_wrong_with_a_value_each_reader_reads_past_it_or_names_the_row(
     file, furnished, table

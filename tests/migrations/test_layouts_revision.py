@@ -107,7 +107,7 @@ def test_going_back_drops_a_layout_that_nobody_could_read(databases):
     assert documents(url, names) == {"s": ({"a": 1}, None)}
 
 
-@pytest.mark.long(but=["sqlite"])
+@pytest.mark.long
 def test_many_layouts_move_in_pieces(databases):
     url, names = databases.upgraded(), databases.names
     lines = [

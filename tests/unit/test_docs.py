@@ -21,7 +21,7 @@ PAGES = sorted(
 )
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ENGINE_URLS = ("postgresql+psycopg://agent@localhost/agents", "postgresql://agent@localhost/agents")
-MANY_COMMANDS = {"cli", "moving", "operations", "threat-model", "upgrading"}
+MANY_COMMANDS = {"backup", "cli", "moving", "operations", "retention", "threat-model", "upgrading"}
 """Pages whose blocks are commands above all, each of which is a program that is started."""
 LANGUAGES = {"python", "sh", "text", "mermaid"}
 """Diagrams are read in test_schema_page.py."""
