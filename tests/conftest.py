@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, settings
 from sqlalchemy import create_engine, make_url, text
 
 from agentstore import migrations
+from tests.compiling import share_compiled_statements
 from tests.drivers import DRIVERS, FULL, INSTALLATIONS, PG_URL, VERSIONS, Driver
 from tests.poolers import description
 from tests.servers import Server
@@ -32,6 +33,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.selection"]
+
+share_compiled_statements()
 
 settings.register_profile(
     "suite",
