@@ -6,12 +6,13 @@ PEERS := .venv-peers
 URL ?=
 TRANSCRIPTS ?=
 
-.PHONY: help install dev test lint types check demo docs site wheel bench bench-peers chaos clean coverage
+.PHONY: help install dev test test-all everything lint types check demo docs site wheel bench bench-peers chaos clean coverage
 
 help:
 	@echo "make demo    a whole conversation on a fresh SQLite file (URL=..., TRANSCRIPTS=...)"
 	@echo "make dev     what a contributor needs, in .venv, with hooks that check each commit"
-	@echo "make test    lint, types and every test, on both engines"
+	@echo "make test    lint, types and tests on both engines; what it leaves to test-all it says"
+	@echo "make test-all   the same and all of the rest, on each Python from 3.11 to 3.13 that is here; hours"
 	@echo "make chaos   break it on purpose; five minutes (MINUTES=..., CASES=..., docs/reliability.md)"
 	@echo "make site    the pages and the API reference as a site, in site/index.html"
 	@echo "make wheel   dist/agentstore_db-*.whl"
@@ -40,10 +41,17 @@ types: install
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 test: lint types
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-all:
+	$(PYTHON) tests/interpreters.py "$(MAKE)"
+
+# For one Python, which test-all names.
+everything: lint types
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 coverage: install
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
+	AGENTSTORE_TEST_FULL=1 $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
 
 demo: install
 	$(BIN)/python examples/demo.py $(if $(URL),--url "$(URL)") $(if $(TRANSCRIPTS),--transcripts "$(TRANSCRIPTS)")
@@ -85,4 +93,4 @@ chaos: install
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --cases "$(CASES)"
 
 clean:
-	rm -rf $(VENV) $(PEERS) dist build site
+	rm -rf $(VENV) .venv-3.* $(PEERS) dist build site

@@ -21,17 +21,20 @@ import pytest
 from hypothesis import HealthCheck, settings
 from sqlalchemy import create_engine, make_url, text
 
-from agentstore import AsyncStore, Store, migrations
-from agentstore.testing import BlockingStore
+from agentstore import migrations
+from tests.compiling import share_compiled_statements
+from tests.drivers import DRIVERS, FULL, INSTALLATIONS, PG_URL, VERSIONS, Driver
 from tests.poolers import description
-from tests.servers import Installation, Server, installations
+from tests.servers import Server
 
 # A shell starts what it puts into the background deaf to interrupts, and so would be each program
 # that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-FULL = bool(os.environ.get("AGENTSTORE_TEST_FULL"))
+pytest_plugins = ["tests.selection"]
+
+share_compiled_statements()
 
 settings.register_profile(
     "suite",
@@ -40,38 +43,6 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("suite")
-
-PG_URL = os.environ.get("AGENTSTORE_TEST_PG_URL")
-
-
-@dataclass(frozen=True)
-class Driver:
-    """One way to talk to one engine."""
-
-    name: str
-    engine: str
-    asynchronous: bool
-    url: Callable[[str], str] = str
-
-    def open(self, url: str, **options: Any) -> Any:
-        """Open a store that is driven synchronously, whichever it is."""
-        if self.asynchronous:
-            return BlockingStore(lambda: AsyncStore(self.url(url), **options))
-        return Store(self.url(url), **options)
-
-
-DRIVERS = (
-    Driver("sqlite3", "sqlite", asynchronous=False),
-    Driver("sqlite3-async", "sqlite", asynchronous=True),
-    Driver(
-        "aiosqlite",
-        "sqlite",
-        asynchronous=True,
-        url=lambda url: url.replace("sqlite:", "sqlite+aiosqlite:"),
-    ),
-    Driver("psycopg", "postgresql", asynchronous=False),
-    Driver("psycopg-async", "postgresql", asynchronous=True),
-)
 
 
 class Servers:
@@ -136,47 +107,6 @@ class Servers:
         for server, _ in self._started.values():
             if server is not None:
                 server.stop()
-
-
-INSTALLATIONS: list[Installation] = [] if PG_URL else installations()
-VERSIONS = ["given"] if PG_URL else [found.version for found in INSTALLATIONS]
-
-
-EVERYWHERE = {
-    "test_connections",
-    "test_engines",
-    "test_fidelity",
-    "test_messages",
-    "test_sessions",
-    "test_transactions",
-}
-"""The modules whose tests always run on every driver and every server."""
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave to the full suite what repeats, on aiosqlite or on an older server, what runs anyway.
-
-    Both come to the same code as their neighbours: an asynchronous engine, and the same dialect.
-    """
-    if FULL:
-        return
-    left = [item for item in items if _repeats(item)]
-    config.hook.pytest_deselected(items=left)
-    items[:] = [item for item in items if not _repeats(item)]
-
-
-def _repeats(item: pytest.Item) -> bool:
-    if item.path.stem in EVERYWHERE or not hasattr(item, "callspec"):
-        return False
-    older = set(VERSIONS[1:])
-    for value in item.callspec.params.values():
-        parts = value if isinstance(value, tuple) else (value,)
-        texts = [part for part in parts if isinstance(part, str)]
-        if any(text in older or "+aiosqlite:" in text for text in texts):
-            return True
-        if any(isinstance(part, Driver) and part.name == "aiosqlite" for part in parts):
-            return True
-    return False
 
 
 def pytest_report_header() -> str:

@@ -15,7 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
-from sqlalchemy import URL, Engine
+from sqlalchemy import URL, Engine, event
 
 from agentstore.database.engine import adopt_engine, open_engine, parse_url, show_url
 from agentstore.engines.base.dialect import Mode
@@ -149,6 +149,8 @@ class Store(Repositories):
         self._closed = True
         self._runner.close(wait=not in_own_transaction(self))
         if self._owns_engine:
+            # Those of calls that are not over would come back to a pool that nobody disposes of.
+            event.listen(self._engine.pool, "checkin", lambda _, record: record.invalidate())
             self._engine.dispose()
 
     @contextmanager

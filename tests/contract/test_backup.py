@@ -317,6 +317,7 @@ with Store(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.long(but=["sqlite", "postgresql-*"])
 def test_a_backup_is_one_state_though_another_process_writes_all_the_while(
     engine_url, fresh, tmp_path
 ):
@@ -390,6 +391,7 @@ def big(url, count=4000):
             store.messages.save_many(session, rows)
 
 
+@pytest.mark.long(but=["postgresql-*"])
 @pytest.mark.crash
 def test_a_backup_that_is_killed_leaves_no_file_and_is_cleared_away(engine_url, tmp_path):
     big(engine_url)
@@ -460,6 +462,7 @@ def contents_of(file, url, folder):
     return file.stat().st_size == (folder / "whole").stat().st_size or on_server(url)
 
 
+@pytest.mark.long(but=["sqlite"])
 @pytest.mark.crash
 def test_a_restore_that_is_killed_leaves_nothing_that_opens_and_is_done_again(
     engine_url, fresh, tmp_path

@@ -75,6 +75,7 @@ def undone(store, call):
         return error
 
 
+@pytest.mark.long(but=["a text", "secrets", "65 bits", "an object"])
 @pytest.mark.parametrize("kind", VALUES)
 def test_an_argument_that_is_refused_is_neither_quoted_nor_a_cause_of_untyped_errors(kind, caplog):
     with Store("sqlite://") as store:

@@ -64,6 +64,14 @@ from tests.programs.copies import (
 # --- Whole copies ----------------------------------------------------------------------------
 
 
+@pytest.mark.long(
+    but=[
+        "sqlite-postgresql-named",
+        "postgresql-sqlite",
+        "sqlite-sqlite-named",
+        "postgresql-postgresql",
+    ]
+)
 @each_pair
 def test_all_rows_arrive_in_a_schema_like_a_new_one(pair, new):
     source_engine, target_engine, names = pair
@@ -86,6 +94,7 @@ def test_all_rows_arrive_in_a_schema_like_a_new_one(pair, new):
     assert digests(verified) == digests(report)
 
 
+@pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
 @each_plain_pair
 def test_rows_that_set_every_column_arrive(pair, new):
     source_engine, target_engine, names = pair
@@ -573,6 +582,7 @@ SELECT 'blob' || n, 5000000, randomblob(5000000), '2026-01-01T00:00:00.000000+00
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_large_database_is_copied_in_little_memory_there_and_back(new):
     """200 MB, in many small rows and some of megabytes, each way in a process of its own."""

@@ -80,6 +80,7 @@ def stopping(until: Path, process: Any, rounds: int = 4) -> Callable[[], bool]:
     return ready
 
 
+@pytest.mark.long(but=["sqlite-named", "postgresql-plain"])
 @pytest.mark.parametrize("names", [PLAIN, NAMED], ids=["plain", "named"])
 @each_engine
 def test_what_is_written_meanwhile_is_in_the_copy(new, engine, names, tmp_path):
@@ -168,6 +169,7 @@ def test_unique_values_that_two_rows_exchange_are_followed(new, engine):
     assert dump(target) == dump(source)
 
 
+@pytest.mark.long(but=["postgresql"])
 @each_engine
 def test_one_that_is_killed_goes_on_with_all_that_was_written_since(new, engine, tmp_path):
     source, target, until = filled(new, "sqlite"), new(engine), tmp_path / "until"

@@ -32,6 +32,7 @@ def like_a_new_one(new: Any, target: str) -> None:
     assert schema_of(target, PLAIN) == schema_of(fresh, PLAIN)
 
 
+@pytest.mark.long(but=["*-verifying"])
 @pytest.mark.parametrize("step", ["loading messages", "indexing", "verifying"])
 @each_engine
 def test_a_run_that_is_overtaken_stops_and_leaves_the_target_closed(new, engine, step):

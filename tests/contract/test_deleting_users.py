@@ -398,6 +398,7 @@ with Store(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.long(but=["sqlite-2", "postgresql-*-1"])
 @pytest.mark.parametrize("moment", [1, 2, 4])
 def test_whoever_is_killed_between_closing_and_deleting_leaves_nothing_open(engine_url, moment):
     with Store(engine_url) as store:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sqlite3
 from collections.abc import Iterator
@@ -14,9 +13,13 @@ from sqlalchemy import make_url
 
 from agentstore import Store, migrations
 from tests.conftest import VERSIONS, Servers
+from tests.drivers import FULL
 from tests.programs.workers import Worker, run_together
 
 PROCESSES = 8
+KILLED = 10 if FULL else 4
+KILLS = 100 if FULL else 3
+"""How often each of the two kinds of crowd is killed."""
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +67,7 @@ def test_eight_processes_that_make_one_sqlite_file_together_lose_no_message(
     write_together(workers, f"sqlite:///{tmp_path / 'new.db'}", 100)
 
 
+@pytest.mark.long
 @pytest.mark.crash
 def test_eight_processes_make_one_sqlite_file_together_time_and_again(
     workers: list[Worker], tmp_path: Path
@@ -103,7 +107,7 @@ def test_a_killed_process_loses_nothing_that_was_acknowledged(killable_url: str)
         session_id = store.sessions.create().id
     acknowledged: list[str] = []
     with ExitStack() as stack:
-        for worker in [stack.enter_context(Worker()) for _ in range(10)]:
+        for worker in [stack.enter_context(Worker()) for _ in range(KILLED)]:
             worker.prepare("append", url=killable_url, session_id=session_id)
             worker.go()
             for _ in range(rng.randint(1, 60)):
@@ -125,17 +129,12 @@ def test_a_killed_process_loses_nothing_that_was_acknowledged(killable_url: str)
             size = int(next(iter(places)).split()[-1])
             assert places == {f"{place} of {size}" for place in range(1, size + 1)}
         # Each process died with at most one unit, of up to two messages, on its way.
-        assert len(history) - len(acknowledged) <= 10 * 2
+        assert len(history) - len(acknowledged) <= KILLED * 2
     if killable_url.startswith("sqlite"):
         connection = sqlite3.connect(str(make_url(killable_url).database))
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
         connection.close()
-
-
-FULL = bool(os.environ.get("AGENTSTORE_TEST_FULL"))
-KILLS = 100 if FULL else 3
-"""How often each of the two kinds of crowd is killed."""
 
 
 @pytest.mark.crash

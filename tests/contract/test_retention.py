@@ -649,6 +649,7 @@ with Store(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.long(but=["sqlite"])
 def test_a_process_that_is_killed_while_pruning_leaves_what_the_next_one_finishes(engine_url):
     with Store(engine_url) as store:
         ids = [grown(store, store.sessions.create().id, 30) for _ in range(20)]

@@ -6,7 +6,6 @@ have its turn at once reads what is not indexed itself.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,9 +22,10 @@ from agentstore.repositories.search import finding, search
 from agentstore.settings import Settings
 from tests.conftest import on_a_server
 from tests.contract.test_search import every, ids, in_the_index, plain_sql, save, scalar
+from tests.drivers import FULL
 from tests.programs.probes import engine_of
 
-MEGABYTES = 5 if os.environ.get("AGENTSTORE_TEST_FULL") else 1
+MEGABYTES = 5 if FULL else 1
 WRITES = ("INSERT", "UPDATE", "DELETE", "BEGIN IMMEDIATE")
 LIMIT = 250_000
 

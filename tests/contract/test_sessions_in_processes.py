@@ -9,13 +9,15 @@ from datetime import timedelta
 import pytest
 
 from agentstore import Store
+from tests.drivers import FULL
 from tests.programs.workers import Worker, run_together
 
 pytestmark = pytest.mark.crash
 
-KILLS = 6
+KILLS = 6 if FULL else 3
 
 
+@pytest.mark.long(but=["postgresql-*"])
 def test_a_session_whose_process_is_killed_goes_on_in_another(engine_url: str) -> None:
     rng = random.Random(0)  # noqa: S311 - the points at which to kill
     with Store(engine_url) as store:

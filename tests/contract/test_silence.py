@@ -107,6 +107,7 @@ def test_other_tasks_go_on_while_a_frozen_server_is_asked(own_server: Server) ->
     assert asyncio.run(ask()) > 20
 
 
+@pytest.mark.long
 def test_saves_of_many_tasks_on_idle_connections_to_a_frozen_server_end_with_errors(
     own_server: Server,
 ) -> None:

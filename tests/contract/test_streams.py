@@ -772,6 +772,7 @@ def test_of_two_that_end_a_message_one_does_and_the_other_is_told(store, session
     assert store.sessions.verify(session.id).agree
 
 
+@pytest.mark.long(but=["sqlite"])
 @pytest.mark.crash
 def test_a_process_that_dies_while_it_streams_leaves_what_it_was_told_is_there(engine_url):
     rng = random.Random(0)  # noqa: S311 - the points at which to kill

@@ -18,7 +18,7 @@ from tests.contract.tenants import ACTORS, methods, program, refused, undrawn
 from tests.contract.test_row_security import ON_A_SERVER, scope_of
 from tests.contract.two_worlds import STEPS, World, run, world_of
 
-ROUNDS = 10 if FULL else 1
+ROUNDS, LENGTH = (10, STEPS) if FULL else (1, 250)
 pytestmark = pytest.mark.timeout(1800 if FULL else 300)
 
 
@@ -48,9 +48,9 @@ def test_every_public_method_is_called_by_both_with_every_parameter():
 
 
 def test_the_answers_are_the_same_with_another_tenant_and_without(world):
-    report = run(world, rounds=ROUNDS, seed=1)
+    report = run(world, rounds=ROUNDS, seed=1, steps=LENGTH)
     assert not report.differences, "\n".join(report.differences)
-    assert report.calls > ROUNDS * STEPS * 0.9
+    assert report.calls > ROUNDS * LENGTH * 0.9
     if FULL:
         assert {method for method, times in report.gave.items() if times} == methods().keys() - (
             refused() - {"tasks.claim"}
@@ -75,10 +75,11 @@ def test_so_they_are_where_policies_alone_keep_the_two_apart(servers, driver, ro
             )
             yield World(store, lambda user_id: scope_of(theirs, user_id, filters=filters))
 
-    report = run(world, rounds=min(ROUNDS, 3), seed=100)
+    report = run(world, rounds=min(ROUNDS, 3), seed=100, steps=LENGTH)
     assert not report.differences, "\n".join(report.differences)
 
 
+@pytest.mark.long
 @on(lambda driver: not driver.asynchronous)
 def test_a_receipt_that_counts_the_bytes_which_nobody_else_has_would_be_found(world, monkeypatch):
     """Or the tests above would say nothing."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sqlite3
 import traceback
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from agentstore.models.tables import tables
 from tests.conftest import in_the_process
 from tests.contract.scoped_calls import CALLS, WHOLE, filled
 from tests.contract.test_scoped import furnish
+from tests.drivers import FULL
 from tests.programs.probes import connect
 
 SECRET = "my diagnosis is 42"  # noqa: S105 - nobody's
@@ -53,7 +53,6 @@ REQUIRED = {
     for shape in shapes(tables())
 }
 WORDS = ("role", "status", "kind", "encoding")
-FULL = os.environ.get("AGENTSTORE_TEST_FULL")
 
 
 def spoil(url: str, *statements: str) -> None:
@@ -130,6 +129,7 @@ def file(furnished, tmp_path) -> str:
     return f"sqlite:///{tmp_path / 'b.db'}"
 
 
+@pytest.mark.long(but=["messages", "sessions", "users"])
 @pytest.mark.parametrize("table", COLUMNS)
 def test_whatever_is_wrong_with_a_value_each_reader_reads_past_it_or_names_the_row(
     file, furnished, table

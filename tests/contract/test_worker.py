@@ -23,6 +23,7 @@ from agentstore.testing import BlockingStore
 from agentstore.values.redaction import Secrets
 from agentstore.worker import AsyncWorker, Backoff, DoNotRetry, Worker
 from tests.conftest import on_a_server
+from tests.drivers import FULL
 from tests.programs.probes import connect, engine_of
 
 ROOT = Path(__file__).parents[2]
@@ -522,10 +523,11 @@ AUDIT = {
 """The database itself writes down every completion, whoever makes it."""
 
 
+@pytest.mark.long(but=["postgresql-*"])
 @pytest.mark.crash
 @pytest.mark.timeout(900)
 def test_sixteen_workers_that_are_killed_at_random_complete_every_task_once(engine_url):
-    count = 20_000 if os.environ.get("AGENTSTORE_TEST_FULL") else 500
+    count = 20_000 if FULL else 500
     rng = random.Random(0)  # noqa: S311 - the points at which to kill
     with Store(engine_url, synchronous="NORMAL") as store:
         engine = engine_of(store)

@@ -52,6 +52,7 @@ def go(number):
 """
 
 
+@pytest.mark.long
 def test_any_number_of_processes_may_upgrade_one_empty_database(named_databases):
     databases = named_databases
     url, names = databases.make("contended"), databases.names
@@ -61,6 +62,7 @@ def test_any_number_of_processes_may_upgrade_one_empty_database(named_databases)
     assert as_stored(url) == as_stored(databases.upgraded())
 
 
+@pytest.mark.long
 def test_any_number_of_stores_may_open_one_new_file(tmp_path):
     url = f"sqlite:///{tmp_path / 'new.db'}"
     assert together(PROCESSES, OPEN, url) == []

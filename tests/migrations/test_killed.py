@@ -26,6 +26,7 @@ migrations.upgrade(url, names=migrations.Names(schema or None, prefix))
 """
 
 
+@pytest.mark.long(but=["sqlite-None", "postgresql-*-0006"])
 @pytest.mark.parametrize("begun", [None, *migrations.REVISIONS[:-1]])
 def test_a_migration_that_is_killed_before_its_commit_leaves_nothing(databases, begun):
     url, names = databases.make("killed"), databases.names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from sqlalchemy import select, update
 
 from agentstore import Store, migrations
@@ -107,6 +108,7 @@ def test_going_back_drops_a_layout_that_nobody_could_read(databases):
     assert documents(url, names) == {"s": ({"a": 1}, None)}
 
 
+@pytest.mark.long
 def test_many_layouts_move_in_pieces(databases):
     url, names = databases.upgraded(), databases.names
     lines = [

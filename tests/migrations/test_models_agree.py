@@ -28,6 +28,7 @@ def test_alembic_finds_nothing_to_change(databases):
     assert "No new upgrade operations" in said.out
 
 
+@pytest.mark.long(but=["sqlite-*"])
 @pytest.mark.parametrize(
     "change",
     [

@@ -44,6 +44,7 @@ def test_the_commands_work_from_a_shell_in_the_checkout(tmp_path):
     assert migrations.HEAD in said.out
 
 
+@pytest.mark.long(but=["postgresql-agentstore"])
 @pytest.mark.parametrize("command", [alembic, agentstore])
 def test_without_an_argument_the_url_is_that_of_the_environment(command, plain_databases, tmp_path):
     url = plain_databases.make("named")
@@ -52,6 +53,7 @@ def test_without_an_argument_the_url_is_that_of_the_environment(command, plain_d
     assert not (tmp_path / "agentstore.db").exists()
 
 
+@pytest.mark.long(but=["postgresql-alembic"])
 @pytest.mark.parametrize("command", [alembic, agentstore])
 def test_an_argument_goes_before_the_environment(command, plain_databases, tmp_path):
     url, elsewhere = plain_databases.make("named"), f"sqlite:///{tmp_path / 'elsewhere.db'}"

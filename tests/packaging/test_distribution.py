@@ -133,6 +133,7 @@ def test_the_wheel_says_what_it_needs_and_what_it_offers(wheel):
     assert "agentstore = agentstore.cli:main" in archive.read(points).decode("utf-8")
 
 
+@pytest.mark.long
 def test_the_source_distribution_can_be_tested_and_makes_the_same_wheel(sdist, wheel, tmp_path):
     safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # not in 3.11.3
     with tarfile.open(sdist) as archive:

@@ -429,14 +429,14 @@ async def cancel_at_random(store: AsyncStore, seed: int) -> None:
         await still_works(store, session_id)
 
 
-@pytest.mark.parametrize("seed", range(1, 5 if FULL else 3))
+@pytest.mark.parametrize("seed", range(1, 5 if FULL else 2))
 @in_loop
 async def test_cancellations_at_random_under_load_leave_all_or_nothing(url: str, seed: int) -> None:
     async with AsyncStore(url) as store:
         await cancel_at_random(store, seed)
 
 
-@pytest.mark.parametrize("seed", range(1, 5 if FULL else 3))
+@pytest.mark.parametrize("seed", range(1, 5 if FULL else 2))
 @in_loop
 async def test_cancellations_leave_an_engine_of_the_application_whole(
     postgresql: str, seed: int
@@ -445,7 +445,7 @@ async def test_cancellations_leave_an_engine_of_the_application_whole(
         await cancel_at_random(store, seed)
 
 
-@pytest.mark.parametrize("seed", range(1, 5 if FULL else 3))
+@pytest.mark.parametrize("seed", range(1, 5 if FULL else 2))
 @in_loop
 async def test_a_loop_whose_tasks_are_all_cancelled_goes_on_saving(url: str, seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - when to cancel
@@ -469,6 +469,7 @@ async def test_a_loop_whose_tasks_are_all_cancelled_goes_on_saving(url: str, see
         await still_works(store, session.id)
 
 
+@pytest.mark.long(but=["sqlite*-interrupt", "postgresql-return"])
 @pytest.mark.crash
 @pytest.mark.parametrize("how", ["return", "interrupt"])
 def test_a_loop_that_ends_while_saves_are_in_flight_does_end(kept_url: str, how: str) -> None:

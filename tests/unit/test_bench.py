@@ -281,6 +281,7 @@ def test_stretches_cover_every_message_once():
 # --- Memory ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_walk_meets_every_message_in_a_process_of_its_own(filled):
     walked = walk(filled, LONG, SMALL.long)
     assert walked["messages"] == SMALL.long
@@ -288,6 +289,7 @@ def test_a_walk_meets_every_message_in_a_process_of_its_own(filled):
     assert walked["whole"] >= walked["first_half"] >= walked["opened"] >= 0
 
 
+@pytest.mark.long
 def test_a_walk_that_meets_other_messages_is_no_measurement(filled):
     with pytest.raises(subprocess.CalledProcessError):
         walk(filled, LONG, SMALL.long + 1)

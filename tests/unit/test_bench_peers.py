@@ -115,6 +115,7 @@ def test_conversations_are_read_from_the_files_and_made_where_there_are_none(tmp
 # --- Contests --------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_peer_runs_as_it_comes_and_again_as_durable_as_agentstore(place):
     rows = list(contests(place, Tutorial, PLAN))
     found = dict.fromkeys((row["setup"], row["durability"]) for row in rows)
@@ -161,6 +162,7 @@ def rows_of(place, peer, stage):
     return {row["operation"]: row for row in contests(place, peer, only)}
 
 
+@pytest.mark.long
 def test_what_a_caller_was_told_is_stored_and_is_not_there_is_shown(place):
     assert rows_of(place, Forgetful, "append")["append"]["errors"]["items lost"] >= 2
 

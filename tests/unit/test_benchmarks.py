@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 OPERATIONS = [
     "save",
@@ -63,6 +65,7 @@ def test_a_quick_run_writes_every_ratio_as_json_and_names_no_place(tmp_path):
         assert place not in written
 
 
+@pytest.mark.long
 def test_a_quick_run_of_the_branches_writes_each_figure_beside_its_aim(tmp_path):
     found = tmp_path / "found.json"
     command = [sys.executable, "-m", "benchmarks.branches", "--quick", "--engine", "sqlite"]
@@ -77,6 +80,7 @@ def test_a_quick_run_of_the_branches_writes_each_figure_beside_its_aim(tmp_path)
         assert line["met"] is (line["value"] <= line["aim"])
 
 
+@pytest.mark.long
 def test_a_quick_run_of_the_swarm_gives_a_rate_for_every_kind_of_callers(tmp_path):
     found = tmp_path / "found.json"
     command = [sys.executable, "-m", "benchmarks.swarm", "--quick", "--engine", "sqlite"]
@@ -100,6 +104,7 @@ def test_a_quick_run_of_the_swarm_gives_a_rate_for_every_kind_of_callers(tmp_pat
     assert [line["aim"] for line in document["lines"]] == [3.0, 1.5]
 
 
+@pytest.mark.long
 def test_a_quick_run_of_the_tasks_puts_the_batches_beside_their_aim(tmp_path):
     document = quick_run("tasks", tmp_path, "--rounds", "1")
     assert [point["case"] for point in document["tasks"]] == ["one by one", "batches of 50"]
@@ -108,6 +113,7 @@ def test_a_quick_run_of_the_tasks_puts_the_batches_beside_their_aim(tmp_path):
     assert line["value"] == document["tasks"][1]["rate_to_raw"]
 
 
+@pytest.mark.long
 def test_a_quick_run_of_the_growth_measures_every_size_and_walks_the_long_session(tmp_path):
     document = quick_run("growth", tmp_path, "--rounds", "1")
     sizes = [fill["messages"] for fill in document["fills"]]
@@ -123,6 +129,7 @@ def test_a_quick_run_of_the_growth_measures_every_size_and_walks_the_long_sessio
     assert [walk["messages"] for walk in document["walks"]] == [20_000]
 
 
+@pytest.mark.long
 def test_a_quick_run_of_the_sizes_finds_more_than_the_payload(tmp_path):
     points = quick_run("sizes", tmp_path)["sizes"]
     assert [point["messages"] for point in points] == [10, 100]
@@ -130,6 +137,7 @@ def test_a_quick_run_of_the_sizes_finds_more_than_the_payload(tmp_path):
         assert 0 < point["payload_bytes"] < point["bytes"] < point["bytes_with_search"]
 
 
+@pytest.mark.long
 def test_a_quick_run_of_the_imports_gives_one_line_for_both_engines(tmp_path):
     (line,) = quick_run("imports", tmp_path, "--rounds", "1", engine=None)["lines"]
     assert (line["key"], line["engine"], line["aim"]) == ("import", "both", 1.5)

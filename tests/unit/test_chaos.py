@@ -269,6 +269,7 @@ def arena(tmp_path) -> Iterator[Arena]:
     house.close()
 
 
+@pytest.mark.long
 def test_a_cut_finds_a_write_that_was_acknowledged_before_it_was_synced(arena, written):
     path, notes = written
     folder = arena.folder / "cut"
@@ -286,6 +287,7 @@ def test_a_cut_finds_a_write_that_was_acknowledged_before_it_was_synced(arena, w
     assert arena.tally.lost
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["prune", "delete", "upgrade"])
 def test_a_cut_finds_that_what_was_done_is_undone_or_has_taken_something_else_along(
     arena, tmp_path, name
@@ -307,6 +309,7 @@ def test_a_cut_finds_that_what_was_done_is_undone_or_has_taken_something_else_al
 # --- The other cases -------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_siege_finds_what_a_blow_took_away(arena):
     url = arena.database()
 
@@ -321,6 +324,7 @@ def test_a_siege_finds_what_a_blow_took_away(arena):
     assert arena.tally.lost, arena.tally.problems
 
 
+@pytest.mark.long
 def test_a_siege_finds_writers_that_do_not_go_on(arena, monkeypatch):
     monkeypatch.setattr(sieges, "RECOVERY", 0.5)
     monkeypatch.setattr(sieges, "END", 0.5)
@@ -435,6 +439,7 @@ def dies(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
+@pytest.mark.long
 def test_a_process_that_dies_of_a_file_is_found(arena, monkeypatch):
     monkeypatch.setattr(dirty_files, "batch", dies)
     monkeypatch.setattr(dirty_files, "answers", lambda path, ids: {})

@@ -105,6 +105,7 @@ def test_help_names_every_command(run):
         assert command in text
 
 
+@pytest.mark.long(but=["postgresql*"])
 def test_the_demo_runs_on_each_engine(engine_url, tmp_path):
     done = subprocess.run(
         [sys.executable, "-W", "error", str(ROOT / "examples" / "demo.py"), "--url", engine_url],

@@ -168,6 +168,7 @@ def without_output(*arguments, **environment):
     return done.returncode, done.stderr
 
 
+@pytest.mark.long(but=["current", "ls --json"])
 @pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
 def test_whoever_closes_standard_output_wants_nothing_printed(url, talk, arguments):
     assert without_output(*arguments, AGENTSTORE_URL=url) == (0, "")
@@ -179,6 +180,7 @@ def test_an_export_to_a_closed_standard_output_is_refused(url, talk):
     assert "Pass a file" in said
 
 
+@pytest.mark.long(but=["--help", "ls --json", "export"])
 @pytest.mark.parametrize("arguments", [*PRINTING, ("export",)], ids=" ".join)
 def test_an_output_without_room_is_one_line(url, talk, arguments):
     command, env = shell(*arguments, AGENTSTORE_URL=url)
@@ -243,6 +245,7 @@ def completed(line, tmp_path):
     return done.stdout.split()
 
 
+@pytest.mark.long
 def test_the_shell_completes_commands_options_and_their_values(tmp_path):
     assert {"search", "show", "stats"} <= set(completed("agentstore s", tmp_path))
     assert "--status" in completed("agentstore ls --st", tmp_path)
@@ -251,6 +254,7 @@ def test_the_shell_completes_commands_options_and_their_values(tmp_path):
     assert completed("agentstore usage --by mo", tmp_path) == ["model"]
 
 
+@pytest.mark.long(but=["bash"])
 @pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
 def test_the_shells_get_a_script_for_that(name, tmp_path):
     command, env = shell(_AGENTSTORE_COMPLETE=f"source_{name}")
@@ -319,6 +323,7 @@ def until(happened):
         time.sleep(0.02)
 
 
+@pytest.mark.long(but=["sqlite-True", "postgresql-*-False"])
 @pytest.mark.parametrize("of_one", [False, True])
 def test_messages_are_followed_as_others_write_them_until_an_interrupt(engine_url, of_one):
     which = ["a"] if of_one else []
@@ -353,6 +358,7 @@ with Store(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.long(but=["sqlite"])
 def test_each_message_is_followed_once_while_several_processes_write(engine_url):
     with Store(engine_url) as store:
         for n in range(3):

@@ -94,6 +94,7 @@ def test_the_largest_size_is_read_to_the_byte():
     assert parse_bytes("8388607TiB") == 8388607 * 2**40
 
 
+@pytest.mark.long(but=["options0-*", "options1-*"])
 @pytest.mark.parametrize(
     ("options", "code"),
     [

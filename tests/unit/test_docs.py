@@ -22,6 +22,8 @@ PAGES = sorted(
 )
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ENGINE_URLS = ("postgresql+psycopg://agent@localhost/agents", "postgresql://agent@localhost/agents")
+MANY_COMMANDS = {"backup", "cli", "moving", "operations", "retention", "threat-model", "upgrading"}
+"""Pages whose blocks are commands above all, each of which is a program that is started."""
 LANGUAGES = {"python", "sh", "text", "mermaid"}
 """Diagrams are read in test_schema_page.py."""
 OF_THE_CHECKOUT = ("make ", "pip install .")
@@ -32,7 +34,17 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return [(match[1], match[2]) for match in BLOCK.finditer(page.read_text(encoding="utf-8"))]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(
+            page,
+            id=str(page.relative_to(ROOT)),
+            marks=[pytest.mark.long] if page.stem in MANY_COMMANDS else [],
+        )
+        for page in PAGES
+    ],
+)
 def test_every_code_block_runs_as_it_stands(page, tmp_path, servers):
     found = blocks(page)
     assert {language for language, _ in found} <= LANGUAGES, "a block in a language nobody runs"

@@ -1,0 +1,134 @@
+"""What `make test` leaves to `make test-all`; and that it does so is said at the end of each run.
+
+The same subjects are covered by both. Left are repetitions: the body of a repository's method on
+more than one driver of an engine, what is marked `long`, and everything on aiosqlite and on older
+servers, which come to the same code as their neighbours.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from typing import Any
+
+import pytest
+
+from tests.drivers import FULL, VERSIONS, Driver
+
+EVERYWHERE = {"test_connections", "test_engines", "test_fidelity", "test_transactions"}
+"""The modules whose tests always run on every driver and every server."""
+
+EVERY_DRIVER = EVERYWHERE | {
+    "test_allocations",
+    "test_content_in_errors",
+    "test_forks",
+    "test_full_disk",
+    "test_gathered",
+    "test_health",
+    "test_operations",
+    "test_poolers",
+    "test_secrecy",
+    "test_server_settings",
+    "test_session_cache",
+    "test_silence",
+    "test_threads",
+}
+"""Those whose subject is how a driver or a runner works, on all but aiosqlite and older servers."""
+
+ONE_EACH = ("sqlite3", "psycopg-async", "sqlite3-async", "psycopg", "aiosqlite")
+"""Of the drivers of an engine that a test can be on, the first of these stands for all."""
+
+LONG = "that are long"
+DRIVERS = "on further drivers"
+SERVERS = "on aiosqlite and older servers"
+
+_LEFT = pytest.StashKey[Counter[str]]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what `make test-all` is for, and count it."""
+    config.stash[_LEFT] = Counter()
+    if FULL:
+        return
+    if not any("::" in each for each in config.args):
+        _require_known_ids(items)
+    on: dict[object, set[Driver]] = defaultdict(set)
+    for item in items:
+        on[_function(item)].update(_drivers(item))
+    reasons = [_reason(item, on[_function(item)]) for item in items]
+    left = [item for item, reason in zip(items, reasons, strict=True) if reason]
+    config.stash[_LEFT].update(reason for reason in reasons if reason)
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item, reason in zip(items, reasons, strict=True) if not reason]
+
+
+def _reason(item: pytest.Item, on: set[Driver]) -> str | None:
+    if item.get_closest_marker("long") and not any(_like(item, each) for each in _but(item)):
+        return LONG
+    if item.path.stem in EVERYWHERE:
+        return None
+    texts = [value for value in _values(item) if isinstance(value, str)]
+    if any(text in VERSIONS[1:] or "+aiosqlite:" in text for text in texts):
+        return SERVERS
+    for driver in _drivers(item):
+        if driver.name == "aiosqlite":
+            return SERVERS
+        names = [other.name for other in on if other.engine == driver.engine]
+        if item.path.stem not in EVERY_DRIVER and driver.name != min(names, key=ONE_EACH.index):
+            return DRIVERS
+    return None
+
+
+def _require_known_ids(items: list[pytest.Item]) -> None:
+    """Refuse an id that no parameter has any more: what it stands for would never run."""
+    known = {(_function(item), each) for item in items for each in _but(item) if _like(item, each)}
+    for item in items:
+        for each in _but(item):
+            if (_function(item), each) not in known:
+                raise pytest.UsageError(f"{item.nodeid}: no parameter is like {each!r}")
+
+
+def _but(item: pytest.Item) -> Iterable[str]:
+    mark = item.get_closest_marker("long")
+    return mark.kwargs.get("but", ()) if mark else ()
+
+
+def _like(item: pytest.Item, pattern: str) -> bool:
+    return fnmatchcase(item.callspec.id, pattern)
+
+
+def _function(item: pytest.Item) -> object:
+    return item.parent, getattr(item, "originalname", item.name)
+
+
+def _drivers(item: pytest.Item) -> Iterable[Driver]:
+    return (value for value in _values(item) if isinstance(value, Driver))
+
+
+def _values(item: pytest.Item) -> Iterator[Any]:
+    for value in item.callspec.params.values() if hasattr(item, "callspec") else ():
+        yield from value if isinstance(value, tuple) else (value,)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the process that prints what this one, of several, left out: each leaves the same."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left"] = dict(session.config.stash.get(_LEFT, Counter()))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Hear of it."""
+    node.config.stash[_LEFT] = Counter(getattr(node, "workeroutput", {}).get("left", {}))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say it."""
+    if left := config.stash.get(_LEFT, Counter()):
+        parts = ", ".join(f"{count:,} {what}" for what, count in left.most_common())
+        terminalreporter.write_line(
+            f"{left.total():,} tests are left to `make test-all` (AGENTSTORE_TEST_FULL=1): {parts}"
+        )
