@@ -1,4 +1,4 @@
-"""The application, what all commands share, and what becomes of failures.
+"""The application, what all commands share, and how failures are reported.
 
 Every command takes the database from ``--url``, else ``AGENTSTORE_URL``, else it is
 ``sqlite:///agentstore.db``. A failure is one line on standard error that says what to do; the exit
@@ -47,7 +47,7 @@ Prefix = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
-LOOK, MOVE, KEEP = "Look", "Move and save", "Keep in order"
+LOOK, MOVE, KEEP = "Read", "Copy and back up", "Maintain"
 """The panels of the help."""
 
 _BUG, _INTERRUPTED = 70, 130
@@ -67,7 +67,7 @@ class Database:
         return Store(self.url, create=create, schema=self.schema, table_prefix=self.prefix)
 
     def read(self) -> Store:
-        """Open it to read alone: nothing is made, upgraded or written."""
+        """Open it read-only: nothing is created, upgraded or written."""
         return Store(self.url, read_only=True, schema=self.schema, table_prefix=self.prefix)
 
     @property
@@ -101,7 +101,7 @@ def whole_id(store: Store, given: str) -> str:
 @app.callback()
 def _options(
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show where an error came from; with any command.")
+        bool, typer.Option("--debug", help="Show where an error came from; works with any command.")
     ] = False,
 ) -> None:
     """Keep what agents must not forget: on SQLite, or on PostgreSQL."""

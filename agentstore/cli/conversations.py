@@ -37,13 +37,17 @@ _NAMED = 20
 
 @app.command(rich_help_panel=LOOK)
 def show(
-    session: Annotated[str, typer.Argument(help="The session's id, or how it begins.")],
+    session: Annotated[str, typer.Argument(help="The session's id, or the beginning of it.")],
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", help="Only the last so many messages.")
+        int | None, typer.Option("--limit", "-n", help="Show only the last N messages.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All messages.")] = False,
-    branch: Annotated[str | None, typer.Option(help="This branch, not the active one.")] = None,
-    full: Annotated[bool, typer.Option("--full", help="Tools' results in full length.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show all messages.")] = False,
+    branch: Annotated[
+        str | None, typer.Option(help="Show this branch, not the active one.")
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Show the results of tools in full length.")
+    ] = False,
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
@@ -51,7 +55,7 @@ def show(
 ) -> None:
     """Print a conversation: the last 50 messages of its active branch.
 
-    JSON has all messages unless --limit is given, with all that is known of them.
+    JSON has all messages, in full, unless you pass --limit.
 
     Example: [bold]agentstore show 0198c3d2-5a7e --limit 10[/bold]
     """
@@ -149,22 +153,24 @@ def _as_json(message: MessageRecord, marks: dict[str, tuple[str, ...]]) -> dict[
 @app.command(rich_help_panel=LOOK)
 def tail(
     session: Annotated[
-        str | None, typer.Argument(help="The session's id, or how it begins; all if none.")
+        str | None, typer.Argument(help="The session's id, or the beginning of it; default: all.")
     ] = None,
-    lines: Annotated[int, typer.Option("--lines", "-n", help="How many of the last.")] = 10,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", help="How many of the last messages.")
+    ] = 10,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Follow new messages, until Ctrl-C.")
     ] = False,
-    interval: Annotated[float, typer.Option(help="Seconds between two looks.")] = 0.5,
+    interval: Annotated[float, typer.Option(help="Seconds between two queries.")] = 0.5,
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
-    """Print the last messages, of a session or of all, and those that come.
+    """Print the last messages, of a session or of all, and follow new ones.
 
-    Whoever writes them, in whatever process. One that is being streamed is printed when it is
-    whole. JSON is one message a line.
+    With --follow it also prints messages that other processes write. A message that is being
+    streamed is printed when it is complete. JSON is one message a line.
 
     Example: [bold]agentstore tail --lines 5[/bold]
     """
@@ -182,7 +188,7 @@ def tail(
 def _arriving(
     store: Store, wanted: str | None, lines: int, interval: float, *, follow: bool
 ) -> Iterator[list[MessageRecord]]:
-    """Give the last messages, then, if they are followed, those that come."""
+    """Give the last messages, then, if asked to follow, the new ones."""
     first = store.messages.follow(limit=max(lines, 1))
     last = list(first.items)
     if wanted is not None:

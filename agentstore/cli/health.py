@@ -50,28 +50,39 @@ class Order(StrEnum):
 
 @app.command(rich_help_panel=LOOK)
 def stats(
-    days: Annotated[int, typer.Option(help="The days of the window.")] = 14,
-    top: Annotated[int, typer.Option(help="How many users, tools and models to name.")] = 5,
-    by: Annotated[Order, typer.Option(help="What users and models are ordered by.")] = Order.COST,
+    days: Annotated[int, typer.Option(help="How many days to look back.")] = 14,
+    top: Annotated[int, typer.Option(help="How many users, tools and models to show.")] = 5,
+    by: Annotated[Order, typer.Option(help="How to order users and models.")] = Order.COST,
     exact: Annotated[
         bool | None,
-        typer.Option("--exact/--estimate", help="Count everything, or nothing large."),
+        typer.Option("--exact/--estimate", help="Count everything, or estimate large tables."),
     ] = None,
-    warn_bytes: Annotated[str | None, typer.Option(help="Exit with 3 from this size on.")] = None,
-    fail_bytes: Annotated[str | None, typer.Option(help="Exit with 4 from this size on.")] = None,
-    warn_rows: Annotated[int | None, typer.Option(help="The same, by rows of a table.")] = None,
-    fail_rows: Annotated[int | None, typer.Option(help="The same, by rows of a table.")] = None,
+    warn_bytes: Annotated[
+        str | None, typer.Option(help="Exit with 3 if the database is this large.")
+    ] = None,
+    fail_bytes: Annotated[
+        str | None, typer.Option(help="Exit with 4 if the database is this large.")
+    ] = None,
+    warn_rows: Annotated[
+        int | None, typer.Option(help="Exit with 3 if a table has so many rows.")
+    ] = None,
+    fail_rows: Annotated[
+        int | None, typer.Option(help="Exit with 4 if a table has so many rows.")
+    ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="A file with [alerts]; agentstore.toml if it is there.")
+        Path | None,
+        typer.Option(
+            help="A TOML file with a table \\[alerts]; default: agentstore.toml, if it exists."
+        ),
     ] = None,
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show how much the database holds, how fast it grows, and by whom.
+    """Show how much the database holds, how fast it grows, and who uses it.
 
-    Exits with 3 or 4 where a size is over a limit that warns or fails.
+    Exits with 3 if a size is over a limit that warns, and with 4 if it is over one that fails.
 
     Example: [bold]agentstore stats --days 30 --warn-bytes 5GB[/bold]
     """
@@ -103,17 +114,17 @@ def stats(
 def doctor(
     deep: Annotated[bool, typer.Option("--deep", help="Read every page and whole tables.")] = False,
     fix: Annotated[
-        bool, typer.Option("--fix", help="Mend counters, missing indexes and the search index.")
+        bool, typer.Option("--fix", help="Fix counters, missing indexes and the search index.")
     ] = False,
     ignore: Annotated[
-        list[str] | None, typer.Option(help="A check whose findings are known; repeatable.")
+        list[str] | None, typer.Option(help="Leave out the findings of this check; repeatable.")
     ] = None,
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
-    """Look for what is wrong with the database, and name the command that mends it.
+    """Find what is wrong with the database, and show the command that fixes it.
 
     Nothing is written unless --fix says so. Exits with 3 for warnings, and with 4 for errors.
 
@@ -153,7 +164,7 @@ def doctor(
         )
     else:
         for line in mended:
-            say(f"mended: {line}")
+            say(f"fixed: {line}")
         for finding in findings:
             print_finding(finding)
         counts = dict.fromkeys(Severity, 0)
@@ -297,7 +308,7 @@ def _bar(value: Decimal | int, most: Decimal | int) -> str:
 
 
 def print_finding(finding: Finding) -> None:
-    """Print a finding, and under it what mends it."""
+    """Print a finding, and under it what fixes it."""
     style = _STYLES[finding.severity]
     said = f"{finding.check}: {finding.what}"
     if finding.where:

@@ -1,4 +1,4 @@
-"""``prune`` and ``erase-user``: what has had its time, and what somebody wants gone."""
+"""``prune`` and ``erase-user``: delete expired data, and all data of one user."""
 
 from __future__ import annotations
 
@@ -31,52 +31,52 @@ def prune(
         Path | None, typer.Option(help="A TOML file with a table \\[retention]; flags override it.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count what would go, and delete nothing.")
+        bool, typer.Option("--dry-run", help="Count what would be deleted, and delete nothing.")
     ] = False,
     sessions_idle: Annotated[
-        str | None, _age("Sessions without activity for longer than this, such as 90d.")
+        str | None, _age("Delete sessions that were idle for longer, such as 90d.")
     ] = None,
     session_status: Annotated[
         list[str] | None,
         typer.Option(
-            help="Of these, only those in this status; repeatable.",
+            help="Of these, delete only those in this status; repeatable.",
             autocompletion=lambda: list(SESSION_STATUSES),
         ),
     ] = None,
     keep_marked: Annotated[
         list[str] | None,
-        typer.Option(help="Of these, keep those with a message so marked; repeatable."),
+        typer.Option(help="Of these, keep those that have a message with this mark; repeatable."),
     ] = None,
     expired_sessions: Annotated[
         bool | None,
         typer.Option(
             "--expired-sessions/--no-expired-sessions",
-            help="Sessions whose own time to live is over.",
+            help="Delete sessions whose own time to live is over.",
         ),
     ] = None,
-    tool_logs: Annotated[str | None, _age("Tool logs older than this.")] = None,
+    tool_logs: Annotated[str | None, _age("Delete tool logs that are older.")] = None,
     checkpoints_keep_last: Annotated[
-        int | None, typer.Option(help="All checkpoints but the latest so many of each thread.")
+        int | None, typer.Option(help="Delete all checkpoints but the latest N of each thread.")
     ] = None,
     checkpoints_max_age: Annotated[
-        str | None, _age("Checkpoints older than this, but the latest of each thread.")
+        str | None, _age("Delete older checkpoints, but never the latest of each thread.")
     ] = None,
     checkpoints_keep_tag: Annotated[
         list[str] | None, typer.Option(help="Keep checkpoints with this tag; repeatable.")
     ] = None,
-    finished_tasks: Annotated[str | None, _age("Tasks that ended longer ago than this.")] = None,
+    finished_tasks: Annotated[str | None, _age("Delete tasks that ended longer ago.")] = None,
     task_status: Annotated[
         list[str] | None,
         typer.Option(
-            help="Of these, only those that ended so; repeatable.",
+            help="Of these, delete only those with this status; repeatable.",
             autocompletion=lambda: list(FINISHED_TASKS),
         ),
     ] = None,
     reservations: Annotated[
-        str | None, _age("Quota reservations that expired longer ago than this.")
+        str | None, _age("Delete quota reservations that expired longer ago.")
     ] = None,
     streams: Annotated[
-        str | None, _age("Give up streamed messages of which nothing came for so long.")
+        str | None, _age("Give up streamed messages that got no piece for so long.")
     ] = None,
     reclaim: Annotated[
         bool,
@@ -87,9 +87,9 @@ def prune(
     table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
-    """Delete what has had its time, in small steps, while the database is in use.
+    """Delete expired data, in small steps, while the database is in use.
 
-    Each option is a rule; what no rule names stays. Ages are whole numbers of w, d, h, m or s.
+    Each option is a rule; data without a rule are kept. Ages are whole numbers of w, d, h, m or s.
 
     Example: [bold]agentstore prune --sessions-idle 90d --tool-logs 30d --dry-run[/bold]
     """
@@ -131,15 +131,17 @@ def prune(
 
 def _print_report(report: PruneReport, database: str) -> None:
     if not report.rows and not report.rules:
-        say(f"Nothing in {database} has had its time.")
+        say(f"Nothing in {database} has expired.")
         return
     _print_rows(dict(report.rows))
     what = ", ".join(f"{count:,} {rule.replace('_', ' ')}" for rule, count in report.rules.items())
     if report.dry_run:
-        say(f"Would go: {what or 'no more'}; {report.total:,} rows in all. Nothing was deleted.")
+        say(
+            f"Would delete: {what or 'no more'}; {report.total:,} rows in all. Nothing was deleted."
+        )
         return
     freed = f" The database is {report.freed_bytes:,} bytes smaller." if report.freed_bytes else ""
-    say(f"Gone: {what or 'the rest of a session'}; {report.total:,} rows in all.{freed}")
+    say(f"Deleted: {what or 'the rest of a session'}; {report.total:,} rows in all.{freed}")
 
 
 def _print_rows(rows: dict[str, int]) -> None:
@@ -166,18 +168,18 @@ def erase_user(
     user: Annotated[str, typer.Argument(help="The user's id.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     reindex: Annotated[
-        bool, typer.Option("--reindex", help="Make the search index anew, without their words.")
+        bool, typer.Option("--reindex", help="Rebuild the search index, without the user's words.")
     ] = False,
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
-    """Delete a user and all that is theirs, and print a receipt.
+    """Delete a user and all data of the user, and print a receipt.
 
-    From the first moment on nothing of theirs is found; what is there still goes little by little,
+    From the first moment on, no query finds the user's data; the rows are deleted in small steps,
     so that nobody waits. If it is interrupted, run it again. On SQLite the search index drops the
-    words of what was deleted only when it merges; with --reindex it is made anew.
+    words of deleted messages only when it merges; --reindex rebuilds it.
 
     Example: [bold]agentstore erase-user 0198c3d2-5a7e-7c1f-9d4b-2f6a8e0b1c3d --yes[/bold]
     """
@@ -191,7 +193,7 @@ def erase_user(
             sessions = store.sessions.count(user_id=user)
             typer.confirm(
                 f"Erase user {on_one_line(user)} with {sessions:,} sessions "
-                "and all else that is theirs?",
+                "and all other data of the user?",
                 abort=True,
                 err=True,
             )
@@ -219,4 +221,4 @@ def erase_user(
     if indexed is None:
         hint("No search finds them. For what is left of them on the disk: docs/threat-model.md.")
     else:
-        say(f"The search index was made anew: {indexed:,} messages.")
+        say(f"The search index was rebuilt: {indexed:,} messages.")

@@ -1,4 +1,4 @@
-"""``copy``: everything, into another database."""
+"""``copy``: copy everything into another database."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _ENTER = "Less than a second behind. Stop what writes to the source, then press 
 
 @app.command(rich_help_panel=MOVE)
 def copy(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="The database's URL.")],
-    target: Annotated[str, typer.Argument(metavar="DST", help="The URL of an empty one.")],
+    source: Annotated[str, typer.Argument(metavar="SRC", help="The URL of the database to copy.")],
+    target: Annotated[str, typer.Argument(metavar="DST", help="The URL of an empty database.")],
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a copy that was interrupted.")
+        bool, typer.Option("--resume", help="Resume a copy that was interrupted.")
     ] = False,
     verify_only: Annotated[
-        bool, typer.Option("--verify-only", help="Only compare the two.")
+        bool, typer.Option("--verify-only", help="Only compare the two databases.")
     ] = False,
     quarantine: Annotated[
         Path | None,
@@ -52,17 +52,20 @@ def copy(
     ] = None,
     follow: Annotated[
         bool,
-        typer.Option("--follow", help="Bring what is written meanwhile too, then ask."),
+        typer.Option("--follow", help="Also copy what is written meanwhile, then ask."),
     ] = False,
     forget: Annotated[
         bool,
-        typer.Option("--forget", help="Give a followed copy up: take its log out of SRC."),
+        typer.Option("--forget", help="Give a followed copy up: remove its log from SRC."),
     ] = False,
     upgrade: Annotated[
-        bool, typer.Option("--upgrade", help="Copy an upgraded copy of a SRC that is behind.")
+        bool, typer.Option("--upgrade", help="If SRC is behind, copy an upgraded copy of it.")
     ] = False,
     no_reindex: Annotated[
-        bool, typer.Option("--no-reindex", help="Leave the search index to agentstore reindex.")
+        bool,
+        typer.Option(
+            "--no-reindex", help="Do not build the search index; run agentstore reindex later."
+        ),
     ] = False,
     schema: Schema = None,
     table_prefix: Prefix = "",
@@ -76,9 +79,9 @@ def copy(
 ) -> None:
     """Copy everything into an empty database, on the same engine or the other one, and compare.
 
-    SRC is only read (with --follow, a log of its changes is kept in it until the end). DST cannot
-    be opened before all is there and was found equal. Exit code 3: equal, but for rows that were
-    set aside.
+    SRC is only read (with --follow, it keeps a log of its changes until the end). DST cannot be
+    opened until everything is there and was found equal. Exit code 3: equal, except for rows that
+    were set aside.
 
     Example: [bold]agentstore copy sqlite:///agent.db postgresql://me@localhost/agents[/bold]
     """
@@ -91,7 +94,7 @@ def copy(
         if as_json:
             print_json({"forgotten": there})
         else:
-            say("The log of changes is gone." if there else "There was no log of changes.")
+            say("The log of changes was removed." if there else "There was no log of changes.")
         return
     with shown_progress() as progress:
         try:

@@ -13,13 +13,13 @@ from agentstore.cli.output import print_json, say
 
 @app.command(rich_help_panel=KEEP)
 def upgrade(
-    revision: Annotated[str, typer.Argument(help="head, or a revision.")] = "head",
+    revision: Annotated[str, typer.Argument(help="head, or the number of a revision.")] = "head",
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
-    """Bring the database's schema to the newest revision; what is there stays.
+    """Upgrade the database's schema to the newest revision; the data are kept.
 
     Example: [bold]agentstore upgrade --url postgresql://me@localhost/agents[/bold]
     """

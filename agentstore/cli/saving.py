@@ -23,7 +23,7 @@ from agentstore.moving.backup import SavedTable
 
 @app.command(rich_help_panel=MOVE)
 def backup(
-    target: Annotated[Path, typer.Argument(metavar="DST", help="The file to make.")],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="The file to create.")],
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
@@ -31,7 +31,7 @@ def backup(
 ) -> None:
     """Save the database in a new SQLite file, while it is in use, and compare the two.
 
-    Nothing is overwritten, and there is no file before it is whole. Each backup is a whole one.
+    Nothing is overwritten, and the file appears when it is complete. Each backup is a full one.
 
     Example: [bold]agentstore backup monday.db --json > monday.json[/bold]
     """
@@ -63,26 +63,32 @@ def restore(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="The backup.")],
     target: Annotated[
         str | None,
-        typer.Argument(metavar="DST", help="A URL, or a file to make; --url if none."),
+        typer.Argument(metavar="DST", help="A URL, or a file to create; default: --url."),
     ] = None,
     upgrade: Annotated[
-        bool, typer.Option("--upgrade", help="Bring what an older backup holds to head.")
+        bool, typer.Option("--upgrade", help="Upgrade what an older backup holds.")
     ] = False,
     expect: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="What backup --json printed; refuse anything else."),
+        typer.Option(
+            metavar="FILE",
+            help="The output of backup --json; refuse a backup that holds anything else.",
+        ),
     ] = None,
     no_reindex: Annotated[
-        bool, typer.Option("--no-reindex", help="Leave the search index to agentstore reindex.")
+        bool,
+        typer.Option(
+            "--no-reindex", help="Do not build the search index; run agentstore reindex later."
+        ),
     ] = False,
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
-    """Make a database of a backup, and compare the two.
+    """Restore a backup into a new database, and compare the two.
 
-    DST is a file that is not there yet, or an empty database on a server.
+    DST is the path of a new file, or the URL of an empty database on a server.
 
     Example: [bold]agentstore restore monday.db postgresql://me@localhost/agents[/bold]
     """

@@ -32,22 +32,25 @@ def search(
     user: Annotated[str | None, typer.Option(help="Only in this user's sessions.")] = None,
     session: Annotated[str | None, typer.Option(help="Only in this session.")] = None,
     role: Annotated[
-        str | None, typer.Option(help="Only of this role.", autocompletion=lambda: list(ROLES))
+        str | None,
+        typer.Option(help="Only messages of this role.", autocompletion=lambda: list(ROLES)),
     ] = None,
     since: Annotated[
         datetime | None,
-        typer.Option(parser=instant, metavar="TIME", help="From then on, such as 2026-03-01, UTC."),
+        typer.Option(
+            parser=instant, metavar="TIME", help="Not before this time, such as 2026-03-01, UTC."
+        ),
     ] = None,
     until: Annotated[
-        datetime | None, typer.Option(parser=instant, metavar="TIME", help="Before then.")
+        datetime | None, typer.Option(parser=instant, metavar="TIME", help="Only before this time.")
     ] = None,
     order: Annotated[
         str,
         typer.Option(help="relevance, or recent.", autocompletion=lambda: ["relevance", "recent"]),
     ] = "relevance",
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many.")] = 10,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="How many messages to show.")] = 10,
     cursor: Annotated[
-        str | None, typer.Option(help="The next_cursor of the page before, from JSON.")
+        str | None, typer.Option(help="The next_cursor of the previous page, from JSON.")
     ] = None,
     url: Url = None,
     schema: Schema = None,
@@ -56,7 +59,7 @@ def search(
 ) -> None:
     """Find messages by their words, in any language.
 
-    Nothing is written: what is not in the index yet is read instead.
+    It writes nothing: it reads messages that are not in the index yet.
 
     Example: [bold]agentstore search 'weather fore*' --role assistant[/bold]
     """
@@ -107,7 +110,7 @@ def _print_hit(hit: SearchHit, title: str | None) -> None:
 def reindex(
     url: Url = None, schema: Schema = None, table_prefix: Prefix = "", as_json: AsJson = False
 ) -> None:
-    """Make the search index anew, while the database is in use.
+    """Rebuild the search index, while the database is in use.
 
     Example: [bold]agentstore reindex --url postgresql://me@localhost/agents[/bold]
     """

@@ -52,8 +52,12 @@ def list_sessions(
         str | None,
         typer.Option(help="Only in this status.", autocompletion=lambda: list(SESSION_STATUSES)),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many.")] = _DEFAULT,
-    everything: Annotated[bool, typer.Option("--all", help="All of them, page by page.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", help="How many sessions to show.")
+    ] = _DEFAULT,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show all sessions, page by page.")
+    ] = False,
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
@@ -61,8 +65,8 @@ def list_sessions(
 ) -> None:
     """List sessions, the one with the newest activity first.
 
-    An id is shown as far as it is unique; [bold]agentstore show[/bold] takes that much of it.
-    JSON has it whole, and all else that a session has.
+    Ids are shortened as far as they stay unique; [bold]agentstore show[/bold] takes the short form.
+    JSON has whole ids, and everything else of a session.
 
     Example: [bold]agentstore ls --status waiting_user[/bold]
     """

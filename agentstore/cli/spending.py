@@ -44,25 +44,27 @@ def usage(
     model: Annotated[str | None, typer.Option(help="Only this model.")] = None,
     since: Annotated[
         datetime | None,
-        typer.Option(parser=instant, metavar="TIME", help="From then on, such as 2026-03-01, UTC."),
+        typer.Option(
+            parser=instant, metavar="TIME", help="Not before this time, such as 2026-03-01, UTC."
+        ),
     ] = None,
     until: Annotated[
-        datetime | None, typer.Option(parser=instant, metavar="TIME", help="Before then.")
+        datetime | None, typer.Option(parser=instant, metavar="TIME", help="Only before this time.")
     ] = None,
     days: Annotated[
         int | None, typer.Option(min=1, max=36_500, help="Only today and the days before, in UTC.")
     ] = None,
     cost: Annotated[bool, typer.Option("--cost", help="Draw the costs, not the tokens.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many bars.")] = 30,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many bars to draw.")] = 30,
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
-    """Add up what requests to models used, and draw it.
+    """Sum up what requests to models used, and draw a chart.
 
-    Days come in their order, the last ones if there are more than fit; of everything else what
-    used most comes first. JSON has all of it.
+    Days are in their order, the last ones if there are more than --limit; everything else begins
+    with what used most. JSON has all of it.
 
     Example: [bold]agentstore usage --by model --days 7[/bold]
     """

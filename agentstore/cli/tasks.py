@@ -1,4 +1,4 @@
-"""``tasks``: what is to be done, what is being done, and what nobody could do."""
+"""``tasks``: waiting, running, ended and dead tasks."""
 
 from __future__ import annotations
 
@@ -31,12 +31,14 @@ def tasks(
         str | None,
         typer.Option(help="Only in this status.", autocompletion=lambda: list(TASK_STATUSES)),
     ] = None,
-    queue: Annotated[str | None, typer.Option(help="Only of this queue.")] = None,
-    session: Annotated[str | None, typer.Option(help="Only of this session.")] = None,
-    dead: Annotated[bool, typer.Option("--dead", help="Dead letters: --status dead.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many.")] = 20,
+    queue: Annotated[str | None, typer.Option(help="Only tasks of this queue.")] = None,
+    session: Annotated[str | None, typer.Option(help="Only tasks of this session.")] = None,
+    dead: Annotated[
+        bool, typer.Option("--dead", help="Only dead tasks; the same as --status dead.")
+    ] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="How many tasks to show.")] = 20,
     cursor: Annotated[
-        str | None, typer.Option(help="The next_cursor of the page before, from JSON.")
+        str | None, typer.Option(help="The next_cursor of the previous page, from JSON.")
     ] = None,
     url: Url = None,
     schema: Schema = None,

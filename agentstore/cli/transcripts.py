@@ -23,20 +23,21 @@ class _TranscriptFormat(StrEnum):
 
 @app.command("import", rich_help_panel=MOVE)
 def import_(
-    file: Annotated[Path, typer.Argument(help="JSONL, one conversation a line.")],
-    atomic: Annotated[bool, typer.Option("--atomic", help="All or nothing.")] = False,
+    file: Annotated[Path, typer.Argument(help="A JSONL file, one conversation a line.")],
+    atomic: Annotated[bool, typer.Option("--atomic", help="Import everything or nothing.")] = False,
     format_: Annotated[
         _TranscriptFormat,
-        typer.Option("--format", help="sharegpt: conversations of from and value."),
+        typer.Option("--format", help="sharegpt: lines with conversations of from and value."),
     ] = _TranscriptFormat.CHAT,
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
-    """Import conversations in chat format; those that are there already are skipped.
+    """Import conversations in chat format; conversations that exist already are skipped.
 
-    A broken line ends it: what came before stays, unless --atomic, and all broken lines are named.
+    A broken line ends the import: what came before stays, unless you pass --atomic, and all broken
+    lines are named.
 
     Example: [bold]agentstore import conversations.jsonl[/bold]
     """
@@ -67,7 +68,9 @@ def import_(
 
 @app.command(rich_help_panel=MOVE)
 def export(
-    file: Annotated[Path | None, typer.Argument(help="Where to; standard output if none.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="The file to create; default: standard output.")
+    ] = None,
     session: Annotated[str | None, typer.Option(help="Only this session.")] = None,
     user: Annotated[str | None, typer.Option(help="Only this user's sessions.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
@@ -80,9 +83,9 @@ def export(
 ) -> None:
     """Export conversations in chat format, one a line, in the order of their creation.
 
-    The file is there when it is whole, for this user alone to read. A link is never followed.
-    What is exported is JSON in any case; --json is about what is said of it, and standard output
-    alone, without a file, is the conversations and nothing else.
+    The file appears when it is complete, and only this user can read it. A link is never followed.
+    The conversations are always JSON; --json changes only the report about a written file. Without
+    a file, standard output has the conversations and nothing else.
 
     Example: [bold]agentstore export conversations.jsonl[/bold]
     """

@@ -133,7 +133,7 @@ def test_erase_user_says_what_may_be_left_and_makes_the_index_anew_if_asked(run,
     told = run("erase-user", "bob", "--yes", "--reindex", "--json", "--url", filled)
     assert json.loads(told.stdout)["reindexed"] == 1
     told = run("erase-user", "carol", "--yes", "--reindex", "--url", filled)
-    assert "made anew: 0 messages" in told.stdout
+    assert "rebuilt: 0 messages" in told.stdout
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_the_receipt_comes_even_if_the_index_cannot_be_made_anew(
     assert receipt["reindexed"] is None
     shown = run(*erase, "bob", code=code)
     assert "User bob is erased: 1 rows" in shown.stdout
-    assert "made anew" not in shown.stdout
+    assert "rebuilt" not in shown.stdout
     if code == 1:
         assert receipt["error"] == "Others write."
         for said, user in ((done.stderr, "alice"), (shown.stderr, "bob")):

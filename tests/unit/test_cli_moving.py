@@ -162,7 +162,7 @@ def test_following_waits_for_enter_and_takes_its_log_away(run, source):
 
 def test_following_without_anybody_to_press_enter_stops_and_can_be_given_up(run, source):
     assert "Enter" in run("copy", SOURCE, TARGET, "--follow", code=1).stderr
-    assert "The log of changes is gone" in run("copy", SOURCE, TARGET, "--forget").stdout
+    assert "The log of changes was removed" in run("copy", SOURCE, TARGET, "--forget").stdout
     assert "There was no log" in run("copy", SOURCE, TARGET, "--forget").stdout
 
 
