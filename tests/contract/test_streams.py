@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -739,13 +740,14 @@ def test_a_piece_that_comes_with_the_end_is_in_the_text_or_its_writer_is_told(st
         acknowledged = []
 
         def write(message=message, acknowledged=acknowledged):
-            for n in range(200):
+            # Far more than are written before the other thread has its turn on a busy machine.
+            for n in range(5_000):
                 store.messages.append(message.id, f"<{n}>")
                 acknowledged.append(f"<{n}>")
 
         def finish(message=message, acknowledged=acknowledged, number=number):
             while len(acknowledged) < number:
-                pass
+                time.sleep(0)  # without letting the writer go on it would only hold it up
             if end == "replace":
                 return replace(message)
             return getattr(store.messages, end)(message.id)
