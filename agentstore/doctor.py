@@ -1,4 +1,4 @@
-"""What is wrong with a database, and what mends it.
+"""What is wrong with a database, and what fixes it.
 
 Each examination looks at one thing and gives findings; what the database does to it meanwhile is a
 finding too, so that a damaged file or a missing table gives a report and no traceback. They read

@@ -128,7 +128,7 @@ class Settings:
         telemetry: Whether each call is a span, and counted, by OpenTelemetry's API, which has to
             be installed (the extra ``otel``). Off by default, and then costs nothing.
         search_characters: How many characters of a message are searched, from its beginning, in
-            an index that is made anew (``store.search.reindex``). The database keeps the number,
+            an index that is rebuilt (``store.search.reindex``). The database keeps the number,
             so that all who share it search the same. None, the default, leaves it as it is, which
             is 250,000 unless somebody said otherwise.
     """

@@ -1,6 +1,6 @@
-"""Who opens units and runs bodies in them, for coroutines.
+"""Runners for coroutines: they get a connection and run one unit of work.
 
-Two ways, one hop each per unit of work, never one per statement:
+There are two, with one hop for each unit of work and none for a statement:
 
 - ``ThreadRunner`` (see ``thread_runner``), where the engine is in this process (SQLite): the
   body runs in a thread.

@@ -1,4 +1,4 @@
-"""Who opens units and runs bodies in them, synchronously.
+"""Runners get a connection, run one unit of work, and repeat it after a conflict.
 
 ``UnitRunner`` gives each call a transaction of its own and repeats it where that is safe;
 ``JoinRunner`` runs calls inside a transaction that is open. Errors of the driver and of

@@ -1,4 +1,4 @@
-"""Who opens units and runs bodies in them for coroutines, where the engine is in this process.
+"""The runner for coroutines where the engine is in this process.
 
 The body runs in a thread, in one hop for each unit of work; those that write have one thread,
 which leads for the tasks of the loop (see ``writer``). A call that waits for its turn is taken

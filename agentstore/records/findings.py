@@ -1,4 +1,4 @@
-"""What was found wrong, how bad that is, and what mends it.
+"""What was found wrong, how bad that is, and what fixes it.
 
 Both ``agentstore doctor`` and the alerts about sizes say what they found in these words, and
 exit by the same codes: 0 where there is nothing worse than information, 3 for warnings, 4 for
@@ -31,7 +31,7 @@ class Finding:
         check: Which check found it, by its name.
         what: What is the case, in one sentence.
         where: The table, file, setting or rows that it is about.
-        mend: The command or the SQL that mends it, or what to do; None where nothing has to be.
+        mend: The command or the SQL that fixes it, or what to do; None where nothing has to be.
     """
 
     severity: Severity

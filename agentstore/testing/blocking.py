@@ -206,7 +206,7 @@ class BlockingStore(_BlockingRoot):
         self._loop.close()
 
     def prune(self, policy: RetentionPolicy, **options: Any) -> PruneReport:
-        """Delete what a retention policy says has had its time."""
+        """Delete what a retention policy does not keep."""
         return self._loop.run(self.opened.prune(policy, **options))
 
     def health(self, timeout: float = DEFAULT_TIMEOUT) -> HealthRecord:

@@ -224,7 +224,7 @@ def test_a_scope_does_not_search_while_the_index_is_made_anew(server, filled_ser
         server.run("UPDATE search_state SET indexed_through = 0, walk_through = 9")
         with (
             Store(server.url_of(server.guest)) as other,
-            pytest.raises(SearchIndexStale, match="made anew") as refused,
+            pytest.raises(SearchIndexStale, match="being rebuilt") as refused,
         ):
             other.scoped("alice").messages.search("same")
         assert refused.value.pending == 4  # of alice's own, and none of others

@@ -215,7 +215,7 @@ class SearchIndex(ABC):
         Args:
             connection: In a write transaction.
             tables: The tables.
-            segmentation: Take nothing if the index was made anew in another manner meanwhile.
+            segmentation: Take nothing if the index was rebuilt with another segmentation meanwhile.
             batch: What was read.
             wait: Whether to wait for whoever else is taking, where that is possible.
 

@@ -246,7 +246,7 @@ FROM (
         """Let commits not wait for the disk, and give the making of indexes some memory.
 
         If the server falls, the last commits are gone together with what they say of the copy's
-        progress, so it is gone on with from there.
+        progress, so it is resumed from there.
         """
         for statement in (
             "SET synchronous_commit = off",

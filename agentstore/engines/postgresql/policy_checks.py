@@ -99,7 +99,7 @@ def policies(context: CheckContext) -> Iterator[Finding]:
 def grants(context: CheckContext) -> Iterator[Finding]:
     """Look for roles that may write messages, but lack rights on the search index.
 
-    A table that is made anew has lost what was granted on it.
+    A table that is created again has lost what was granted on it.
     """
     names = context.tables.names
     search = qualified(names, [f"{names.prefix}{name}" for name in (INDEX, QUEUE, STATE)])

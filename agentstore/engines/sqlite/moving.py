@@ -169,7 +169,7 @@ class SQLiteMoving(Moving):
         """Let commits wait for the disk only now and then, and check no references.
 
         If the machine falls, the last commits are gone together with what they say of the copy's
-        progress, so it is gone on with from there.
+        progress, so it is resumed from there.
         """
         for pragma in ("foreign_keys=OFF", "synchronous=NORMAL", "cache_size=-8192"):
             driver_of(connection).execute(f"PRAGMA {pragma}")

@@ -127,7 +127,7 @@ def _copy_rows(end: End, file: Path, progress: OnProgress, timing: Timing) -> Ho
                 progress=progress,
             )
         except CopyInterrupted as error:
-            # Nothing is left that could be gone on with.
+            # Nothing is left that could be resumed.
             raise error.__cause__ or error from None
         except CopyDiffers as error:
             raise BackupDiffers(error.tables, "The backup") from error

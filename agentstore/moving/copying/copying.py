@@ -51,7 +51,7 @@ def copy(
 ) -> CopyReport:
     """Copy everything from one database into another, which is empty.
 
-    The search index is not copied: it is made anew from the messages, by the first searches or by
+    The search index is not copied: it is rebuilt from the messages, by the first searches or by
     ``store.search.reindex()``. Everything else is, with the numbers of the rows.
 
     Args:
@@ -61,7 +61,7 @@ def copy(
             there. It is brought to head; agentstore's tables in it have to be empty.
         source_names: Schema and prefix of the source's tables.
         target_names: Schema and prefix of the target's tables.
-        resume: Go on with a copy of the same source that was interrupted. Tables of which an
+        resume: Resume a copy of the same source that was interrupted. Tables of which an
             earlier run brought a part, and that have changed since, are copied again. A run that
             is not dead after all is overtaken: it ends with CopyOvertaken.
         upgrade: Where the source is behind head, copy a copy of it that is upgraded first.
@@ -151,7 +151,7 @@ def verify(
 
 
 def forget(source: str | URL, *, source_names: Names = PLAIN) -> bool:
-    """Take away the log that a followed copy left in its source, where it will not be gone on with.
+    """Take away the log that a followed copy left in its source, where it will not be resumed.
 
     Returns:
         Whether there was one.
@@ -241,7 +241,7 @@ class _Copy:
         return CopyReport(tables, len(contents.flaws), resumed, self._seconds, listed)
 
     def _require_room(self, *, resume: bool) -> bool:
-        """Say whether a copy is gone on with; refuse a target that is no place for one."""
+        """Say whether a copy is resumed; refuse a target that is no place for one."""
         revision = self._target.revision()
         if revision == migrations.UNFINISHED:
             if not resume:

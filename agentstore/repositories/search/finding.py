@@ -144,7 +144,7 @@ def in_order(
             raise SearchIndexStale(problem, state.pending)
         assert state.segmentation is not None
         if unit.scope is not None and unit.dialect.hides_rows and state.walked < state.newest:
-            raise SearchIndexStale("is being made anew", state.pending)
+            raise SearchIndexStale("is being rebuilt", state.pending)
         if state.pending > MOST_PENDING:
             raise _far_behind(state.pending)
         characters = characters_of(state.segmentation)
@@ -205,7 +205,7 @@ def _too_much(unit: Unit, waiting: Sequence[int], characters: int | None) -> boo
 
 
 def _far_behind(pending: int) -> SearchIndexStale:
-    return SearchIndexStale("lacks more changes than a search waits for", pending)
+    return SearchIndexStale("is too far behind", pending)
 
 
 @dataclass(frozen=True, slots=True)
