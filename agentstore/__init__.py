@@ -50,5 +50,7 @@ def _public() -> dict[str, Any]:
         name: value
         for module in modules
         for name, value in vars(module).items()
-        if isinstance(value, type) and value.__module__.startswith(module.__name__)
+        if isinstance(value, type)
+        and value.__module__.startswith(module.__name__)
+        and not name.startswith("_")
     }

@@ -143,7 +143,7 @@ def unlisted() -> Iterator[str]:
 def undocumented() -> Iterator[str]:
     """Say of which public names the docstring is missing.
 
-    Fields of records may explain themselves: the signature shows them, with their types.
+    Fields of records and errors may explain themselves: the signature shows them, with their types.
     """
     for path in _paths():
         thing = _resolved(path)
@@ -165,6 +165,10 @@ def _described(kind: griffe.Class) -> Iterator[str]:
                 yield from (attribute.name for attribute in section.value)
         if "dataclass" in each.labels:
             yield from (parameter.name for parameter in each.parameters)
+        elif each.path.startswith(
+            "agentstore.errors."
+        ):  # their facts are fields of dataclasses too
+            yield from each.attributes
 
 
 @cache

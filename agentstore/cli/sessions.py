@@ -22,7 +22,7 @@ from agentstore.cli.output import (
     room_beside,
     table,
 )
-from agentstore.errors import LimitOutOfRange
+from agentstore.errors import InvalidInput
 from agentstore.records import Page, SessionRecord
 from agentstore.repositories.sessions.ids import is_beginning
 from agentstore.stores.store import Store
@@ -71,7 +71,7 @@ def list_sessions(
     Example: [bold]agentstore ls --status waiting_user[/bold]
     """
     if limit < 1:
-        raise LimitOutOfRange(limit, None)
+        raise InvalidInput(f"limit must be 1 or more, not {limit}.")
     with Database(url, schema, table_prefix).read() as store:
         pages = _pages(store, user, status, None if everything else limit)
         if as_json:

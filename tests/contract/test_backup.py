@@ -835,7 +835,7 @@ def test_a_folder_that_may_not_be_written_to_is_named(engine_url, tmp_path, monk
         raise PermissionError(errno.EACCES, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(DatabaseReadOnly, match="rights"):
+    with pytest.raises(DatabaseReadOnly, match="permissions"):
         backup(engine_url, tmp_path / "backup")
 
 

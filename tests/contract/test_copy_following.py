@@ -399,7 +399,7 @@ def test_a_log_that_is_taken_away_stops_the_copy_which_begins_anew(new, engine):
         transfer.forget(source)
         store.messages.save("the \x00 session", "user", "unseen")
 
-    with pytest.raises(CopyInterrupted, match="taken away"):
+    with pytest.raises(CopyInterrupted, match="removed by another program"):
         following(source, target, take_away)
     assert following(source, target, resume=True).equal
     assert dump(target) == dump(source)

@@ -240,7 +240,7 @@ def test_a_role_that_sees_nothing_is_told_so_and_mends_nothing(miscounted: Serve
         assert [(each.severity, each.check) for each in found] == [(Severity.ERROR, "visibility")]
         assert "Connect as the owner" in str(found[0].mend)
         assert exit_code(found) == 4
-    with pytest.raises(DatabaseError, match="does not see all rows"):
+    with pytest.raises(DatabaseError, match="cannot see all rows"):
         mend(guest)
     assert miscounted.run("SELECT message_count FROM sessions") == [(7,)]
     found = found_by(owner, "visibility", "counters")

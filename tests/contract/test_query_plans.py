@@ -352,7 +352,7 @@ def test_every_public_method_has_a_case():
             if not name.startswith("_")
             for called in dir(type(repository))
             if not called.startswith("_")
-            and {"operation", "steps"}
+            and {"operation", "several_units"}
             & getattr(getattr(type(repository), called), "__dict__", {}).keys()
         }
     assert CASES.keys() == public

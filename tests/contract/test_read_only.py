@@ -266,7 +266,7 @@ def test_a_file_where_nothing_may_be_written_is_an_error_that_says_to_copy_it(fo
     closed(folder)
     said = read_as_nobody(path)
     assert said.startswith(f"DatabaseUnreachable {path} cannot be read")
-    assert "Copy the file, and its -wal if there is one, to a folder that may be written" in said
+    assert "Copy the file, and its -wal if there is one, to a writable folder" in said
     assert [found.name for found in folder.iterdir()] == [path.name]
     shutil.copy(path, tmp_path / "copy.db")
     with Store(f"sqlite:///{tmp_path / 'copy.db'}", read_only=True) as store:

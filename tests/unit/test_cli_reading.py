@@ -107,7 +107,7 @@ def test_lists_can_be_narrowed_and_end_where_asked(run, store):
     assert "There are more" not in run("ls", "-n", "30")
     assert run("ls", "--user", "nobody") == "No sessions.\n"
     assert "use one of active, paused" in run("ls", "--status", "asleep", code=1)
-    assert "limit is 0" in run("ls", "-n", "0", code=1)
+    assert "limit must be 1 or more, not 0" in run("ls", "-n", "0", code=1)
 
 
 def test_all_sessions_come_page_by_page_as_one_table(run, store, monkeypatch):
@@ -356,7 +356,7 @@ def test_usage_is_added_up_by_whatever_is_asked_for(run, spent):
     assert run("usage", "--user", "nobody") == "No usage was recorded.\n"
     assert "use one of turn" in run("usage", "--by", "hour", code=1)
     assert "need a session" in run("usage", "--by", "turn", code=1)
-    assert "Pass one of them" in run("usage", "--days", "1", "--since", "2026-01-01", code=1)
+    assert "Pass only one of them" in run("usage", "--days", "1", "--since", "2026-01-01", code=1)
 
 
 # --- tasks ----------------------------------------------------------------------------------------
@@ -382,7 +382,7 @@ def test_tasks_are_counted_and_listed_and_dead_letters_found(run, store):
     assert len(page["tasks"]) + len(rest["tasks"]) == 15
     assert run("tasks", "--session", "nobody") == "No tasks.\n"
     assert "None of them" in run("tasks", "--status", "running")
-    assert "Pass one of them" in run("tasks", "--dead", "--status", "failed", code=1)
+    assert "Pass only one of them" in run("tasks", "--dead", "--status", "failed", code=1)
 
 
 # --- What all have in common ----------------------------------------------------------------------

@@ -225,6 +225,11 @@ EXAMPLES = [
     Example(errors.BackupIncomplete("no owner"), {}, ("no owner", "as the owner")),
     Example(errors.RestoreInterrupted("It broke."), {}, ("It broke.", "the same command")),
     Example(
+        errors.BackupNeedsUpgrade("0001", "0002"),
+        {"current": "0001", "head": "0002"},
+        ("0001", "pg_dump", "agentstore upgrade"),
+    ),
+    Example(
         errors.BackupOutdated("0001", "0002"),
         {"current": "0001", "head": "0002"},
         ("0001", "--upgrade"),
