@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def writer(url: str, until: Path, *, seed: int = 1, prefix: str = "") -> Iterato
 
 def log_of(url: str) -> list[str]:
     """Give what a log keeps in the file: its table and triggers."""
-    with sqlite3.connect(str(make_url(url).database)) as connection:
+    with closing(sqlite3.connect(str(make_url(url).database))) as connection, connection:
         query = "SELECT name FROM sqlite_master WHERE name LIKE '%agentstore_changes%'"
         return [name for (name,) in connection.execute(query)]
 
@@ -153,14 +153,14 @@ def test_unique_values_that_two_rows_exchange_are_followed(new, engine):
         keys = ("ids", "more")
         for name in keys:
             store.users.create(name, id=name)
-        with sqlite3.connect(path) as connection:
+        with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("PRAGMA foreign_keys = OFF")
             for old, new_ in (("ids", "spare"), ("more", "ids"), ("spare", "more")):
                 connection.execute("UPDATE users SET id = ? WHERE id = ?", (new_, old))
             connection.execute("UPDATE users SET pk = pk + 1000 WHERE id = 'ids'")
 
     def exchange_again(store: Any) -> None:
-        with sqlite3.connect(path) as connection:
+        with closing(sqlite3.connect(path)) as connection, connection:
             for old, new_ in (("ids", "spare"), ("more", "ids"), ("spare", "more")):
                 connection.execute("UPDATE users SET id = ? WHERE id = ?", (new_, old))
             connection.execute("UPDATE users SET pk = pk + 5000 WHERE pk IN (1, 2)")
@@ -291,7 +291,7 @@ def test_a_row_that_turns_unsound_meanwhile_is_not_brought(new, engine, tmp_path
     path = str(make_url(source).database)
 
     def spoil(store: Any) -> None:
-        with sqlite3.connect(path) as connection:
+        with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("UPDATE messages SET content = CAST(x'ff' AS TEXT) WHERE pk = 2")
             connection.execute("UPDATE tool_logs SET elapsed_ms = '' WHERE pk = 1")
 
@@ -306,7 +306,7 @@ def test_a_row_that_turns_unsound_meanwhile_is_not_brought(new, engine, tmp_path
 
 
 def count_rows(source: str) -> int:
-    with sqlite3.connect(str(make_url(source).database)) as connection:
+    with closing(sqlite3.connect(str(make_url(source).database))) as connection, connection:
         names = [table.name for table in tables(PLAIN).metadata.sorted_tables]
         return sum(connection.execute(f"SELECT count(*) FROM {n}").fetchone()[0] for n in names)  # noqa: S608
 
@@ -318,7 +318,7 @@ def test_a_row_that_turns_unsound_while_it_is_followed_is_in_a_second_list(new, 
     file, second = tmp_path / "aside.jsonl", tmp_path / "aside.2.jsonl"
 
     def spoil(_: Any, where: int = 2) -> None:
-        with sqlite3.connect(path) as connection:
+        with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("UPDATE tool_logs SET elapsed_ms = '' WHERE pk = ?", (where,))
 
     spoil(None, 1)
@@ -330,7 +330,7 @@ def test_a_row_that_turns_unsound_while_it_is_followed_is_in_a_second_list(new, 
 def test_a_copy_that_is_refused_leaves_no_log(new, tmp_path):
     source, full = filled(new, "sqlite"), filled(new, "sqlite")
     before = schema_of(source, PLAIN)
-    with sqlite3.connect(str(make_url(source).database)) as connection:
+    with closing(sqlite3.connect(str(make_url(source).database))) as connection, connection:
         connection.execute("UPDATE tool_logs SET elapsed_ms = '' WHERE pk = 1")
     nowhere = tmp_path / "nowhere" / "aside.jsonl"
     for target, refusal, options in (
@@ -352,7 +352,7 @@ def test_a_copy_that_is_refused_leaves_the_log_of_another_one(new):
     with pytest.raises(Stop):
         copy(source, target, follow=give_up)
     kept = log_of(source)
-    with sqlite3.connect(str(make_url(source).database)) as connection:
+    with closing(sqlite3.connect(str(make_url(source).database))) as connection, connection:
         connection.execute("UPDATE tool_logs SET elapsed_ms = '' WHERE pk = 1")
     with pytest.raises(UnsoundRows):
         copy(source, target, follow=lambda: True, resume=True)

@@ -15,7 +15,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from sqlalchemy import create_engine, make_url
@@ -295,7 +295,7 @@ def test_forks_while_threads_read_and_write_refuse_and_disturb_nobody(
     for at, session_id in enumerate(session_ids):
         assert contents(store, session_id) == [f"{at}"] * counts[at]
     if place.driver.engine == "sqlite":
-        with sqlite3.connect(str(make_url(place.url).database)) as file:
+        with closing(sqlite3.connect(str(make_url(place.url).database))) as file, file:
             assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 

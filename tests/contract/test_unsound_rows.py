@@ -7,6 +7,7 @@ import logging
 import sqlite3
 import traceback
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def furnished(tmp_path_factory) -> str:
 
 @pytest.fixture
 def file(furnished, tmp_path) -> str:
-    with sqlite3.connect(str(make_url(furnished).database)) as whole:
+    with closing(sqlite3.connect(str(make_url(furnished).database))) as whole, whole:
         copy = sqlite3.connect(tmp_path / "b.db")
         whole.backup(copy)
         copy.close()

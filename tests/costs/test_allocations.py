@@ -1,6 +1,7 @@
 """A hot path allocates no more, beside plain code that does the same, than is written down.
 
-Both sides run in one process, so that it matters little which version of Python that is.
+Both sides run in one process, so that it matters little which version of Python that is, and where it
+does both figures are written down.
 """
 
 from __future__ import annotations
@@ -56,6 +57,15 @@ EXPECTED: dict[str, dict[str, tuple[float, float | None]]] = {
 }
 """What a call of a store allocates, as multiples of the plain code: at its height, and in all. The
 driver's thread of aiosqlite is not looked into, so there is no sum of it."""
+
+if sys.version_info >= (3, 12):
+    # There the plain code allocates less for one row in a file, and coroutines have more at a time.
+    # With many rows the ratios are the same.
+    EXPECTED["save"] |= {
+        "sqlite3": (3.8, 7.0),
+        "aiosqlite": (21.7, None),
+        "psycopg-async": (4.3, 3.0),
+    }
 
 MAKERS = cast("list[FunctionType]", [make_message_record, MessageRecord.__init__])
 """What makes a record of a message; each is to be made once."""
