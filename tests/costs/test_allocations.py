@@ -1,7 +1,7 @@
 """A hot path allocates no more, beside plain code that does the same, than is written down.
 
-Both sides run in one process, so that it matters little which version of Python that is, and where it
-does both figures are written down.
+Both sides run in one process, so the version of Python matters little. Where it does, the figures
+of each are written down.
 """
 
 from __future__ import annotations
