@@ -12,7 +12,7 @@ help:
 	@echo "make demo    a whole conversation on a fresh SQLite file (URL=..., TRANSCRIPTS=...)"
 	@echo "make dev     what a contributor needs, in .venv, with hooks that check each commit"
 	@echo "make test    lint, types and tests on both engines; what it leaves to test-all it says"
-	@echo "make test-all   the same and all of the rest, on each Python from 3.11 to 3.13 that is here; hours"
+	@echo "make test-all   the same and all of the rest; and what test runs on each other Python, 3.11 to 3.13"
 	@echo "make chaos   break it on purpose; five minutes (MINUTES=..., CASES=..., docs/reliability.md)"
 	@echo "make site    the pages and the API reference as a site, in site/index.html"
 	@echo "make wheel   dist/agentstore_db-*.whl"

@@ -31,7 +31,8 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     else:
-        value = _public().get(name)
+        records = import_module(f"{__name__}.records")
+        value = getattr(records, name) if name in records.__all__ else _errors().get(name)
         if value is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
@@ -40,17 +41,17 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """List what can be asked for, too."""
-    return sorted({*globals(), *__all__, *_public(), "__version__"})
+    records = import_module(f"{__name__}.records").__all__
+    return sorted({*globals(), *__all__, *records, *_errors(), "__version__"})
 
 
-def _public() -> dict[str, Any]:
-    """Give the classes of errors and records by their names."""
-    modules = [import_module(f"{__name__}.{name}") for name in ("errors", "records")]
+def _errors() -> dict[str, Any]:
+    """Give the classes of errors by their names."""
+    errors = import_module(f"{__name__}.errors")
     return {
         name: value
-        for module in modules
-        for name, value in vars(module).items()
+        for name, value in vars(errors).items()
         if isinstance(value, type)
-        and value.__module__.startswith(module.__name__)
+        and value.__module__ == errors.__name__
         and not name.startswith("_")
     }

@@ -166,9 +166,16 @@ class WriteAheadLog:
 
     def commits(self) -> int:
         """Give the transactions that were written since the last look, whoever wrote them."""
-        found = 0
+        return self._look()[1]
+
+    def pages(self) -> int:
+        """Give the pages that were written since the last look; some may be the same page."""
+        return self._look()[0]
+
+    def _look(self) -> tuple[int, int]:
+        pages = commits = 0
         if not self._path.exists():
-            return found
+            return pages, commits
         with self._path.open("rb") as log:
             header = log.read(self._HEADER)
             if header[16:24] != self._salt:
@@ -179,9 +186,10 @@ class WriteAheadLog:
                 log.seek(self._HEADER + self._frames * size)
                 frame = log.read(self._FRAME)
                 if len(frame) < self._FRAME or frame[8:16] != self._salt:
-                    return found
+                    return pages, commits
                 self._frames += 1
-                found += frame[4:8] != bytes(4)  # the pages of the database, if it is the last
+                pages += 1
+                commits += frame[4:8] != bytes(4)  # the pages of the database, if it is the last
 
 
 # --- PostgreSQL ------------------------------------------------------------------------------

@@ -171,6 +171,7 @@ class Contents:
                 "title": f"Conversation {number}",
                 "model": "a-model",
                 "activity": number + 1,
+                "listed_activity": number + 1,
                 "created_at": at,
                 "last_active_at": at,
                 **(totals.get(session_id) or _totals(0)),

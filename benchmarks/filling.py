@@ -105,6 +105,7 @@ class Grown:
                 "title": f"Conversation {number}",
                 "model": "a-model",
                 "activity": number + 1,
+                "listed_activity": number + 1,
                 "created_at": START,
                 "last_active_at": at,
                 "last_seq": size,

@@ -176,6 +176,7 @@ def _fill(store: Store, size: int) -> None:
                     "id": f"s{n}",
                     "user_id": f"u{n % len(users)}",
                     "activity": n,
+                    "listed_activity": n,
                     "created_at": START,
                     "last_active_at": START,
                 }

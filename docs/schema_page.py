@@ -29,7 +29,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from agentstore import models
 from agentstore.engines.base.search_objects import INDEX, QUEUE, STATE
-from agentstore.models.base import PartialIndex
+from agentstore.schema.base import PartialIndex
 
 PAGE = Path(__file__).parent / "schema.md"
 COMMAND = "python -m docs.schema_page"
@@ -62,10 +62,9 @@ INDEXES = {
     "api_keys_prefix": "`users.authenticate`",
     "quota_reservations_user_id_expires_at": "lapsing a user's reservations",
     "quota_reservations_expires_at": "the sum of what is reserved, in `usage.totals`",
-    "sessions_activity": "`sessions.list`, the last written to first",
-    "sessions_user_id_activity": "the same for one user; `users.delete`",
-    "sessions_status_activity": "the same for one status; `sessions.count`",
-    "sessions_user_id_status_activity": "the same for both",
+    "sessions_status_listed_activity": "`sessions.list`, the last written to first, status by "
+    "status; `sessions.count`",
+    "sessions_user_id_status_listed_activity": "the same for one user; `users.delete`",
     "sessions_expires_at": "`sessions.delete_expired`",
     "branch_segments_session_id_branch": "which branches show a stretch that is to go",
     "branch_segments_session_id_previous": "which segments lead to one that is to go",
@@ -120,7 +119,8 @@ INDEXES = {
 """What each index is for, by its name without ``ix_`` or ``uq_``; a test wants all of them."""
 
 _INTRODUCTION = f"""\
-<!-- Written by `{COMMAND}` from agentstore/models. Change the models, then run that. -->
+<!-- Written by `{COMMAND}` from agentstore/schema and agentstore/models.
+Change these, then run that. -->
 # Schema reference
 
 The tables as they are at head, in the words of the models. The models are public

@@ -23,7 +23,7 @@ from agentstore.cli.output import (
     table,
 )
 from agentstore.errors import InvalidInput
-from agentstore.records import Page, SessionRecord
+from agentstore.records import Page, SessionSummary
 from agentstore.repositories.sessions.ids import is_beginning
 from agentstore.stores.store import Store
 from agentstore.values.paging import MAX_LIMIT
@@ -73,7 +73,8 @@ def list_sessions(
     if limit < 1:
         raise InvalidInput(f"limit must be 1 or more, not {limit}.")
     with Database(url, schema, table_prefix).read() as store:
-        pages = _pages(store, user, status, None if everything else limit)
+        most = None if everything else limit
+        pages = _pages(store, user, status, most, as_json)
         if as_json:
             print_json_list(session for page in pages for session in page)
             return
@@ -83,13 +84,15 @@ def list_sessions(
 
 
 def _pages(
-    store: Store, user: str | None, status: str | None, limit: int | None
-) -> Iterator[Page[SessionRecord]]:
+    store: Store, user: str | None, status: str | None, limit: int | None, documents: bool
+) -> Iterator[Page[SessionSummary]]:
     cursor: str | None = None
     left = limit
     while left is None or left > 0:
         size = 200 if left is None else min(left, MAX_LIMIT)
-        page = store.sessions.list(user_id=user, status=status, limit=size, cursor=cursor)
+        page = store.sessions.list(
+            user_id=user, status=status, limit=size, cursor=cursor, documents=documents
+        )
         yield page
         cursor = page.next_cursor
         if cursor is None:
@@ -97,7 +100,7 @@ def _pages(
         left = None if left is None else left - len(page)
 
 
-def _print_pages(store: Store, pages: Iterable[Page[SessionRecord]]) -> bool:
+def _print_pages(store: Store, pages: Iterable[Page[SessionSummary]]) -> bool:
     """Print pages as one table; say whether there is more behind the last one."""
     width, first, more = SHORT_ID, True, False
     for page in pages:
@@ -137,7 +140,7 @@ def _alike(one: str, other: str) -> int:
 
 
 def _table(
-    sessions: Sequence[SessionRecord], ids: dict[str, str], width: int, *, header: bool
+    sessions: Sequence[SessionSummary], ids: dict[str, str], width: int, *, header: bool
 ) -> Table:
     # All widths are fixed, so that the tables of several pages are one.
     room = room_beside(width, *(each for _, each in _FACTS))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import URL
 
@@ -28,6 +28,8 @@ from agentstore.settings import Settings
 
 if TYPE_CHECKING:
     from agentstore.execution.telemetry import Telemetry
+
+R = TypeVar("R")
 
 TRANSACTION = "transaction"
 """What a transaction is called as a whole."""
@@ -66,7 +68,7 @@ class Observer:
         """
         self._slow_after = slow_after
         self._telemetry = telemetry
-        self._classes: dict[type, type] = {}
+        self._classes: dict[type, Any] = {}
 
     def watch(self, repositories: object) -> None:
         """Put repositories that are watched in the place of those that an object has."""
@@ -75,7 +77,7 @@ class Observer:
             if not name.startswith("_") and any(
                 _is_call(getattr(kind, member)) for member in dir(kind)
             ):
-                setattr(repositories, name, self._watched(name, kind)(repository._runner))
+                setattr(repositories, name, self.watched(name, kind)(repository._runner))
 
     @contextmanager
     def call(self, name: str) -> Iterator[None]:
@@ -118,7 +120,8 @@ class Observer:
             },
         )
 
-    def _watched(self, name: str, kind: type) -> type:
+    def watched(self, name: str, kind: type[R]) -> type[R]:
+        """Give a class of repositories that is watched; a store has it under the name."""
         if kind not in self._classes:
             members: dict[str, Any] = {"__slots__": (), "__doc__": kind.__doc__}
             for member in dir(kind):
@@ -126,7 +129,8 @@ class Observer:
                 if _is_call(method):
                     members[member] = self._wrapped(f"{name}.{member}", method)
             self._classes[kind] = type(kind.__name__, (kind,), members)
-        return self._classes[kind]
+        watched: type[R] = self._classes[kind]
+        return watched
 
     def _wrapped(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         observer = self

@@ -13,31 +13,38 @@ The words that are used here:
 - A user who is *being deleted* has a mark, and all queries leave out what is theirs: ``deleting``
   has these conditions.
 
+The tables themselves are defined in ``agentstore.schema``. A model maps one and repeats its columns
+with their Python types. The models are imported when one of them is asked for, because a store
+needs the tables alone, and SQLAlchemy's ORM takes as long to import as a third of SQLAlchemy.
+
 The invariants: what belongs to a user, a session or a thread says so itself, so scoping and
 deleting need no joins; and a column's type refuses, on reading, what it would not have written.
 """
 
-from agentstore.models.base import NAMING_CONVENTION, Base, name_types
-from agentstore.models.checkpoints import (
-    Checkpoint,
-    CheckpointEntry,
-    CheckpointThread,
-    CheckpointValue,
-    CheckpointWrite,
-)
-from agentstore.models.messages import (
-    Attachment,
-    Blob,
-    Message,
-    MessageChunk,
-    MessageMark,
-    MessageToolCall,
-)
-from agentstore.models.sessions import Branch, BranchSegment, Session, SessionData, Summary
-from agentstore.models.users import ApiKey, QuotaReservation, User, UserPreference
-from agentstore.models.work import Task, ToolLog, TurnUsage
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-name_types(Base.metadata)
+if TYPE_CHECKING:
+    from agentstore.models.base import Base
+    from agentstore.models.checkpoints import (
+        Checkpoint,
+        CheckpointEntry,
+        CheckpointThread,
+        CheckpointValue,
+        CheckpointWrite,
+    )
+    from agentstore.models.messages import (
+        Attachment,
+        Blob,
+        Message,
+        MessageChunk,
+        MessageMark,
+        MessageToolCall,
+    )
+    from agentstore.models.sessions import Branch, BranchSegment, Session, SessionData, Summary
+    from agentstore.models.users import ApiKey, QuotaReservation, User, UserPreference
+    from agentstore.models.work import Task, ToolLog, TurnUsage
+    from agentstore.schema.base import NAMING_CONVENTION
 
 __all__ = [
     "NAMING_CONVENTION",
@@ -66,3 +73,28 @@ __all__ = [
     "User",
     "UserPreference",
 ]
+
+_HOMES = (
+    "schema.base",
+    "models.base",
+    "models.users",
+    "models.sessions",
+    "models.messages",
+    "models.work",
+    "models.checkpoints",
+)
+
+
+def __getattr__(name: str) -> Any:
+    """Import all models when the first is asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for home in _HOMES:
+        found = vars(import_module(f"agentstore.{home}"))
+        globals().update((each, found[each]) for each in __all__ if each in found)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    """List the models, too."""
+    return sorted({*globals(), *__all__})

@@ -12,26 +12,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    CheckConstraint,
-    ForeignKey,
-    ForeignKeyConstraint,
-    Index,
-    UniqueConstraint,
-    text,
-)
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Mapped, column_property
 
-from agentstore.models.base import Base, PartialIndex, Pk, one_of
-from agentstore.values.types import Word
-
-_ROOT_NAMESPACE = text("namespace = ''")
-_IN_A_SESSION = text("session_id IS NOT NULL")
-_OF_A_USER = text("user_id IS NOT NULL")
-_OF_A_RUN = text("run_id IS NOT NULL")
-_BASED = text("base_line IS NOT NULL")
-_KINDS = ("json", "bytes", "list")
-_ENCODINGS = ("raw", "zlib")
+from agentstore.models.base import Base
+from agentstore.schema import checkpoints as tables
 
 
 class CheckpointThread(Base):
@@ -41,19 +25,14 @@ class CheckpointThread(Base):
     is the largest number that was set aside for a line of values.
     """
 
-    __tablename__ = "checkpoint_threads"
-    __table_args__ = (
-        Index(None, "activity"),
-        PartialIndex(None, "user_id", "activity", where=_OF_A_USER),
-        PartialIndex(None, "session_id", "activity", where=_IN_A_SESSION),
-    )
+    __table__ = tables.checkpoint_threads
 
-    pk: Mapped[Pk]
-    id: Mapped[str] = mapped_column(unique=True)
-    user_id: Mapped[str | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
-    session_id: Mapped[str | None] = mapped_column(ForeignKey("sessions.id", ondelete="CASCADE"))
+    pk: Mapped[int]
+    id: Mapped[str]
+    user_id: Mapped[str | None]
+    session_id: Mapped[str | None]
     activity: Mapped[int]
-    last_line: Mapped[int] = mapped_column(server_default=text("0"))
+    last_line: Mapped[int]
     created_at: Mapped[datetime]
 
 
@@ -64,23 +43,11 @@ class Checkpoint(Base):
     the same id in several threads, as copies of a thread do.
     """
 
-    __tablename__ = "checkpoints"
-    __table_args__ = (
-        UniqueConstraint("thread_id", "namespace", "id"),
-        ForeignKeyConstraint(
-            ["thread_id", "namespace", "parent_id"],
-            ["checkpoints.thread_id", "checkpoints.namespace", "checkpoints.id"],
-        ),
-        CheckConstraint("step >= 0", name="step"),
-        Index(None, "thread_id", "namespace", "step", "pk"),
-        Index(None, "thread_id", "namespace", "parent_id"),
-        PartialIndex("uq_checkpoints_id", "id", unique=True, where=_ROOT_NAMESPACE),
-        PartialIndex(None, "run_id", "pk", where=_OF_A_RUN),
-    )
+    __table__ = tables.checkpoints
 
-    pk: Mapped[Pk]
-    thread_id: Mapped[str] = mapped_column(ForeignKey("checkpoint_threads.id", ondelete="CASCADE"))
-    namespace: Mapped[str] = mapped_column(server_default=text("''"))
+    pk: Mapped[int]
+    thread_id: Mapped[str]
+    namespace: Mapped[str]
     id: Mapped[str]
     parent_id: Mapped[str | None]
     step: Mapped[int]
@@ -88,7 +55,7 @@ class Checkpoint(Base):
     tags: Mapped[list[Any]]
     summary: Mapped[str]
     next_node: Mapped[str]
-    metadata_: Mapped[dict[str, Any] | None] = mapped_column("metadata")
+    metadata_: Mapped[dict[str, Any] | None] = column_property(tables.checkpoints.c.metadata)
     created_at: Mapped[datetime]
 
 
@@ -101,37 +68,18 @@ class CheckpointValue(Base):
     the line, ``depth`` the lines below it.
     """
 
-    __tablename__ = "checkpoint_values"
-    __table_args__ = (
-        ForeignKeyConstraint(
-            ["thread_id", "base_line", "base_length"],
-            [
-                "checkpoint_values.thread_id",
-                "checkpoint_values.line",
-                "checkpoint_values.length",
-            ],
-            name="fk_checkpoint_values_base",
-        ),
-        CheckConstraint(one_of("kind", _KINDS), name="kind"),
-        CheckConstraint(one_of("encoding", _ENCODINGS), name="encoding"),
-        CheckConstraint("start >= 0 AND start <= length", name="start"),
-        PartialIndex(
-            "ix_checkpoint_values_base", "thread_id", "base_line", "base_length", where=_BASED
-        ),
-    )
+    __table__ = tables.checkpoint_values
 
-    thread_id: Mapped[str] = mapped_column(
-        ForeignKey("checkpoint_threads.id", ondelete="CASCADE"), primary_key=True
-    )
-    line: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    length: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    thread_id: Mapped[str]
+    line: Mapped[int]
+    length: Mapped[int]
     start: Mapped[int]
     base_line: Mapped[int | None]
     base_length: Mapped[int | None]
     depth: Mapped[int]
     position: Mapped[int]
-    kind: Mapped[str] = mapped_column(Word(_KINDS))
-    encoding: Mapped[str] = mapped_column(Word(_ENCODINGS))
+    kind: Mapped[str]
+    encoding: Mapped[str]
     digest: Mapped[bytes]
     data: Mapped[bytes]
 
@@ -139,24 +87,10 @@ class CheckpointValue(Base):
 class CheckpointEntry(Base):
     """Which version of a value a checkpoint holds under which name."""
 
-    __tablename__ = "checkpoint_entries"
-    __table_args__ = (
-        ForeignKeyConstraint(
-            ["thread_id", "line", "length"],
-            [
-                "checkpoint_values.thread_id",
-                "checkpoint_values.line",
-                "checkpoint_values.length",
-            ],
-            name="fk_checkpoint_entries_value",
-        ),
-        Index("ix_checkpoint_entries_value", "thread_id", "line", "length"),
-    )
+    __table__ = tables.checkpoint_entries
 
-    checkpoint_pk: Mapped[int] = mapped_column(
-        ForeignKey("checkpoints.pk", ondelete="CASCADE"), primary_key=True, autoincrement=False
-    )
-    name: Mapped[str] = mapped_column(primary_key=True)
+    checkpoint_pk: Mapped[int]
+    name: Mapped[str]
     thread_id: Mapped[str]
     line: Mapped[int]
     length: Mapped[int]
@@ -165,21 +99,15 @@ class CheckpointEntry(Base):
 class CheckpointWrite(Base):
     """A pending write of a task. It may arrive before its checkpoint, hence no foreign key."""
 
-    __tablename__ = "checkpoint_writes"
-    __table_args__ = (
-        CheckConstraint(one_of("kind", ("json", "bytes")), name="kind"),
-        CheckConstraint(one_of("encoding", _ENCODINGS), name="encoding"),
-    )
+    __table__ = tables.checkpoint_writes
 
-    thread_id: Mapped[str] = mapped_column(
-        ForeignKey("checkpoint_threads.id", ondelete="CASCADE"), primary_key=True
-    )
-    namespace: Mapped[str] = mapped_column(primary_key=True)
-    checkpoint_id: Mapped[str] = mapped_column(primary_key=True)
-    task_id: Mapped[str] = mapped_column(primary_key=True)
-    position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    task_path: Mapped[str] = mapped_column(server_default=text("''"))
+    thread_id: Mapped[str]
+    namespace: Mapped[str]
+    checkpoint_id: Mapped[str]
+    task_id: Mapped[str]
+    position: Mapped[int]
+    task_path: Mapped[str]
     channel: Mapped[str]
-    kind: Mapped[str] = mapped_column(Word(("json", "bytes")))
-    encoding: Mapped[str] = mapped_column(Word(_ENCODINGS))
+    kind: Mapped[str]
+    encoding: Mapped[str]
     data: Mapped[bytes]

@@ -6,23 +6,10 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import (
-    CheckConstraint,
-    ForeignKey,
-    ForeignKeyConstraint,
-    Index,
-    text,
-)
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Mapped, column_property
 
-from agentstore.models.base import Base, PartialIndex, Pk, one_of
-from agentstore.values.states import MESSAGE_STATUSES, ROLES
-from agentstore.values.types import Word
-
-_EXTERNAL = text("external_id IS NOT NULL")
-_IDEMPOTENT = text("idempotency_key IS NOT NULL")
-_USER = text("role = 'user'")
-_UNFINISHED = text("status <> 'complete'")
+from agentstore.models.base import Base
+from agentstore.schema import messages as tables
 
 
 class Message(Base):
@@ -34,36 +21,18 @@ class Message(Base):
     imported chat message in their order, where they are not the usual ones.
     """
 
-    __tablename__ = "messages"
-    __table_args__ = (
-        ForeignKeyConstraint(
-            ["session_id", "branch"],
-            ["branches.session_id", "branches.number"],
-            ondelete="CASCADE",
-        ),
-        CheckConstraint(one_of("role", ROLES), name="role"),
-        CheckConstraint(one_of("status", MESSAGE_STATUSES), name="status"),
-        CheckConstraint("token_count >= 0 AND cost >= 0", name="amounts"),
-        CheckConstraint("content IS NULL OR blocks IS NULL", name="content"),
-        Index(None, "session_id", "branch", "seq", unique=True),
-        Index(None, "session_id", "created_at"),
-        PartialIndex(None, "session_id", "branch", "turn", where=_USER),
-        PartialIndex(None, "session_id", "external_id", unique=True, where=_EXTERNAL),
-        PartialIndex(None, "session_id", "idempotency_key", unique=True, where=_IDEMPOTENT),
-        PartialIndex(None, "status", "pk", where=_UNFINISHED),
-        {"sqlite_autoincrement": True},
-    )
+    __table__ = tables.messages
 
-    pk: Mapped[Pk]
-    id: Mapped[str] = mapped_column(unique=True)
+    pk: Mapped[int]
+    id: Mapped[str]
     session_id: Mapped[str]
     branch: Mapped[int]
     seq: Mapped[int]
     turn: Mapped[int]
-    role: Mapped[str] = mapped_column(Word(ROLES))
-    status: Mapped[str] = mapped_column(Word(MESSAGE_STATUSES), server_default=text("'complete'"))
-    token_count: Mapped[int] = mapped_column(server_default=text("0"))
-    cost: Mapped[Decimal] = mapped_column(server_default=text("0"))
+    role: Mapped[str]
+    status: Mapped[str]
+    token_count: Mapped[int]
+    cost: Mapped[Decimal]
     created_at: Mapped[datetime]
     name: Mapped[str | None]
     tool_call_id: Mapped[str | None]
@@ -72,7 +41,7 @@ class Message(Base):
     content: Mapped[str | None]
     blocks: Mapped[list[Any] | None]
     tool_calls: Mapped[list[Any] | None]
-    metadata_: Mapped[dict[str, Any] | None] = mapped_column("metadata")
+    metadata_: Mapped[dict[str, Any] | None] = column_property(tables.messages.c.metadata)
     payload: Mapped[Any | None]
     chat_keys: Mapped[list[Any] | None]
 
@@ -83,16 +52,10 @@ class MessageToolCall(Base):
     ``name`` is empty where a call has an id but names no tool.
     """
 
-    __tablename__ = "message_tool_calls"
-    __table_args__ = (
-        Index(None, "session_id", "name", "seq"),
-        Index(None, "session_id", "call_id"),
-    )
+    __table__ = tables.message_tool_calls
 
-    message_id: Mapped[str] = mapped_column(
-        ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True
-    )
-    position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    message_id: Mapped[str]
+    position: Mapped[int]
     session_id: Mapped[str]
     seq: Mapped[int]
     name: Mapped[str]
@@ -102,13 +65,10 @@ class MessageToolCall(Base):
 class MessageMark(Base):
     """A mark on a message."""
 
-    __tablename__ = "message_marks"
-    __table_args__ = (Index(None, "session_id", "mark", "seq"),)
+    __table__ = tables.message_marks
 
-    message_id: Mapped[str] = mapped_column(
-        ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True
-    )
-    mark: Mapped[str] = mapped_column(primary_key=True)
+    message_id: Mapped[str]
+    mark: Mapped[str]
     session_id: Mapped[str]
     seq: Mapped[int]
 
@@ -116,13 +76,10 @@ class MessageMark(Base):
 class MessageChunk(Base):
     """A piece of a message that is being streamed."""
 
-    __tablename__ = "message_chunks"
-    __table_args__ = (Index(None, "session_id"),)
+    __table__ = tables.message_chunks
 
-    message_id: Mapped[str] = mapped_column(
-        ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True
-    )
-    position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    message_id: Mapped[str]
+    position: Mapped[int]
     session_id: Mapped[str]
     content: Mapped[str]
     created_at: Mapped[datetime | None]
@@ -131,9 +88,9 @@ class MessageChunk(Base):
 class Blob(Base):
     """Bytes, stored once for all who attach them; the digest is SHA-256 in hexadecimal."""
 
-    __tablename__ = "blobs"
+    __table__ = tables.blobs
 
-    digest: Mapped[str] = mapped_column(primary_key=True)
+    digest: Mapped[str]
     size: Mapped[int]
     data: Mapped[bytes]
     created_at: Mapped[datetime]
@@ -142,18 +99,13 @@ class Blob(Base):
 class Attachment(Base):
     """Bytes with a media type beside a message."""
 
-    __tablename__ = "attachments"
-    __table_args__ = (
-        Index(None, "message_id", "pk"),
-        Index(None, "session_id", "pk"),
-        Index(None, "digest"),
-    )
+    __table__ = tables.attachments
 
-    pk: Mapped[Pk]
-    id: Mapped[str] = mapped_column(unique=True)
-    message_id: Mapped[str] = mapped_column(ForeignKey("messages.id", ondelete="CASCADE"))
+    pk: Mapped[int]
+    id: Mapped[str]
+    message_id: Mapped[str]
     session_id: Mapped[str]
-    digest: Mapped[str] = mapped_column(ForeignKey("blobs.digest"))
+    digest: Mapped[str]
     media_type: Mapped[str]
     name: Mapped[str | None]
     created_at: Mapped[datetime]

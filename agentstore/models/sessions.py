@@ -11,14 +11,10 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, ForeignKeyConstraint, Index, text
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Mapped, column_property
 
-from agentstore.models.base import Base, PartialIndex, Pk, one_of
-from agentstore.values.states import SESSION_STATUSES
-from agentstore.values.types import Word
-
-_NOT_NULL_EXPIRY = text("expires_at IS NOT NULL")
+from agentstore.models.base import Base
+from agentstore.schema import sessions as tables
 
 
 class Session(Base):
@@ -28,34 +24,29 @@ class Session(Base):
     down; ``turn`` is the number of the last turn of the active branch, and ``tip`` that
     branch's. ``activity`` grows with
     every message in the whole database: the session that was written to last has the largest.
+
+    No index has ``activity``, which every message changes. The lists' indexes have
+    ``listed_activity``: the activity at some earlier write, no two sessions the same. It is set to
+    ``activity`` again by the write that would leave it 256 or more behind; see
+    ``agentstore.repositories.base.listing``.
     """
 
-    __tablename__ = "sessions"
-    __table_args__ = (
-        CheckConstraint(one_of("status", SESSION_STATUSES), name="status"),
-        CheckConstraint(
-            "message_count >= 0 AND total_tokens >= 0 AND total_cost >= 0", name="counters"
-        ),
-        Index(None, "activity"),
-        Index(None, "user_id", "activity"),
-        Index(None, "status", "activity"),
-        Index(None, "user_id", "status", "activity"),
-        PartialIndex(None, "expires_at", where=_NOT_NULL_EXPIRY),
-    )
+    __table__ = tables.sessions
 
-    pk: Mapped[Pk]
-    id: Mapped[str] = mapped_column(unique=True)
-    user_id: Mapped[str | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
-    status: Mapped[str] = mapped_column(Word(SESSION_STATUSES), server_default=text("'active'"))
-    active_branch: Mapped[int] = mapped_column(server_default=text("0"))
+    pk: Mapped[int]
+    id: Mapped[str]
+    user_id: Mapped[str | None]
+    status: Mapped[str]
+    active_branch: Mapped[int]
     tip: Mapped[int | None]
-    last_branch: Mapped[int] = mapped_column(server_default=text("0"))
-    last_seq: Mapped[int] = mapped_column(server_default=text("0"))
-    turn: Mapped[int] = mapped_column(server_default=text("0"))
-    message_count: Mapped[int] = mapped_column(server_default=text("0"))
-    total_tokens: Mapped[int] = mapped_column(server_default=text("0"))
-    total_cost: Mapped[Decimal] = mapped_column(server_default=text("0"))
+    last_branch: Mapped[int]
+    last_seq: Mapped[int]
+    turn: Mapped[int]
+    message_count: Mapped[int]
+    total_tokens: Mapped[int]
+    total_cost: Mapped[Decimal]
     activity: Mapped[int]
+    listed_activity: Mapped[int]
     ttl_seconds: Mapped[int | None]
     expires_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
@@ -71,15 +62,13 @@ class SessionData(Base):
     it, and only an export reads it.
     """
 
-    __tablename__ = "session_data"
+    __table__ = tables.session_data
 
-    session_id: Mapped[str] = mapped_column(
-        ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True
-    )
-    version: Mapped[int] = mapped_column(server_default=text("1"))
+    session_id: Mapped[str]
+    version: Mapped[int]
     question: Mapped[str | None]
     asked_at: Mapped[datetime | None]
-    metadata_: Mapped[dict[str, Any]] = mapped_column("metadata")
+    metadata_: Mapped[dict[str, Any]] = column_property(tables.session_data.c.metadata)
     config: Mapped[dict[str, Any]]
     state: Mapped[Any | None]
     updated_at: Mapped[datetime]
@@ -94,20 +83,10 @@ class BranchSegment(Base):
     branches show are stored once, each of these branches leading to them.
     """
 
-    __tablename__ = "branch_segments"
-    __table_args__ = (
-        ForeignKeyConstraint(
-            ["session_id", "previous"],
-            ["branch_segments.session_id", "branch_segments.number"],
-        ),
-        Index(None, "session_id", "branch"),
-        Index(None, "session_id", "previous"),
-    )
+    __table__ = tables.branch_segments
 
-    session_id: Mapped[str] = mapped_column(
-        ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True
-    )
-    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    session_id: Mapped[str]
+    number: Mapped[int]
     branch: Mapped[int]
     first_seq: Mapped[int]
     last_seq: Mapped[int]
@@ -124,42 +103,28 @@ class Branch(Base):
     nobody's any more; it has left messages that others show, and some unique name.
     """
 
-    __tablename__ = "branches"
-    __table_args__ = (
-        ForeignKeyConstraint(
-            ["session_id", "parent"],
-            ["branches.session_id", "branches.number"],
-        ),
-        CheckConstraint("number >= 0 AND (parent < number OR parent IS NULL)", name="parent"),
-        Index(None, "session_id", "name", unique=True),
-        Index(None, "session_id", "parent"),
-        Index(None, "session_id", "tip"),
-    )
+    __table__ = tables.branches
 
-    session_id: Mapped[str] = mapped_column(
-        ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True
-    )
-    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    session_id: Mapped[str]
+    number: Mapped[int]
     name: Mapped[str]
     parent: Mapped[int | None]
-    fork_seq: Mapped[int] = mapped_column(server_default=text("0"))
-    fork_turn: Mapped[int] = mapped_column(server_default=text("0"))
+    fork_seq: Mapped[int]
+    fork_turn: Mapped[int]
     created_at: Mapped[datetime]
     tip: Mapped[int | None]
-    gone: Mapped[bool] = mapped_column(server_default=text("false"))
+    gone: Mapped[bool]
 
 
 class Summary(Base):
     """The compressed memory of one branch of a session; it survives a clear."""
 
-    __tablename__ = "summaries"
+    __table__ = tables.summaries
 
-    session_id: Mapped[str] = mapped_column(
-        ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True
-    )
-    branch: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    session_id: Mapped[str]
+    branch: Mapped[int]
     content: Mapped[str]
-    metadata_: Mapped[dict[str, Any]] = mapped_column("metadata")
+    metadata_: Mapped[dict[str, Any]] = column_property(tables.summaries.c.metadata)
     through_seq: Mapped[int | None]
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]

@@ -1,9 +1,9 @@
 """The tables under the names that a database gives them: a schema and a prefix of one's own.
 
-The models carry the plain names. Where a store is opened with ``schema=`` or ``table_prefix=``,
-its repositories work on copies of the tables that carry the other names, constraints and
-indexes included; the plain ones are used as they are otherwise. Copies are made once for each
-pair of settings, so that statements built from them stay in SQLAlchemy's cache.
+``agentstore.schema`` has the plain names. Where a store is opened with ``schema=`` or
+``table_prefix=``, its repositories work on copies of the tables that carry the other names,
+constraints and indexes included; the plain ones are used as they are otherwise. Copies are made
+once for each pair of settings, so that statements built from them stay in SQLAlchemy's cache.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from sqlalchemy import (
 from sqlalchemy.sql.elements import KeyedColumnElement
 from sqlalchemy.sql.visitors import replacement_traverse
 
-from agentstore import models
 from agentstore.errors import InvalidInput
-from agentstore.models.base import PartialIndex
+from agentstore.schema import METADATA
+from agentstore.schema.base import PartialIndex
 from agentstore.values.types import SafeText
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*\Z")
@@ -112,11 +112,11 @@ class Tables:
     checkpoint_writes: Table
 
     def __init__(self, names: Names) -> None:
-        """Take the models' own tables, or make copies under other names."""
+        """Take the plain tables, or make copies under other names."""
         self.names = names
         plain = names == PLAIN
-        self.metadata = models.Base.metadata if plain else _renamed(names)
-        for name in models.Base.metadata.tables:
+        self.metadata = METADATA if plain else _renamed(names)
+        for name in METADATA.tables:
             setattr(self, name, self[name])
 
     def __getitem__(self, name: str) -> Table:
@@ -148,7 +148,7 @@ def tables(names: Names = Names()) -> Tables:
 
 
 def _renamed(names: Names) -> MetaData:
-    source = models.Base.metadata
+    source = METADATA
     target = MetaData(schema=names.schema)
     for table in source.sorted_tables:
         _copy(table, target, names)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, text
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Mapped
 
-from agentstore.models.base import Base, PartialIndex, Pk
-
-_DELETING = text("deleting IS NOT NULL")
+from agentstore.models.base import Base
+from agentstore.schema import users as tables
 
 
 class User(Base):
@@ -20,22 +18,15 @@ class User(Base):
     have gone so far, by table, and nothing of the user can be read or written any more.
     """
 
-    __tablename__ = "users"
-    __table_args__ = (
-        CheckConstraint("quota_total >= 0", name="quota_total"),
-        CheckConstraint("quota_used >= 0", name="quota_used"),
-        CheckConstraint("quota_reserved >= 0", name="quota_reserved"),
-        Index(None, "email", "pk"),
-        PartialIndex("ix_users_deleting", "id", where=_DELETING),
-    )
+    __table__ = tables.users
 
-    pk: Mapped[Pk]
-    id: Mapped[str] = mapped_column(unique=True)
+    pk: Mapped[int]
+    id: Mapped[str]
     name: Mapped[str]
     email: Mapped[str | None]
     quota_total: Mapped[int | None]
-    quota_used: Mapped[int] = mapped_column(server_default=text("0"))
-    quota_reserved: Mapped[int] = mapped_column(server_default=text("0"))
+    quota_used: Mapped[int]
+    quota_reserved: Mapped[int]
     preferences: Mapped[dict[str, Any]]
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
@@ -49,26 +40,22 @@ class UserPreference(Base):
     of the path or value in the SQL text. See ``agentstore.repositories.users.preferences``.
     """
 
-    __tablename__ = "user_preferences"
-    __table_args__ = (Index(None, "user_id"),)
+    __table__ = tables.user_preferences
 
-    digest: Mapped[str] = mapped_column(primary_key=True)
-    user_id: Mapped[str] = mapped_column(
-        ForeignKey("users.id", ondelete="CASCADE"), primary_key=True
-    )
+    digest: Mapped[str]
+    user_id: Mapped[str]
 
 
 class ApiKey(Base):
     """A key of a user: its look-up prefix and its digest, never the key."""
 
-    __tablename__ = "api_keys"
-    __table_args__ = (Index(None, "user_id", "pk"),)
+    __table__ = tables.api_keys
 
-    pk: Mapped[Pk]
-    id: Mapped[str] = mapped_column(unique=True)
-    user_id: Mapped[str] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    pk: Mapped[int]
+    id: Mapped[str]
+    user_id: Mapped[str]
     name: Mapped[str]
-    prefix: Mapped[str] = mapped_column(unique=True)
+    prefix: Mapped[str]
     digest: Mapped[str]
     created_at: Mapped[datetime]
     last_used_at: Mapped[datetime | None]
@@ -82,17 +69,12 @@ class QuotaReservation(Base):
     Until it has lapsed, it is counted in the user's ``quota_reserved``.
     """
 
-    __tablename__ = "quota_reservations"
-    __table_args__ = (
-        CheckConstraint("tokens > 0", name="tokens"),
-        Index(None, "user_id", "expires_at"),
-        Index(None, "expires_at"),
-    )
+    __table__ = tables.quota_reservations
 
-    pk: Mapped[Pk]
-    id: Mapped[str] = mapped_column(unique=True)
-    user_id: Mapped[str] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    pk: Mapped[int]
+    id: Mapped[str]
+    user_id: Mapped[str]
     tokens: Mapped[int]
-    lapsed: Mapped[bool] = mapped_column(server_default=text("false"))
+    lapsed: Mapped[bool]
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime]

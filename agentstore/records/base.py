@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 from agentstore.errors import UnsoundRow
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 def complete(record: T) -> T:
@@ -43,13 +44,14 @@ def maker(record: type[T]) -> Callable[..., T]:
     def make(*values: Any) -> T:
         filled = blank(*values)
         filled.__class__ = record
-        return cast("T", filled)
+        made: T = filled
+        return made
 
     return make
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
+class Page(Generic[T_co]):
     """A part of a list.
 
     Attributes:
@@ -57,10 +59,10 @@ class Page(Generic[T]):
         next_cursor: What to pass for the next page; None on the last one.
     """
 
-    items: tuple[T, ...]
+    items: tuple[T_co, ...]
     next_cursor: str | None
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Iterator[T_co]:
         """Iterate over this page's records."""
         return iter(self.items)
 

@@ -51,34 +51,61 @@ class MessageRecord:
             name. An imported message has the very keys, in the order, that it was imported with;
             its role may be ``function``, which is stored as ``tool``.
         """
-        chat: dict[str, Any] = {"role": self.role, "content": self.content}
-        for key in ("tool_calls", "tool_call_id", "name"):
-            if (value := getattr(self, key)) is not None:
-                chat[key] = value
-        return chat if self.chat_keys is None else self._laid_out(chat)
+        return chat_message(
+            self.role,
+            self.content,
+            self.tool_calls,
+            self.tool_call_id,
+            self.name,
+            self.chat_keys,
+            self.payload,
+        )
 
-    def _laid_out(self, chat: dict[str, Any]) -> dict[str, Any]:
-        """Put a chat message into the layout that it was imported with.
 
-        Whatever the row says of that, the role is the message's, and nothing that is set is left
-        out.
-        """
-        extra = self.payload if isinstance(self.payload, dict) else {}
-        keys = self.chat_keys if isinstance(self.chat_keys, list) else []
-        found = {
-            key: getattr(self, key) if key in CHAT_KEYS else extra[key]
-            for key in keys
-            if isinstance(key, str) and (key in CHAT_KEYS or key in extra)
-        }
-        missing = {
-            key: value
-            for key, value in chat.items()
-            if key not in found and (key == "role" or value is not None)
-        }
-        found = {**missing, **found}
-        if self.role == "tool" and extra.get("role") == OLD_TOOL_ROLE:
-            found["role"] = OLD_TOOL_ROLE
-        return found
+def chat_message(
+    role: str,
+    content: str | list[Any] | None,
+    tool_calls: list[Any] | None,
+    tool_call_id: str | None,
+    name: str | None,
+    chat_keys: Any,
+    payload: Any,
+) -> dict[str, Any]:
+    """Make a chat message of a message's fields; see ``MessageRecord.to_chat``.
+
+    The payload matters only with ``chat_keys``.
+    """
+    chat: dict[str, Any] = {"role": role, "content": content}
+    if tool_calls is not None:
+        chat["tool_calls"] = tool_calls
+    if tool_call_id is not None:
+        chat["tool_call_id"] = tool_call_id
+    if name is not None:
+        chat["name"] = name
+    return chat if chat_keys is None else _laid_out(chat, chat_keys, payload)
+
+
+def _laid_out(chat: dict[str, Any], chat_keys: Any, payload: Any) -> dict[str, Any]:
+    """Put a chat message into the layout that it was imported with.
+
+    Whatever the row says of that, the role is the message's, and nothing that is set is left out.
+    """
+    extra = payload if isinstance(payload, dict) else {}
+    keys = chat_keys if isinstance(chat_keys, list) else []
+    found = {
+        key: chat.get(key) if key in CHAT_KEYS else extra[key]
+        for key in keys
+        if isinstance(key, str) and (key in CHAT_KEYS or key in extra)
+    }
+    missing = {
+        key: value
+        for key, value in chat.items()
+        if key not in found and (key == "role" or value is not None)
+    }
+    found = {**missing, **found}
+    if chat["role"] == "tool" and extra.get("role") == OLD_TOOL_ROLE:
+        found["role"] = OLD_TOOL_ROLE
+    return found
 
 
 make_message_record = maker(MessageRecord)

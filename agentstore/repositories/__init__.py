@@ -1,17 +1,21 @@
 """The repositories: one class per aggregate, and the only place with queries."""
 
-from agentstore.repositories.attachments.attachments import Attachments
-from agentstore.repositories.branches.branches import Branches
-from agentstore.repositories.checkpoints.checkpoints import Checkpoints
-from agentstore.repositories.messages.marks import Marks
-from agentstore.repositories.messages.messages import Messages
-from agentstore.repositories.messages.summaries import Summaries
-from agentstore.repositories.search.search import Search
-from agentstore.repositories.sessions.sessions import Sessions
-from agentstore.repositories.tasks.tasks import Tasks
-from agentstore.repositories.usage.tool_logs import ToolLogs
-from agentstore.repositories.usage.usage import Usage
-from agentstore.repositories.users.users import Users
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentstore.repositories.attachments.attachments import Attachments
+    from agentstore.repositories.branches.branches import Branches
+    from agentstore.repositories.checkpoints.checkpoints import Checkpoints
+    from agentstore.repositories.messages.marks import Marks
+    from agentstore.repositories.messages.messages import Messages
+    from agentstore.repositories.messages.summaries import Summaries
+    from agentstore.repositories.search.search import Search
+    from agentstore.repositories.sessions.sessions import Sessions
+    from agentstore.repositories.tasks.tasks import Tasks
+    from agentstore.repositories.usage.tool_logs import ToolLogs
+    from agentstore.repositories.usage.usage import Usage
+    from agentstore.repositories.users.users import Users
 
 __all__ = [
     "Attachments",
@@ -27,3 +31,31 @@ __all__ = [
     "Usage",
     "Users",
 ]
+
+_HOMES = {
+    "Attachments": "attachments.attachments",
+    "Branches": "branches.branches",
+    "Checkpoints": "checkpoints.checkpoints",
+    "Marks": "messages.marks",
+    "Messages": "messages.messages",
+    "Search": "search.search",
+    "Sessions": "sessions.sessions",
+    "Summaries": "messages.summaries",
+    "Tasks": "tasks.tasks",
+    "ToolLogs": "usage.tool_logs",
+    "Usage": "usage.usage",
+    "Users": "users.users",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a repository when it is asked for: each brings what it needs, and few need all."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the repositories, too."""
+    return sorted({*globals(), *__all__})

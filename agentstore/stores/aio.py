@@ -18,11 +18,13 @@ from typing import (
     ClassVar,
     Concatenate,
     Generic,
+    Literal,
     ParamSpec,
     Self,
     TypeVar,
     Unpack,
     cast,
+    overload,
 )
 
 from sqlalchemy import URL
@@ -82,7 +84,7 @@ from agentstore.stores.bound import Transaction, in_transaction, scoped_transact
 from agentstore.stores.health import DEFAULT_TIMEOUT, AsyncProbe
 
 if TYPE_CHECKING:
-    from agentstore.records import PruneReport
+    from agentstore.records import Page, PruneReport, SessionRecord, SessionSummary
     from agentstore.repositories.upkeep.pruning import Progress
     from agentstore.retention import RetentionPolicy
 
@@ -177,7 +179,35 @@ class AsyncSessions(AsyncRepository[Sessions]):
     restore = lift(Sessions.restore)
     state_dict = lift(Sessions.state_dict)
     load_state_dict = lift(Sessions.load_state_dict)
-    list = lift(Sessions.list)
+    if TYPE_CHECKING:
+
+        @overload
+        async def list(
+            self,
+            *,
+            user_id: str | None = None,
+            status: str | None = None,
+            limit: int = ...,
+            cursor: str | None = None,
+            documents: Literal[True],
+        ) -> Page[SessionRecord]: ...
+
+        @overload
+        async def list(
+            self,
+            *,
+            user_id: str | None = None,
+            status: str | None = None,
+            limit: int = ...,
+            cursor: str | None = None,
+            documents: bool = False,
+        ) -> Page[SessionSummary]: ...
+
+        async def list(self, **_: Any) -> Any:
+            """See ``Sessions.list``; ``lift`` would lose what the answer depends on."""
+
+    else:
+        list = lift(Sessions.list)
     walk = lift(Sessions.walk)
     count = lift(Sessions.count)
     rename = lift(Sessions.rename)
@@ -216,6 +246,8 @@ class AsyncMessages(AsyncRepository[Messages]):
     find_by_external_id = lift(Messages.find_by_external_id)
     find_by_tool = lift(Messages.find_by_tool)
     history = lift(Messages.history)
+    chat = lift(Messages.chat)
+    payloads = lift(Messages.payloads)
     delete_by_mark = lift(Messages.delete_by_mark)
     size = lift(Messages.size)
     page = lift(Messages.page)

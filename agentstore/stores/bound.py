@@ -4,54 +4,120 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from agentstore import repositories
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import UnscopedOnly
 from agentstore.execution.observation import Observer
 from agentstore.execution.runners import joined
 from agentstore.execution.scoped import Scope, ScopedRunner
 from agentstore.execution.unit import Runner, Unit
-from agentstore.repositories import (
-    Attachments,
-    Branches,
-    Checkpoints,
-    Marks,
-    Messages,
-    Search,
-    Sessions,
-    Summaries,
-    Tasks,
-    ToolLogs,
-    Usage,
-    Users,
-)
-from agentstore.repositories.base.operations import Repository
-from agentstore.repositories.scopes.table import scoped
 
 if TYPE_CHECKING:
+    from agentstore.repositories import (
+        Attachments,
+        Branches,
+        Checkpoints,
+        Marks,
+        Messages,
+        Search,
+        Sessions,
+        Summaries,
+        Tasks,
+        ToolLogs,
+        Usage,
+        Users,
+    )
+    from agentstore.repositories.base.operations import Repository
     from agentstore.stores.store import Store
 
 T = TypeVar("T")
+R = TypeVar("R", bound="Repository")
 
 
 class Repositories:
-    """The repositories, bound to whatever runs them: a store, or a transaction."""
+    """The repositories, bound to whatever runs them: a store, or a transaction.
 
-    def __init__(self, runner: Runner) -> None:
-        """Bind all repositories to one runner."""
-        self.users = Users(runner)
-        self.sessions = Sessions(runner)
-        self.messages = Messages(runner)
-        self.tool_logs = ToolLogs(runner)
-        self.tasks = Tasks(runner)
-        self.usage = Usage(runner)
-        self.search = Search(runner)
-        self.checkpoints = Checkpoints(runner)
-        self.attachments = Attachments(runner)
-        self.branches = Branches(runner)
-        self.marks = Marks(runner)
-        self.summaries = Summaries(runner)
+    Each is imported and bound when it is first used: most programs need a few.
+    """
+
+    _scoped = False
+
+    def __init__(self, runner: Runner, observer: Observer | None = None) -> None:
+        """Have one runner run all calls, watched if there is an observer."""
+        self._calls = runner
+        self._observer = observer
+
+    @cached_property
+    def users(self) -> Users:
+        """See ``Users``."""
+        return self._bound("users", repositories.Users)
+
+    @cached_property
+    def sessions(self) -> Sessions:
+        """See ``Sessions``."""
+        return self._bound("sessions", repositories.Sessions)
+
+    @cached_property
+    def messages(self) -> Messages:
+        """See ``Messages``."""
+        return self._bound("messages", repositories.Messages)
+
+    @cached_property
+    def tool_logs(self) -> ToolLogs:
+        """See ``ToolLogs``."""
+        return self._bound("tool_logs", repositories.ToolLogs)
+
+    @cached_property
+    def tasks(self) -> Tasks:
+        """See ``Tasks``."""
+        return self._bound("tasks", repositories.Tasks)
+
+    @cached_property
+    def usage(self) -> Usage:
+        """See ``Usage``."""
+        return self._bound("usage", repositories.Usage)
+
+    @cached_property
+    def search(self) -> Search:
+        """See ``Search``."""
+        return self._bound("search", repositories.Search)
+
+    @cached_property
+    def checkpoints(self) -> Checkpoints:
+        """See ``Checkpoints``."""
+        return self._bound("checkpoints", repositories.Checkpoints)
+
+    @cached_property
+    def attachments(self) -> Attachments:
+        """See ``Attachments``."""
+        return self._bound("attachments", repositories.Attachments)
+
+    @cached_property
+    def branches(self) -> Branches:
+        """See ``Branches``."""
+        return self._bound("branches", repositories.Branches)
+
+    @cached_property
+    def marks(self) -> Marks:
+        """See ``Marks``."""
+        return self._bound("marks", repositories.Marks)
+
+    @cached_property
+    def summaries(self) -> Summaries:
+        """See ``Summaries``."""
+        return self._bound("summaries", repositories.Summaries)
+
+    def _bound(self, name: str, kind: type[R]) -> R:
+        if self._scoped:
+            from agentstore.repositories.scopes.table import scoped
+
+            kind = scoped(kind)
+        if self._observer is not None:
+            kind = self._observer.watched(name, kind)
+        return kind(self._calls)
 
 
 class Transaction(Repositories):
@@ -61,17 +127,7 @@ class Transaction(Repositories):
 class ScopedTransaction(Transaction):
     """The repositories inside one transaction, for one user's data."""
 
-    def __init__(self, runner: Runner) -> None:
-        """Bind all repositories, guarded, to a runner of the scope."""
-        super().__init__(runner)
-        _guard(self, runner)
-
-
-def _guard(repositories: Repositories, runner: Runner) -> None:
-    """Put the repositories for scopes into the places of the others."""
-    for name, bound in vars(repositories).items():
-        if isinstance(bound, Repository):
-            setattr(repositories, name, scoped(type(bound))(runner))
+    _scoped = True
 
 
 def in_transaction(
@@ -81,19 +137,14 @@ def in_transaction(
 
     def body(unit: Unit) -> T:
         with joined(unit) as runner:
-            transaction = Transaction(runner)
-            if observer is not None:
-                observer.watch(transaction)
-            return work(transaction)
+            return work(Transaction(runner, observer))
 
     return body
 
 
-def runner_of(repositories: Repositories) -> Runner:
+def runner_of(bound: Repositories) -> Runner:
     """Give what the repositories are bound to."""
-    runner = repositories.users._runner
-    assert runner is not None, "these are not repositories of a unit"
-    return runner
+    return bound._calls
 
 
 class ScopedStore(Repositories):
@@ -107,16 +158,14 @@ class ScopedStore(Repositories):
         user_id: The user.
     """
 
+    _scoped = True
+
     def __init__(self, store: Store, scope: Scope) -> None:
         """Share the connections of a store."""
         self._store = store
         self._scope = scope
         self.user_id = scope.user_id
-        runner = ScopedRunner(runner_of(store), scope)
-        super().__init__(runner)
-        _guard(self, runner)
-        if store._observer is not None:
-            store._observer.watch(self)
+        super().__init__(ScopedRunner(runner_of(store), scope), store._observer)
 
     def __repr__(self) -> str:
         """Name the database, without its password, and not the user."""
@@ -150,7 +199,4 @@ def scoped_transaction(
     """Give the repositories of an open transaction for one user's data."""
     runner = runner_of(transaction)
     runner.run(Mode.READ, scope.enter, repeatable=True)
-    here = ScopedTransaction(ScopedRunner(runner, scope, entered=True))
-    if observer is not None:
-        observer.watch(here)
-    return here
+    return ScopedTransaction(ScopedRunner(runner, scope, entered=True), observer)

@@ -15,19 +15,22 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine, QueuePool
 
-from agentstore.engines.base.checks import DatabaseStatus
+from agentstore import records
 from agentstore.engines.base.dialect import Mode
 from agentstore.engines.registry import dialect_for
 from agentstore.errors import AgentStoreError, InvalidInput, shown
 from agentstore.execution.recovery import Trouble
 from agentstore.execution.unit import Unit
 from agentstore.migrations import HEAD
-from agentstore.records.health import HealthRecord, PoolUse
-from agentstore.repositories.search.search import trouble_with
 from agentstore.settings import Settings
+
+if TYPE_CHECKING:
+    from agentstore.engines.base.checks import DatabaseStatus
+    from agentstore.records import HealthRecord, PoolUse
 
 DEFAULT_TIMEOUT = 5.0
 """Seconds. Probes of orchestrators give up after one to ten, by default."""
@@ -47,6 +50,8 @@ class Look:
 
 def look(unit: Unit) -> Look:
     """Look at the database: a body for ``Mode.READ``."""
+    from agentstore.repositories.search.search import trouble_with  # which opening a store spares
+
     status = unit.dialect.checks.status(unit.connection, unit.tables)
     if status.revision != HEAD:
         return Look(status, 0, None)
@@ -183,7 +188,7 @@ def judged(
             "The database takes no writes. Check that its disk has room, check its permissions, or "
             "connect to the primary."
         )
-    return HealthRecord(
+    return records.HealthRecord(
         ok=reason is None,
         reason=reason,
         engine=dialect_for(engine.url).checks.system,
@@ -225,7 +230,7 @@ def closed(engine: Engine) -> HealthRecord:
 def _without_answer(
     engine: Engine, reason: str, began: float, pool: PoolUse | None
 ) -> HealthRecord:
-    return HealthRecord(
+    return records.HealthRecord(
         ok=False,
         reason=reason,
         engine=dialect_for(engine.url).checks.system,
@@ -248,4 +253,4 @@ def since(began: float) -> float:
 def pool_use(engine: Engine) -> PoolUse | None:
     """Count the pool's connections, where it is one that counts."""
     pool = engine.pool
-    return PoolUse(pool.size(), pool.checkedout()) if isinstance(pool, QueuePool) else None
+    return records.PoolUse(pool.size(), pool.checkedout()) if isinstance(pool, QueuePool) else None

@@ -34,9 +34,7 @@ from agentstore.execution.runners import (
 )
 from agentstore.execution.scoped import Scope
 from agentstore.execution.unit import Unit
-from agentstore.records.health import HealthRecord, Statistics
 from agentstore.repositories.base.units import Units
-from agentstore.repositories.upkeep.statistics import Order, statistics
 from agentstore.settings import Settings, StoreOptions
 from agentstore.stores.bound import Repositories as Repositories
 from agentstore.stores.bound import ScopedStore, in_transaction
@@ -44,8 +42,9 @@ from agentstore.stores.bound import Transaction as Transaction
 from agentstore.stores.health import DEFAULT_TIMEOUT, Probe
 
 if TYPE_CHECKING:
-    from agentstore.records import PruneReport
+    from agentstore.records import HealthRecord, PruneReport, Statistics
     from agentstore.repositories.upkeep.pruning import Progress
+    from agentstore.repositories.upkeep.statistics import Order
     from agentstore.retention import RetentionPolicy
 
 T = TypeVar("T")
@@ -108,11 +107,9 @@ class Store(Repositories):
         self._engine = engine
         self._closed = self._inherited = False
         self._runner = UnitRunner(engine, dialect, settings, owns_engine=self._owns_engine)
-        super().__init__(_StoreRunner(self, self._runner))
+        super().__init__(_StoreRunner(self, self._runner), self._observer)
         self._announce = announcing(self._observer)
         self._watch = watching(self._observer)
-        if self._observer is not None:
-            self._observer.watch(self)
         of_this_process(self)
         self._probe = Probe(engine, self._runner.once, settings, lambda: self._closed)
         try:
@@ -172,10 +169,7 @@ class Store(Repositories):
                 with self._runner.transaction() as unit:
                     unit.connection.begin()
                     with joined(unit) as runner:
-                        transaction = Transaction(runner)
-                        if self._observer is not None:
-                            self._observer.watch(transaction)
-                        yield transaction
+                        yield Transaction(runner, self._observer)
             except Trouble as problem:
                 raise problem.error from problem.__cause__
 
@@ -279,6 +273,8 @@ class Store(Repositories):
             InvalidInput: An argument is out of range.
             LimitOutOfRange: ``top`` is.
         """
+        from agentstore.repositories.upkeep.statistics import statistics  # few programs need it
+
         with self._watch("statistics"):
             body = partial(statistics, days=days, top=top, order=order, exact=exact)
             self._require_open()

@@ -224,7 +224,7 @@ class StoreContract:
         assert (created.question, created.asked_at, created.last_seq) == (None, None, 0)
         assert created.created_at == created.last_active_at == created.updated_at
         assert store.sessions.get(created.id) == store.sessions.find(created.id) == created
-        assert store.sessions.list().items == (created,)
+        assert store.sessions.list(documents=True).items == (created,)
         least = store.sessions.create()
         assert (least.user_id, least.title, least.model, least.ttl) == (None, None, None, None)
         assert (least.metadata, least.config, least.state) == ({}, {}, None)
@@ -296,8 +296,11 @@ class StoreContract:
                 ]
                 filters = {"user_id": user_id, "status": status}
                 assert store.sessions.count(**filters) == len(expected)
+                whole = {**filters, "documents": True}
                 for limit in (1, 2, 3, 50):
-                    assert paged(store.sessions.list, limit=limit, **filters) == expected
+                    assert paged(store.sessions.list, limit=limit, **whole) == expected
+                    found = paged(store.sessions.list, limit=limit, **filters)
+                    assert [session.id for session in found] == [each.id for each in expected]
         assert store.sessions.list(user_id="nobody").items == ()
         assert store.sessions.count(user_id="nobody") == 0
 

@@ -22,6 +22,9 @@ DEFAULT_LIMIT = 50
 MAX_LIMIT = 1000
 """The most records on one page."""
 
+LISTED_WITHIN = 256
+"""A session's ``activity`` is less than so much larger than its ``listed_activity``."""
+
 
 def check_limit(limit: int, maximum: int = MAX_LIMIT) -> int:
     """Give the limit back if a page may have it.

@@ -54,7 +54,7 @@ def choice(name: str, value: object, choices: Sequence[str]) -> str:
         InvalidInput: It is something else; the error lists them.
     """
     if not isinstance(value, str) or value not in choices:
-        raise InvalidInput(f"{name} is {shown(value)}; use one of {', '.join(choices)}.")
+        raise InvalidInput(f"{name} must be one of {', '.join(choices)}, not {shown(value)}.")
     return value if type(value) is str else str.__str__(value)
 
 

@@ -52,7 +52,7 @@ def run(arena: Arena) -> None:
         ids = furnish(store, "ada")
         furnish(store, "grace")
         store.search.refresh()
-        store.sessions.list()
+        store.sessions.list(documents=True)
     truth = answers(sound, ids)
     altered: Counter[str] = Counter()
     while arena.more():

@@ -18,13 +18,14 @@ from sqlalchemy import insert, text, update
 from agentstore import Store, errors
 from agentstore.models.tables import PLAIN, tables
 from agentstore.repositories.messages.following import MOST_GAPS
+from agentstore.repositories.search import search
 from agentstore.repositories.upkeep import expiry
 from agentstore.repositories.users.preferences import digest
 from agentstore.values.paging import Cursors
 from tests.migrations.support import value_for
 
-USERS = SESSIONS = THREADS = 3_000
-MESSAGES, OTHERS = 12_000, 5_000
+USERS = SESSIONS = THREADS = 1_500
+MESSAGES, OTHERS = 6_000, 2_500
 
 NOW = datetime.now(UTC)
 LIVE = "live"
@@ -61,7 +62,7 @@ def always(value: Any) -> Callable[[int], Any]:
 
 
 def is_running_alone(n: int) -> bool:
-    return n % 50 == 9 and 1_000 <= n < 4_000
+    return n % 50 == 9 and 500 <= n < 2_000
 
 
 def status_of_task(n: int) -> str:
@@ -81,7 +82,7 @@ ROWS: dict[str, tuple[int, Columns]] = {
         USERS,
         {
             "id": numbered("user"),
-            "email": numbered("mail", 300),
+            "email": numbered("mail", 150),
             "quota_total": always(10**9),
             "quota_used": always(0),
             "quota_reserved": always(0),
@@ -100,7 +101,7 @@ ROWS: dict[str, tuple[int, Columns]] = {
         USERS,
         {
             "id": numbered("key"),
-            "user_id": numbered("user", 300),
+            "user_id": numbered("user", 150),
             "prefix": lambda n: f"{n:012x}",
             "revoked_at": always(None),
             "expires_at": always(None),
@@ -110,7 +111,7 @@ ROWS: dict[str, tuple[int, Columns]] = {
         USERS,
         {
             "id": numbered("reservation"),
-            "user_id": numbered("user", 300),
+            "user_id": numbered("user", 150),
             "expires_at": always(NOW + timedelta(days=1)),
             "lapsed": always(False),
         },
@@ -119,9 +120,10 @@ ROWS: dict[str, tuple[int, Columns]] = {
         SESSIONS,
         {
             "id": numbered("session"),
-            "user_id": lambda n: "user-7" if n == 0 or is_rare(n) else f"user-{n % 300}",
+            "user_id": lambda n: "user-7" if n == 0 or is_rare(n) else f"user-{n % 150}",
             "status": rarely("paused", "active", "completed"),
             "activity": lambda n: n,
+            "listed_activity": lambda n: n,
             "active_branch": always(0),
             "tip": always(None),
             "last_branch": always(0),
@@ -226,7 +228,7 @@ ROWS: dict[str, tuple[int, Columns]] = {
         OTHERS,
         {
             "id": numbered("task"),
-            "session_id": lambda n: f"session-{n - 999}" if is_running_alone(n) else in_session(n),
+            "session_id": lambda n: f"session-{n - 499}" if is_running_alone(n) else in_session(n),
             "queue": rarely("rare", "default", "mail"),
             "kind": rarely("rare", "work"),
             "status": status_of_task,
@@ -255,7 +257,7 @@ ROWS: dict[str, tuple[int, Columns]] = {
         THREADS,
         {
             "id": numbered("thread"),
-            "user_id": rarely("user-7", *(f"user-{n}" for n in range(300))),
+            "user_id": rarely("user-7", *(f"user-{n}" for n in range(150))),
             "session_id": in_session,
             "activity": lambda n: n,
             "last_line": always(1),
@@ -334,7 +336,9 @@ def fill(store: Store) -> None:
         if on_a_server:
             connection.execute(text(f"SELECT setval('activity', {10 * SESSIONS})"))
     a_marked_session(store, MARKED, MESSAGES)
-    store.search.reindex()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "BATCH", 2_000)  # nobody waits for a turn
+        store.search.reindex()
     a_session(store, LIVE)
     a_forked_session(store, FORKED, turns=100)
     parts = [{"role": "user", "content": "hello"}]
@@ -737,7 +741,8 @@ CASES: dict[str, dict[str, Prepare]] = {
     "sessions.create": call("sessions.create", "user-7", title="New"),
     "sessions.get": call("sessions.get", "session-7"),
     "sessions.find": call("sessions.find", "session-7"),
-    "sessions.list": listing("sessions.list", user_id="user-7", status="paused"),
+    "sessions.list": listing("sessions.list", user_id="user-7", status="paused")
+    | also("documents", lambda s: partial(s.sessions.list, documents=True)),
     "sessions.find_ids": each("sessions.find_ids", ["0198", "0198c3d2-5a7e"]),
     "sessions.walk": listing("sessions.walk"),
     "sessions.count": each("sessions.count", user_id="user-7", status="paused"),
@@ -805,6 +810,19 @@ CASES: dict[str, dict[str, Prepare]] = {
     "messages.size": call("messages.size", "session-0")
     | also("forked", lambda s: partial(s.messages.size, FORKED))
     | by_marks("messages.size"),
+    "messages.chat": call("messages.chat", "session-0", 50)
+    | also("all", lambda s: partial(s.messages.chat, "session-0", None))
+    | also("branch", lambda s: partial(s.messages.chat, FORKED, 50, branch="a"))
+    | on_a_new_one("streams", a_session_with_streams, "messages.chat")
+    | also(
+        "summary",
+        lambda s: partial(s.messages.chat, a_summarised_session(s), prepend_summary=True),
+    )
+    | by_marks("messages.chat", 50),
+    "messages.payloads": call("messages.payloads", "session-0", 50)
+    | also("all", lambda s: partial(s.messages.payloads, "session-0", None))
+    | also("branch", lambda s: partial(s.messages.payloads, FORKED, 50, branch="a"))
+    | by_marks("messages.payloads", 50),
     "messages.page": listing("messages.page", "session-0", cursor="before")
     | also(
         "forked",

@@ -129,7 +129,7 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
         {"state": State(Their("session"), Their("user"))},
         {"state": State(Their("session"), My("user"))},
     ),
-    "sessions.list": (USER,),
+    "sessions.list": (USER, USER | {"documents": True}),
     "sessions.count": (USER,),
     "sessions.rename": (SESSION | {"title": "X"},),
     "sessions.update": (
@@ -169,6 +169,8 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
         SESSION | {"mark": "same"},
         SESSION | {"prepend_summary": True},
     ),
+    "messages.chat": (SESSION, SESSION | {"limit": None}, SESSION | {"prepend_summary": True}),
+    "messages.payloads": (SESSION, SESSION | {"limit": None}, SESSION | {"mark": "same"}),
     "messages.page": (SESSION,),
     "messages.search": (
         {"text": "same"} | SESSION,
@@ -313,7 +315,7 @@ FOR_SOMEBODY_ELSE: dict[str, tuple[dict[str, Any], ...]] = {
 WHOLE: dict[str, tuple[dict[str, Any], ...]] = {
     "users.list": ({}, {"email": "same@example.org"}),
     "users.find_by_preference": ({"path": "a", "value": 1},),
-    "sessions.list": ({}, {"status": "active"}),
+    "sessions.list": ({}, {"status": "active"}, {"documents": True}),
     "sessions.walk": ({},),
     "sessions.count": ({},),
     "messages.search": ({"text": "same"}, {"text": "same", "order": "recent"}),

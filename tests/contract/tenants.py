@@ -22,7 +22,7 @@ from agentstore.records import (
     MessageRecord,
     ReservationRecord,
     SearchHit,
-    SessionRecord,
+    SessionSummary,
     TaskRecord,
     ToolLogRecord,
 )
@@ -30,6 +30,7 @@ from agentstore.records.checkpoints import CheckpointInfo, ThreadRecord
 from agentstore.repositories.base.operations import Repository
 from agentstore.repositories.scopes.table import Refused, decision_on, public_methods
 from agentstore.stores.bound import Repositories
+from agentstore.testing.blocking import REPOSITORIES
 from agentstore.values.backoff import Backoff
 from tests.contract.clocks import HOUR, NOON
 
@@ -72,7 +73,7 @@ class Step:
 def kind_of(given: Any) -> Iterator[tuple[str, Any]]:
     """Say what may be passed on of an answer, and as what."""
     match given:
-        case SessionRecord(id=id, status=status):
+        case SessionSummary(id=id, status=status):
             yield from (("session", id), (f"session {status}", id))
         case MessageRecord(id=id, status=status):
             yield ("message" if status == "complete" else "stream"), id
@@ -100,8 +101,7 @@ def kind_of(given: Any) -> Iterator[tuple[str, Any]]:
 def repositories_by_name() -> dict[str, type[Repository]]:
     """Give the classes of the repositories, by the names that a store has for them."""
     unbound: Any = Repositories(None)  # type: ignore[arg-type]
-    bound = vars(unbound).items()
-    return {name: type(r) for name, r in bound if isinstance(r, Repository)}
+    return {name: type(getattr(unbound, name)) for name in REPOSITORIES}
 
 
 def methods() -> dict[str, list[inspect.Parameter]]:
@@ -272,6 +272,7 @@ DRAWN: dict[str, Draw] = {
     "position": _one_of(0, 1),
     "keep_tool_calls": _one_of(True, False),
     "prepend_summary": _one_of(True, False),
+    "documents": _one_of(True, False),
     "token_count": _NUMBER,
     "cost": _MONEY,
     "tokens": _one_of(1, 5, 10**7),

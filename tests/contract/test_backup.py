@@ -11,7 +11,6 @@ import stat
 import subprocess
 import sys
 import textwrap
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -47,7 +46,7 @@ from agentstore.moving import copying as transfer
 from agentstore.moving import new_files
 from agentstore.moving.backup import SavedTable, backup, restore
 from agentstore.records.findings import Severity
-from tests.conftest import INSTALLATIONS
+from tests.conftest import FULL, INSTALLATIONS
 
 ROOT = Path(__file__).parents[2]
 ODD = "tab\tline\nback\\slash \\N \x01 北京 😀 ' \" é"
@@ -55,15 +54,18 @@ ODD = "tab\tline\nback\\slash \\N \x01 北京 😀 ' \" é"
 
 @pytest.fixture
 def fresh(servers, engine_url, tmp_path):
-    """Give the URLs of databases that are empty, of the same engine and version."""
+    """Give the URLs of databases without rows, of the same engine and version.
+
+    Those on a server may have the schema.
+    """
     made = []
     numbers = itertools.count()
     version = _version(engine_url, servers)
 
-    def make():
+    def make(*, head=False):
         if version is None:
             return f"sqlite:///{tmp_path / f'fresh{next(numbers)}.db'}"
-        made.append(servers.new_database(version, empty=True))
+        made.append(servers.new_database(version, empty=not head))
         return made[-1]
 
     yield make
@@ -90,14 +92,16 @@ def fill(url, **options):
         user = store.users.create(ODD[:3], id="alice")
         store.users.issue_api_key(user.id, "laptop")
         session = store.sessions.create(user.id, title=ODD, metadata={"b": 1, "a": [ODD, None]})
-        for number in range(30):
-            message = store.messages.save(
-                session.id,
-                "user" if number % 2 == 0 else "assistant",
-                f"{ODD} hello {number}",
-                cost="0.250000001",
-                marks=("kept",),
-            )
+        messages = [
+            {
+                "role": "user" if number % 2 == 0 else "assistant",
+                "content": f"{ODD} hello {number}",
+                "cost": "0.250000001",
+                "marks": ("kept",),
+            }
+            for number in range(30)
+        ]
+        message = store.messages.save_many(session.id, messages)[-1]
         store.attachments.add(message.id, bytes(range(256)), media_type="image/png")
         store.tool_logs.log(session.id, "search", elapsed_ms=1.1, success=False)
         store.tasks.create(session.id, "mail", {"to": ODD})
@@ -173,7 +177,7 @@ def test_a_backup_of_a_server_has_no_others_tables(engine_url, fresh, tmp_path):
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE theirs AS SELECT 1 AS number"))
     backup(engine_url, tmp_path / "backup")
-    target = fresh()
+    target = fresh(head=True)
     restore(tmp_path / "backup", target)
     other = create_engine(target)
     with other.connect() as connection:
@@ -324,11 +328,11 @@ def test_a_backup_is_one_state_though_another_process_writes_all_the_while(
     with _python(WRITER, engine_url) as writer:
         assert writer.stdout.readline() == "ready\n"
         sizes = []
-        for number in range(4):
-            _wait_for_lines(writer, 100)
+        for number in range(2):
+            _wait_for_lines(writer, 50)
             file = tmp_path / f"backup{number}"
             saved = {t.name: t.rows for t in backup(engine_url, file).tables}
-            target = fresh()
+            target = fresh(head=True)
             restore(file, target)
             with Store(target, create=False) as store:
                 pairs = store.messages.size("one"), store.messages.size("two")
@@ -338,7 +342,7 @@ def test_a_backup_is_one_state_though_another_process_writes_all_the_while(
             assert pairs[0] == pairs[1] == saved["messages"] / 2
             sizes.append(pairs[0])
         assert sizes == sorted(set(sizes))
-        assert sizes[-1] >= 300
+        assert sizes[-1] >= 100
         assert writer.poll() is None
 
 
@@ -367,21 +371,42 @@ class _python:
 
 # --- Killed ------------------------------------------------------------------------------------
 
-SAVER = """
-import sys
-from agentstore.moving.backup import backup
-print("go", flush=True)
-backup(sys.argv[1], sys.argv[2])
+KILLED_ON_ITS_WAY = """
+import os, signal, sys
+from threading import Timer
+from agentstore.moving.backup import backup, restore
+
+do, source, target, left, seconds = sys.argv[1:]
+left = int(left)
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def count(_):
+    global left
+    left -= 1
+    if left == 0:
+        Timer(float(seconds), kill).start() if float(seconds) else kill()
+
+{"backup": backup, "restore": restore}[do](source, target, progress=count)
+kill()
 """
-RESTORER = """
-import sys
-from agentstore.moving.backup import restore
-print("go", flush=True)
-restore(sys.argv[1], sys.argv[2])
-"""
+TIMES = 6 if FULL else 2
 
 
-def big(url, count=4000):
+def points(steps, seed):
+    """Draw after how many steps to kill, and how many seconds later; the first time at once."""
+    draw = random.Random(seed)  # noqa: S311
+    delays = [0, *(draw.uniform(0, 0.05) for _ in range(TIMES - 1))]
+    return [(draw.randrange(1, steps + 1), seconds) for seconds in delays]
+
+
+def kill_on_its_way(do, source, target, point):
+    with _python(KILLED_ON_ITS_WAY, do, source, target, *point) as killed:
+        assert killed.wait() == -signal.SIGKILL
+
+
+def big(url, count=1000):
     with Store(url) as store:
         session = store.sessions.create(id="big").id
         for start in range(0, count, 500):
@@ -396,17 +421,11 @@ def big(url, count=4000):
 def test_a_backup_that_is_killed_leaves_no_file_and_is_cleared_away(engine_url, tmp_path):
     big(engine_url)
     target = tmp_path / "backup"
-    started = time.monotonic()
-    backup(engine_url, tmp_path / "whole")
-    length = time.monotonic() - started
-    chance = random.Random(7)  # noqa: S311
+    steps = []
+    backup(engine_url, tmp_path / "whole", progress=steps.append)
     left = 0
-    for _ in range(6):
-        with _python(SAVER, engine_url, target) as saver:
-            assert saver.stdout.readline() == "go\n"
-            time.sleep(chance.uniform(0, length))
-            saver.send_signal(signal.SIGKILL)
-            saver.wait()
+    for point in points(len(steps), seed=7):
+        kill_on_its_way("backup", engine_url, target, point)
         if target.exists():  # it was done before
             assert contents_of(target, engine_url, tmp_path)
             target.unlink()
@@ -470,20 +489,14 @@ def test_a_restore_that_is_killed_leaves_nothing_that_opens_and_is_done_again(
     big(engine_url)
     file = tmp_path / "backup"
     saved = backup(engine_url, file)
-    started = time.monotonic()
-    restore(file, fresh())
-    length = time.monotonic() - started
-    chance = random.Random(8)  # noqa: S311
-    target = fresh()
-    for _ in range(6):
-        with _python(RESTORER, file, target) as restorer:
-            assert restorer.stdout.readline() == "go\n"
-            time.sleep(chance.uniform(0, length))
-            restorer.send_signal(signal.SIGKILL)
-            restorer.wait()
+    steps = []
+    restore(file, fresh(head=True), progress=steps.append)
+    target = fresh(head=True)
+    for point in points(len(steps), seed=8):
+        kill_on_its_way("restore", file, target, point)
         if _opens(target) and _holds_rows(target):
             assert contents(target) == saved.tables
-            target = fresh()
+            target = fresh(head=True)
     if not (_opens(target) and _holds_rows(target)):
         restore(file, target)
     assert contents(target) == saved.tables
@@ -628,20 +641,20 @@ def test_a_database_with_rows_is_not_restored_into(engine_url, tmp_path):
     assert contents(engine_url) == before
 
 
+@pytest.mark.long(but=["*-0001", f"*-{migrations.HEAD}"])
+@pytest.mark.parametrize("revision", migrations.REVISIONS)
 def test_an_empty_database_with_a_schema_on_a_server_may_be_restored_into(
-    engine_url, fresh, tmp_path
+    empty_url, tmp_path, sqlite_template, revision
 ):
-    if not on_server(engine_url):
+    if not on_server(empty_url):
         return  # a file that is there is never replaced
-    fill(engine_url)
-    for number, revision in enumerate(("base", *migrations.REVISIONS)):
-        target = fresh()
-        if revision != "base":
-            migrations.upgrade(target, revision)
-        file = tmp_path / f"backup{number}"
-        saved = backup(engine_url, file)
-        restore(file, target)
-        assert contents(target) == saved.tables
+    source = f"sqlite:///{tmp_path / 'source.db'}"
+    shutil.copy(sqlite_template, tmp_path / "source.db")
+    fill(source)
+    saved = backup(source, tmp_path / "backup")
+    migrations.upgrade(empty_url, revision)
+    restore(tmp_path / "backup", empty_url)
+    assert contents(empty_url) == saved.tables
 
 
 # --- What is no backup, or none for us ---------------------------------------------------------
@@ -673,7 +686,7 @@ def test_another_program_s_database_is_refused(empty_url, tmp_path):
 
 
 def test_a_backup_that_is_damaged_is_not_restored(engine_url, fresh, tmp_path):
-    big(engine_url, 1000)
+    big(engine_url)
     file = tmp_path / "backup"
     backup(engine_url, file)
     content = bytearray(file.read_bytes())
@@ -715,6 +728,7 @@ def test_a_backup_that_has_more_than_was_expected_is_not_restored(tmp_path, sqli
 # --- Revisions ---------------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=["*-0001"])
 @pytest.mark.parametrize("revision", migrations.REVISIONS[:-1])
 def test_an_older_database_is_saved_and_upgraded_when_it_is_restored(fresh, tmp_path, revision):
     source = f"sqlite:///{tmp_path / 'old.db'}"
@@ -743,6 +757,7 @@ def test_an_older_database_is_saved_and_upgraded_when_it_is_restored(fresh, tmp_
         assert store.health().ok
 
 
+@pytest.mark.long(but=["*-0001"])
 @pytest.mark.parametrize("revision", migrations.REVISIONS[:-1])
 def test_of_a_server_behind_head_no_backup_is_made_and_the_error_says_what_saves_it(
     empty_url, tmp_path, revision
@@ -800,7 +815,7 @@ except AgentStoreError as error:
 
 
 def test_where_a_file_cannot_grow_there_is_none(engine_url, tmp_path):
-    big(engine_url, 1000)
+    big(engine_url)
     with _python(SMALL, engine_url, tmp_path / "backup", 8_000) as saver:
         said, _ = saver.communicate()
     assert said.startswith("Database"), said
@@ -809,7 +824,7 @@ def test_where_a_file_cannot_grow_there_is_none(engine_url, tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting is the administrator's")
 def test_on_a_full_disk_there_is_no_file(engine_url, tmp_path):
-    big(engine_url, 4000)
+    big(engine_url, 200)
     small = tmp_path / "small"
     small.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)]
@@ -859,7 +874,7 @@ def test_a_database_in_memory_is_neither_saved_nor_restored(tmp_path, sqlite_tem
 def test_a_damaged_database_is_not_taken_for_a_good_backup(tmp_path, sqlite_template):
     source = tmp_path / "source.db"
     shutil.copy(sqlite_template, source)
-    big(f"sqlite:///{source}", 1000)
+    big(f"sqlite:///{source}")
     connection = sqlite3.connect(source, isolation_level=None)
     query = "SELECT rootpage FROM sqlite_master WHERE type = 'index' AND tbl_name = 'messages'"
     (page,) = connection.execute(query).fetchone()
@@ -897,6 +912,7 @@ UNSOUND_ON_A_SERVER = [
 ]
 
 
+@pytest.mark.long(but=["*-UPDATE sessions*", "*-UPDATE tool_logs*"])
 @pytest.mark.parametrize("statement", UNSOUND_ON_A_SERVER)
 def test_no_backup_is_made_of_rows_that_only_a_server_can_hold(engine_url, tmp_path, statement):
     if not on_server(engine_url):

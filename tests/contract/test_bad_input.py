@@ -321,13 +321,13 @@ def rows_about_numbers() -> list[Row]:
             "a duration that is negative",
             lambda s, x: s.tool_logs.log(x.session, "t", input=SECRET, elapsed_ms=-1),
             InvalidInput,
-            "zero or more",
+            "from 0 to",
         ),
         Row(
             "a duration that is NaN",
             lambda s, x: s.tool_logs.log(x.session, "t", elapsed_ms=float("nan")),
             InvalidInput,
-            "finite",
+            "from 0 to 10",
         ),
         Row(
             "a duration in words",
@@ -362,7 +362,7 @@ def rows_about_numbers() -> list[Row]:
             "a window that begins before there were years",
             lambda s, x: s.usage.stats(x.user, 7, until=datetime.min.replace(tzinfo=UTC)),
             InvalidInput,
-            "fewer days",
+            "before the year 1",
         ),
     ]
     return rows
@@ -586,19 +586,19 @@ def rows_about_lists() -> list[Row]:
             "an unknown status of sessions",
             lambda s, _: s.sessions.list(status="asleep"),
             InvalidInput,
-            "use one of active",
+            "must be one of active",
         ),
         Row(
             "an unknown status to count",
             lambda s, _: s.sessions.count(status=SECRET),
             InvalidInput,
-            "use one of active",
+            "must be one of active",
         ),
         Row(
             "an unknown status of tasks",
             lambda s, _: s.tasks.list(status=["pending"]),
             InvalidInput,
-            "use one of pending",
+            "must be one of pending",
         ),
         *(
             Row(
@@ -676,7 +676,7 @@ def rows_about_texts() -> list[Row]:
 
 
 FINE = {"role": "user", "content": SECRET}
-ROLES = "use one of system, developer, user, assistant, tool"
+ROLES = "must be one of system, developer, user, assistant, tool"
 
 MESSAGES: list[tuple[str, dict[str, Any], str]] = [
     ("an unknown role", {"role": "assitant"}, ROLES),
@@ -693,7 +693,7 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
     (
         "an unknown way with duplicates",
         {"on_duplicate": "ignore"},
-        "use one of skip, refuse, replace",
+        "must be one of skip, refuse, replace",
     ),
 ]
 
@@ -867,7 +867,7 @@ def rows_about_branches() -> list[Row]:
             "a text to branch at that is empty",
             lambda s, x: s.branches.create(x.session, containing=""),
             InvalidInput,
-            "containing is empty",
+            "containing must not be empty",
         ),
         (
             "a text to branch at that is a number",
@@ -885,7 +885,7 @@ def rows_about_branches() -> list[Row]:
             "a text to find turns by that is empty",
             lambda s, x: s.branches.find_turns(x.session, ""),
             InvalidInput,
-            "text is empty",
+            "text must not be empty",
         ),
         (
             "a text to find turns by that is a list",
@@ -927,7 +927,7 @@ def rows_about_branches() -> list[Row]:
             "turns to compact that end before they begin",
             lambda s, x: s.branches.compact(x.session, SECRET, from_turn=2, to_turn=1),
             InvalidInput,
-            "before from_turn",
+            "at least from_turn",
         ),
         (
             "a summary by a user",
@@ -1044,7 +1044,7 @@ def rows_about_memory() -> list[Row]:
         )
     ]
     rows += [
-        Row(f"200,000 ids to {what}", f, InvalidInput, "200000 ids; pass up to 5000 at once")
+        Row(f"200,000 ids to {what}", f, InvalidInput, "up to 5000 ids, not 200000")
         for what, f in {
             "delete": lambda s, _: s.messages.delete([f"id {n}" for n in range(200_000)]),
             "mark": lambda s, x: s.marks.update(x, "m", ids=["x"] * 200_000),
@@ -1097,7 +1097,7 @@ def rows_about_memory() -> list[Row]:
             f"a way with duplicates that is {kind}, {place}",
             lambda s, x, f=f, v=v: f(s, x, v),
             InvalidInput,
-            "use one of skip, refuse, replace",
+            "must be one of skip, refuse, replace",
         )
         for place, f in {
             "of one": lambda s, x, v: s.messages.save(x.session, "user", SECRET, on_duplicate=v),
@@ -1160,8 +1160,8 @@ def rows_about_streams() -> list[Row]:
             ("0", "int"),
             (1.0, "int"),
             (2**64, "from 0"),
-            (2, "the next piece is number 1"),
-            (2**63 - 1, "the next piece is number 1"),
+            (2, "position must be 1"),
+            (2**63 - 1, "position must be 1"),
         )
     ]
     rows += [
@@ -1449,7 +1449,7 @@ def complaint(row: Row, store: Any, found: Any) -> str | None:
         if row.word not in str(error):
             return f"does not say {row.word!r}: {error}"
         facts = [str(fact) for fact in vars(error).values() if isinstance(fact, str | list | dict)]
-        shown = "".join([*traceback.format_exception(error), repr(error), *facts])
+        shown = "".join([*traceback.format_exception(error, limit=0), repr(error), *facts])
         return "shows the secret" if SECRET in shown else None
     except Exception as error:  # noqa: BLE001 - any other is what is looked for
         return f"raises {type(error).__name__}, which is not ours: {error}"
@@ -1467,7 +1467,7 @@ COUNTS = select(
 def test_every_kind_of_bad_input_is_refused_with_words_that_help_and_leaves_nothing(place, store):
     assert len({row.name for row in ROWS}) == len(ROWS)
     found = scene(store)
-    # What a call changed is seen by counting after each, and by what is there at the end.
+    # What a call changed is seen by counting after every tenth, and by what is there at the end.
     kept = [store.usage.totals(), *everything(store)]
     engine = create_engine(place.url)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -1476,11 +1476,13 @@ def test_every_kind_of_bad_input_is_refused_with_words_that_help_and_leaves_noth
             kept[0].rows[table.name] for table in tables().metadata.sorted_tables
         )
         complaints = []
-        for row in ROWS:
-            if wrong := complaint(row, store, found):
-                complaints.append(f"{row.name} {wrong}")
+        for start in range(0, len(ROWS), 10):
+            some = ROWS[start : start + 10]
+            complaints += [
+                f"{row.name} {wrong}" for row in some if (wrong := complaint(row, store, found))
+            ]
             if (after := connection.execute(COUNTS).one()) != before:
-                complaints.append(f"{row.name} leaves rows behind")
+                complaints.append(f"One of {[row.name for row in some]} leaves rows behind")
                 before = after
     engine.dispose()
     assert not complaints, "\n".join(complaints)

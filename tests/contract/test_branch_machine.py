@@ -32,7 +32,7 @@ from agentstore import Store
 from agentstore.errors import AlreadyExists, BranchInUse, InvalidInput, NotFound
 from agentstore.models.tables import PLAIN, tables
 from agentstore.values.types import MAX_INTEGER
-from tests.conftest import VERSIONS, Servers
+from tests.conftest import FULL, VERSIONS, Servers
 from tests.contract.test_history import model as cut
 
 TEXTS = ("Straße", "STRASSE 100%", "weather in 北京", "a_b\\c", "")
@@ -418,7 +418,7 @@ def store(
 
 @pytest.mark.timeout(0)
 def test_any_calls_leave_every_branch_as_a_list_for_each_would_be(store: Store) -> None:
-    examples = max(1, settings.get_profile("suite").max_examples // 4)
+    examples = max(1, settings.get_profile("suite").max_examples // (4 if FULL else 6))
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         lambda: Branching(store),
         settings=settings(max_examples=examples, stateful_step_count=30),

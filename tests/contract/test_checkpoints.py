@@ -28,7 +28,7 @@ from agentstore.errors import (
     WrongThread,
 )
 from agentstore.models.tables import tables
-from tests.conftest import on
+from tests.conftest import FULL, on
 from tests.strategies import exact, json_values, keys, texts
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
@@ -145,7 +145,7 @@ def test_what_is_not_there_is_none_or_refused(store: Any) -> None:
         store.checkpoints.get("one", "elsewhere")
 
 
-@settings(max_examples=25)
+@settings(max_examples=25 if FULL else 12)
 @given(
     values=st.dictionaries(
         keys(), json_values() | st.lists(json_values(3)) | st.binary(), max_size=4
@@ -408,7 +408,7 @@ def test_putting_and_reading_take_as_many_statements_late_as_early(place: Any) -
         values = history(5) | {"state": {"a": 1}, "more": [1], "image": b"x"}
         store.checkpoints.put("thread", values)
         puts, gets = set(), set()
-        for number in range(6, 120):
+        for number in range(6, 70):
             state = values | history(number)
             puts.add(statements(store, lambda s=state: store.checkpoints.put("thread", s)))
             gets.add(statements(store, lambda: store.checkpoints.latest("thread")))
@@ -970,7 +970,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=15 if FULL else 8)
 @given(operations=OPERATIONS)
 def test_a_thread_is_what_a_plain_model_says_whatever_is_done_to_it(
     place: Any, store: Any, operations: list[tuple[str, int, int]]

@@ -21,6 +21,7 @@ from agentstore.errors import (
     DatabaseUnreachable,
 )
 from tests.conftest import DRIVERS, VERSIONS, Place, Servers
+from tests.drivers import FULL
 from tests.programs.probes import checked_out, connect, drop, drop_connections, engine_of, once_at
 from tests.servers import Server, installations
 
@@ -322,7 +323,7 @@ def test_nothing_is_begun_or_ended_around_what_is_one_statement(
     assert heard == []
 
 
-KILLS = 12
+KILLS = 12 if FULL else 5
 
 
 @contextmanager

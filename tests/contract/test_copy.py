@@ -58,32 +58,25 @@ from tests.programs.copies import (
     each_plain_pair,
     filled,
     schema_of,
+    schema_of_new,
     stop_at,
 )
 
 # --- Whole copies ----------------------------------------------------------------------------
 
 
-@pytest.mark.long(
-    but=[
-        "sqlite-postgresql-named",
-        "postgresql-sqlite",
-        "sqlite-sqlite-named",
-        "postgresql-postgresql",
-    ]
-)
+@pytest.mark.long(but=["sqlite-postgresql-named", "postgresql-sqlite", "sqlite-sqlite-named"])
 @each_pair
 def test_all_rows_arrive_in_a_schema_like_a_new_one(pair, new):
     source_engine, target_engine, names = pair
     source = filled(new, source_engine, names)
-    target, fresh = new(target_engine), new(target_engine)
+    target = new(target_engine)
     report = copy(source, target, names)
     assert report.equal
     assert report.rows == sum(map(len, dump(source, names).values()))
     assert all(table.source_rows for table in report.tables)  # every table has been tried
     assert dump(target, names) == dump(source, names)
-    migrations.upgrade(fresh, names=names_on(fresh, names))
-    assert schema_of(target, names_on(target, names)) == schema_of(fresh, names_on(fresh, names))
+    assert schema_of(target, names_on(target, names)) == schema_of_new(new, target_engine, names)
     verified = transfer.verify(
         source,
         target,
@@ -98,8 +91,7 @@ def test_all_rows_arrive_in_a_schema_like_a_new_one(pair, new):
 @each_plain_pair
 def test_rows_that_set_every_column_arrive(pair, new):
     source_engine, target_engine, names = pair
-    source, target = new(source_engine), new(target_engine)
-    migrations.upgrade(source, names=names_on(source, names))
+    source, target = new(source_engine, head=True), new(target_engine, head=True)
     fill(source, names_on(source, names))
     assert copy(source, target, names).equal
     assert dump(target, names) == dump(source, names)
@@ -107,16 +99,17 @@ def test_rows_that_set_every_column_arrive(pair, new):
 
 def test_there_and_back_again_gives_what_there_was(new):
     source = filled(new, "sqlite")
-    server, back = new("postgresql"), new("sqlite")
+    server, back = new("postgresql", head=True), new("sqlite", head=True)
     there, here = copy(source, server), copy(server, back)
     assert digests(there) == digests(here)
     assert dump(back) == dump(source)
 
 
+@pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
 @each_plain_pair
 def test_a_copy_is_written_to_and_searched_like_the_first(pair, new):
     source_engine, target_engine, names = pair
-    source, target = filled(new, source_engine, names), new(target_engine)
+    source, target = filled(new, source_engine, names), new(target_engine, head=True)
     copy(source, target, names)
     before = rows_of(source, names_on(source, names))
     options = names_on(target, names)
@@ -145,11 +138,12 @@ def test_a_copy_is_written_to_and_searched_like_the_first(pair, new):
     )
 
 
+@pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
 @each_plain_pair
 def test_a_row_number_never_comes_again_though_its_row_is_gone(pair, new):
     """Cursors of lists and the search index rely on it; the newest message was deleted."""
     source_engine, target_engine, names = pair
-    source, target = filled(new, source_engine, names), new(target_engine)
+    source, target = filled(new, source_engine, names), new(target_engine, head=True)
     own = names_on(source, names)
     with Store(source, schema=own.schema, table_prefix=own.prefix) as store:
         session = store.sessions.create().id
@@ -165,6 +159,7 @@ def test_a_row_number_never_comes_again_though_its_row_is_gone(pair, new):
     assert found > used
 
 
+@pytest.mark.long(but=["sqlite"])
 @each_engine
 def test_an_empty_target_at_head_is_as_good_as_none(new, engine):
     source, target = filled(new, "sqlite"), new(engine, head=True)
@@ -180,7 +175,7 @@ def test_tables_go_to_other_names(new):
 
 
 def test_a_database_without_rows_is_copied_too(new):
-    source, target = new("sqlite", head=True), new("postgresql")
+    source, target = new("sqlite", head=True), new("postgresql", head=True)
     report = copy(source, target)
     assert report.equal
     assert report.rows == 0
@@ -190,7 +185,7 @@ def test_a_database_without_rows_is_copied_too(new):
 
 def test_progress_tells_all_steps_of_all_tables(new):
     seen: list[transfer.Progress] = []
-    copy(filled(new, "sqlite"), new("postgresql"), progress=seen.append)
+    copy(filled(new, "sqlite"), new("sqlite", head=True), progress=seen.append)
     names = {table.name for table in tables(PLAIN).metadata.sorted_tables}
     for step in ("reading", "loading", "verifying"):
         subjects = {each.subject for each in seen if each.step == step}
@@ -199,17 +194,18 @@ def test_progress_tells_all_steps_of_all_tables(new):
 
 
 def test_statistics_are_fresh_after_a_copy_into_a_server(new):
-    target = new("postgresql")
+    target = new("postgresql", head=True)
     copy(filled(new, "sqlite"), target)
     query = "SELECT reltuples FROM pg_class WHERE oid = 'messages'::regclass"
     with psycopg.connect(driver_url(target)) as server:
         assert server.execute(query).fetchall() == [(17,)]
 
 
+@pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
 @each_plain_pair
 def test_what_a_copy_reads_is_one_state_though_others_write(pair, new):
     source_engine, target_engine, names = pair
-    source, target = filled(new, source_engine, names), new(target_engine)
+    source, target = filled(new, source_engine, names), new(target_engine, head=True)
     before = dump(source, names)
     own = names_on(source, names)
     written: list[None] = []
@@ -237,6 +233,7 @@ def path_of(url: str) -> Path:
     return Path(str(make_url(url).database))
 
 
+@pytest.mark.long(but=["sqlite-*"])
 @pytest.mark.parametrize("upgrade", [False, True])
 @each_engine
 def test_the_source_is_only_read(new, engine, upgrade, monkeypatch):
@@ -244,11 +241,12 @@ def test_the_source_is_only_read(new, engine, upgrade, monkeypatch):
     path = path_of(source)
     path.chmod(stat.S_IREAD)
     before = state(path)
-    report = copy(source, new(engine), upgrade=upgrade)
+    report = copy(source, new(engine, head=True), upgrade=upgrade)
     assert report.equal
     assert state(path) == before
 
 
+@pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
 @each_plain_pair
 def test_a_target_with_rows_is_refused_and_stays_as_it_is(pair, new):
     source, target = filled(new, pair[0]), new(pair[1], head=True)
@@ -293,9 +291,10 @@ def test_an_empty_database_is_not_copied_into_itself_either(new, tmp_path):
     assert revision_of(source) == migrations.HEAD
 
 
+@pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
 @each_plain_pair
 def test_what_stopped_is_not_gone_on_with_unasked_or_from_elsewhere(pair, new):
-    source, target = filled(new, pair[0]), new(pair[1])
+    source, target = filled(new, pair[0]), new(pair[1], head=True)
     stop_at(source, target, "loading", "messages")
     with pytest.raises(CopyUnfinished, match="--resume"):
         copy(source, target)
@@ -312,12 +311,15 @@ def test_what_stopped_is_not_gone_on_with_unasked_or_from_elsewhere(pair, new):
 
 
 def journal_of(url: str) -> str:
-    with create_engine(url).connect() as connection:
-        return repr(connection.execute(text("SELECT * FROM agentstore_copy")).all())
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        kept = repr(connection.execute(text("SELECT * FROM agentstore_copy")).all())
+    engine.dispose()
+    return kept
 
 
 def test_no_secret_of_the_source_s_url_is_kept_in_the_target(new):
-    source, target = filled(new, "postgresql"), new("sqlite")
+    source, target = filled(new, "postgresql"), new("sqlite", head=True)
     secret = f"{source}{'&' if '?' in source else '?'}password=hunter2hunter2"
     stop_at(secret, target, "verifying", "users")
     kept = journal_of(target)
@@ -327,11 +329,12 @@ def test_no_secret_of_the_source_s_url_is_kept_in_the_target(new):
     assert copy(source, target, resume=True).equal  # it is the same database without it
 
 
+@pytest.mark.long(but=["sqlite"])
 @each_engine
 def test_a_source_is_the_same_by_whatever_path_and_no_other_of_the_same_name(
     new, engine, tmp_path, monkeypatch
 ):
-    target = new(engine)
+    target = new(engine, head=True)
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
         path_of(filled(new, "sqlite")).rename(tmp_path / folder / "agent.db")
@@ -345,7 +348,7 @@ def test_a_source_is_the_same_by_whatever_path_and_no_other_of_the_same_name(
 
 def test_an_error_of_the_target_is_explained_by_the_target_s_engine(new):
     """Also where the source, of the other engine, is being read at the time."""
-    source, target = filled(new, "sqlite"), new("postgresql")
+    source, target = filled(new, "sqlite"), new("postgresql", head=True)
     stop_at(source, target, "verifying", "users")
     database = make_url(target).database
     run_sql(target, f"ALTER DATABASE {database} SET lock_timeout = '100ms'")
@@ -436,7 +439,7 @@ def test_a_source_ahead_is_refused(new, engine):
 
 @each_engine
 def test_a_copy_that_is_not_finished_is_no_source(new, engine):
-    source, half = filled(new, "sqlite"), new(engine)
+    source, half = filled(new, "sqlite"), new(engine, head=True)
     stop_at(source, half, "loading", "messages")
     with pytest.raises(CopyUnfinished):
         copy(half, new("sqlite"))
@@ -539,9 +542,9 @@ def test_an_owner_whose_policies_bind_himself_can_copy_and_go_on(new):
 
 
 def test_two_sides_that_differ_are_found_to(new):
-    source, target = filled(new, "sqlite"), new("postgresql")
+    source, target = filled(new, "sqlite"), new("sqlite", head=True)
     copy(source, target)
-    run_sql(target, "UPDATE messages SET content = content || ' ' WHERE pk = 1")
+    run_sql(target, "UPDATE messages SET content = content || ' '")
     report = transfer.verify(source, target)
     assert not report.equal
     assert [table.name for table in report.tables if not table.equal] == ["messages"]
@@ -549,7 +552,7 @@ def test_two_sides_that_differ_are_found_to(new):
 
 @each_engine
 def test_a_row_that_gets_lost_on_the_way_is_noticed(new, engine):
-    source, target = filled(new, "sqlite"), new(engine)
+    source, target = filled(new, "sqlite"), new(engine, head=True)
 
     def lose(progress: transfer.Progress) -> None:
         if (progress.step, progress.subject) == ("verifying", "blobs"):

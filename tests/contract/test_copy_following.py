@@ -29,8 +29,18 @@ from agentstore.errors import (
 )
 from agentstore.models.tables import PLAIN, tables
 from agentstore.moving import copying as transfer
+from tests.drivers import FULL
 from tests.migrations.support import CHECKOUT, environment, names_on, revision_of, run_sql
-from tests.programs.copies import NAMED, Stop, copy, dump, each_engine, filled, schema_of
+from tests.programs.copies import (
+    NAMED,
+    Stop,
+    copy,
+    dump,
+    each_engine,
+    filled,
+    schema_of,
+    schema_of_new,
+)
 
 
 def program(**order: Any) -> subprocess.Popen[str]:
@@ -46,7 +56,7 @@ def program(**order: Any) -> subprocess.Popen[str]:
 @contextmanager
 def writer(url: str, until: Path, *, seed: int = 1, prefix: str = "") -> Iterator[Any]:
     """Let a process write to a database; it is stopped by the file, at the latest at the end."""
-    process = program(do="write", url=url, until=str(until), seed=seed, pause=0.005, prefix=prefix)
+    process = program(do="write", url=url, until=str(until), seed=seed, pause=0.02, prefix=prefix)
     assert process.stdout is not None
     try:
         assert json.loads(process.stdout.readline()) == {"begun": True}
@@ -84,7 +94,7 @@ def stopping(until: Path, process: Any, rounds: int = 4) -> Callable[[], bool]:
 @pytest.mark.parametrize("names", [PLAIN, NAMED], ids=["plain", "named"])
 @each_engine
 def test_what_is_written_meanwhile_is_in_the_copy(new, engine, names, tmp_path):
-    source, target, fresh = filled(new, "sqlite", names), new(engine), new(engine)
+    source, target = filled(new, "sqlite", names), new(engine)
     own = names_on(source, names)
     schema, until = schema_of(source, own), tmp_path / "until"
     first = dump(source, names)
@@ -97,9 +107,8 @@ def test_what_is_written_meanwhile_is_in_the_copy(new, engine, names, tmp_path):
     ).equal
     assert log_of(source) == []
     assert schema_of(source, own) == schema
-    migrations.upgrade(fresh, names=names_on(fresh, names))
     theirs = names_on(target, names)
-    assert schema_of(target, theirs) == schema_of(fresh, theirs)
+    assert schema_of(target, theirs) == schema_of_new(new, engine, names)
     with Store(target, schema=theirs.schema, table_prefix=theirs.prefix) as store:
         for session in store.sessions.list(limit=100).items:
             assert store.sessions.verify(session.id).agree
@@ -130,10 +139,11 @@ def cascade(store: Any) -> None:
         store.users.delete(user.id)
 
 
+@pytest.mark.long(but=["sqlite-*", "postgresql-again"])
 @pytest.mark.parametrize("change", [again, cascade], ids=["again", "cascade"])
 @each_engine
 def test_changes_that_touch_many_rows_are_followed(new, engine, change):
-    source, target = filled(new, "sqlite"), new(engine)
+    source, target = filled(new, "sqlite"), new(engine, head=True)
     before = dump(source)
     assert following(source, target, change, change if change is again else populate_again).equal
     assert dump(target) == dump(source) != before
@@ -146,7 +156,7 @@ def populate_again(store: Any) -> None:
 
 @each_engine
 def test_unique_values_that_two_rows_exchange_are_followed(new, engine):
-    source, target = filled(new, "sqlite"), new(engine)
+    source, target = filled(new, "sqlite"), new(engine, head=True)
     path = str(make_url(source).database)
 
     def exchange(store: Any) -> None:
@@ -172,10 +182,10 @@ def test_unique_values_that_two_rows_exchange_are_followed(new, engine):
 @pytest.mark.long(but=["postgresql"])
 @each_engine
 def test_one_that_is_killed_goes_on_with_all_that_was_written_since(new, engine, tmp_path):
-    source, target, until = filled(new, "sqlite"), new(engine), tmp_path / "until"
+    source, target, until = filled(new, "sqlite"), new(engine, head=True), tmp_path / "until"
     order = {"do": "copy", "source_names": [None, ""], "target_names": [None, ""]}
     with writer(source, until) as process:
-        for resume in (False, True):
+        for resume in (False, True) if FULL else (False,):
             copying = program(
                 source=source, target=target, follow=str(tmp_path / "never"), resume=resume, **order
             )
@@ -195,13 +205,14 @@ def test_one_that_is_killed_goes_on_with_all_that_was_written_since(new, engine,
     assert log_of(source) == []
 
 
+@pytest.mark.long(but=["*tool_logs*", "sqlite-*messages*"])
 @pytest.mark.parametrize(
     "step", [("loading", "messages"), ("verifying", "blobs"), ("verifying", "tool_logs")], ids=str
 )
 @each_engine
 def test_wherever_it_stops_it_goes_on_though_the_source_did_too(new, engine, step):
     """After the last step references were back, and would have taken children with them."""
-    source, target = filled(new, "sqlite"), new(engine)
+    source, target = filled(new, "sqlite"), new(engine, head=True)
 
     def stop(progress: transfer.Progress) -> None:
         if (progress.step, progress.subject) == step:
@@ -217,9 +228,10 @@ def test_wherever_it_stops_it_goes_on_though_the_source_did_too(new, engine, ste
     assert dump(target) == dump(source)
 
 
+@pytest.mark.long(but=["sqlite"])
 @each_engine
 def test_a_copy_that_followed_may_be_ended_without(new, engine):
-    source, target = filled(new, "sqlite"), new(engine)
+    source, target = filled(new, "sqlite"), new(engine, head=True)
 
     def give_up() -> bool:
         raise Stop
@@ -249,10 +261,11 @@ def test_a_log_that_is_forgotten_leaves_a_source_as_it_was(new):
     assert (schema_of(source, PLAIN), dump(source)) == before
 
 
+@pytest.mark.long(but=["sqlite"])
 @each_engine
 def test_who_writes_after_the_yes_waits_and_writes_to_the_source(new, engine):
     """It is not lost, but in the source alone: the target is what the source was at the yes."""
-    source, target = filled(new, "sqlite"), new(engine)
+    source, target = filled(new, "sqlite"), new(engine, head=True)
     at_the_yes = dump(source)
     began, ended = threading.Event(), threading.Event()
     states: list[str | None] = []
@@ -270,7 +283,7 @@ def test_who_writes_after_the_yes_waits_and_writes_to_the_source(new, engine):
         if (progress.step, progress.subject) == ("verifying", "blobs") and not began.is_set():
             late.start()
             began.wait(60)
-            assert not ended.wait(0.5)
+            assert not ended.wait(0.2)
             with pytest.raises(DatabaseBusy), Store(source, busy_timeout=0.05) as store:
                 store.sessions.create(id="impatient")
 
@@ -285,14 +298,18 @@ def test_who_writes_after_the_yes_waits_and_writes_to_the_source(new, engine):
     assert log_of(source) == []
 
 
+@pytest.mark.long(but=["sqlite"])
 @each_engine
 def test_a_row_that_turns_unsound_meanwhile_is_not_brought(new, engine, tmp_path):
-    source, target = filled(new, "sqlite"), new(engine)
+    source, target = filled(new, "sqlite"), new(engine, head=True)
     path = str(make_url(source).database)
 
     def spoil(store: Any) -> None:
         with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute("UPDATE messages SET content = CAST(x'ff' AS TEXT) WHERE pk = 2")
+            connection.execute(
+                "UPDATE messages SET content = CAST(x'ff' AS TEXT)"
+                " WHERE pk = (SELECT min(pk) FROM messages)"
+            )
             connection.execute("UPDATE tool_logs SET elapsed_ms = '' WHERE pk = 1")
 
     with pytest.raises(CopyInterrupted, match="not sound"):
@@ -311,9 +328,10 @@ def count_rows(source: str) -> int:
         return sum(connection.execute(f"SELECT count(*) FROM {n}").fetchone()[0] for n in names)  # noqa: S608
 
 
+@pytest.mark.long(but=["sqlite"])
 @each_engine
 def test_a_row_that_turns_unsound_while_it_is_followed_is_in_a_second_list(new, engine, tmp_path):
-    source, target = filled(new, "sqlite"), new(engine)
+    source, target = filled(new, "sqlite"), new(engine, head=True)
     path = str(make_url(source).database)
     file, second = tmp_path / "aside.jsonl", tmp_path / "aside.2.jsonl"
 
@@ -367,10 +385,11 @@ def test_one_that_stops_in_the_middle_says_how_to_give_it_up(new):
         copy(filled(new, "sqlite"), new("sqlite"), follow=refuse)
 
 
+@pytest.mark.long(but=["sqlite"])
 @each_engine
 def test_a_log_that_was_begun_anew_is_not_taken_for_the_first_one(new, engine):
     """Its numbers begin anew: what had no number in it would be missing."""
-    source, target, other = filled(new, "sqlite"), new(engine), new("sqlite")
+    source, target, other = filled(new, "sqlite"), new(engine, head=True), new("sqlite", head=True)
 
     def write(number: int) -> None:
         with Store(source) as store:
@@ -391,9 +410,10 @@ def test_a_log_that_was_begun_anew_is_not_taken_for_the_first_one(new, engine):
     assert dump(target) == dump(source)
 
 
+@pytest.mark.long(but=["sqlite"])
 @each_engine
 def test_a_log_that_is_taken_away_stops_the_copy_which_begins_anew(new, engine):
-    source, target = filled(new, "sqlite"), new(engine)
+    source, target = filled(new, "sqlite"), new(engine, head=True)
 
     def take_away(store: Any) -> None:
         transfer.forget(source)
@@ -405,10 +425,11 @@ def test_a_log_that_is_taken_away_stops_the_copy_which_begins_anew(new, engine):
     assert dump(target) == dump(source)
 
 
+@pytest.mark.long(but=["sqlite"])
 @each_engine
 def test_what_another_run_left_half_done_is_not_followed(new, engine):
     """One that does not follow empties a table to bring it again, and stops there."""
-    source, target = filled(new, "sqlite"), new(engine)
+    source, target = filled(new, "sqlite"), new(engine, head=True)
     with pytest.raises(Stop):
         copy(source, target, follow=give_up)
     with Store(source) as store:
@@ -424,9 +445,10 @@ def test_what_another_run_left_half_done_is_not_followed(new, engine):
     assert dump(target) == dump(source)
 
 
+@pytest.mark.long(but=["sqlite"])
 @each_engine
 def test_a_row_that_gets_lost_is_brought_again_though_it_never_changes(new, engine):
-    source, target = filled(new, "sqlite"), new(engine)
+    source, target = filled(new, "sqlite"), new(engine, head=True)
 
     def lose(progress: transfer.Progress) -> None:
         if (progress.step, progress.subject) == ("verifying", "blobs"):

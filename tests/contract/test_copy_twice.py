@@ -12,7 +12,16 @@ from agentstore.models.tables import PLAIN
 from agentstore.moving import copying as transfer
 from agentstore.moving.backup import backup, restore
 from tests.migrations.support import revision_of, run_sql
-from tests.programs.copies import Stop, copy, dump, each_engine, filled, schema_of, stop_at
+from tests.programs.copies import (
+    Stop,
+    copy,
+    dump,
+    each_engine,
+    filled,
+    schema_of,
+    schema_of_new,
+    stop_at,
+)
 
 
 def meanwhile(step: str, *actions: Any) -> Any:
@@ -27,9 +36,8 @@ def meanwhile(step: str, *actions: Any) -> Any:
 
 
 def like_a_new_one(new: Any, target: str) -> None:
-    fresh = new("sqlite" if target.startswith("sqlite") else "postgresql")
-    migrations.upgrade(fresh)
-    assert schema_of(target, PLAIN) == schema_of(fresh, PLAIN)
+    engine = "sqlite" if target.startswith("sqlite") else "postgresql"
+    assert schema_of(target, PLAIN) == schema_of_new(new, engine)
 
 
 @pytest.mark.long(but=["*-verifying"])
@@ -37,7 +45,7 @@ def like_a_new_one(new: Any, target: str) -> None:
 @each_engine
 def test_a_run_that_is_overtaken_stops_and_leaves_the_target_closed(new, engine, step):
     """The later one has dropped again what the earlier one had brought back, and is not done."""
-    source, target = filled(new, "sqlite"), new(engine)
+    source, target = filled(new, "sqlite"), new(engine, head=True)
 
     def overtake() -> None:
         stop_at(source, target, "loading", "messages", resume=True)
@@ -50,10 +58,11 @@ def test_a_run_that_is_overtaken_stops_and_leaves_the_target_closed(new, engine,
     like_a_new_one(new, target)
 
 
+@pytest.mark.long(but=["sqlite-loading messages", "postgresql-verifying"])
 @pytest.mark.parametrize("step", ["loading messages", "verifying"])
 @each_engine
 def test_a_run_that_is_overtaken_changes_nothing_of_what_the_other_one_made(new, engine, step):
-    source, target = filled(new, "sqlite"), new(engine)
+    source, target = filled(new, "sqlite"), new(engine, head=True)
     made: list[Any] = []
 
     def overtake() -> None:
@@ -90,7 +99,7 @@ def test_of_two_that_begin_at_the_same_moment_one_is_told_so(new, engine, monkey
 
 @each_engine
 def test_a_copy_that_ended_while_another_one_read_is_not_gone_on_with(new, engine):
-    source, target = filled(new, "sqlite"), new(engine)
+    source, target = filled(new, "sqlite"), new(engine, head=True)
     stop_at(source, target, "verifying", "blobs")
     first = meanwhile("reading", lambda: copy(source, target, resume=True))
     with pytest.raises(CopyOvertaken):
@@ -103,7 +112,7 @@ def test_a_copy_that_ended_while_another_one_read_is_not_gone_on_with(new, engin
 
 @each_engine
 def test_a_target_that_lacks_what_was_dropped_is_never_opened(new, engine):
-    source, target = filled(new, "sqlite"), new(engine)
+    source, target = filled(new, "sqlite"), new(engine, head=True)
     still = "UPDATE agentstore_copy SET value = '{\"one\": \"SELECT 1\"}' WHERE name = '{}'"
     for resume, name in ((False, "last statements"), (True, "statements")):
         statement = still.replace("{}", name)

@@ -73,6 +73,9 @@ FAULTS = {
 del FAULTS["text for a whole number"]
 
 
+NOT_UTF8 = "UPDATE messages SET name = x'ff' WHERE pk = (SELECT min(pk) FROM messages)"
+
+
 def spoil(url: str, *statements: str) -> None:
     """Do to a file what no store does."""
     connection = sqlite3.connect(str(make_url(url).database), isolation_level=None)
@@ -108,7 +111,7 @@ def test_a_fault_is_found_and_stops_the_copy_before_anything_changes(new, fault)
 
 @each_engine
 def test_all_faults_at_once_are_set_aside_and_the_rest_arrives(new, engine, tmp_path):
-    source, target = filled(new, "sqlite"), new(engine)
+    source, target = filled(new, "sqlite"), new(engine, head=True)
     before = rows(source)
     whole = dump(source)
     for table, column, value, _ in FAULTS.values():
@@ -139,7 +142,7 @@ def test_each_fault_arrives_nowhere_but_in_the_file(new, tmp_path):
             f"INSERT INTO tool_logs (id, {columns}) SELECT 'x{number}', session_id, message_id,"  # noqa: S608
             f" tool, success, {value} FROM tool_logs WHERE pk = 1",
         )
-    target, file = new("postgresql"), tmp_path / "aside.jsonl"
+    target, file = new("postgresql", head=True), tmp_path / "aside.jsonl"
     report = copy(source, target, quarantine=file)
     assert report.set_aside == len(instants)
     assert {each["row"]["id"] for each in set_aside(file)} == {
@@ -150,7 +153,7 @@ def test_each_fault_arrives_nowhere_but_in_the_file(new, tmp_path):
 @each_engine
 def test_what_refers_to_a_row_that_is_set_aside_is_set_aside_too(new, engine, tmp_path):
     """Whole families: a session with all that is in it, whose owner has a bad name."""
-    source, target = filled(new, "sqlite"), new(engine)
+    source, target = filled(new, "sqlite"), new(engine, head=True)
     before = rows(source)
     spoil(source, "UPDATE users SET name = x'ff' WHERE pk = 1")
     file = tmp_path / "aside.jsonl"
@@ -166,7 +169,7 @@ def test_what_refers_to_a_row_that_is_set_aside_is_set_aside_too(new, engine, tm
 
 @each_engine
 def test_a_chain_within_a_table_is_set_aside_to_its_end(new, engine, tmp_path):
-    source, target = filled(new, "sqlite"), new(engine)
+    source, target = filled(new, "sqlite"), new(engine, head=True)
     columns = "session_id, number, name, parent, created_at"
     spoil(
         source,
@@ -189,12 +192,13 @@ def test_what_is_set_aside_is_written_so_that_nothing_is_lost(new, tmp_path):
     source, file = filled(new, "sqlite"), tmp_path / "aside.jsonl"
     spoil(
         source,
-        "UPDATE messages SET content = CAST(x'61ff' AS TEXT), name = x'6162' WHERE pk = 1",
+        "UPDATE messages SET content = CAST(x'61ff' AS TEXT), name = x'6162'"
+        " WHERE pk = (SELECT min(pk) FROM messages)",
         "UPDATE tool_logs SET elapsed_ms = 9e999, error = char(0) || 'é' WHERE pk = 2",
     )
-    copy(source, new("sqlite"), quarantine=file)
+    copy(source, new("sqlite", head=True), quarantine=file)
     found = {(each["table"], each["row"].get("pk")): each for each in set_aside(file)}
-    message = found["messages", 1]["row"]
+    (message,) = (each["row"] for (table, _), each in found.items() if table == "messages")
     assert (message["content"], message["name"]) == ({"text": "61ff"}, {"hex": "6162"})
     log = found["tool_logs", 2]
     assert (log["row"]["elapsed_ms"], log["row"]["error"]) == ({"number": "inf"}, "\x00é")
@@ -216,7 +220,7 @@ def test_a_file_that_is_there_is_refused_before_anything_is_copied(new, tmp_path
     link.symlink_to(tmp_path / "nowhere")
     for sound in (True, False):
         if not sound:
-            spoil(source, "UPDATE messages SET name = x'ff' WHERE pk = 1")
+            spoil(source, NOT_UTF8)
         before = own.read_bytes()
         for file in (own, link, tmp_path):
             with pytest.raises(InvalidInput, match=r"exists.* Choose another file"):
@@ -226,7 +230,9 @@ def test_a_file_that_is_there_is_refused_before_anything_is_copied(new, tmp_path
 
 
 def test_without_rows_to_set_aside_no_file_is_made(new, tmp_path):
-    report = copy(filled(new, "sqlite"), new("sqlite"), quarantine=tmp_path / "aside.jsonl")
+    report = copy(
+        filled(new, "sqlite"), new("sqlite", head=True), quarantine=tmp_path / "aside.jsonl"
+    )
     assert (report.set_aside, report.quarantine) == (0, None)
     assert list(tmp_path.glob("*aside*")) == []
 
@@ -235,8 +241,8 @@ def test_what_is_set_aside_is_for_its_owner_alone_and_nothing_else_is_touched(ne
     source, file = filled(new, "sqlite"), tmp_path / "aside.jsonl"
     another = tmp_path / "aside.jsonl.partial"
     another.write_text("somebody's")
-    spoil(source, "UPDATE messages SET name = x'ff' WHERE pk = 1")
-    report = copy(source, new("sqlite"), quarantine=file)
+    spoil(source, NOT_UTF8)
+    report = copy(source, new("sqlite", head=True), quarantine=file)
     assert report.quarantine == str(file)
     assert file.stat().st_mode & 0o777 == 0o600
     assert another.read_text() == "somebody's"
@@ -245,12 +251,12 @@ def test_what_is_set_aside_is_for_its_owner_alone_and_nothing_else_is_touched(ne
 
 @each_engine
 def test_each_run_has_a_list_of_its_own_and_none_is_written_over(new, engine, tmp_path):
-    source, target = filled(new, "sqlite"), new(engine)
+    source, target = filled(new, "sqlite"), new(engine, head=True)
     file, second = tmp_path / "aside.jsonl", tmp_path / "aside.2.jsonl"
-    spoil(source, "UPDATE messages SET name = x'ff' WHERE pk = 1")
+    spoil(source, NOT_UTF8)
     stop_at(source, target, "loading", "messages", quarantine=file)
     before = file.read_bytes()
-    spoil(source, "UPDATE messages SET name = NULL WHERE pk = 1", "UPDATE tasks SET error = x'01'")
+    spoil(source, NOT_UTF8.replace("x'ff'", "NULL"), "UPDATE tasks SET error = x'01'")
     report = copy(source, target, resume=True, quarantine=file)
     assert report.quarantine == str(second)
     assert file.read_bytes() == before

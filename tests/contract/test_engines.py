@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -57,6 +58,7 @@ def works(store: Any) -> None:
 # --- URLs -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=["*-sqlite-*", "*-sqlite+aiosqlite-AsyncStore", ":///{}/test.db-*"])
 @pytest.mark.parametrize("make", STORES)
 @pytest.mark.parametrize("driver", ["sqlite", "sqlite+pysqlite", "sqlite+aiosqlite"])
 @pytest.mark.parametrize(
@@ -199,7 +201,12 @@ def pragmas(connection: Any) -> dict[str, Any]:
     ],
 )
 def test_every_connection_to_a_sqlite_file_has_its_pragmas(
-    driver: Driver, options: Any, synchronous: int, busy_timeout: int, tmp_path: Path
+    driver: Driver,
+    options: Any,
+    synchronous: int,
+    busy_timeout: int,
+    tmp_path: Path,
+    sqlite_template: Path,
 ) -> None:
     expected = {
         "journal_mode": "wal",
@@ -207,7 +214,8 @@ def test_every_connection_to_a_sqlite_file_has_its_pragmas(
         "synchronous": synchronous,
         "busy_timeout": busy_timeout,
     }
-    with driver.open(f"sqlite:///{tmp_path / 'test.db'}", **options) as store:
+    path = shutil.copy(sqlite_template, tmp_path)
+    with driver.open(f"sqlite:///{path}", **options) as store:
         assert on_connections(store, 4, pragmas) == [expected] * 4
 
 

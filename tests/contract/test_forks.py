@@ -16,8 +16,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import IO, Any
 
+import pytest
 from sqlalchemy import create_engine, make_url
 
 from agentstore import Store
@@ -57,6 +58,35 @@ def in_child(work: Callable[[], object], *, leave: Callable[[], object] = lambda
     _, status = os.waitpid(child, 0)
     assert status == 0, f"the child ended with {status}: {said}"
     return said
+
+
+@contextmanager
+def killed_child(work: Callable[[Callable[[str], object]], object]) -> Iterator[IO[str]]:
+    """Run something in a child that is forked here, and kill it outright when the block ends.
+
+    Args:
+        work: Given what says a line to the parent, who reads it from what the block is given.
+    """
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(60)
+        try:
+            work(lambda line: os.write(writing, f"{line}\n".encode()))
+        except BaseException:  # noqa: BLE001
+            os.write(writing, traceback.format_exc().encode()[-4000:])
+        finally:
+            os._exit(0)
+    os.close(writing)
+    try:
+        with os.fdopen(reading) as pipe:
+            yield pipe
+            os.kill(child, signal.SIGKILL)
+    finally:
+        os.waitpid(child, 0)
 
 
 def refused(call: Callable[[], object]) -> str:
@@ -161,14 +191,14 @@ def test_what_a_child_does_to_its_parent_s_store_never_reaches_the_parent(
         sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
         sys.exit()
 
-    for number in range(5):
+    for number in range(2):
         assert in_child(lambda: close(store) or "closed") == "closed"
         in_child(lambda: "", leave=end)
         store.messages.save(session.id, "user", f"{number}")
         assert store.sessions.get(session.id).id == session.id
-    assert contents(store, session.id) == ["first", *"01234"]
+    assert contents(store, session.id) == ["first", *"01"]
     with place.open() as other:
-        assert contents(other, session.id) == ["first", *"01234"]
+        assert contents(other, session.id) == ["first", *"01"]
 
 
 def test_a_child_opens_its_own_store_and_both_go_on(place: Place, store: Any, session: Any) -> None:
@@ -285,7 +315,7 @@ def test_forks_while_threads_read_and_write_refuse_and_disturb_nobody(
     session_ids = [store.sessions.create().id for _ in range(4)]
     with busy_threads(store, session_ids) as counts:
         calls = ways_to_call(store, session_ids[0])
-        for _ in range(12):
+        for _ in range(4):
             before = sum(counts)
             said = in_child(
                 lambda: [refused(calls[name]) for name in ("read", "write", "transaction")]
@@ -338,6 +368,7 @@ def test_a_store_of_an_engine_of_the_application_s_own_refuses_too(engine_url: s
     engine.dispose()
 
 
+@pytest.mark.long(but=["sqlite3", "psycopg"])
 def test_programs_that_are_started_anew_are_not_concerned(place: Place, store: Any) -> None:
     program = "import sys; from agentstore import Store; s = Store(sys.argv[1]); "
     program += "print(len(s.sessions.list().items)); s.close()"

@@ -1,8 +1,6 @@
 """A disk without room: said by health(), typed on opening, and no hindrance to reading."""
 
-import subprocess
-import sys
-import textwrap
+import resource
 import time
 
 import psycopg
@@ -14,72 +12,43 @@ from agentstore.engines.sqlite import dialect as sqlite
 from agentstore.errors import DatabaseFull
 from agentstore.repositories.search import finding
 from tests.conftest import in_the_process, on_a_server
+from tests.contract.test_forks import in_child
 from tests.programs.copies import driver_url
 
 
-def without_room(place, limit, program):
-    """Run a program in a process whose files cannot grow beyond so many bytes."""
-    opening = f"BlockingStore(lambda: AsyncStore({place.driver.url(place.url)!r}))"
-    if not place.driver.asynchronous:
-        opening = f"Store({place.url!r})"
-    written = f"""
-import resource
-from agentstore import AsyncStore, Store
-from agentstore.testing import BlockingStore
-from agentstore.errors import DatabaseFull
-
-def opened():
-    return {opening}
-
 def limit(size):
+    """Let no file of this process, which should be a child, grow beyond so many bytes."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-
-LIMIT, NONE = {limit}, resource.RLIM_INFINITY
-{textwrap.dedent(program)}
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", written], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout.split()) == (0, ["done"]), done.stderr
 
 
 @in_the_process
 def test_health_says_that_nothing_can_be_written_where_no_file_can_grow(place):
-    without_room(
-        place,
-        48 * 1024,
-        """
-        with opened() as store:
+    def look():
+        with place.open() as store:
             session = store.sessions.create()
             store.messages.save(session.id, "user", "hello")
             assert store.health().writable
-            limit(LIMIT)
+            limit(48 * 1024)
             found = store.health()
             assert (found.ok, found.writable) == (False, False), found
             assert "room" in found.reason
             assert store.messages.history(session.id)[0].content == "hello"
-            limit(NONE)
+            limit(resource.RLIM_INFINITY)
             assert store.health().ok
-            print("done")
-        """,
-    )
+        return "done"
+
+    assert in_child(look) == "done"
 
 
 @in_the_process
 def test_opening_a_file_whose_log_has_no_room_says_that_the_disk_is_full(place):
-    without_room(
-        place,
-        16 * 1024,
-        """
-        limit(LIMIT)
-        try:
-            with opened() as store:
-                store.sessions.list()
-        except DatabaseFull as error:
-            assert "full" in str(error)
-            print("done")
-        """,
-    )
+    def use():
+        limit(16 * 1024)
+        with pytest.raises(DatabaseFull, match="full"), place.open() as store:
+            store.sessions.list()
+        return "done"
+
+    assert in_child(use) == "done"
 
 
 @in_the_process
@@ -99,7 +68,7 @@ def test_a_probe_of_the_disk_leaves_no_file_and_waits_for_no_writer(place, tmp_p
 def test_a_search_reads_where_the_file_has_no_room_for_the_index(place, monkeypatch):
     with place.open() as store:
         session = store.sessions.create().id
-        words = " ".join(f"word{n}" for n in range(2000))
+        words = " ".join(f"word{n}" for n in range(500))
         for n in range(20):
             store.messages.save(session, "user", f"hello number{n} {words}")
     engine = create_engine(place.url)

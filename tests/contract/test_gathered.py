@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import event, make_url
 
@@ -33,29 +34,27 @@ Submit = Callable[[Sequence[Callable[[], Any]]], list[Future[Any]]]
 def held_up(place: Any, store: Any, threads: ThreadPoolExecutor) -> Iterator[Submit]:
     """Give what has calls wait, one behind the other, until the block ends."""
     hold = sqlite_held_up if place.driver.engine == "sqlite" else server_held_up
-    with hold(place, store, threads):
+    with hold(place, store, threads) as held_on_server:
+
+        def held() -> int:
+            """Count the calls that wait: for others to go with, or for the server."""
+            return waiting(store) + held_on_server()
 
         def submit(calls: Sequence[Callable[[], Any]]) -> list[Future[Any]]:
             futures = []
             for call in calls:
-                before = held(place, store)
+                before = held()
                 futures.append(threads.submit(call))
-                wait_until(
-                    lambda before=before: gatherer_of(store) is None or held(place, store) > before
-                )
+                wait_until(lambda before=before: gatherer_of(store) is None or held() > before)
             return futures
 
         yield submit
 
 
-def held(place: Any, store: Any) -> int:
-    """Count the calls that wait: for others to go with, or for the server."""
-    on_server = waiting_for_locks(place) if place.driver.engine == "postgresql" else 0
-    return waiting(store) + on_server
-
-
 @contextmanager
-def sqlite_held_up(place: Any, store: Any, threads: ThreadPoolExecutor) -> Iterator[None]:
+def sqlite_held_up(
+    place: Any, store: Any, threads: ThreadPoolExecutor
+) -> Iterator[Callable[[], int]]:
     """Have the first of the writers wait for somebody else, who writes to the file."""
     other = sqlite3.connect(str(make_url(place.url).database), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -64,35 +63,36 @@ def sqlite_held_up(place: Any, store: Any, threads: ThreadPoolExecutor) -> Itera
     first = threads.submit(store.users.create, "first")
     wait_until(lambda: gatherer_of(store) is None or gatherer_of(store)._led)
     wait_until(lambda: not waiting(store))
-    yield
+    yield lambda: 0
     other.execute("ROLLBACK")
     other.close()
     first.result(timeout=60)
 
 
 @contextmanager
-def server_held_up(place: Any, store: Any, threads: ThreadPoolExecutor) -> Iterator[None]:
+def server_held_up(
+    place: Any, store: Any, threads: ThreadPoolExecutor
+) -> Iterator[Callable[[], int]]:
     """Have as many calls of each kind as may be on their way wait for tables that are locked."""
     sessions = [store.sessions.create().id for _ in range(MOST_GROUPS)]
     first = []
-    with connect(place.url) as other, other.transaction():
+    with connect(place.url) as looking, connect(place.url) as other, other.transaction():
         other.execute("LOCK TABLE messages, tool_logs, turn_usage IN ACCESS EXCLUSIVE MODE")
         for id in sessions:
             first.append(threads.submit(store.messages.save, id, "user", "first"))
             first.append(threads.submit(store.tool_logs.log, id, "first"))
             first.append(threads.submit(lambda id=id: store.usage.record(id, model="first")))
-        wait_until(lambda: waiting_for_locks(place) == len(first))
-        yield
+        wait_until(lambda: waiting_for_locks(looking) == len(first))
+        yield lambda: waiting_for_locks(looking)
     for each in first:
         each.result(timeout=60)
 
 
-def waiting_for_locks(place: Any) -> int:
-    with connect(place.url) as server:
-        [[count]] = server.execute(
-            "SELECT count(*) FROM pg_stat_activity "
-            "WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        ).fetchall()
+def waiting_for_locks(server: psycopg.Connection[Any]) -> int:
+    [[count]] = server.execute(
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    ).fetchall()
     return int(count)
 
 
@@ -172,7 +172,7 @@ def test_calls_that_arrive_together_are_written_and_answered_each(place, store, 
 
 @on_a_server
 def test_what_arrives_together_goes_in_one_statement(place, store, threads):
-    sessions = [store.sessions.create().id for _ in range(10)]
+    sessions = [store.sessions.create().id for _ in range(4)]
     statements: list[str] = []
 
     def note(_c: Any, _k: Any, sql: str, *_: Any) -> None:
@@ -183,8 +183,8 @@ def test_what_arrives_together_goes_in_one_statement(place, store, threads):
         futures = submit(
             [
                 *(
-                    lambda n=n: store.messages.save(sessions[n % 10], "user", f"{n}")
-                    for n in range(30)
+                    lambda n=n: store.messages.save(sessions[n % 4], "user", f"{n}")
+                    for n in range(12)
                 ),
                 *(lambda id=id: store.tool_logs.log(id, "look") for id in sessions),
                 *(lambda id=id: store.usage.record(id, model="m") for id in sessions),
@@ -330,11 +330,11 @@ def test_who_waits_for_a_locked_session_keeps_nobody_else_waiting(place, store, 
 def test_calls_that_wait_for_locked_sessions_do_not_fill_the_ways(place, store, threads):
     free = store.sessions.create().id
     locked = [store.sessions.create().id for _ in range(MOST_GROUPS + 1)]
-    with connect(place.url) as other:
+    with connect(place.url) as looking, connect(place.url) as other:
         with other.transaction():
             other.execute("SELECT 1 FROM sessions WHERE id = ANY(%s) FOR UPDATE", [locked])
             waits = [threads.submit(store.messages.save, id, "user", "later") for id in locked]
-            wait_until(lambda: waiting_for_locks(place) == len(locked))
+            wait_until(lambda: waiting_for_locks(looking) == len(locked))
             assert threads.submit(store.messages.save, free, "user", "now").result(timeout=60)
             assert store.messages.save(free, "user", "now").seq == 2
             assert not any(each.done() for each in waits)

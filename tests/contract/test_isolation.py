@@ -201,6 +201,7 @@ def test_a_connection_comes_back_without_a_transaction_though_the_engine_rolls_n
         works(store)
 
 
+@pytest.mark.long(but=["psycopg-SERIALIZABLE", "psycopg-async-REPEATABLE READ"])
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 def test_many_who_write_to_one_session_lose_nothing_at_a_strict_level(url, level, asynchronous):
     with on_its_engine(by_create_engine(level), url, asynchronous=asynchronous) as store:

@@ -124,6 +124,7 @@ def objects(url, schema):
     return {tuple(row) for row in rows}
 
 
+@pytest.mark.long(but=[f"*-{'p' * MAX_PREFIX}"])
 @pytest.mark.parametrize("prefix", ["ag_", "p" * MAX_PREFIX])
 def test_every_object_is_there_again_under_its_name_with_the_prefix(engine_url, prefix):
     plain = objects(engine_url, "public")
@@ -139,6 +140,7 @@ def test_every_object_is_there_again_under_its_name_with_the_prefix(engine_url, 
     assert len(named) == len(plain) >= 100
 
 
+@pytest.mark.long(but=["*-order", "postgresql-*-_"])
 @pytest.mark.parametrize("schema", ["order", "user", "_"])
 def test_a_word_of_sql_may_be_a_schema(engine_url, schema):
     migrations.upgrade(engine_url, names=Names(schema, "select_"))

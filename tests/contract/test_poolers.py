@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,7 +13,7 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from agentstore import AsyncStore, Store
+from agentstore import AsyncStore, Store, cli
 from agentstore.errors import DatabaseError, InvalidInput
 from tests.conftest import VERSIONS, Place, Servers, on_a_server
 from tests.poolers import OURS, POOLERS, pgbouncer_version, pooled
@@ -212,20 +210,24 @@ def test_an_application_that_insists_on_preparing_keeps_its_connections(direct_u
 
 
 @pytest.mark.parametrize("kind", POOLERS)
-def test_the_command_line_works_behind_a_pooler(direct_url: str, kind: str) -> None:
+def test_the_command_line_works_behind_a_pooler(
+    direct_url: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Store(direct_url) as store:
         session = store.sessions.create(title="Weather")
         for number in range(20):
             store.messages.save(session.id, "user", f"message {number}")
     with pooled(kind, direct_url) as url:
-        for arguments in (["search", "message"], ["ls"], ["show", session.id]):
-            done = subprocess.run(
-                [sys.executable, "-m", "agentstore.cli", *arguments, "--url", url],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert done.returncode == 0, done.stdout + done.stderr
+        for arguments, expected in (
+            (["search", "message"], "message 19"),
+            (["ls"], "Weather"),
+            (["show", session.id], "message 19"),
+        ):
+            with pytest.raises(SystemExit) as ended:
+                cli.main([*arguments, "--url", url])
+            printed = capsys.readouterr()
+            assert ended.value.code == 0, printed
+            assert expected in printed.out
 
 
 @pytest.mark.skipif(

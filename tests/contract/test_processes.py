@@ -17,8 +17,8 @@ from tests.drivers import FULL
 from tests.programs.workers import Worker, run_together
 
 PROCESSES = 8
-KILLED = 10 if FULL else 4
-KILLS = 100 if FULL else 3
+KILLED = 10 if FULL else 2
+KILLS = 100 if FULL else 2
 """How often each of the two kinds of crowd is killed."""
 
 
@@ -64,7 +64,7 @@ def write_together(workers: list[Worker], url: str, count: int) -> None:
 def test_eight_processes_that_make_one_sqlite_file_together_lose_no_message(
     workers: list[Worker], tmp_path: Path
 ) -> None:
-    write_together(workers, f"sqlite:///{tmp_path / 'new.db'}", 100)
+    write_together(workers, f"sqlite:///{tmp_path / 'new.db'}", 40)
 
 
 @pytest.mark.long
@@ -80,7 +80,7 @@ def test_eight_processes_make_one_sqlite_file_together_time_and_again(
 def test_eight_processes_that_write_to_one_database_lose_no_message(
     workers: list[Worker], engine_url: str
 ) -> None:
-    write_together(workers, engine_url, 100)
+    write_together(workers, engine_url, 40)
 
 
 @pytest.mark.crash

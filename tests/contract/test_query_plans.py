@@ -21,6 +21,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url
 
 from agentstore import Store, migrations
 from agentstore.engines.base.dialect import Mode
+from agentstore.testing.blocking import REPOSITORIES
 from tests.contract.query_plan_cases import CASES, fill, method
 from tests.servers import installations
 
@@ -30,14 +31,12 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("usage.sum_by(*", "*"): "a sum reads what it adds up: everything, if nothing narrows it",
     ("tool_logs.stats(*", "*"): "statistics read what they are of, and rank it for the p95",
     ("usage.stats(*", "sorts*"): "the tool statistics of the window, ranked for the p95",
+    ("sessions.list(*", "sorts*"): "a page and 256 more, which an index has in nearly that order",
+    ("*", "reads all: SCAN sqlite_sequence"): "it has one row, as one table is counted like that",
     ("*", "reads all*ix_users_deleting*"): "it holds those who are being deleted alone",
     **{
         (call, reads): "it is in that order, and passes over those who are being deleted"
         for call, walks in {
-            "sessions.list()": (
-                "sessions USING INDEX ix_sessions_activity",
-                "ix_sessions_activity",
-            ),
             "sessions.walk()": ("sessions", "pk_sessions"),
             "messages.follow(*": ("messages", "pk_messages"),
             "checkpoints.threads()": (
@@ -291,6 +290,8 @@ def forgiven(found: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def reasons(label: str, wrong: str) -> set[tuple[str, str]]:
+    # They send a history's statements, with fewer columns.
+    label = re.sub(r"messages\.(chat|payloads)\(", "messages.history(", label)
     return {
         (a, b)
         for a, b in EXCEPTIONS
@@ -348,8 +349,7 @@ def test_every_public_method_has_a_case():
     with Store("sqlite://") as store:
         public = {
             f"{name}.{called}"
-            for name, repository in vars(store).items()
-            if not name.startswith("_")
+            for name, repository in ((name, getattr(store, name)) for name in REPOSITORIES)
             for called in dir(type(repository))
             if not called.startswith("_")
             and {"operation", "several_units"}

@@ -1,10 +1,12 @@
 """A store that only reads: it reads all there is, writes nothing, and says so."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -204,6 +206,7 @@ def test_it_is_said_with_true_or_false():
 # --- Files that may not be written -------------------------------------------------------------
 
 READ = """
+import json
 import os
 import sys
 from sqlalchemy import URL
@@ -215,11 +218,15 @@ if os.geteuid() == 0:
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
-try:
-    with Store(URL.create("sqlite", database=sys.argv[1]), read_only=True) as store:
-        print(store.messages.history("s")[-1].content, store.messages.search("hello").items != ())
-except AgentStoreError as error:
-    print(type(error).__name__, error)
+def read(path):
+    try:
+        with Store(URL.create("sqlite", database=path), read_only=True) as store:
+            newest = store.messages.history("s")[-1].content
+            return f"{newest} {store.messages.search('hello').items != ()}"
+    except AgentStoreError as error:
+        return f"{type(error).__name__} {error}"
+for line in sys.stdin:
+    print(json.dumps(read(json.loads(line))), flush=True)
 """
 
 
@@ -240,18 +247,30 @@ def make(path: Path, messages: int = 3) -> None:
             store.messages.save("s", "user", f"hello {n}")
 
 
-def read_as_nobody(path: Path) -> str:
+@pytest.fixture(scope="module")
+def read_as_nobody() -> Iterator[Callable[[Path], str]]:
+    """Reads a file in a process of another user's."""
     root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", READ, str(path)],
+    with subprocess.Popen(
+        [sys.executable, "-c", READ],
         env={**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"},
         cwd="/",
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    ) as nobody:
+        asked, answers = nobody.stdin, nobody.stdout
+        assert asked is not None
+        assert answers is not None
+
+        def read(path: Path) -> str:
+            asked.write(f"{json.dumps(str(path))}\n")
+            asked.flush()
+            said: str = json.loads(answers.readline())
+            return said
+
+        yield read
+    assert nobody.returncode == 0
 
 
 def closed(folder: Path) -> None:
@@ -260,7 +279,9 @@ def closed(folder: Path) -> None:
     folder.chmod(0o555)
 
 
-def test_a_file_where_nothing_may_be_written_is_an_error_that_says_to_copy_it(folder, tmp_path):
+def test_a_file_where_nothing_may_be_written_is_an_error_that_says_to_copy_it(
+    folder, tmp_path, read_as_nobody
+):
     path = folder / "an odd name?#%41.db"
     make(path)
     closed(folder)
@@ -273,7 +294,7 @@ def test_a_file_where_nothing_may_be_written_is_an_error_that_says_to_copy_it(fo
         assert len(store.messages.history("s")) == 3
 
 
-def test_a_backup_is_read_where_nothing_may_be_written(folder, tmp_path):
+def test_a_backup_is_read_where_nothing_may_be_written(folder, tmp_path, read_as_nobody):
     make(tmp_path / "agent.db")
     path = folder / "an odd name?#%41.db"
     backup(f"sqlite:///{tmp_path / 'agent.db'}", path)
@@ -282,7 +303,7 @@ def test_a_backup_is_read_where_nothing_may_be_written(folder, tmp_path):
     assert [found.name for found in folder.iterdir()] == [path.name]
 
 
-def test_a_file_that_somebody_has_open_is_read_with_what_is_in_its_wal(folder):
+def test_a_file_that_somebody_has_open_is_read_with_what_is_in_its_wal(folder, read_as_nobody):
     path = folder / "open.db"
     with Store(f"sqlite:///{path}") as writer:
         writer.sessions.create(id="s")
@@ -292,7 +313,9 @@ def test_a_file_that_somebody_has_open_is_read_with_what_is_in_its_wal(folder):
         assert read_as_nobody(path) == "hello 0 True"
 
 
-def test_a_wal_that_cannot_be_read_without_its_index_is_an_error_that_says_so(folder, tmp_path):
+def test_a_wal_that_cannot_be_read_without_its_index_is_an_error_that_says_so(
+    folder, tmp_path, read_as_nobody
+):
     path = folder / "crashed.db"
     with Store(f"sqlite:///{tmp_path / 'live.db'}") as writer:
         writer.sessions.create(id="s")
@@ -305,7 +328,7 @@ def test_a_wal_that_cannot_be_read_without_its_index_is_an_error_that_says_so(fo
     assert "Copy the file, and its -wal if there is one, to a writable folder" in said
 
 
-def test_a_file_that_may_not_be_read_is_an_error_that_says_so(folder):
+def test_a_file_that_may_not_be_read_is_an_error_that_says_so(folder, read_as_nobody):
     path = folder / "secret.db"
     make(path)
     path.chmod(0)

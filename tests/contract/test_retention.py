@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,11 +28,11 @@ from agentstore.retention import RetentionPolicy
 from tests.conftest import FULL, in_the_process, on, on_a_server
 from tests.contract.clocks import HOUR, NOON, Clock
 from tests.contract.test_expiry import Interrupted, everything_of, grown, rows_of, transactions
+from tests.contract.test_forks import killed_child
 from tests.contract.test_sessions import at_once, execute
 from tests.programs.probes import engine_of
 
 DAY = timedelta(days=1)
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -406,7 +403,7 @@ POLICIES = st.builds(
 )
 
 
-@settings(max_examples=int(os.environ.get("AGENTSTORE_TEST_EXAMPLES", "25" if FULL else "12")))
+@settings(max_examples=int(os.environ.get("AGENTSTORE_TEST_EXAMPLES", "25" if FULL else "6")))
 @given(acts=ACTS, rules=POLICIES, small=st.booleans())
 def test_whatever_the_policy_what_stays_is_whole_and_a_dry_run_knew_it(
     place: Any, acts: Any, rules: Any, small: bool
@@ -585,8 +582,8 @@ def test_transactions_become_smaller_when_they_take_long(timed, clock, monkeypat
 def test_who_interrupts_pruning_leaves_nothing_half_deleted_and_the_next_goes_on(
     place, clock, monkeypatch
 ):
-    monkeypatch.setattr(expiry, "ROWS", 5)
-    monkeypatch.setattr(pruning_rules, "ROWS", 2)
+    monkeypatch.setattr(expiry, "ROWS", 10)
+    monkeypatch.setattr(pruning_rules, "ROWS", 10)
     with place.open(clock=clock) as store:
         much(store, clock)
         seen = {s.id: len(store.messages.history(s.id, None)) for s in store.sessions.list()}
@@ -634,40 +631,24 @@ def interrupted_after(store: Any, commits: int) -> None:
         event.remove(engine, "commit", committed)
 
 
-PROGRAM = """
-import sys
-from datetime import timedelta
-from agentstore import Store
-from agentstore.repositories.upkeep import expiry
-from agentstore.retention import RetentionPolicy
-expiry.ROWS = 20
-with Store(sys.argv[1]) as store:
-    print("begun", flush=True)
-    policy = RetentionPolicy(sessions_idle=timedelta(0), checkpoints_keep_last=1)
-    store.prune(policy, progress=lambda rule, rows: print(rows, flush=True))
-    print("done", flush=True)
-"""
-
-
 @pytest.mark.long(but=["sqlite"])
 def test_a_process_that_is_killed_while_pruning_leaves_what_the_next_one_finishes(engine_url):
     with Store(engine_url) as store:
         ids = [grown(store, store.sessions.create().id, 30) for _ in range(20)]
         put(store, "thread", 30)
-    for moment in range(6):
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, engine_url],
-            stdout=subprocess.PIPE,
-            env=environment,
-            text=True,
-        )
-        assert process.stdout is not None
-        for _ in range(1 + moment):
-            process.stdout.readline()
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
+
+    def work(say: Any) -> None:
+        with pytest.MonkeyPatch.context() as patch, Store(engine_url) as store:
+            patch.setattr(expiry, "ROWS", 20)
+            say("begun")
+            policy = RetentionPolicy(sessions_idle=timedelta(0), checkpoints_keep_last=1)
+            store.prune(policy, progress=lambda _, rows: say(f"{rows}"))
+            say("done")
+
+    for moment in range(6) if FULL else (1, 4):
+        with killed_child(work) as says:
+            for _ in range(1 + moment):
+                says.readline()
         with Store(engine_url) as store:
             for session in store.sessions.list():
                 assert len(store.messages.history(session.id, None)) == 30

@@ -69,7 +69,7 @@ def watch(server: Server, filled_server: Any) -> Iterator[Watch]:
     """What is not Alice's."""
     watching = Watch(server.url, "alice")
     yield watching
-    watching._engine.dispose()
+    watching.close()
 
 
 def failed(call: Any) -> str:
@@ -78,6 +78,7 @@ def failed(call: Any) -> str:
     return str(error.value)
 
 
+@pytest.mark.long(but=["*-guest-*-unfiltered", "*-owner-*-filtered"])
 @pytest.mark.parametrize("filters", [True, False], ids=["filtered", "unfiltered"])
 def test_what_is_somebody_elses_is_answered_as_what_nobody_has(
     driver, role, filled_server, watch, filters

@@ -1,6 +1,8 @@
 import decimal
 import itertools
+import random
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from threading import Barrier
@@ -12,12 +14,17 @@ from agentstore import AgentStoreError
 from agentstore.errors import (
     AlreadyExists,
     IllegalTransition,
+    InvalidInput,
     NotFound,
     SecretRefused,
     StaleSession,
 )
+from agentstore.models.tables import tables
+from agentstore.records import SessionSummary
+from agentstore.values.paging import LISTED_WITHIN
 from agentstore.values.redaction import Secrets
 from agentstore.values.states import SESSION_STATUSES, SESSION_TRANSITIONS
+from tests.drivers import FULL
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 KEY = "sk-abcdefghijklmnopqrstuv"
@@ -199,7 +206,8 @@ def test_a_question_counts_as_a_change_that_others_must_have_read(store, session
         store.sessions.update(session.id, state=1, expected_version=session.version)
 
 
-def test_30_who_read_change_and_write_at_once_lose_nothing(place, store, session):
+def test_many_who_read_change_and_write_at_once_lose_nothing(place, store, session):
+    many = 30 if FULL else 12
     with place.open() as another:
         stores = [store, another]
 
@@ -215,11 +223,11 @@ def test_30_who_read_change_and_write_at_once_lose_nothing(place, store, session
                 except StaleSession:
                     continue
 
-        versions = at_once(30, work)
+        versions = at_once(many, work)
     changed = store.sessions.get(session.id)
-    assert changed.metadata == {str(n): n for n in range(30)}
-    assert (changed.state, changed.version) == (30, 31)
-    assert sorted(versions) == list(range(2, 32))
+    assert changed.metadata == {str(n): n for n in range(many)}
+    assert (changed.state, changed.version) == (many, many + 1)
+    assert sorted(versions) == list(range(2, many + 2))
 
 
 def test_secrets_in_a_config_are_refused_before_anything_is_written(store, session):
@@ -243,7 +251,7 @@ def test_secrets_in_a_config_are_refused_before_anything_is_written(store, sessi
                 call()
             assert caught.value.path == path
             assert KEY not in str(caught.value)
-    assert store.sessions.list().items == (session,)
+    assert store.sessions.list(documents=True).items == (session,)
 
 
 def test_what_is_no_secret_is_kept_in_a_config(store):
@@ -289,6 +297,52 @@ def test_the_list_begins_with_the_newest_activity_whatever_the_clock_says(place)
             store.sessions.rename(d, "no activity")
             newest = [session.id for session in store.sessions.list(limit=4)]
             assert newest == [c, a, b, d]
+
+
+def listed_under(place, activities):
+    """Write sessions with these activities by what they are listed under; give their ids."""
+    row = {"created_at": NOON, "last_active_at": NOON}
+    rows = [
+        {**row, "id": str(activity), "activity": activity, "listed_activity": listed}
+        for listed, activity in activities.items()
+    ]
+    documents = {"metadata": {}, "config": {}, "updated_at": NOON}
+    engine = create_engine(place.url)
+    with engine.begin() as connection:
+        connection.execute(tables().sessions.insert(), rows)
+        data = [{"session_id": row["id"], **documents} for row in rows]
+        connection.execute(tables().session_data.insert(), data)
+    engine.dispose()
+    return [str(activity) for activity in sorted(activities.values(), reverse=True)]
+
+
+def test_the_last_of_the_lists_index_may_be_the_first_of_the_list(place):
+    within = {1_000: 1_000 + LISTED_WITHIN - 1}
+    newest = listed_under(place, within | {n: n for n in range(1_001, 1_000 + LISTED_WITHIN - 1)})
+    with place.open() as store:
+        assert [session.id for session in store.sessions.list(limit=1)] == newest[:1]
+
+
+def test_the_order_of_a_list_is_exact_however_far_behind_its_index_may_be(place):
+    chance = random.Random(1)  # noqa: S311 - nothing is secret here
+    activities = {}
+    for activity in sorted(chance.sample(range(1_000, 1_900), 400)):
+        behind = chance.choice((0, chance.randrange(LISTED_WITHIN), LISTED_WITHIN - 1))
+        free = (n for n in range(activity - behind, activity + 1) if n not in activities)
+        activities[next(free)] = activity
+    newest = listed_under(place, activities)
+    with place.open() as store:
+        for limit in (7, 150):
+            assert [session.id for session in paged(store.sessions.list, limit=limit)] == newest
+
+
+def test_a_save_leaves_the_index_of_the_lists_alone_until_it_is_far_behind(store):
+    a, b = (store.sessions.create(title=title).id for title in "ab")
+    for _ in range(300):
+        store.messages.save(a, "user", "x")
+        assert store.sessions.list(limit=1).items[0].id == a
+    store.messages.save(b, "user", "x")
+    assert [session.id for session in store.sessions.list()] == [b, a]
 
 
 def test_a_page_goes_on_after_the_last_one_although_sessions_come_and_go(store):
@@ -427,3 +481,24 @@ def test_the_times_of_a_session_are_utc_whatever_zone_the_clock_is_in(place):
     assert asked.asked_at == NOON + timedelta(minutes=2)
     for name in ("created_at", "last_active_at", "updated_at", "asked_at", "expires_at"):
         assert getattr(asked, name).utcoffset() == timedelta(0)
+
+
+def test_a_list_gives_documents_only_if_it_is_asked_for_them(store, subtests):
+    made = [
+        store.sessions.create(metadata={"n": n}, config={"c": n}, state=[n], ttl=timedelta(hours=1))
+        for n in range(2)
+    ]
+    made.append(store.sessions.wait_for_user(store.sessions.create(title="t").id, "Well?"))
+    made.reverse()
+    summaries = store.sessions.list().items
+    assert {type(each) for each in summaries} == {SessionSummary}
+    assert store.sessions.list(documents=True).items == tuple(made)
+    for summary, whole in zip(summaries, made, strict=True):
+        for each in fields(SessionSummary):
+            with subtests.test(field=each.name):
+                assert getattr(summary, each.name) == getattr(whole, each.name)
+        assert summary.expires_at == whole.expires_at
+    for gone in ("metadata", "config", "state", "updated_at"):
+        assert not hasattr(summaries[0], gone)
+    with pytest.raises(InvalidInput, match="documents must be a bool"):
+        store.sessions.list(documents="yes")

@@ -14,7 +14,8 @@ from tests.programs.workers import Worker, run_together
 
 pytestmark = pytest.mark.crash
 
-KILLS = 6 if FULL else 3
+KILLS = 6 if FULL else 2
+READS = 60 if FULL else 12
 
 
 @pytest.mark.long(but=["postgresql-*"])
@@ -86,9 +87,9 @@ def test_a_question_is_answered_by_the_process_that_comes_after_the_killed_one(
 def test_a_reader_with_a_cache_sees_what_another_process_was_told_before(engine_url: str) -> None:
     with Store(engine_url) as store, Worker() as reader:
         session_id = store.sessions.create(state={"n": 0}).id
-        reader.prepare("read_cached", url=engine_url, session_id=session_id)
+        reader.prepare("read_cached", url=engine_url, session_id=session_id, times=READS)
         reader.go()
-        for n in range(1, 60):
+        for n in range(1, READS + 1):
             match n % 4:
                 case 0:
                     store.messages.save(session_id, "user", "hello")

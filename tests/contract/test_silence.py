@@ -9,8 +9,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,64 +20,73 @@ from sqlalchemy import make_url
 
 from agentstore import AsyncStore, Store, migrations
 from agentstore.errors import DatabaseUnreachable, InvalidInput
-from tests.conftest import DRIVERS, Place
+from tests.drivers import DRIVERS, Driver
 from tests.programs.probes import checked_out, engine_of
 from tests.servers import Server, installations
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
-POSTGRESQL_DRIVERS = [pytest.param(d, id=d.name) for d in DRIVERS if d.engine == "postgresql"]
+POSTGRESQL_DRIVERS = [driver for driver in DRIVERS if driver.engine == "postgresql"]
+TEMPLATE = "at_head"
 TOO_LONG = 40.0
-"""Seconds; what is looked at here takes four, or for ever."""
+"""Seconds; what is looked at here takes three, or for ever."""
 
 
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[Server]:
     with Server(installations()[0]) as server:
+        migrations.upgrade(server.create_database(TEMPLATE))
         yield server
 
 
-@pytest.fixture(params=POSTGRESQL_DRIVERS)
-def place(request: pytest.FixtureRequest, own_server: Server) -> Place:
-    name = f"frozen_{request.param.name.replace('-', '_')}_{time.monotonic_ns()}"
-    url = own_server.create_database(name)
-    migrations.upgrade(url)
-    return Place(request.param, url)
+def new_database(server: Server) -> str:
+    """Make a database at head, and give its URL."""
+    return server.create_database(f"frozen_{time.monotonic_ns()}", TEMPLATE)
 
 
-def test_a_call_on_an_idle_connection_to_a_frozen_server_ends_with_an_error(
-    place: Place, own_server: Server
-) -> None:
-    with place.open(ping_after=0, connect_timeout=2) as store:
-        session = store.sessions.create()
-        store.messages.save(session.id, "user", "before")
+def calls(driver: Driver, url: str, store: Any, session: Any) -> list[Callable[[], object]]:
+    """Give calls of all kinds, none of which is ever answered."""
 
-        def in_transaction() -> None:
-            with store.transaction() as tx:
-                tx.messages.save(session.id, "user", "lost")
+    def in_transaction() -> None:
+        with store.transaction() as tx:
+            tx.messages.save(session.id, "user", "lost")
 
-        calls = (
-            lambda: store.messages.history(session.id),
-            lambda: store.messages.save(session.id, "user", "lost"),
-            lambda: store.sessions.rename(session.id, "lost"),
-            lambda: store.run(lambda tx: tx.sessions.list()),
-            in_transaction,
-            place.open,
-        )
-        with ThreadPoolExecutor(len(calls)) as threads, own_server.frozen():
-            running = [threads.submit(call) for call in calls]
+    return [
+        lambda: store.messages.history(session.id),
+        lambda: store.messages.save(session.id, "user", "lost"),
+        lambda: store.sessions.rename(session.id, "lost"),
+        lambda: store.run(lambda tx: tx.sessions.list()),
+        in_transaction,
+        lambda: driver.open(url, connect_timeout=1),
+        lambda: driver.open(f"{url}&connect_timeout=1", connect_timeout=3600),  # the URL wins
+    ]
+
+
+def test_a_call_to_a_frozen_server_ends_with_an_error_on_each_driver(own_server: Server) -> None:
+    """On connections that lay idle, and on first ones; of all drivers at once, to wait once."""
+    with ExitStack() as stack:
+        places = []
+        for driver in POSTGRESQL_DRIVERS:
+            url = new_database(own_server)
+            store = stack.enter_context(driver.open(url, ping_after=0, connect_timeout=1))
+            session = store.sessions.create()
+            store.messages.save(session.id, "user", "before")
+            places.append((driver, url, store, session))
+        asked = [call for place in places for call in calls(*place)]
+        with ThreadPoolExecutor(len(asked)) as threads, own_server.frozen():
+            running = [threads.submit(call) for call in asked]
             for each in running:
                 assert isinstance(each.exception(TOO_LONG), DatabaseUnreachable)
-        store.messages.save(session.id, "user", "after")
-        contents = [message.content for message in store.messages.history(session.id)]
-        assert contents == ["before", "after"]
-        assert store.sessions.get(session.id).title == session.title
-        assert checked_out(store) == 0
+        for _, _, store, session in places:
+            store.messages.save(session.id, "user", "after")
+            contents = [message.content for message in store.messages.history(session.id)]
+            assert contents == ["before", "after"]
+            assert store.sessions.get(session.id).title == session.title
+            assert checked_out(store) == 0
 
 
 def test_other_tasks_go_on_while_a_frozen_server_is_asked(own_server: Server) -> None:
-    url = own_server.create_database(f"frozen_{time.monotonic_ns()}")
-    migrations.upgrade(url)
+    url = new_database(own_server)
 
     async def ask() -> int:
         turns = 0
@@ -87,7 +97,7 @@ def test_other_tasks_go_on_while_a_frozen_server_is_asked(own_server: Server) ->
                 await asyncio.sleep(0.01)
                 turns += 1
 
-        async with AsyncStore(url, ping_after=0, connect_timeout=2) as store:
+        async with AsyncStore(url, ping_after=0, connect_timeout=1) as store:
             await store.sessions.create()
             beside = asyncio.create_task(turn())
             with own_server.frozen():
@@ -95,7 +105,7 @@ def test_other_tasks_go_on_while_a_frozen_server_is_asked(own_server: Server) ->
                     async with asyncio.timeout(TOO_LONG):
                         await store.sessions.list()
                 cancelled = asyncio.create_task(store.sessions.list())
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(0.1)
                 cancelled.cancel()
                 async with asyncio.timeout(TOO_LONG):
                     with contextlib.suppress(asyncio.CancelledError, DatabaseUnreachable):
@@ -111,11 +121,10 @@ def test_other_tasks_go_on_while_a_frozen_server_is_asked(own_server: Server) ->
 def test_saves_of_many_tasks_on_idle_connections_to_a_frozen_server_end_with_errors(
     own_server: Server,
 ) -> None:
-    url = own_server.create_database(f"frozen_{time.monotonic_ns()}")
-    migrations.upgrade(url)
+    url = new_database(own_server)
 
     async def ask() -> None:
-        async with AsyncStore(url, ping_after=0, connect_timeout=2) as store:
+        async with AsyncStore(url, ping_after=0, connect_timeout=1) as store:
             session = await store.sessions.create()
 
             async def save() -> str | None:
@@ -138,8 +147,7 @@ def test_saves_of_many_tasks_on_idle_connections_to_a_frozen_server_end_with_err
 @pytest.fixture
 def over_tcp(own_server: Server) -> Iterator[str]:
     """The URL of a database through a port of this machine."""
-    plain = make_url(own_server.create_database(f"tcp_{time.monotonic_ns()}"))
-    migrations.upgrade(plain)
+    plain = make_url(new_database(own_server))
     directory = plain.query["host"]
     target = next(str(p) for p in Path(str(directory)).glob(".s.PGSQL.*") if p.suffix != ".lock")
     listener = socket.create_server(("127.0.0.1", 0))
@@ -204,7 +212,7 @@ def test_without_a_limit_the_system_s_own_stay(over_tcp: str) -> None:
         assert told(store)[4] == 0
 
 
-@pytest.mark.parametrize("driver", POSTGRESQL_DRIVERS)
+@pytest.mark.parametrize("driver", POSTGRESQL_DRIVERS, ids=lambda driver: driver.name)
 def test_of_several_hosts_the_one_that_answers_and_takes_writes_is_used(
     over_tcp: str, driver: Any
 ) -> None:
@@ -219,14 +227,6 @@ def test_of_several_hosts_the_one_that_answers_and_takes_writes_is_used(
         session = store.sessions.create()
         assert store.sessions.get(session.id) == session
         assert store.health().writable
-
-
-def test_a_connect_timeout_in_the_url_wins(own_server: Server) -> None:
-    url = own_server.create_database(f"waits_{time.monotonic_ns()}")
-    migrations.upgrade(url)
-    with ThreadPoolExecutor(1) as threads, own_server.frozen():
-        opening = threads.submit(Store, f"{url}&connect_timeout=2", connect_timeout=3600)
-        assert isinstance(opening.exception(TOO_LONG), DatabaseUnreachable)
 
 
 def test_a_limit_below_zero_is_refused() -> None:

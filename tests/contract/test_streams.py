@@ -24,11 +24,15 @@ from agentstore.errors import (
     TransactionConflict,
 )
 from tests.conftest import VERSIONS
+from tests.drivers import FULL
 from tests.programs.probes import engine_of
 from tests.programs.workers import Worker
 from tests.strategies import TRAPS, texts
 
 TIMEOUT = 60.0
+KILLED = 5 if FULL else 3
+"""Processes that die while they stream."""
+
 MOMENT = timedelta(microseconds=1)
 
 
@@ -156,25 +160,25 @@ def test_a_branch_that_grows_from_a_stream_shows_it_grow(store, session):
     assert seen(store, message) == ("complete", "It is")
 
 
-@pytest.mark.parametrize("reader", [name for name in READERS if name != "save of the same"])
-def test_a_stream_that_ends_while_it_is_read_is_seen_before_or_after_and_never_empty(
-    engine_url, reader
-):
+def test_a_stream_that_ends_while_it_is_read_is_seen_before_or_after_and_never_empty(engine_url):
     with Store(engine_url) as store, Store(engine_url) as writer:
-        session = store.sessions.create()
-        message = store.messages.begin(session.id, external_id="e", marks="x")
-        add(store, message, "so ", "far")
+        for name, read in READERS.items():
+            if name == "save of the same":
+                continue
+            session = store.sessions.create()
+            message = store.messages.begin(session.id, external_id="e", marks="x")
+            add(store, message, "so ", "far")
 
-        def end():
-            writer.messages.finish(message.id, tool_calls=[CALL])
+            def end(message=message):
+                writer.messages.finish(message.id, tool_calls=[CALL])
 
-        with before_each(engine_of(store), "message_chunks", end) as ended:
-            found = READERS[reader](store, message)
-        assert ended
-        assert found.id == message.id
-        before = ("streaming", "so far", None)
-        after = ("complete", "so far", [CALL])
-        assert (found.status, found.content, found.tool_calls) in (before, after)
+            with before_each(engine_of(store), "message_chunks", end) as ended:
+                found = read(store, message)
+            assert ended, name
+            assert found.id == message.id, name
+            before = ("streaming", "so far", None)
+            after = ("complete", "so far", [CALL])
+            assert (found.status, found.content, found.tool_calls) in (before, after), name
 
 
 @contextmanager
@@ -469,7 +473,7 @@ def test_a_piece_with_its_number_is_added_once_however_often_it_is_sent(store, s
     assert store.messages.append(message.id, "c") == 3
     assert store.messages.get(message.id).content == "abc"
     for gap in (4, 5, 2**62):
-        with pytest.raises(InvalidInput, match="next piece is number 3"):
+        with pytest.raises(InvalidInput, match="position must be 3"):
             store.messages.append(message.id, "x", position=gap)
     assert store.messages.finish(message.id).content == "abc"
 
@@ -534,13 +538,13 @@ def test_pieces_together_are_the_text_whatever_is_in_them(store, pieces):
     assert finished.content == store.messages.get(message.id).content == whole
 
 
-@pytest.mark.parametrize("trap", [*TRAPS, "\ufdd0d800", "a\ufdd0", "😀\ud83d\ude00"])
-def test_a_text_may_be_cut_anywhere(store, session, trap):
-    for cut in range(len(trap) + 1):
-        message = store.messages.begin(session.id)
-        add(store, message, trap[:cut], trap[cut:])
-        assert store.messages.get(message.id).content == trap
-        assert store.messages.finish(message.id).content == trap
+def test_a_text_may_be_cut_anywhere(store, session):
+    for trap in (*TRAPS, "\ufdd0d800", "a\ufdd0", "😀\ud83d\ude00"):
+        for cut in range(len(trap) + 1):
+            message = store.messages.begin(session.id)
+            add(store, message, trap[:cut], trap[cut:])
+            assert store.messages.get(message.id).content == trap, cut
+            assert store.messages.finish(message.id).content == trap, cut
 
 
 def test_half_an_emoji_from_each_of_two_pieces_are_two_characters_that_do_not_meet(store, session):
@@ -571,15 +575,15 @@ def counted():
         event.remove(Engine, "before_cursor_execute", note)
 
 
-def test_the_thousandth_piece_costs_the_statement_that_the_first_one_did(store, session):
+def test_the_hundredth_piece_costs_the_statement_that_the_first_one_did(store, session):
     message = store.messages.begin(session.id)
     with counted() as statements:
-        for number in range(1_000):
+        for number in range(100):
             assert store.messages.append(message.id, "x", position=number) == number + 1
             assert len(statements) == number + 1
         assert len(set(statements)) == 1
     with counted() as statements:
-        assert store.messages.get(message.id).content == "x" * 1_000
+        assert store.messages.get(message.id).content == "x" * 100
         assert len(statements) == 2
     with counted() as many:
         store.messages.finish(message.id)
@@ -735,7 +739,7 @@ def test_a_piece_that_comes_with_the_end_is_in_the_text_or_its_writer_is_told(st
             session.id, "assistant", "", external_id=message.external_id, on_duplicate="replace"
         )
 
-    for number in range(12):
+    for number in range(12 if FULL else 4):
         message = store.messages.begin(session.id, external_id=f"{number}")
         acknowledged = []
 
@@ -783,7 +787,7 @@ def test_a_process_that_dies_while_it_streams_leaves_what_it_was_told_is_there(e
         session_id = store.sessions.create().id
     streams = []
     with ExitStack() as stack:
-        for worker in [stack.enter_context(Worker()) for _ in range(5)]:
+        for worker in [stack.enter_context(Worker()) for _ in range(KILLED)]:
             worker.prepare("stream", url=engine_url, session_id=session_id)
             worker.go()
             said = [worker.answer()["acknowledged"] for _ in range(rng.randint(2, 40))]
@@ -805,7 +809,7 @@ def test_a_process_that_dies_while_it_streams_leaves_what_it_was_told_is_there(e
         assert store.sessions.verify(session_id).agree
         assert store.messages.append(shown[0].id, "!") > 0
         assert store.messages.get(shown[0].id).content == f"{history[0].content}!"
-        assert store.messages.give_up_idle() == 4
+        assert store.messages.give_up_idle() == KILLED - 1
         assert store.messages.finish(shown[0].id).status == "complete"
 
 

@@ -294,6 +294,7 @@ def test_messages_that_overflowed_can_be_deleted(place, store):
     assert store.sessions.verify(session).agree
 
 
+@pytest.mark.long(but=["sqlite3-postgresql", "psycopg-async-sqlite"])
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
 def test_rows_that_overflowed_move_to_another_database(place, store, new, engine):
     _, session = overflowing(place, store)

@@ -856,7 +856,7 @@ BAD_INPUT = [
     ("claim", ("w",), {"lease": 0}, InvalidInput, "more than 0"),
     ("claim", ("w",), {"lease": -1.5}, InvalidInput, "more than 0"),
     ("claim", ("w",), {"lease": float("nan")}, InvalidInput, "more than 0"),
-    ("claim", ("w",), {"lease": float("inf")}, InvalidInput, "at most 86400"),
+    ("claim", ("w",), {"lease": float("inf")}, InvalidInput, "up to 86400"),
     ("claim", ("w",), {"lease": "60"}, InvalidInput, "number of seconds"),
     ("claim", ("w",), {"lease": timedelta(seconds=60)}, InvalidInput, "number of seconds"),
     ("claim", ("w",), {"queues": []}, InvalidInput, "list of 1 to 100"),

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextvars
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine
+from psycopg.errors import InsufficientPrivilege
+from sqlalchemy import NullPool, create_engine
 
 from agentstore import AsyncStore, Store
 from agentstore.errors import (
@@ -48,13 +50,24 @@ MEMORY_STORES: list[Any] = [
 
 
 @pytest.fixture(params=[d for d in DRIVERS if d.engine == "postgresql"], ids=lambda d: d.name)
-def postgresql(request: pytest.FixtureRequest, servers: Servers) -> Place:
-    return Place(request.param, servers.new_database(VERSIONS[0]))
+def postgresql(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Place]:
+    """A database whose deadlocks are looked for soon, where one may say so."""
+    url = servers.new_database(VERSIONS[0])
+    with connect(url) as admin, suppress(InsufficientPrivilege):
+        admin.execute(f"ALTER DATABASE \"{admin.info.dbname}\" SET deadlock_timeout = '50ms'")  # type: ignore[arg-type]
+    yield Place(request.param, url)
+    servers.drop(VERSIONS[0], url)
+
+
+@pytest.fixture
+def file(tmp_path: Path, sqlite_template: Path) -> Path:
+    """A SQLite file at head."""
+    return Path(shutil.copy(sqlite_template, tmp_path / "test.db"))
 
 
 @pytest.fixture(params=SQLITE_DRIVERS)
-def sqlite(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return Place(request.param, f"sqlite:///{tmp_path / 'test.db'}")
+def sqlite(request: pytest.FixtureRequest, file: Path) -> Place:
+    return Place(request.param, f"sqlite:///{file}")
 
 
 def at_once(work: Callable[[int], Any], threads: int = THREADS) -> list[Any]:
@@ -105,12 +118,14 @@ def test_many_threads_write_through_one_store(store: Any) -> None:
     write_from_many_threads(store)
 
 
+@pytest.mark.long(but=["Store-sqlite://", "AsyncStore-*uri=true"])
 @pytest.mark.parametrize(("make", "url"), MEMORY_STORES)
 def test_a_database_in_memory_is_shared_by_all_threads_of_its_store(make: Any, url: str) -> None:
     with make(url) as store:
         write_from_many_threads(store)
 
 
+@pytest.mark.long(but=["Store-sqlite:///:memory:", "AsyncStore-sqlite://"])
 @pytest.mark.parametrize(("make", "url"), MEMORY_STORES)
 def test_a_database_in_memory_stays_until_its_store_is_closed_and_is_nobody_elses(
     make: Any, url: str
@@ -207,8 +222,8 @@ def test_a_transaction_that_has_ended_takes_no_more_calls(store: Any, session: A
     assert store.sessions.get(session.id).message_count == 1
 
 
-def test_a_transaction_may_end_in_another_context_than_it_began(tmp_path: Path) -> None:
-    with Store(f"sqlite:///{tmp_path / 'test.db'}") as store:
+def test_a_transaction_may_end_in_another_context_than_it_began(file: Path) -> None:
+    with Store(f"sqlite:///{file}") as store:
         session = store.sessions.create()
         transaction = store.transaction()
         tx = contextvars.copy_context().run(transaction.__enter__)
@@ -251,7 +266,7 @@ def test_of_several_threads_that_save_with_one_key_all_get_one_message(
 def test_an_error_of_another_database_passes_through_a_transaction_as_it_is(
     store: Any, session: Any
 ) -> None:
-    other = create_engine("sqlite://")
+    other = create_engine("sqlite://", poolclass=NullPool)
     raised: list[Exception] = []
 
     def fail(tx: Any) -> None:
@@ -280,13 +295,13 @@ def test_an_error_of_another_database_passes_through_a_transaction_as_it_is(
 # --- SQLite: one writer -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("url", ["sqlite:///{}/test.db", "sqlite://"])
+@pytest.mark.parametrize("url", ["sqlite:///{}", "sqlite://"])
 @pytest.mark.parametrize("driver", SQLITE_DRIVERS)
 def test_a_commit_that_fails_leaves_nothing_and_no_transaction_open(
-    driver: Any, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    driver: Any, url: str, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {} if url == "sqlite://" else {"pool_size": 1, "max_overflow": 0}
-    with driver.open(url.format(tmp_path), **settings) as store:
+    with driver.open(url.format(file), **settings) as store:
         session = store.sessions.create(title="here")
         dialect = engine_of(store).dialect
         commit = dialect.do_commit
@@ -322,11 +337,11 @@ def another_writer(path: Path) -> Iterator[Worker]:
 
 @pytest.mark.crash
 def test_a_writer_waits_for_another_process_for_as_long_as_busy_timeout_says(
-    sqlite: Place, tmp_path: Path
+    sqlite: Place, file: Path
 ) -> None:
     with sqlite.open(busy_timeout=0.1) as impatient, sqlite.open() as patient:
         session = patient.sessions.create()
-        with another_writer(tmp_path / "test.db") as other:
+        with another_writer(file) as other:
             for call in (
                 lambda: impatient.messages.save(session.id, "user", "hello"),
                 lambda: impatient.sessions.rename(session.id, "new"),
@@ -347,21 +362,23 @@ def test_a_writer_waits_for_another_process_for_as_long_as_busy_timeout_says(
 
 
 @pytest.mark.crash
+@pytest.mark.parametrize("driver", SQLITE_DRIVERS)
 def test_opening_a_new_file_that_another_process_locks_is_refused_after_the_timeout(
-    sqlite: Place, tmp_path: Path
+    driver: Any, tmp_path: Path
 ) -> None:
+    url = f"sqlite:///{tmp_path / 'test.db'}"
     with another_writer(tmp_path / "test.db"), pytest.raises(DatabaseBusy):
-        sqlite.open(busy_timeout=0.1)
-    with sqlite.open() as store:
+        driver.open(url, busy_timeout=0.1)
+    with driver.open(url) as store:
         assert store.sessions.count() == 0
 
 
-@pytest.mark.parametrize("url", ["sqlite:///{}/test.db", "sqlite://"])
+@pytest.mark.parametrize("url", ["sqlite:///{}", "sqlite://"])
 @pytest.mark.parametrize("driver", SQLITE_DRIVERS)
 def test_a_writer_waits_for_another_thread_for_as_long_as_busy_timeout_says(
-    driver: Any, url: str, tmp_path: Path
+    driver: Any, url: str, file: Path
 ) -> None:
-    with driver.open(url.format(tmp_path), busy_timeout=0.1) as store:
+    with driver.open(url.format(file), busy_timeout=0.1) as store:
         session = store.sessions.create()
 
         def write_otherwise() -> None:
@@ -384,10 +401,10 @@ def test_a_writer_waits_for_another_thread_for_as_long_as_busy_timeout_says(
 
 @pytest.mark.parametrize("driver", SQLITE_DRIVERS)
 def test_a_reader_without_a_free_connection_is_told_which_setting_to_raise(
-    driver: Any, tmp_path: Path
+    driver: Any, file: Path
 ) -> None:
     settings = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 0.1}
-    with driver.open(f"sqlite:///{tmp_path / 'test.db'}", **settings) as store:
+    with driver.open(f"sqlite:///{file}", **settings) as store:
         session = store.sessions.create()
         with ThreadPoolExecutor(1) as thread, store.transaction() as tx:
             tx.messages.save(session.id, "user", "hello")

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import os
 import re
 import tracemalloc
 from decimal import Decimal
@@ -21,9 +22,11 @@ from agentstore.moving.transcripts.lines_seen import Before, LinesSeen
 from agentstore.moving.transcripts.reading import Reading
 from agentstore.settings import Settings
 from agentstore.values.types import Document
+from tests.drivers import FULL
 
 SAMPLES = Path(__file__).parents[2] / "examples" / "conversations.jsonl"
-REAL = Path(__file__).parents[3] / "shared" / "data"
+REAL = os.environ.get("AGENTSTORE_TEST_TRANSCRIPTS")
+"""A folder of files to import and export, beside the project's own."""
 
 
 def lines_of(*conversations):
@@ -51,14 +54,12 @@ def same_documents(left, right):
 
 
 def sources():
-    """The project's own samples, and real conversations where they lie beside the project."""
-    return [SAMPLES, *sorted(REAL.glob("*.jsonl"))]
+    """The project's own samples, and others if a folder was given."""
+    return [SAMPLES, *sorted(Path(REAL).glob("*.jsonl") if REAL else ())]
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: path.name)
 def test_a_file_goes_in_and_comes_out_as_the_same_bytes(store, place, path):
-    if path.parent == REAL and place.driver.asynchronous:
-        path = SAMPLES  # the same body; the real files take their time
     done = transcripts.import_file(store, path)
     original = path.read_bytes()
     assert done.conversations == original.count(b"\n")
@@ -124,7 +125,7 @@ chat_messages = st.builds(
         max_size=4,
     )
 )
-@settings(max_examples=12)
+@settings(max_examples=12 if FULL else 8)
 def test_unusual_keys_and_orders_come_back_as_they_went_in(store, data):
     originals = []
     for number, (messages, more, turned) in enumerate(data):
@@ -191,6 +192,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.long(but=["sqlite3-*", "*-in batches-no JSON", "*-atomic-an unknown role"])
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
 @pytest.mark.parametrize("atomic", [False, True], ids=["in batches", "atomic"])
 def test_a_broken_line_is_named_and_what_came_before_stays_or_goes(store, broken, atomic):
@@ -275,7 +277,7 @@ keys_of_messages = st.lists(st.sampled_from(["role", "content", "x", "id", "name
     payload=payloads,
     role=st.sampled_from(["user", "assistant", "tool"]),
 )
-@settings(max_examples=15)
+@settings(max_examples=15 if FULL else 8)
 def test_whatever_a_tenant_writes_its_line_is_its_own_and_can_be_imported(
     store, metadata, layout, keys, payload, role
 ):

@@ -168,13 +168,12 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("error", "arguments"), BAD.values(), ids=BAD.keys())
-def test_bad_input_is_refused_and_nothing_is_recorded(store, session, error, arguments):
-    given_session = arguments.get("session_id", session.id)
-    more = {key: value for key, value in arguments.items() if key != "session_id"}
-    with pytest.raises(error):
-        store.usage.record(given_session, **more)
-    assert store.usage.sum_by("total") == ()
+def test_bad_input_is_refused_and_nothing_is_recorded(store, session, subtests):
+    for what, (error, arguments) in BAD.items():
+        with subtests.test(what):
+            with pytest.raises(error):
+                store.usage.record(**{"session_id": session.id, **arguments})
+            assert store.usage.sum_by("total") == ()
 
 
 def test_sums_refuse_what_they_cannot_mean(store):

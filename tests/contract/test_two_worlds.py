@@ -18,7 +18,7 @@ from tests.contract.tenants import ACTORS, methods, program, refused, undrawn
 from tests.contract.test_row_security import ON_A_SERVER, scope_of
 from tests.contract.two_worlds import STEPS, World, run, world_of
 
-ROUNDS, LENGTH = (10, STEPS) if FULL else (1, 250)
+ROUNDS, LENGTH = (10, STEPS) if FULL else (1, 150)
 pytestmark = pytest.mark.timeout(1800 if FULL else 300)
 
 

@@ -2,17 +2,14 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -21,12 +18,12 @@ from agentstore import Store
 from agentstore.errors import DatabaseBusy, InvalidInput, JobInterrupted
 from agentstore.testing import BlockingStore
 from agentstore.values.redaction import Secrets
-from agentstore.worker import AsyncWorker, Backoff, DoNotRetry, Worker
+from agentstore.worker import AsyncWorker, Backoff, DoNotRetry, Worker, loop
 from tests.conftest import on_a_server
 from tests.drivers import FULL
+from tests.programs.forking import Forked
 from tests.programs.probes import connect, engine_of
 
-ROOT = Path(__file__).parents[2]
 SOON = 20.0
 """Seconds in which what is to happen at once has certainly happened."""
 
@@ -330,6 +327,7 @@ def test_a_worker_survives_a_database_that_fails_for_a_while(store, monkeypatch)
     done = threading.Event()
     running = Running(store, {"work": lambda job: done.set()})
     real, failures = running.worker._call, []
+    monkeypatch.setattr(loop, "_LONGEST_PAUSE", 0.01)
 
     def failing(method, *args, **kwargs):
         if len(failures) < 3:
@@ -423,59 +421,32 @@ class Process:
     """A process that runs ``tests.programs.worker_tasks``."""
 
     def __init__(self, mode, url, **arguments):
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.programs.worker_tasks", mode, url, json.dumps(arguments)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._process = Forked("worker_tasks", mode, url, arguments)
 
     def line(self):
         """Wait for what it says next; None at its end."""
-        said = self._process.stdout.readline()
-        return json.loads(said) if said.endswith("\n") else None
+        said = self._process.line()
+        return json.loads(said) if said else None
 
     def send(self, number):
-        os.kill(self._process.pid, number)
+        self._process.send(number)
 
     def go_on(self):
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
+        self._process.say("")
 
     def kill(self):
         """Kill it outright, and give what it had still said."""
-        self._process.kill()
-        return self._rest()
+        return [json.loads(line) for line in self._process.kill()]
 
-    def finish(self):
-        """Let it stop, and give what it had still said."""
+    def stop(self):
+        """Let its input end, and so the workers in it."""
         self._process.stdin.close()
-        self._process.stdin = None
-        rest = self._rest()
-        assert self._process.returncode == 0
-        return rest
-
-    def finish_after(self, over):
-        """Listen to it until that is over, lest it wait for a listener; then let it stop."""
-        said = []
-        listener = threading.Thread(target=lambda: said.extend(iter(self.line, None)))
-        listener.start()
-        over.wait(600)
-        self._process.stdin.close()
-        listener.join()
-        self._process.stdout.close()
-        assert self.wait() == 0
-        return said
 
     def wait(self):
-        return self._process.wait(SOON)
-
-    def _rest(self):
-        said, _ = self._process.communicate()
-        return [json.loads(line) for line in said.splitlines(keepends=True) if line[-1] == "\n"]
+        return self._process.ended_with()
 
 
+@pytest.mark.long(but=["sqlite-SIGINT", "postgresql-*-SIGTERM"])
 @pytest.mark.crash
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_a_signal_lets_the_running_task_finish_and_ends_the_process(engine_url, number):
@@ -527,40 +498,38 @@ AUDIT = {
 @pytest.mark.crash
 @pytest.mark.timeout(900)
 def test_sixteen_workers_that_are_killed_at_random_complete_every_task_once(engine_url):
-    count = 20_000 if FULL else 500
+    count = 20_000 if FULL else 300
     rng = random.Random(0)  # noqa: S311 - the points at which to kill
     with Store(engine_url, synchronous="NORMAL") as store:
         engine = engine_of(store)
         with engine.begin() as connection:
             for statement in AUDIT[engine.dialect.name]:
                 connection.execute(text(statement))
-        for start in range(0, count, 500):
+        for start in range(0, count, 100):
             with store.transaction() as tx:
-                for n in range(start, start + 500):
+                for n in range(start, start + 100):
                     tx.tasks.create(None, "count", n, priority=n % 3, max_retries=1_000)
 
         def one_place(seed):
             """Keep one of four processes alive, by replacing it whenever it was killed."""
             said = []
-            kills = len(points[seed])
-            for life in range(kills + 1):
+            for lines in (*points[seed], None):
                 process = Process("swarm", engine_url, lease=1.0, workers=4)
-                if life < kills:
-                    for _ in range(points[seed][life]):
-                        line = process.line()
-                        assert line is not None, "it ended by itself"
-                        said.append(line)
-                        if left.is_set():
-                            break
-                    said += process.kill()
-                else:
-                    said += process.finish_after(left)
+                living.append(process)
+                if left.is_set():
+                    process.stop()
+                said += itertools.islice(iter(process.line, None), lines)
+                if left.is_set() or lines is None:
+                    said += iter(process.line, None)
+                    assert process.wait() == 0
+                    break
+                said += process.kill()
             return said
 
         points = [
             [rng.randint(20, count // 12) for _ in range(rng.randint(1, 2))] for _ in range(4)
         ]
-        left = threading.Event()
+        left, living = threading.Event(), []
         with ThreadPoolExecutor(4) as pool:
             places = [pool.submit(one_place, seed) for seed in range(4)]
             ticks = threading.Event()
@@ -569,6 +538,8 @@ def test_sixteen_workers_that_are_killed_at_random_complete_every_task_once(engi
                     done = connection.scalar(text("SELECT count(*) FROM audit"))
                 if done >= count or any(p.done() and p.exception() for p in places):
                     left.set()
+                    for process in list(living):
+                        process.stop()
                 ticks.wait(0.05)
             said = [line for place in places for line in place.result()]
         with engine.connect() as connection:

@@ -39,7 +39,7 @@ EXPECTED: dict[str, dict[str, tuple[float, float | None]]] = {
     "save": {
         "sqlite3": (3.3, 5.8),
         "aiosqlite": (13.7, None),
-        "psycopg": (2.05, 2.0),
+        "psycopg": (2.2, 2.0),
         "psycopg-async": (3.25, 3.0),
     },
     "save_many": {

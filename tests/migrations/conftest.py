@@ -50,6 +50,13 @@ def server_databases(request: pytest.FixtureRequest, servers: Any, tmp_path: Pat
 
 
 @pytest.fixture
+def upgraded(sqlite_template: Path, tmp_path: Path) -> str:
+    """A file that was brought to head, under the plain names."""
+    shutil.copy(sqlite_template, tmp_path / "upgraded.db")
+    return f"sqlite:///{tmp_path / 'upgraded.db'}"
+
+
+@pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     """A tree of revisions that a test can add to, in this process."""
     folder = tmp_path / "revisions"

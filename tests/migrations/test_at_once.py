@@ -76,6 +76,7 @@ def test_any_number_of_stores_may_open_one_new_file(tmp_path):
     assert messages == PROCESSES
 
 
+@pytest.mark.long(but=["*-two"])
 @pytest.mark.parametrize("engines", ["one", "two"])
 def test_threads_of_one_process_may_upgrade_at_once(databases, engines):
     urls = [databases.make(f"{engines}-{n}") for n in range(1 if engines == "one" else 2)] * 4

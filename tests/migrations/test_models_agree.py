@@ -32,7 +32,7 @@ def test_alembic_finds_nothing_to_change(databases):
 @pytest.mark.parametrize(
     "change",
     [
-        "DROP INDEX {schema}ix_{prefix}sessions_activity",
+        "DROP INDEX {schema}ix_{prefix}sessions_status_listed_activity",
         "ALTER TABLE {schema}{prefix}sessions ADD COLUMN mood text",
         "ALTER TABLE {schema}{prefix}messages DROP COLUMN name",
         "DROP TABLE {schema}{prefix}message_chunks",

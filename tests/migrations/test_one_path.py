@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from alembic.script import ScriptDirectory
 
-from agentstore import migrations
+from agentstore import Store, migrations
 from tests.migrations.support import (
     CHECKOUT,
     WITH_SCHEMA_AND_PREFIX,
@@ -114,11 +114,14 @@ def test_upgrading_again_changes_nothing(databases):
 
 
 def test_the_sql_that_is_printed_makes_the_same_schema(databases):
-    url = databases.make("printed")
-    printed = alembic("upgrade", "head", "--sql", url=url, names=databases.names).well()
-    assert revision_of(url, databases.names) is None
+    url, names = databases.make("printed"), databases.names
+    printed = alembic("upgrade", "head", "--sql", url=url, names=names).well()
+    assert revision_of(url, names) is None
     run_sql(url, printed.out)
     assert without_blanks(url) == without_blanks(databases.upgraded())
+    with Store(url, schema=names.schema, table_prefix=names.prefix) as store:
+        store.messages.save(store.sessions.create().id, "user", "apple")
+        assert len(store.messages.search("apple")) == 1
 
 
 def without_blanks(url):

@@ -141,13 +141,12 @@ def test_a_prefix_that_a_database_does_not_have_is_missing_there(plain_databases
         Store(url, table_prefix="other_")
 
 
-def test_a_file_that_is_refused_is_not_held_open(tmp_path):
-    url = f"sqlite:///{tmp_path / 'future.db'}"
-    migrations.upgrade(url)
+def test_a_file_that_is_refused_is_not_held_open(upgraded, tmp_path):
+    url = upgraded
     stamp(url, PLAIN, "9999")
     with pytest.raises(errors.SchemaFromFuture):
         Store(url)
-    assert [path.name for path in tmp_path.iterdir()] == ["future.db"]
+    assert [path.name for path in tmp_path.iterdir()] == ["upgraded.db"]
 
 
 def test_a_server_that_is_refused_is_not_held_open(server_databases):

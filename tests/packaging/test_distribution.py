@@ -123,7 +123,15 @@ def test_the_wheel_says_what_it_needs_and_what_it_offers(wheel):
     (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
     described = message_from_string(archive.read(name).decode("utf-8"))
     needed = [line for line in described.get_all("Requires-Dist", []) if "extra ==" not in line]
-    wanted = {"sqlalchemy[asyncio]", "alembic", "aiosqlite", "psycopg[binary]", "typer", "rich"}
+    wanted = {
+        "sqlalchemy[asyncio]",
+        "alembic",
+        "aiosqlite",
+        "msgspec",
+        "psycopg[binary]",
+        "typer",
+        "rich",
+    }
     assert {line.split("<")[0].split(">")[0].strip() for line in needed} == wanted
     assert described["Name"] == PROJECT["name"]
     assert described["Requires-Python"] == ">=3.11"

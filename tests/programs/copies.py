@@ -92,6 +92,19 @@ def schema_of(url: str, names: Names) -> Any:
     return described(url, names), sorted(map(str, as_stored(url))), flags(url)
 
 
+_made: dict[tuple[str, Names], Any] = {}
+
+
+def schema_of_new(new: Callable[..., str], engine: str, names: Names = PLAIN) -> Any:
+    """Give the schema that the migrations make in an empty database."""
+    if (engine, names) not in _made:
+        fresh = new(engine)
+        own = names_on(fresh, names)
+        migrations.upgrade(fresh, names=own)
+        _made[engine, names] = schema_of(fresh, own)
+    return _made[engine, names]
+
+
 class Stop(Exception):
     """Stops a copy at a certain place, as a Ctrl-C would."""
 

@@ -120,7 +120,7 @@ def crowd(url: str, messages: int, names: Names = PLAIN) -> None:
             store.messages.save_many(
                 session,
                 [
-                    {"role": "user", "content": f"message {number} {place} 天气 " * 4}
+                    {"role": "user", "content": f"message {number} {place} 天气 " * 40}
                     for place in range(each)
                 ],
             )

@@ -168,11 +168,12 @@ def stream(url: str, session_id: str) -> None:
             say({"acknowledged": f"<{number}>"})
 
 
-def read_cached(url: str, session_id: str) -> None:
+def read_cached(url: str, session_id: str, times: int) -> None:
     """Read a session through a cache, once for each line, and say what was read."""
     with Store(url, session_cache=10) as store:
         store.sessions.get(session_id)
-        while sys.stdin.readline():
+        for _ in range(times):
+            sys.stdin.readline()
             read = store.sessions.get(session_id)
             say({"acknowledged": [read.version, read.state, read.message_count]})
 
@@ -240,7 +241,3 @@ def main() -> None:
             say({"error": f"{type(error).__name__}: {error}"})
         else:
             say({"done": done})
-
-
-if __name__ == "__main__":
-    main()

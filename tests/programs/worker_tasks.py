@@ -1,7 +1,6 @@
 """A process that does tasks until it is killed, told to stop, or its standard input ends.
 
-Arguments: the mode, the URL, and what the mode needs as JSON. It says on its standard output,
-a JSON array on each line, what has happened.
+It says on its standard output, a JSON array on each line, what has happened.
 """
 
 from __future__ import annotations
@@ -85,6 +84,5 @@ def _stop_at_the_end(worker: Worker) -> None:
     worker.stop()
 
 
-if __name__ == "__main__":
-    mode, url, arguments = sys.argv[1:]
-    {"swarm": swarm, "one": one}[mode](url, **json.loads(arguments))
+def main(mode: str, url: str, arguments: dict[str, Any]) -> None:
+    {"swarm": swarm, "one": one}[mode](url, **arguments)

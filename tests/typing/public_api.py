@@ -39,6 +39,7 @@ from agentstore import (
     SchemaError,
     SessionCounters,
     SessionRecord,
+    SessionSummary,
     Settings,
     Statistics,
     Store,
@@ -90,7 +91,9 @@ def sessions(store: Store) -> None:
     assert_type(session.ttl, timedelta | None)
     assert_type(session.expires_at, datetime | None)
     assert_type(store.sessions.find(session.id), SessionRecord | None)
-    assert_type(store.sessions.list(user_id="u", status="active"), Page[SessionRecord])
+    assert_type(store.sessions.list(user_id="u", status="active"), Page[SessionSummary])
+    assert_type(store.sessions.list(documents=bool(session.id)), Page[SessionSummary])
+    assert_type(store.sessions.list(user_id="u", documents=True), Page[SessionRecord])
     assert_type(store.sessions.count(), int)
     assert_type(store.sessions.update(session.id, expected_version=1), SessionRecord)
     assert_type(store.sessions.wait_for_user(session.id, "Well?"), SessionRecord)
@@ -110,6 +113,8 @@ def messages(store: Store) -> None:
     many = [{"role": "user", "content": "hello"}]
     assert_type(store.messages.save_many("s", many), list[MessageRecord])
     assert_type(store.messages.history("s", None, keep_tool_calls=False), list[MessageRecord])
+    assert_type(store.messages.chat("s", None, prepend_summary=True), list[dict[str, Any]])
+    assert_type(store.messages.payloads("s", mark="a"), list[Any])
     assert_type(store.messages.page("s", before=None, limit=10), Page[MessageRecord])
     assert_type(store.messages.pop("s"), MessageRecord | None)
     assert_type(store.messages.delete([message.id]), int)
@@ -225,11 +230,14 @@ async def everything_again(store: AsyncStore) -> None:
     assert_type(await store.users.authenticate("key"), ApiKeyRecord)
     assert_type(await store.users.delete(user.id), DeletionReceipt)
     session = assert_type(await store.sessions.create(user.id, title="Hello"), SessionRecord)
-    assert_type(await store.sessions.list(status="active"), Page[SessionRecord])
+    assert_type(await store.sessions.list(status="active"), Page[SessionSummary])
+    assert_type(await store.sessions.list(status="active", documents=True), Page[SessionRecord])
     assert_type(await store.sessions.answer(session.id, "Yes."), MessageRecord)
     assert_type(await store.messages.save(session.id, "user", "hello"), MessageRecord)
     assert_type(await store.messages.save_many("s", [{"role": "user"}]), list[MessageRecord])
     assert_type(await store.messages.history(session.id, limit=5), list[MessageRecord])
+    assert_type(await store.messages.chat(session.id, limit=5), list[dict[str, Any]])
+    assert_type(await store.messages.payloads(session.id), list[Any])
     assert_type(await store.messages.page(session.id), Page[MessageRecord])
     assert_type(await store.messages.pop(session.id), MessageRecord | None)
     assert_type(await store.messages.delete(["m"]), int)
@@ -263,7 +271,7 @@ def refused(store: Store) -> None:
     store.users.consume_quota("u", "5")  # type: ignore[arg-type]
     store.users.consume_quota("u", 5) + 1  # type: ignore[operator]
     store.sessions.create(ttl=60)  # type: ignore[arg-type]
-    store.sessions.list(user="u")  # type: ignore[call-arg]
+    store.sessions.list(user="u")  # type: ignore[call-overload]
     store.messages.save("s", "user", b"hello")  # type: ignore[arg-type]
     store.messages.save("s", "user", cost=0.1)  # type: ignore[arg-type]
     store.messages.save("s", "user", on_duplicate="overwrite")  # type: ignore[arg-type]
@@ -298,7 +306,7 @@ async def refused_again(store: AsyncStore) -> None:
     store.messages.history("s")[0]  # type: ignore[index]
     await store.messages.save("s", "user", tokens=3)  # type: ignore[call-arg]
     await store.messages.save("s", "user", cost=0.1)  # type: ignore[arg-type]
-    await store.sessions.list(user="u")  # type: ignore[call-arg]
+    await store.sessions.list(user="u")  # type: ignore[call-overload]
     await store.tool_logs.list(since="today")  # type: ignore[arg-type]
     for message in await store.messages.page("s"):
         message.content.upper()  # type: ignore[union-attr]

@@ -177,18 +177,21 @@ def test_pictures_are_small_enough_for_a_page():
 # --- The pictures ----------------------------------------------------------------------------
 
 
-def test_all_pictures_are_drawn_from_a_small_run(tmp_path):
-    drawn = plots.draw(document(), tmp_path)
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    return plots.draw(document(), tmp_path_factory.mktemp("pictures"))
+
+
+def test_all_pictures_are_drawn_from_a_small_run(drawn):
     assert [path.name for path in drawn] == ["throughput.svg", "growth.svg", "sizes.svg"]
     for path in drawn:
         assert "</svg>" in path.read_text()
         assert path.stat().st_size < LARGEST_PICTURE
 
 
-def test_equal_figures_give_equal_pictures(tmp_path):
-    (tmp_path / "again").mkdir()
-    one, other = plots.draw(document(), tmp_path), plots.draw(document(), tmp_path / "again")
-    assert [p.read_bytes() for p in one] == [p.read_bytes() for p in other]
+def test_equal_figures_give_equal_pictures(drawn, tmp_path):
+    again = plots.draw(document(), tmp_path)
+    assert [p.read_bytes() for p in drawn] == [p.read_bytes() for p in again]
 
 
 def lines_of(panel) -> list[tuple[list[float], list[float]]]:

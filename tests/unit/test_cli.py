@@ -1,14 +1,12 @@
 """The command line: what it prints, where failures go, what it exits with."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from agentstore import Store, migrations
+from tests.programs.scripts import run_script
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "examples" / "conversations.jsonl"
@@ -99,6 +97,10 @@ def test_markup_and_control_characters_in_messages_are_shown_as_text(run, tmp_pa
     assert r"[red]x[/red] \x1b[2J \x00 \ud800" in shown
 
 
+def test_without_arguments_the_help_is_shown(run):
+    assert "search" in run(code=2).stdout
+
+
 def test_help_names_every_command(run):
     text = run("--help").stdout
     for command in ("upgrade", "current", "import", "export", "show", "stats"):
@@ -107,14 +109,12 @@ def test_help_names_every_command(run):
 
 @pytest.mark.long(but=["postgresql*"])
 def test_the_demo_runs_on_each_engine(engine_url, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(ROOT / "examples" / "demo.py"), "--url", engine_url],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "0 differ" in done.stdout
-    assert "counters equal what the rows add up to: True" in done.stdout
+    script = tmp_path / "run_demo.py"
+    script.write_text(f"""
+import runpy, sys
+sys.argv = ["demo.py", "--url", {engine_url!r}]
+runpy.run_path({str(ROOT / "examples" / "demo.py")!r}, run_name="__main__")
+""")
+    printed = run_script(script)
+    assert "0 differ" in printed
+    assert "counters equal what the rows add up to: True" in printed

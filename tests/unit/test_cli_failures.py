@@ -111,26 +111,47 @@ def test_a_file_that_cannot_be_written_is_one_line(run, tmp_path):
     assert said.count("\n") == 1
 
 
-def test_without_arguments_the_help_is_shown():
-    command, env = shell()
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "search" in done.stdout + done.stderr
+FORKING = """
+import contextlib, gc, os, sys
+from agentstore import Store, cli
+
+with contextlib.suppress(ImportError), Store("sqlite://"):
+    import typer._adapters  # all that the commands would import, each for itself
+gc.freeze()  # or the end of each would look at all of it
+
+for line in sys.argv[1:]:
+    with contextlib.suppress(OSError):
+        os.write(1, b"\\0")
+    child = os.fork()
+    if not child:
+        cli.main(line.split())
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.write(2, f"{code}\\0".encode())
+"""
+"""Runs commands one after the other, each in a fork that ends as a Python of its own does."""
 
 
-def test_a_terminal_that_knows_no_chinese_is_no_failure(tmp_path, sqlite_template):
-    path = tmp_path / "agents.db"
-    path.write_bytes(sqlite_template.read_bytes())
-    with Store(f"sqlite:///{path}") as store:
+def forked(*lines, stdout=subprocess.PIPE, wrapped=(), **environment):
+    """Run commands; give what each printed on standard output, and its standard error and code."""
+    _, env = shell(**environment)
+    command = [*wrapped, sys.executable, "-W", "error", "-c", FORKING, *lines]
+    done = subprocess.run(command, env=env, stdout=stdout, stderr=subprocess.PIPE, check=True)
+    *said, last = done.stderr.decode().split("\0")
+    assert (len(said), last) == (len(lines), "")
+    return (done.stdout or b"").split(b"\0")[1:], said
+
+
+def test_a_terminal_that_knows_no_chinese_is_no_failure(url):
+    with Store(url) as store:
         store.sessions.create(id="s", title="天气 🌦")
         store.messages.save("s", "user", "北京 \ud800")
     plain = {"PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "PYTHONCOERCECLOCALE": "0"}
-    for arguments in (("ls",), ("show", "s"), ("show", "s", "--json"), ("ls", "--json")):
-        command, env = shell(*arguments, "--url", f"sqlite:///{path}", LC_ALL="C", **plain)
-        done = subprocess.run(command, env=env, capture_output=True, check=False)
-        assert done.returncode == 0, done.stderr
-        if "--json" in arguments:
-            assert json.loads(done.stdout)
+    commands = ("ls", "show s", "show s --json", "ls --json")
+    printed, said = forked(*commands, AGENTSTORE_URL=url, LC_ALL="C", **plain)
+    assert said == ["0"] * 4
+    assert all(each.isascii() and b"s" in each for each in printed)
+    assert json.loads(printed[2])["messages"]
+    assert json.loads(printed[3])[0]["id"] == "s"
 
 
 def test_whoever_reads_may_stop_reading(tmp_path, sqlite_template):
@@ -150,45 +171,28 @@ def test_whoever_reads_may_stop_reading(tmp_path, sqlite_template):
         assert said == b""
 
 
-PRINTING = [
-    ("--help",),
-    ("current",),
-    ("current", "--json"),
-    ("ls", "--json"),
-    ("show", "s", "--json"),
-    ("tail", "--json"),
-]
+PRINTING = ["--help", "current", "current --json", "ls --json", "show s --json", "tail --json"]
 
 
-def without_output(*arguments, **environment):
-    """Run a command with standard output closed; give its exit code and its standard error."""
-    command, env = shell(*arguments, **environment)
-    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
-    done = subprocess.run(closed, env=env, stderr=subprocess.PIPE, text=True, check=False)
-    return done.returncode, done.stderr
+def without_output(*lines, **environment):
+    """Run commands with standard output closed; give the standard error and the code of each."""
+    return forked(*lines, wrapped=("sh", "-c", 'exec "$@" >&-', "sh"), **environment)[1]
 
 
-@pytest.mark.long(but=["current", "ls --json"])
-@pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
-def test_whoever_closes_standard_output_wants_nothing_printed(url, talk, arguments):
-    assert without_output(*arguments, AGENTSTORE_URL=url) == (0, "")
+def test_whoever_closes_standard_output_wants_nothing_printed(url, talk):
+    assert without_output(*PRINTING, AGENTSTORE_URL=url) == ["0"] * len(PRINTING)
 
 
 def test_an_export_to_a_closed_standard_output_is_refused(url, talk):
-    code, said = without_output("export", AGENTSTORE_URL=url)
-    assert code == 1
+    (said,) = without_output("export", AGENTSTORE_URL=url)
+    assert said.endswith("\n1")
     assert "Pass a file" in said
 
 
-@pytest.mark.long(but=["--help", "ls --json", "export"])
-@pytest.mark.parametrize("arguments", [*PRINTING, ("export",)], ids=" ".join)
-def test_an_output_without_room_is_one_line(url, talk, arguments):
-    command, env = shell(*arguments, AGENTSTORE_URL=url)
+def test_an_output_without_room_is_one_line(url, talk):
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            command, env=env, stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
-    assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
+        _, said = forked(*PRINTING, "export", stdout=full, AGENTSTORE_URL=url)
+    assert said == ["error: No space left on device\n1"] * (len(PRINTING) + 1)
 
 
 # --- What a terminal would obey -----------------------------------------------------------------
@@ -232,35 +236,29 @@ def test_json_says_with_escapes_what_a_terminal_would_obey(run, url):
 # --- Completion -----------------------------------------------------------------------------------
 
 
-def completed(line, tmp_path):
-    command, env = shell(
-        _AGENTSTORE_COMPLETE="complete_bash",
-        COMP_WORDS=line,
-        COMP_CWORD=str(len(line.split(" ")) - 1),
-    )
-    done = subprocess.run(
-        command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+@pytest.fixture
+def completed(run, monkeypatch):
+    def complete(line):
+        monkeypatch.setenv("_AGENTSTORE_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+        return run().split()
+
+    return complete
 
 
-@pytest.mark.long
-def test_the_shell_completes_commands_options_and_their_values(tmp_path):
-    assert {"search", "show", "stats"} <= set(completed("agentstore s", tmp_path))
-    assert "--status" in completed("agentstore ls --st", tmp_path)
-    assert completed("agentstore ls --status wa", tmp_path) == ["waiting_user"]
-    assert completed("agentstore search x --role as", tmp_path) == ["assistant"]
-    assert completed("agentstore usage --by mo", tmp_path) == ["model"]
+def test_the_shell_completes_commands_options_and_their_values(completed):
+    assert {"search", "show", "stats"} <= set(completed("agentstore s"))
+    assert "--status" in completed("agentstore ls --st")
+    assert completed("agentstore ls --status wa") == ["waiting_user"]
+    assert completed("agentstore search x --role as") == ["assistant"]
+    assert completed("agentstore usage --by mo") == ["model"]
 
 
-@pytest.mark.long(but=["bash"])
 @pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
-def test_the_shells_get_a_script_for_that(name, tmp_path):
-    command, env = shell(_AGENTSTORE_COMPLETE=f"source_{name}")
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert f"_AGENTSTORE_COMPLETE=complete_{name}" in done.stdout
+def test_the_shells_get_a_script_for_that(run, monkeypatch, name):
+    monkeypatch.setenv("_AGENTSTORE_COMPLETE", f"source_{name}")
+    assert f"_AGENTSTORE_COMPLETE=complete_{name}" in run()
 
 
 def test_help_says_how_to_install_completion(run):
@@ -349,12 +347,19 @@ def test_messages_are_followed_as_others_write_them_until_an_interrupt(engine_ur
             assert process.stderr.read() == ""
 
 
-WRITER = """
-import sys
+WRITERS = """
+import os, sys
 from agentstore import Store
-with Store(sys.argv[1]) as store:
-    for n in range(40):
-        store.messages.save(sys.argv[2], "user", f"{sys.argv[2]} {n}")
+
+writers = []
+for n in range(3):
+    writers.append(os.fork())
+    if not writers[-1]:
+        with Store(sys.argv[1]) as store:
+            for m in range(30):
+                store.messages.save(f"s{n}", "user", f"s{n} {m}")
+        sys.exit()
+sys.exit(any([os.waitpid(each, 0)[1] for each in writers]))
 """
 
 
@@ -367,16 +372,13 @@ def test_each_message_is_followed_once_while_several_processes_write(engine_url)
     options = ("-n", "1", "--json", "--interval", "0.01", "--url", engine_url)
     with following("tail", "-f", *options) as (_, texts):
         until(lambda: texts == ["before"])
-        writers = [
-            subprocess.Popen([sys.executable, "-c", WRITER, engine_url, f"s{n}"], env=shell()[1])
-            for n in range(3)
-        ]
-        assert [each.wait(timeout=120) for each in writers] == [0, 0, 0]
-        until(lambda: len(texts) >= 121)
-    assert sorted(texts[1:]) == sorted(f"s{n} {m}" for n in range(3) for m in range(40))
+        writers = [sys.executable, "-c", WRITERS, engine_url]
+        subprocess.run(writers, env=shell()[1], check=True, timeout=120)
+        until(lambda: len(texts) >= 91)
+    assert sorted(texts[1:]) == sorted(f"s{n} {m}" for n in range(3) for m in range(30))
     for n in range(3):
         assert [text for text in texts if text.startswith(f"s{n}")] == [
-            f"s{n} {m}" for m in range(40)
+            f"s{n} {m}" for m in range(30)
         ]
 
 

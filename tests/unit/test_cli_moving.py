@@ -1,10 +1,7 @@
 """``agentstore copy``: what it prints, what it exits with, and what it leaves."""
 
 import json
-import os
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -13,8 +10,8 @@ import pytest
 from agentstore import Store
 from agentstore.cli.application import Database
 from agentstore.errors import CopyUnfinished, DatabaseFull
+from tests.programs.scripts import run_script
 
-ROOT = Path(__file__).parents[2]
 SOURCE, TARGET = "sqlite:///source.db", "sqlite:///target.db"
 
 
@@ -133,20 +130,15 @@ def test_an_unfinished_copy_is_gone_on_with_when_asked(run, source, tmp_path, un
 @pytest.fixture
 def unfinished(tmp_path, source):
     """A target whose copy stopped before its last transaction."""
-    program = """
-import os, sys
+    script = tmp_path / "unfinished.py"
+    script.write_text(f"""
+import os
 from agentstore import migrations
 from agentstore.moving import copying as transfer
 migrations.open_after_copy = lambda *_: os._exit(9)
-transfer.copy(sys.argv[1], sys.argv[2])
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program, SOURCE, TARGET],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
-    )
-    assert done.returncode == 9
+transfer.copy({SOURCE!r}, {TARGET!r})
+""")
+    run_script(script, code=9)
 
 
 def test_following_waits_for_enter_and_takes_its_log_away(run, source):

@@ -4,9 +4,6 @@ import json
 import os
 import signal
 import stat
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +11,7 @@ from agentstore import Store
 from agentstore.models.tables import PLAIN, tables
 from agentstore.moving import transcripts
 from agentstore.values.types import Document
-
-ROOT = Path(__file__).parents[2]
+from tests.programs.scripts import run_script
 
 
 @pytest.fixture
@@ -115,11 +111,12 @@ def test_a_file_that_is_replaced_is_whole_at_any_moment(told, filled, folder, mo
 
 @pytest.mark.crash
 def test_an_export_that_is_killed_leaves_nothing_to_read_and_the_next_one_tidies_up(
-    told, filled, folder
+    told, filled, folder, tmp_path
 ):
     target = folder / "out.jsonl"
-    code = (
-        "import os, signal, sys\n"
+    script = tmp_path / "killed.py"
+    script.write_text(
+        "import os, signal\n"
         "from agentstore import cli\n"
         "from agentstore.moving import transcripts\n"
         "def lines(*_, **__):\n"
@@ -128,9 +125,7 @@ def test_an_export_that_is_killed_leaves_nothing_to_read_and_the_next_one_tidies
         "transcripts.export_lines = lines\n"
         f"cli.main(['export', {str(target)!r}, '--url', {filled!r}])\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    killed = subprocess.run([sys.executable, "-c", code], env=environment, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    run_script(script, code=-signal.SIGKILL)
     assert not target.exists()
     (left,) = folder.iterdir()
     assert stat.S_IMODE(left.stat().st_mode) == 0o700
@@ -138,22 +133,23 @@ def test_an_export_that_is_killed_leaves_nothing_to_read_and_the_next_one_tidies
     assert list(folder.iterdir()) == [target]
 
 
-def test_two_exports_into_one_file_do_not_mix(told, filled, folder, monkeypatch):
+def test_two_exports_into_one_file_do_not_mix(told, filled, folder, tmp_path, monkeypatch):
     target = folder / "out.jsonl"
+    another = tmp_path / "another.py"
+    arguments = ["export", str(target), "--url", filled]
+    another.write_text(f"from agentstore import cli\ncli.main({arguments!r})\n")
     real = transcripts.export_lines
     refused = []
 
     def another_in_between(*arguments, **more):
         monkeypatch.setattr(transcripts, "export_lines", real)
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-m", "agentstore.cli", "export", str(target), "--url", filled]
-        done = subprocess.run(command, env=environment, capture_output=True, check=False)
-        refused.append((done.returncode, b"Another process" in done.stderr))
+        refused.append(run_script(another, code=1))
         yield from real(*arguments, **more)
 
     monkeypatch.setattr(transcripts, "export_lines", another_in_between)
     told("export", target)
-    assert refused == [(1, True)]
+    (said,) = refused
+    assert "Another process" in said
     assert len(lines_in(target)) == 3
 
 

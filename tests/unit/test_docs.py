@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentstore import Store
+from tests.programs.scripts import run_script
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -23,7 +25,10 @@ PAGES = sorted(
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ENGINE_URLS = ("postgresql+psycopg://agent@localhost/agents", "postgresql://agent@localhost/agents")
 MANY_COMMANDS = {"backup", "cli", "moving", "operations", "retention", "threat-model", "upgrading"}
-"""Pages whose blocks are commands above all, each of which is a program that is started."""
+"""Pages whose blocks are commands above all, each of which opens a store of its own."""
+NEEDS_A_SHELL = re.compile(r"""^(?:[^'"]|'[^']*'|"[^"]*")*?[$`*?|&;<>]""")
+"""Whether a line has, outside of quotes, what means something to a shell: it is run by one, and
+all other commands in this process."""
 LANGUAGES = {"python", "sh", "text", "mermaid"}
 """Diagrams are read in test_schema_page.py."""
 OF_THE_CHECKOUT = ("make ", "pip install .")
@@ -45,7 +50,7 @@ def blocks(page: Path) -> list[tuple[str, str]]:
         for page in PAGES
     ],
 )
-def test_every_code_block_runs_as_it_stands(page, tmp_path, servers):
+def test_every_code_block_runs_as_it_stands(page, tmp_path, servers, run):
     found = blocks(page)
     assert {language for language, _ in found} <= LANGUAGES, "a block in a language nobody runs"
     if not any(language in ("python", "sh") for language, _ in found):
@@ -54,7 +59,7 @@ def test_every_code_block_runs_as_it_stands(page, tmp_path, servers):
     if any("agent@localhost" in code for _, code in found):
         url = servers.new_database(next(iter(_versions())))
     program: list[str] = []
-    exported: list[str] = []
+    exported: dict[str, str] = {}
     for language, code in found:
         for given in ENGINE_URLS if url else ():
             code = code.replace(given, url)
@@ -63,9 +68,13 @@ def test_every_code_block_runs_as_it_stands(page, tmp_path, servers):
         elif language == "sh":
             _run_python(program, tmp_path)
             program = []
-            lines = [line for line in code.splitlines() if not line.startswith(OF_THE_CHECKOUT)]
-            _run_shell([*exported, *lines], tmp_path)
-            exported += [line for line in lines if line.startswith("export ")]
+            for line in _known(code.splitlines(), tmp_path):
+                if line.startswith("export "):
+                    exported |= [line.removeprefix("export ").split("=", 1)]
+                elif line.startswith("agentstore ") and not NEEDS_A_SHELL.search(line):
+                    run(*shlex.split(line, comments=True)[1:], **exported)
+                else:
+                    _run_shell(line, tmp_path, exported)
     _run_python(program, tmp_path)
 
 
@@ -80,7 +89,7 @@ def test_the_readme_shows_what_its_first_example_prints(tmp_path):
         code for language, code in blocks(ROOT / "README.md") if language in ("python", "text")
     ][:2]
     (tmp_path / "example.py").write_text(example, encoding="utf-8")
-    assert _check([sys.executable, "-W", "error", "example.py"], tmp_path) == output
+    assert run_script(tmp_path / "example.py") == output
 
 
 def test_links_between_the_documents_lead_somewhere():
@@ -96,30 +105,33 @@ def _versions():
 
 
 def _run_python(program: list[str], folder: Path) -> None:
-    if not program:
-        return
-    script = folder / "blocks.py"
-    script.write_text("\n\n".join(program), encoding="utf-8")
-    _check([sys.executable, "-W", "error", str(script)], folder)
+    if program:
+        script = folder / "blocks.py"
+        script.write_text("\n\n".join(program), encoding="utf-8")
+        run_script(script)
 
 
-def _run_shell(lines: list[str], folder: Path) -> None:
-    if any("SESSION" in line for line in lines):
-        with Store(f"sqlite:///{folder / 'agent.db'}", create=False) as store:
-            known = store.sessions.list(limit=1).items[0].id
-        lines = [line.replace("SESSION", known) for line in lines]
+def _known(lines: list[str], folder: Path) -> list[str]:
+    """Leave out what is the checkout's; put the session in that a reader would see in the list."""
+    lines = [line for line in lines if line and not line.startswith(OF_THE_CHECKOUT)]
+    if not any("SESSION" in line for line in lines):
+        return lines
+    with Store(f"sqlite:///{folder / 'agent.db'}", create=False) as store:
+        known = store.sessions.list(limit=1).items[0].id
+    return [line.replace("SESSION", known) for line in lines]
+
+
+def _run_shell(line: str, folder: Path, exported: dict[str, str]) -> None:
     command = f'{sys.executable} -W error -m agentstore.cli "$@"'
-    _check(["bash", "-euc", "\n".join([f"agentstore() {{ {command}; }}", *lines])], folder)
-
-
-def _check(command: list[str], folder: Path) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
-    environment.pop("AGENTSTORE_URL", None)
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        ["bash", "-euc", f"agentstore() {{ {command}; }}\n{line}"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", **exported},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def test_the_figures_of_the_readme_beside_others_are_those_of_the_last_run():

@@ -1,13 +1,15 @@
 """What the doctor finds, what it leaves alone, and what it mends."""
 
 import os
+import shutil
 import sqlite3
 import stat
 from datetime import UTC, date, datetime, timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
 
 from agentstore import Store, migrations
 from agentstore.doctor import examine, mend
@@ -15,6 +17,7 @@ from agentstore.engines.postgresql.server_checks import findings_about
 from agentstore.engines.sqlite.file_checks import has_wal_reset_bug
 from agentstore.errors import DatabaseUnreachable, SchemaError
 from agentstore.records.findings import Severity, exit_code
+from tests.conftest import FULL, VERSIONS
 
 OF_THE_MACHINE = {"engine", "permissions", "disk", "settings", "connections"}
 """Checks whose findings depend on where the tests run."""
@@ -41,10 +44,9 @@ def checks(findings):
     return {(finding.severity, finding.check) for finding in findings}
 
 
-@pytest.fixture
-def lived_in(engine_url):
-    """A database in which nearly everything was done that agentstore can do."""
-    with Store(engine_url) as store:
+def live_in(url):
+    """Do nearly everything that agentstore can do."""
+    with Store(url) as store:
         user = store.users.create("Alice", quota_total=1000)
         session = store.sessions.create(user.id)
         for turn in range(4):
@@ -73,7 +75,46 @@ def lived_in(engine_url):
         store.messages.save(cleared.id, "user", "x", token_count=1)
         store.messages.clear(cleared.id)
         store.search.refresh()
-    return engine_url
+
+
+@pytest.fixture(scope="module")
+def pattern(servers, tmp_path_factory, sqlite_template):
+    """Give the database of an engine that was lived in, to make copies of."""
+    made = {}
+
+    def of(version):
+        if version not in made:
+            path = tmp_path_factory.mktemp("lived_in") / "test.db"
+            shutil.copy(sqlite_template, path)
+            made[version] = servers.new_database(version) if version else f"sqlite:///{path}"
+            live_in(made[version])
+        return make_url(made[version]).database
+
+    yield of
+    for version, url in made.items():
+        if version:
+            servers.drop(version, url)
+
+
+ENGINES = [("sqlite", ""), *(("postgresql", version) for version in VERSIONS)]
+
+
+@pytest.fixture(params=ENGINES, ids=["-".join(filter(None, engine)) for engine in ENGINES])
+def lived_in(request, pattern, servers, tmp_path):
+    """A database in which nearly everything was done that agentstore can do."""
+    _, version = request.param
+    if not version:
+        path = shutil.copy(pattern(""), tmp_path / "test.db")
+        yield f"sqlite:///{path}"
+        return
+    server, base = servers.server(version)
+    name = f"{pattern(version)}_{next(COPIES)}"
+    url = servers._create(server, base, name, pattern(version))
+    yield url
+    servers.drop(version, url)
+
+
+COPIES = count()
 
 
 def test_nothing_is_wrong_with_a_database_that_was_only_used(lived_in):
@@ -101,6 +142,15 @@ WRONGS = {
 }
 
 
+@pytest.mark.long(
+    but=[
+        "sqlite-*",
+        "postgresql-*-a counter of messages",
+        "postgresql-*-a user's reservations",
+        "postgresql-*-a unique index",
+        "postgresql-*-the state of the search index",
+    ]
+)
 @pytest.mark.parametrize(("wrong", "check"), WRONGS.values(), ids=WRONGS.keys())
 def test_what_is_safe_to_mend_is_found_and_mended(lived_in, wrong, check):
     run_sql(lived_in, wrong)
@@ -164,6 +214,7 @@ DEEP = {
 }
 
 
+@pytest.mark.long(but=["sqlite-*", "postgresql-*-a copy *", "postgresql-*-a tool call *"])
 @pytest.mark.parametrize(("wrong", "check"), DEEP.values(), ids=DEEP.keys())
 def test_what_takes_whole_tables_is_found_when_asked_for(lived_in, wrong, check):
     run_sql(lived_in, wrong)
@@ -239,9 +290,10 @@ def test_looking_writes_nothing(lived_in):
 # --- Files --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "test.db"
+@pytest.fixture(scope="module")
+def filled(sqlite_template, tmp_path_factory):
+    path = tmp_path_factory.mktemp("filled") / "test.db"
+    shutil.copy(sqlite_template, path)
     with Store(f"sqlite:///{path}") as store:
         session = store.sessions.create()
         store.messages.save_many(session.id, [{"role": "user", "content": "x" * 900}] * 200)
@@ -249,8 +301,13 @@ def file(tmp_path):
     return path
 
 
-def everything(path):
-    return examine(f"sqlite:///{path}", deep=True)
+@pytest.fixture
+def file(filled, tmp_path):
+    return Path(shutil.copy(filled, tmp_path / "test.db"))
+
+
+def everything(path, *, deep=True):
+    return examine(f"sqlite:///{path}", deep=deep)
 
 
 def test_a_file_that_is_cut_off_gives_findings(file):
@@ -264,7 +321,7 @@ def test_a_file_that_is_cut_off_gives_findings(file):
 
 def test_garbage_in_any_page_gives_findings_or_is_in_none_that_is_used(file):
     whole = file.read_bytes()
-    for page in range(0, len(whole) // 4096, 7):
+    for page in range(0, len(whole) // 4096, 7 if FULL else 29):
         damaged = bytearray(whole)
         damaged[page * 4096 : (page + 1) * 4096] = os.urandom(4096)
         file.write_bytes(damaged)
@@ -326,14 +383,15 @@ def test_files_that_everybody_may_read_or_write_are_told(file, monkeypatch, mode
         return found
 
     monkeypatch.setattr("pathlib.Path.stat", open_folders)
-    found = [f.severity for f in everything(file) if f.check == "permissions"]
+    found = [f.severity for f in everything(file, deep=False) if f.check == "permissions"]
     assert found == ([] if severity is None else [severity])
 
 
 def test_a_file_in_a_folder_that_nobody_else_may_enter_is_private(file):
     file.chmod(0o644)
     file.parent.chmod(0o700)
-    assert not any(finding.check == "permissions" for finding in everything(file))
+    found = everything(file, deep=False)
+    assert not any(finding.check == "permissions" for finding in found)
 
 
 @pytest.mark.parametrize(
@@ -341,11 +399,9 @@ def test_a_file_in_a_folder_that_nobody_else_may_enter_is_private(file):
     [(10**12, None), (10**9, Severity.WARNING), (10**7, Severity.ERROR)],
 )
 def test_a_disk_that_is_nearly_full_is_told(file, monkeypatch, free, severity):
-    import shutil
-
     usage = type(shutil.disk_usage("/"))(2 * 10**12, 0, free)
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
-    found = [f.severity for f in everything(file) if f.check == "disk"]
+    found = [f.severity for f in everything(file, deep=False) if f.check == "disk"]
     assert found == ([] if severity is None else [severity])
 
 
@@ -396,8 +452,6 @@ def test_versions_of_the_server_are_judged_by_minor_release_and_by_the_day(
 
 
 def test_settings_that_risk_the_data_are_told_by_the_server(servers):
-    from tests.conftest import VERSIONS
-
     url = servers.new_database(VERSIONS[0])
     found = {finding.where: finding for finding in examine(url) if finding.check == "settings"}
     assert found["fsync"].severity is Severity.ERROR  # the tests' servers are run without it
@@ -406,8 +460,6 @@ def test_settings_that_risk_the_data_are_told_by_the_server(servers):
 
 
 def test_an_index_that_is_invalid_is_told(servers):
-    from tests.conftest import VERSIONS
-
     url = servers.new_database(VERSIONS[0])
     run_sql(
         url,

@@ -7,9 +7,10 @@ import sys
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
+from functools import partial
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentstore.errors import InvalidInput, InvalidJson
@@ -85,6 +86,78 @@ def test_two_surrogates_side_by_side_are_not_the_character_they_would_make():
 @given(json_values())
 def test_json_comes_back_exactly_as_it_went_in(value):
     assert exact(load_json(dump_json(value))) == exact(value)
+
+
+NUMBERS = (
+    "-0", "-0.0", "0e0", "1e400", "-1e400", "1e-400", "5e-324", "2e-324", "1e5", "1E+5",
+    "1.7976931348623159e308", "9007199254740993.0", "9223372036854775808", "-9223372036854775809",
+    "18446744073709551616", "1" * 309, "1" * 4300, "1" * 4301, "0." + "1" * 800, "01", "1.", ".5",
+    "+1", "NaN", "-Infinity", "true", "null", "nul",
+)  # fmt: skip
+PIECES = (
+    *("\\ud800", "\\udfff", "\\ud83d\\ude00", "\\uD83D", "\\u0041", "\\ufdd0", "\\ufdd00000"),
+    *("\\u0000", "\\u12", "\\", "\\\\", '\\"', "\\/", "\\n", "\\x", "a", "\x7f", "\x1f", "\x00"),
+)
+SPACES = st.sampled_from(("", "", "", " ", "\t\r\n", "\x0b", "\ufeff", "\xa0"))
+
+
+def written_strings():
+    return st.lists(st.sampled_from(PIECES), max_size=4).map(lambda all: f'"{"".join(all)}"')
+
+
+def written_json():
+    """Give texts that are JSON, or nearly: with any spaces, escapes, numbers, and keys twice."""
+    number = st.from_regex(r"-?[0-9]{1,25}(\.[0-9]{1,25})?([eE][+-]?[0-9]{1,3})?", fullmatch=True)
+    spaced = st.builds("{}{}{}".format, SPACES, st.sampled_from(NUMBERS) | number, SPACES)
+    keys = st.sampled_from(('"a"', '"b"', '""')) | written_strings()
+    return st.recursive(
+        spaced | written_strings(),
+        lambda inner: (
+            st.lists(inner, max_size=4).map(lambda all: f"[{','.join(all)}]")
+            | st.lists(st.builds("{}:{}".format, keys, inner), max_size=4).map(
+                lambda all: f"{{{','.join(all)}}}"
+            )
+        ),
+        max_leaves=8,
+    )
+
+
+def read_by(read, text):
+    """Give the value as it is written, with the types and the order of keys, or the refusal."""
+    try:
+        return repr(read(text))
+    except ValueError:
+        return "refused"
+
+
+def refuse(constant):
+    raise ValueError(constant)
+
+
+@settings(max_examples=1000)
+@given(written_json() | st.text(st.sampled_from('0123456789.eE+-[]{}",:\\ untrfals\n'), max_size=9))
+def test_any_text_is_read_as_the_standard_library_reads_it(text):
+    strict = partial(json.loads, parse_constant=refuse)
+    assert read_by(load_json, text) == read_by(strict, text)
+
+
+@given(json_values())
+def test_what_is_stored_is_read_as_the_standard_library_reads_it(value):
+    stored = dump_json(value)
+    if "\ufdd0" not in stored:
+        assert repr(load_json(stored)) == repr(json.loads(stored))
+
+
+@pytest.mark.parametrize("text", [*NUMBERS, *(f'"{piece}"' for piece in PIECES)])
+def test_a_text_that_some_reader_stumbles_over_is_read_as_by_the_standard_library(text):
+    strict = partial(json.loads, parse_constant=refuse)
+    for each in (text, f"[{text}]", f'{{"a":{text},"a":{text}}}'):
+        assert read_by(load_json, each) == read_by(strict, each)
+
+
+def test_bytes_are_not_read_as_json():
+    with pytest.raises(TypeError):
+        load_json(b"[1]")
 
 
 @given(json_values())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import subprocess
 import sys
 
@@ -24,10 +26,10 @@ def test_every_store_error_and_record_is_given_and_listed(name):
 
 
 def test_the_records_listed_are_all_there_are():
+    found = pkgutil.iter_modules(records.__path__, "agentstore.records.")
     defined = {
         name
-        for module in vars(records).values()
-        if getattr(module, "__name__", "").startswith("agentstore.records.")
+        for module in [importlib.import_module(each.name) for each in found]
         for name, value in vars(module).items()
         if isinstance(value, type) and value.__module__ == module.__name__
     }

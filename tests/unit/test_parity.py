@@ -8,6 +8,7 @@ import inspect
 import pydoc
 import typing
 from collections.abc import Callable, Generator
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,14 @@ class NoRunner:
     """Stands where a runner would, for those who only look."""
 
 
-SYNC = vars(Repositories(NoRunner()))
+def repositories_of(store: Repositories) -> dict[str, Repository]:
+    """Give the repositories of a store or a transaction by their names."""
+    members = vars(Repositories).items()
+    names = [name for name, member in members if isinstance(member, cached_property)]
+    return {name: getattr(store, name) for name in names}
+
+
+SYNC = repositories_of(Repositories(NoRunner()))
 ASYNC = vars(AsyncRepositories(NoRunner()))
 NAMES = sorted(SYNC)
 
@@ -121,8 +129,7 @@ def what_is_shown(method: Callable[..., object]) -> tuple[str, str, object]:
 def shown_by(repositories: object) -> dict[str, tuple[str, str, object]]:
     return {
         f"{name}.{called}": what_is_shown(getattr(repository, called))
-        for name, repository in vars(repositories).items()
-        if name in NAMES
+        for name, repository in ((name, getattr(repositories, name)) for name in NAMES)
         for called in methods(type(repository))
     }
 
@@ -206,7 +213,9 @@ def test_both_stores_are_made_from_the_same_arguments():
 
 def test_a_transaction_has_the_repositories_of_its_store():
     with Store("sqlite://") as opened, opened.transaction() as tx:
-        assert sorted(n for n in vars(tx) if not n.startswith("_")) == NAMES
+        for name, repository in repositories_of(tx).items():
+            assert type(repository) is type(SYNC[name])
+            assert repository is getattr(tx, name)
 
     async def look():
         async with AsyncStore("sqlite://") as opened, opened.transaction() as tx:
@@ -227,7 +236,7 @@ def test_a_lifted_method_is_one_line():
         node
         for kind in ast.walk(tree)
         if isinstance(kind, ast.ClassDef) and kind.name.startswith("Async")
-        for node in kind.body
+        for node in ast.walk(kind)
         if isinstance(node, ast.Assign) and "lift" in ast.unparse(node.value)
     ]
     own = [node for node in bodies if ast.unparse(node.targets[0]).startswith("_")]

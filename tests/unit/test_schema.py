@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import typing
+from datetime import datetime
+from decimal import Decimal
+from types import NoneType
 
 import pytest
-from sqlalchemy import CheckConstraint, ForeignKeyConstraint, PrimaryKeyConstraint, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    ForeignKeyConstraint,
+    PrimaryKeyConstraint,
+    UniqueConstraint,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from agentstore import models
 from agentstore.models.tables import MAX_PREFIX, PLAIN, Names, Tables, tables
+from agentstore.values.types import Bytes, Flag, Json, Nanos, Real, SafeText, UtcDateTime
 
 LONGEST = 63
 """Bytes of a name that PostgreSQL keeps."""
@@ -46,6 +57,43 @@ def test_a_renamed_table_is_the_same_table(names):
         assert copy is not plain
         for dialect in (sqlite.dialect(), postgresql.dialect()):
             assert ddl(copy, names, dialect) == ddl(plain, PLAIN, dialect)
+
+
+PYTHON = {
+    str: SafeText,
+    int: BigInteger,
+    float: Real,
+    bool: Flag,
+    bytes: Bytes,
+    datetime: UtcDateTime,
+    Decimal: Nanos,
+    dict[str, typing.Any]: Json,
+    list[typing.Any]: Json,
+    typing.Any: Json,
+}
+"""The type of a column, by that of the attribute which maps it."""
+
+
+@pytest.mark.parametrize("mapper", sorted(models.Base.registry.mappers, key=str), ids=str)
+def test_a_model_declares_every_column_of_its_table_and_its_type(mapper):
+    declared = {
+        attribute: typing.get_args(annotation)[0]
+        for attribute, annotation in inspect.get_annotations(mapper.class_, eval_str=True).items()
+    }
+    assert [*declared] == [*mapper.column_attrs.keys()]
+    for attribute, kind in declared.items():
+        (column,) = mapper.column_attrs[attribute].columns
+        inside = [each for each in typing.get_args(kind) if each is not NoneType]
+        optional = NoneType in typing.get_args(kind)
+        plain = inside[0] if optional else kind
+        assert optional == column.nullable, attribute
+        assert isinstance(column.type, PYTHON[plain]), attribute
+        if plain is not typing.Any and isinstance(column.type, Json):
+            assert column.type.document is typing.get_origin(plain), attribute
+
+
+def test_every_table_has_a_model():
+    assert {mapper.local_table for mapper in models.Base.registry.mappers} == {*PLAIN_TABLES}
 
 
 def ddl(table, names, dialect):

@@ -70,6 +70,7 @@ def test_the_page_is_what_the_models_say_today():
 
 def test_the_command_says_whether_the_page_is_old(monkeypatch, tmp_path):
     monkeypatch.setattr(schema_page, "PAGE", tmp_path / "schema.md")
+    monkeypatch.setattr(schema_page, "written", lambda: "# The page\n")
     monkeypatch.setattr("sys.argv", ["schema_page"])
     schema_page.main()
     monkeypatch.setattr("sys.argv", ["schema_page", "--check"])

@@ -15,10 +15,16 @@ LEFT = "are left to `make test-all`"
 
 
 def collected(*arguments, full=""):
-    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", *arguments]
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "pytest_timeout"]
     env = {**os.environ, "AGENTSTORE_TEST_FULL": full, "PYTHONPATH": str(ROOT)}
+    env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # which takes a second
     done = subprocess.run(
-        command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*command, *arguments],
+        cwd=ROOT,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     return done.stdout
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import LiteralString
 from urllib.parse import parse_qs, urlsplit
@@ -31,9 +31,15 @@ print(server.url, flush=True)
 sys.stdin.read()
 """
 
-each_installation = pytest.mark.parametrize(
-    "installation", INSTALLATIONS, ids=[f"{each.origin}-{each.version}" for each in INSTALLATIONS]
-)
+NAMES = [f"{each.origin}-{each.version}" for each in INSTALLATIONS]
+
+
+def each_installation(test: Callable[..., None]) -> Callable[..., None]:
+    """Run a test with each installation; all but the first come to the same code."""
+    first = pytest.mark.long(but=[f"*{name}" for name in NAMES[:1]])
+    return first(pytest.mark.parametrize("installation", INSTALLATIONS, ids=NAMES)(test))
+
+
 sees_processes = pytest.mark.skipif(
     not Path("/proc/self/cwd").exists(), reason="only Linux shows where other processes work"
 )

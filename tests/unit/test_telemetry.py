@@ -21,6 +21,7 @@ from agentstore.errors import DatabaseError, InvalidInput, NotFound
 from agentstore.execution.recovery import Trouble
 from agentstore.execution.runners import UnitRunner
 from agentstore.retention import RetentionPolicy
+from agentstore.testing.blocking import REPOSITORIES
 
 PRIVATE = "what nobody else may read"
 
@@ -181,15 +182,14 @@ def test_retries_are_counted(engine_url, heard, conflict_first):
 def test_the_store_is_the_same_for_whoever_uses_it(place, heard):
     with place.open() as plain, place.open(telemetry=True, slow_after=60) as watched:
         if isinstance(plain, Store):
-            for name, repository in vars(plain).items():
-                if not name.startswith("_"):
-                    other = getattr(watched, name)
-                    assert isinstance(other, type(repository))
-                    assert type(other) is not type(repository)
-                    for method in ("get", "list"):
-                        if hasattr(repository, method):
-                            signature = inspect.signature(getattr(repository, method))
-                            assert inspect.signature(getattr(other, method)) == signature
+            for name in REPOSITORIES:
+                repository, other = getattr(plain, name), getattr(watched, name)
+                assert isinstance(other, type(repository))
+                assert type(other) is not type(repository)
+                for method in ("get", "list"):
+                    if hasattr(repository, method):
+                        signature = inspect.signature(getattr(repository, method))
+                        assert inspect.signature(getattr(other, method)) == signature
         session = watched.sessions.create()
         assert plain.sessions.get(session.id) == watched.sessions.get(session.id)
 

@@ -257,8 +257,12 @@ class EngineDialect(ABC):
         """Give the day of an instant, in UTC, as YYYY-MM-DD."""
 
     @abstractmethod
-    def next_activity(self, tables: Tables, of: str = "sessions") -> ColumnElement[int]:
-        """Give a number larger than every ``activity`` in this table, as an expression."""
+    def take_activity(self, connection: Connection, tables: Tables) -> int:
+        """Take a number larger than every ``activity`` of a session; nobody else gets it."""
+
+    @abstractmethod
+    def next_put(self, tables: Tables) -> ColumnElement[int]:
+        """Give a number larger than every ``activity`` of a checkpoint thread, as an expression."""
 
     @abstractmethod
     def insert_missing(self, table: Table) -> Insert:

@@ -62,13 +62,15 @@ class Prepared:
     def fetch(self, connection: Connection, parameters: Parameters) -> list[tuple[Any, ...]]:
         """Run it; give the rows, their values as the columns' types say."""
         rows = self.rows(connection, parameters)
-        if not rows:
-            return []
+        return list(zip(*self.columns(rows), strict=True)) if rows else []
+
+    def columns(self, rows: Sequence[Any]) -> list[Column]:
+        """Give the columns of rows that it gave, one at least, as the columns' types say."""
         # By columns, not by rows: a type is looked up once, and most columns are mostly empty.
-        columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
+        columns: list[Column] = list(zip(*rows, strict=True))
         for position, read in self._read:
             columns[position] = read(columns[position])
-        return list(zip(*columns, strict=True))
+        return columns
 
     def execute_many(self, connection: Connection, parameters: Sequence[Parameters]) -> None:
         """Run it for each; there is no result, and nothing is ``literal_execute``."""

@@ -24,6 +24,7 @@ from sqlalchemy import (
     Text,
     Update,
     bindparam,
+    case,
     cast,
     func,
     insert,
@@ -38,11 +39,12 @@ from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.models.deleting import session_is_open
 from agentstore.models.tables import Tables
 from agentstore.values.encoding import decode_text
+from agentstore.values.paging import LISTED_WITHIN
 from agentstore.values.types import Json
 
 
 def next_activity(tables: Tables) -> Any:
-    """Take the next of a sequence, which nobody waits for."""
+    """Take the next of a sequence, which nobody waits for, as an expression."""
     names = tables.names
     return DatabaseSequence(f"{names.prefix}activity", schema=names.schema).next_value()
 
@@ -175,7 +177,8 @@ def _counted_one(tables: Tables, *, wait: bool) -> CTE:
     if not wait:
         locked = _locked(select(sessions.c.id).where(here))
         counting = counting.where(sessions.c.id == locked.c.id)
-    return _count(counting, tables, counts)
+    activity = select(next_activity(tables).label("activity")).cte("taken")
+    return _count(counting, tables, counts, activity.c.activity)
 
 
 def _locked(wanted: Select[Any]) -> CTE:
@@ -197,16 +200,24 @@ def _counted_many(tables: Tables) -> CTE:
     }
     given, arriving = arrays(kinds, "given")
     wanted = select(given["s_session_id"]).select_from(arriving)
-    locked = _locked(select(sessions.c.id).where(sessions.c.id.in_(wanted)))
+    number = next_activity(tables).label("activity")
+    locked = _locked(select(sessions.c.id, number).where(sessions.c.id.in_(wanted)))
     counting = update(sessions).where(
         sessions.c.id == given["s_session_id"], sessions.c.id == locked.c.id
     )
     counts = {name: given[f"s_{name}"] for name in _COUNTS if name != "session_id"}
-    return _count(counting, tables, counts)
+    return _count(counting, tables, counts, locked.c.activity)
 
 
-def _count(counting: Update, tables: Tables, counts: Mapping[str, ColumnElement[Any]]) -> CTE:
+def _count(
+    counting: Update,
+    tables: Tables,
+    counts: Mapping[str, ColumnElement[Any]],
+    activity: ColumnElement[int],
+) -> CTE:
+    """Count on; the activity may have been taken before somebody else's who was let go first."""
     sessions = tables.sessions.c
+    listed = sessions.listed_activity
     return (
         counting.where(session_is_open(tables), room_in(tables.sessions))
         .values(
@@ -215,7 +226,8 @@ def _count(counting: Update, tables: Tables, counts: Mapping[str, ColumnElement[
             message_count=sessions.message_count + counts["messages"],
             total_tokens=sessions.total_tokens + counts["tokens"],
             total_cost=sessions.total_cost + counts["cost"],
-            activity=next_activity(tables),
+            activity=func.greatest(sessions.activity, activity),
+            listed_activity=case((activity - listed < LISTED_WITHIN, listed), else_=activity),
             last_active_at=counts["now"],
         )
         .returning(

@@ -254,8 +254,12 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
         """Let the server write the day, in UTC whatever the connection's time zone."""
         return func.to_char(func.timezone("UTC", instant), "YYYY-MM-DD")
 
-    def next_activity(self, tables: Tables, of: str = "sessions") -> Any:
-        """Take the next of a sequence, which all tables share and nobody waits for."""
+    def take_activity(self, connection: Connection, tables: Tables) -> int:
+        """Take the next of the sequence."""
+        return int(connection.execute(select(next_activity(tables))).scalar_one())
+
+    def next_put(self, tables: Tables) -> Any:
+        """Take the next of the sequence, which both tables share."""
         return next_activity(tables)
 
     def insert_missing(self, table: Table) -> Insert:

@@ -1,7 +1,7 @@
 """Whether the policies on PostgreSQL are those that the revisions made, and who needs a GRANT.
 
-The server keeps a policy as a tree and writes it out again in its own way, with casts, names and
-parentheses that nobody wrote: both are compared without these.
+The server keeps a policy as a tree and prints it in its own way, with casts and names that nobody
+wrote: both are compared without these. Parentheses stay, since they say what belongs together.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _is_other(found: Any, statement: str, home: str) -> bool:
 def _plain(expression: str, home: str) -> str:
     """Leave out what the server writes of its own accord, and the schema of the tables."""
     schema = rf'(?<![\w"])({re.escape(home)}|"{re.escape(home)}")\.'
-    for noise in (schema, r"::\w+", r"\bAS \w+", r"[\s()]"):
+    for noise in (schema, r"::\w+", r"\bAS \w+", r"\s"):
         expression = re.sub(noise, "", expression)
     return expression.lower()
 

@@ -22,14 +22,14 @@ from agentstore.models.tables import Names
 
 SETTING = "agentstore.user_id"
 
-_OF_ME = "user_id = (SELECT current_setting('agentstore.user_id', true))"
+_OF_ME = "(user_id = (SELECT current_setting('agentstore.user_id', true)))"
 _OF_A_SESSION = "{s}{p}session_in_scope(session_id)"
 _OF_A_THREAD = "{s}{p}thread_in_scope(thread_id)"
 _OF_A_MESSAGE = "{s}{p}message_in_scope(message_pk)"
 _ATTACHED = "{s}{p}blob_in_scope(digest)"
 
 _POLICIES = {
-    "users": "id = (SELECT current_setting('agentstore.user_id', true))",
+    "users": "(id = (SELECT current_setting('agentstore.user_id', true)))",
     "user_preferences": _OF_ME,
     "quota_reservations": _OF_ME,
     "api_keys": _OF_ME,
@@ -51,7 +51,7 @@ _POLICIES = {
         ),
         _OF_A_SESSION,
     ),
-    "checkpoint_threads": f"{_OF_ME} OR user_id IS NULL AND {_OF_A_SESSION}",
+    "checkpoint_threads": f"({_OF_ME} OR ((user_id IS NULL) AND {_OF_A_SESSION}))",
     **dict.fromkeys(
         ("checkpoints", "checkpoint_values", "checkpoint_entries", "checkpoint_writes"),
         _OF_A_THREAD,
@@ -72,16 +72,23 @@ _POLICY = """
 CREATE POLICY {p}scope ON {t} USING (
     nullif(
         (
-            SELECT coalesce(current_setting('agentstore.user_id', true), '') = ''
-                AND has_table_privilege('{t}'::regclass, 'TRUNCATE')
-        )
-        OR {own},
+            (
+                SELECT (
+                    (coalesce(current_setting('agentstore.user_id', true), '') = '')
+                    AND has_table_privilege(('{t}'::regclass)::oid, 'TRUNCATE')
+                )
+            )
+            OR {own}
+        ),
         false
     ) IS NOT NULL
 )"""
 """What is true is let through. It is said as a test for NULL because the planner takes that to hold
 for 995 rows in a thousand, and an OR for every other row: without a scope, which sees all, it would
 choose plans for half of the rows that there are.
+
+Policies are written with the parentheses with which the server prints them, so that the doctor can
+compare the two (``policy_checks``).
 """
 
 _UNDO = (

@@ -9,18 +9,41 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, bindparam, func, insert, select, update
+from sqlalchemy import (
+    Connection,
+    Dialect,
+    bindparam,
+    column,
+    func,
+    insert,
+    literal,
+    select,
+    table,
+    update,
+)
 
 from agentstore.engines.base.dialect import number_rows, room_in
 from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.models.deleting import session_is_open
 from agentstore.models.tables import Tables
+from agentstore.values.paging import LISTED_WITHIN
+
+_COUNTED = table("sqlite_sequence", column("name"), column("seq"))
+"""Where SQLite keeps the largest row number that a table with AUTOINCREMENT ever had."""
 
 
-def next_activity(tables: Tables, of: str = "sessions") -> Any:
-    """Count on from the largest; there is one writer, so no two can take the same."""
-    column = tables[of].c.activity
-    return select(func.coalesce(func.max(column), 0) + 1).scalar_subquery()
+def take_activity(connection: Connection, tables: Tables) -> int:
+    """Take a number as if it were a message's: activity and messages are numbered together.
+
+    So a saved message needs no other counter than that of its row, which is written anyway.
+    """
+    of_messages = _COUNTED.c.name == tables.messages.name
+    took = update(_COUNTED).where(of_messages).values(seq=_COUNTED.c.seq + 1)
+    number = connection.execute(took.returning(_COUNTED.c.seq)).scalar()
+    if number is None:  # no message was ever saved
+        number = 1
+        connection.execute(insert(_COUNTED).values(name=tables.messages.name, seq=number))
+    return int(number)
 
 
 def append_messages(
@@ -35,17 +58,24 @@ def append_messages(
 ) -> Collection[str]:
     """Count, then insert; see ``EngineDialect.append_messages``.
 
-    Nobody else can have a session locked: who writes has the lock of the whole file.
+    Nobody else can have a session locked: who writes has the lock of the whole file. The activity
+    of a session is the row number of its newest message.
     """
-    count, add, index, mark = _statements(tables, dialect_of(connection))
+    count, list_anew, add, index, mark = _statements(tables, dialect_of(connection))
     first_seqs: dict[str, int] = {}
     there: list[dict[str, Any]] = []
     begin = 0
     for session in sessions:
         end = begin + session["messages"]
+        session["so_far"] = len(there)
         if counted := count.rows(connection, session):
             own = rows[begin:end]
-            first_seqs[session["session_id"]] = number_rows(counted[0], session, own)
+            *numbers, activity, behind = counted[0]
+            if behind >= LISTED_WITHIN:
+                list_anew.execute_many(connection, [session])
+            for pk, row in enumerate(own, activity - len(own) + 1):
+                row["pk"] = pk
+            first_seqs[session["session_id"]] = number_rows(numbers, session, own)
             there += own
         begin = end
     if there:
@@ -60,27 +90,39 @@ def append_messages(
 
 
 @lru_cache(maxsize=64)
-def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, Prepared, Prepared, Prepared]:
+def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, ...]:
     sessions = tables.sessions
+    here = sessions.c.id == bindparam("session_id")
+    counted = select(_COUNTED.c.seq).where(_COUNTED.c.name == literal(tables.messages.name))
+    last = func.coalesce(counted.scalar_subquery(), 0)
     count = (
         update(sessions)
-        .where(sessions.c.id == bindparam("session_id"), session_is_open(tables), room_in(sessions))
+        .where(here, session_is_open(tables), room_in(sessions))
         .values(
             last_seq=sessions.c.last_seq + bindparam("messages"),
             turn=sessions.c.turn + bindparam("users"),
             message_count=sessions.c.message_count + bindparam("messages"),
             total_tokens=sessions.c.total_tokens + bindparam("tokens"),
             total_cost=sessions.c.total_cost + bindparam("cost"),
-            activity=next_activity(tables),
+            activity=last + bindparam("so_far") + bindparam("messages"),
             last_active_at=bindparam("now"),
         )
-        .returning(sessions.c.last_seq, sessions.c.turn, sessions.c.active_branch)
+        .returning(
+            sessions.c.last_seq,
+            sessions.c.turn,
+            sessions.c.active_branch,
+            sessions.c.activity,
+            sessions.c.activity - sessions.c.listed_activity,
+        )
     )
-    columns = [column.name for column in tables.messages.columns if column.name != "pk"]
+    # A statement of its own: SQLite writes to an index even if a column keeps its value.
+    list_anew = update(sessions).where(here).values(listed_activity=sessions.c.activity)
+    columns = [column.name for column in tables.messages.columns]
     calls = [column.name for column in tables.message_tool_calls.columns]
     marks = [column.name for column in tables.message_marks.columns]
     return (
         Prepared(count, driver),
+        Prepared(list_anew, driver),
         Prepared(insert(tables.messages).inline(), driver, columns),
         Prepared(insert(tables.message_tool_calls).inline(), driver, calls),
         Prepared(insert(tables.message_marks).inline(), driver, marks),

@@ -31,6 +31,7 @@ from sqlalchemy import (
     Text,
     event,
     func,
+    select,
     type_coerce,
     update,
 )
@@ -45,7 +46,7 @@ from agentstore.engines.base.listening import listen_once
 from agentstore.engines.base.prepared import run_sql
 from agentstore.engines.base.search import SearchIndex
 from agentstore.engines.base.space import Space
-from agentstore.engines.sqlite.append import append_messages, next_activity
+from agentstore.engines.sqlite.append import append_messages, take_activity
 from agentstore.engines.sqlite.diagnosis import WAITED, diagnose
 from agentstore.engines.sqlite.files import configure as configure_new
 from agentstore.engines.sqlite.files import in_memory, only_read
@@ -239,9 +240,14 @@ class SQLite(FileTasks, FileParts, EngineDialect):
         """Cut the day off the text."""
         return func.substr(type_coerce(instant, Text()), 1, 10)
 
-    def next_activity(self, tables: Tables, of: str = "sessions") -> Any:
-        """Count on from the largest."""
-        return next_activity(tables, of)
+    def take_activity(self, connection: Connection, tables: Tables) -> int:
+        """Count on the row numbers of messages."""
+        return take_activity(connection, tables)
+
+    def next_put(self, tables: Tables) -> Any:
+        """Count on from the largest; there is one writer, so no two can take the same."""
+        largest = func.max(tables.checkpoint_threads.c.activity)
+        return select(func.coalesce(largest, 0) + 1).scalar_subquery()
 
     def insert_missing(self, table: Table) -> Insert:
         """Say ON CONFLICT DO NOTHING."""

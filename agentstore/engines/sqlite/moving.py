@@ -161,7 +161,11 @@ class SQLiteMoving(Moving):
                 continue
             largest = f"SELECT coalesce(max(pk), 0) FROM {quoted(table.name)}"
             plain = table.name.removeprefix(tables.names.prefix)
-            number = max(driver.execute(largest).fetchone()[0], counters.get(plain, 0))
+            numbers = [driver.execute(largest).fetchone()[0], counters.get(plain, 0)]
+            if plain == "messages":  # activity is counted with them
+                query = f"SELECT coalesce(max(activity), 0) FROM {quoted(tables.sessions.name)}"
+                numbers += [driver.execute(query).fetchone()[0], counters.get("activity", 0)]
+            number = max(numbers)
             driver.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table.name,))
             driver.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", (table.name, number))
 

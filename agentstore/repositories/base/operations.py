@@ -233,7 +233,7 @@ def ids_of(name: str, values: object, *, most: int | None = None) -> list[str]:
         raise InvalidInput(f"{name} must be a list of ids, not {type(values).__name__}.")
     if most is not None and len(values) > most:
         raise InvalidInput(
-            f"{name} has {len(values)} ids; pass up to {most} at once, and call again for the rest."
+            f"{name} must hold up to {most} ids, not {len(values)}. Call again for the rest."
         )
     if not all(isinstance(value, str) for value in values):
         raise InvalidInput(f"{name} must hold ids, which are str.")

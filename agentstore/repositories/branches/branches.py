@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Select, bindparam, func, select, update
 
-from agentstore.errors import BranchInUse, InvalidInput, NotFound, shown
+from agentstore.errors import BranchInUse, InvalidInput, NotFound
 from agentstore.models.deleting import owner_stays
 from agentstore.records import (
     BranchRecord,
@@ -268,9 +268,10 @@ class Branches(Repository):
         keep_as = validation.optional_key("keep_as", keep_as)
         branch = validation.optional_text("branch", branch)
         if to_turn < from_turn:
-            raise InvalidInput(f"to_turn is {to_turn}, before from_turn, which is {from_turn}.")
-        if role not in _TELLERS:
-            raise InvalidInput(f"role is {shown(role)}; use one of {', '.join(_TELLERS)}.")
+            raise InvalidInput(
+                f"to_turn must be at least from_turn, which is {from_turn}, not {to_turn}."
+            )
+        validation.choice("role", role, _TELLERS)
         session = lock_session(self.unit, session_id)
         number = branch_number(self.unit, session, branch)
         replaced = of_turns(self.unit, session_id, branch, from_turn, to_turn)

@@ -93,7 +93,7 @@ def wanted_text(name: str, text: str) -> Callable[[MessageRecord], bool]:
     """
     wanted = _folded(validation.text(name, text))
     if not wanted:
-        raise InvalidInput(f"{name} is empty. Pass what the user said, or a part of it.")
+        raise InvalidInput(f"{name} must not be empty. Pass what the user said, or a part of it.")
     return lambda message: wanted in _folded(message_text(message))
 
 

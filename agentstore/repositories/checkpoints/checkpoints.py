@@ -134,7 +134,7 @@ class Checkpoints(Repository):
             InvalidInput: An argument cannot be stored, or the parent came from the checkpoint.
         """
         if checkpoint_id == NO_PARENT:
-            raise InvalidInput("checkpoint_id is empty. Pass an id, or leave it out.")
+            raise InvalidInput("checkpoint_id must not be empty. Pass an id, or leave it out.")
         place = place_of(thread_id, namespace)
         id, parent = checkpoint_id, parent_id
         new = CheckpointDraft(

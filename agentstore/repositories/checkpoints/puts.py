@@ -109,7 +109,7 @@ def enter_thread(
     entered = unit.connection.execute(enter, counted).first()
     if entered is None:
         _require_owners(unit, owners)
-        activity = unit.dialect.next_activity(unit.tables, "checkpoint_threads")
+        activity = unit.dialect.next_put(unit.tables)
         thread = {"id": thread_id, **owners, "activity": activity, "created_at": unit.now()}
         # Another caller may be making it; then this waits, and uses the thread that it made.
         making = unit.dialect.insert_missing(unit.tables.checkpoint_threads)
@@ -296,7 +296,7 @@ def _enter(tables: Tables, dialect: EngineDialect) -> ReturningUpdate[Any]:
             owner_stays(tables, threads.c.user_id),
         )
         .values(
-            activity=dialect.next_activity(tables, "checkpoint_threads"),
+            activity=dialect.next_put(tables),
             last_line=threads.c.last_line + cast(bindparam("lines"), BigInteger),
         )
         .returning(threads.c.user_id, threads.c.session_id, threads.c.last_line)

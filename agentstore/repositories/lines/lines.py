@@ -43,12 +43,12 @@ from agentstore.repositories.lines.queries import (
     line_of,
     select_newest,
 )
-from agentstore.repositories.lines.rows import message_columns
+from agentstore.repositories.lines.rows import Columns, message_columns
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER
 
 Rows = Sequence[tuple[Any, ...]]
-"""Of messages, with ``message_columns``."""
+"""Of messages, with the columns that were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,7 @@ def newest(
     branch: str | None = None,
     through: int = MAX_INTEGER,
     whole: bool | None = None,
+    columns: Columns = message_columns,
 ) -> Rows:
     """Read the newest messages of a line, the newest first.
 
@@ -89,11 +90,14 @@ def newest(
         through: Leave out what has a larger sequence number.
         whole: Whether the active branch is whole in itself, if the caller knows: it is one
             statement then, whichever it is.
+        columns: What to read of each.
 
     Raises:
         NotFound: There is no such session, or no such branch in it.
     """
-    statements = _statements(unit.tables, unit.dialect, dialect_of(unit.connection), branch is None)
+    statements = _statements(
+        unit.tables, unit.dialect, dialect_of(unit.connection), branch is None, columns
+    )
     parameters = {SESSION_ID: session_id, "name": branch, "count": count, "through": through}
     return _read(unit, statements.newest_of_whole, statements.newest, parameters, whole)
 
@@ -106,6 +110,7 @@ def between(
     *,
     branch: str | None = None,
     whole: bool | None = None,
+    columns: Columns = message_columns,
 ) -> Rows:
     """Read all messages of a line between two sequence numbers, both included, in their order.
 
@@ -114,7 +119,9 @@ def between(
     Raises:
         NotFound: There is no such session, or no such branch in it.
     """
-    statements = _statements(unit.tables, unit.dialect, dialect_of(unit.connection), branch is None)
+    statements = _statements(
+        unit.tables, unit.dialect, dialect_of(unit.connection), branch is None, columns
+    )
     parameters = {SESSION_ID: session_id, "name": branch, "first": first_seq, "last": last_seq}
     return _read(unit, statements.between_of_whole, statements.between, parameters, whole)
 
@@ -210,23 +217,23 @@ class _LineStatements:
     between: Prepared
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _statements(
-    tables: Tables, dialect: EngineDialect, driver: Dialect, active: bool
+    tables: Tables, dialect: EngineDialect, driver: Dialect, active: bool, columns: Columns
 ) -> _LineStatements:
     messages = tables.messages.c
     first, last = bindparam("first", type_=BigInteger), bindparam("last", type_=BigInteger)
     line = line_of(tables, active=active)
     between = (
-        select(*message_columns(messages))
+        select(*columns(messages))
         .join_from(line, tables.messages, is_on(line, tables))
         .where(messages.seq.between(first, last))
         .order_by(messages.seq)
     )
-    newest = Prepared(select_newest(tables, dialect, active=active), driver)
+    newest = Prepared(select_newest(tables, dialect, active=active, columns=columns), driver)
     if not active:
         return _LineStatements(None, newest, None, Prepared(between, driver))
-    whole = _of_whole(tables)
+    whole = _of_whole(tables, columns)
     newest_of_whole = (
         whole.where(messages.seq <= bindparam("through"))
         .order_by(messages.seq.desc())
@@ -241,7 +248,7 @@ def _statements(
     )
 
 
-def _of_whole(tables: Tables) -> Select[Any]:
+def _of_whole(tables: Tables, columns: Columns) -> Select[Any]:
     """Select from the active branch if it is whole in itself, else nothing."""
     # The branch is a subquery and not a join, so that PostgreSQL sees one branch and reads the
     # index backwards instead of sorting the session.
@@ -255,6 +262,6 @@ def _of_whole(tables: Tables) -> Select[Any]:
         )
         .scalar_subquery()
     )
-    return select(*message_columns(messages)).where(
+    return select(*columns(messages)).where(
         messages.session_id == bindparam(SESSION_ID), messages.branch == active
     )

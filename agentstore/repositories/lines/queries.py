@@ -28,7 +28,7 @@ from sqlalchemy import (
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.models.deleting import owner_stays, session_stays
 from agentstore.models.tables import Tables
-from agentstore.repositories.lines.rows import message_columns
+from agentstore.repositories.lines.rows import Columns, message_columns
 from agentstore.values.types import MAX_INTEGER
 
 SESSION_ID = "session_id"
@@ -176,6 +176,7 @@ def select_newest(
     dialect: EngineDialect,
     *conditions: Callable[[Any], ColumnElement[bool]],
     active: bool,
+    columns: Columns = message_columns,
 ) -> Select[Any]:
     """Select the newest messages, from no more segments than are needed for so many.
 
@@ -215,5 +216,5 @@ def select_newest(
         order=lambda messages: messages.seq.desc(),
         limit=count,
     )
-    newest = select(*message_columns(found)).select_from(source)
+    newest = select(*columns(found)).select_from(source)
     return newest.order_by(found.seq.desc()).limit(count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
@@ -17,7 +17,7 @@ from agentstore.models.tables import Tables
 from agentstore.records import MessageRecord
 from agentstore.records.messages import make_message_record
 from agentstore.repositories.base.operations import chunks
-from agentstore.repositories.lines.partial_text import what_has_come
+from agentstore.repositories.lines.partial_text import Partial, what_has_come
 from agentstore.values.states import INCOMPLETE, STREAMING
 
 _COLUMNS = (
@@ -42,6 +42,11 @@ _COLUMNS = (
     "chat_keys",
 )
 """In the order in which ``message_record`` wants them."""
+
+Columns = Callable[[ReadOnlyColumnCollection[str, Any]], list[ColumnElement[Any]]]
+"""Gives what is read of a message, of the columns of the table or of something that has them too:
+``message_columns``, or less.
+"""
 
 
 def message_columns(
@@ -77,13 +82,7 @@ def with_what_has_come(unit: Unit, records: Sequence[MessageRecord]) -> list[Mes
     streaming = [record.id for record in records if record.status == STREAMING]
     if not streaming:
         return list(records)
-    partial = what_has_come(unit, streaming)
-    ended = [message_id for message_id, now in partial.items() if now.status != STREAMING]
-    final: dict[str, MessageRecord] = {}
-    for chunk in chunks(ended):
-        query = select_messages(unit.tables).where(unit.tables.messages.c.id.in_(chunk))
-        for row in unit.connection.execute(query):
-            final[row.id] = message_record(row)
+    partial, final = streamed(unit, streaming)
     oldest = unit.now() - timedelta(seconds=unit.settings.stream_timeout)
 
     def as_it_is(record: MessageRecord) -> MessageRecord:
@@ -96,6 +95,18 @@ def with_what_has_come(unit: Unit, records: Sequence[MessageRecord]) -> list[Mes
         return replace(record, status=INCOMPLETE if idle else STREAMING, content=now.text)
 
     return [as_it_is(record) for record in records]
+
+
+def streamed(unit: Unit, ids: Sequence[str]) -> tuple[dict[str, Partial], dict[str, MessageRecord]]:
+    """Give what has come of messages that were being streamed, and those that have ended since."""
+    partial = what_has_come(unit, ids)
+    ended = [message_id for message_id, now in partial.items() if now.status != STREAMING]
+    final: dict[str, MessageRecord] = {}
+    for chunk in chunks(ended):
+        query = select_messages(unit.tables).where(unit.tables.messages.c.id.in_(chunk))
+        for row in unit.connection.execute(query):
+            final[row.id] = message_record(row)
+    return partial, final
 
 
 def message_record(row: Any) -> MessageRecord:

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic
 
 from sqlalchemy import Select, bindparam, func, select
 
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
-from agentstore.records import MessageRecord
 from agentstore.repositories.base.operations import chunks
 from agentstore.repositories.lines.lines import between, newest
 from agentstore.repositories.lines.queries import line_of, shown_by
-from agentstore.repositories.lines.rows import message_records
 from agentstore.repositories.messages.drafts import indexed_call_id
 from agentstore.repositories.messages.marked import MarkFilter, marked_between, newest_marked
+from agentstore.repositories.messages.portions import Answering, M, Portion
 from agentstore.values.types import MAX_INTEGER
 
 _LOOKBACK = 4
@@ -28,11 +27,12 @@ assistant message with up to four parallel calls is then found without a second 
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class History(Generic[M]):
     """What is read of a session: a branch, the active one if it has no name, and which messages
     of it, all of them if nothing filters them.
 
     Attributes:
+        portion: What is read of each message.
         whole: Whether the active branch is whole in itself, where that is known.
     """
 
@@ -40,9 +40,10 @@ class History:
     session_id: str
     branch: str | None
     marks: MarkFilter | None
+    portion: Portion[M]
     whole: bool | None = None
 
-    def last(self, limit: int | None, *, keep_tool_calls: bool) -> list[MessageRecord]:
+    def last(self, limit: int | None, *, keep_tool_calls: bool) -> list[M]:
         """Give the last messages, the oldest of them first; None means all.
 
         Raises:
@@ -57,23 +58,46 @@ class History:
             return records[start:]
         return self._with_their_calls(records, start)
 
-    def _newest(self, count: int) -> list[MessageRecord]:
+    def _newest(self, count: int) -> list[M]:
         if self.marks is None:
-            rows = newest(self.unit, self.session_id, count, branch=self.branch, whole=self.whole)
-        else:
-            rows = newest_marked(self.unit, self.session_id, count, self.marks, self.branch)
-        return message_records(self.unit, rows[::-1])
-
-    def _between(self, first: int, last: int) -> list[MessageRecord]:
-        if self.marks is None:
-            rows = between(
-                self.unit, self.session_id, first, last, branch=self.branch, whole=self.whole
+            rows = newest(
+                self.unit,
+                self.session_id,
+                count,
+                branch=self.branch,
+                whole=self.whole,
+                columns=self.portion.columns,
             )
         else:
-            rows = marked_between(self.unit, self.session_id, first, last, self.marks, self.branch)
-        return message_records(self.unit, rows)
+            rows = newest_marked(
+                self.unit, self.session_id, count, self.marks, self.branch, self.portion.columns
+            )
+        return self.portion.made(self.unit, rows[::-1])
 
-    def _with_their_calls(self, records: list[MessageRecord], start: int) -> list[MessageRecord]:
+    def _between(self, first: int, last: int) -> list[M]:
+        if self.marks is None:
+            rows = between(
+                self.unit,
+                self.session_id,
+                first,
+                last,
+                branch=self.branch,
+                whole=self.whole,
+                columns=self.portion.columns,
+            )
+        else:
+            rows = marked_between(
+                self.unit,
+                self.session_id,
+                first,
+                last,
+                self.marks,
+                self.branch,
+                self.portion.columns,
+            )
+        return self.portion.made(self.unit, rows)
+
+    def _with_their_calls(self, records: list[M], start: int) -> list[M]:
         """Begin early enough that every tool's result has its call.
 
         Args:
@@ -118,7 +142,7 @@ def _last_calls(tables: Tables, ids: Sequence[str], before: int, *, active: bool
     )
 
 
-def _start_with_calls(records: Sequence[MessageRecord], start: int) -> tuple[int, set[str]]:
+def _start_with_calls(records: Sequence[Answering], start: int) -> tuple[int, set[str]]:
     """Move the start back, among the records that are there, to the calls that are wanted.
 
     Returns:
@@ -132,7 +156,7 @@ def _start_with_calls(records: Sequence[MessageRecord], start: int) -> tuple[int
     return start, wanted
 
 
-def _calls_wanted(records: Sequence[MessageRecord]) -> set[str]:
+def _calls_wanted(records: Sequence[Answering]) -> set[str]:
     """Give the calls that tool messages answer and no message before them makes."""
     made: set[str] = set()
     wanted: set[str] = set()
@@ -144,7 +168,7 @@ def _calls_wanted(records: Sequence[MessageRecord]) -> set[str]:
     return wanted
 
 
-def _calls_made(record: MessageRecord) -> set[str]:
+def _calls_made(record: Answering) -> set[str]:
     return {
         call["id"]
         for call in record.tool_calls or ()

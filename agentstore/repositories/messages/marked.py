@@ -33,7 +33,7 @@ from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
 from agentstore.repositories.lines.lines import Rows, require
 from agentstore.repositories.lines.queries import is_on, line_of, select_newest, shown_by
-from agentstore.repositories.lines.rows import message_columns
+from agentstore.repositories.lines.rows import Columns
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER
 
@@ -67,10 +67,16 @@ class MarkFilter:
 
 
 def newest_marked(
-    unit: Unit, session_id: str, count: int, marks: MarkFilter, branch: str | None
+    unit: Unit,
+    session_id: str,
+    count: int,
+    marks: MarkFilter,
+    branch: str | None,
+    columns: Columns,
 ) -> Rows:
     """Read the newest messages of a line that pass, the newest first; see ``lines.newest``."""
-    return _read(unit, session_id, marks, branch, "newest", count=count, through=MAX_INTEGER)
+    limits = {"count": count, "through": MAX_INTEGER}
+    return _read(unit, session_id, marks, branch, columns, "newest", **limits)
 
 
 def marked_between(
@@ -80,9 +86,11 @@ def marked_between(
     last_seq: int,
     marks: MarkFilter,
     branch: str | None,
+    columns: Columns,
 ) -> Rows:
     """Read all messages of a line that pass, in their order; see ``lines.between``."""
-    return _read(unit, session_id, marks, branch, "between", first=first_seq, last=last_seq)
+    limits = {"first": first_seq, "last": last_seq}
+    return _read(unit, session_id, marks, branch, columns, "between", **limits)
 
 
 def count_marked(unit: Unit, session_id: str, marks: MarkFilter, branch: str | None) -> int:
@@ -100,12 +108,18 @@ def count_marked(unit: Unit, session_id: str, marks: MarkFilter, branch: str | N
 
 
 def _read(
-    unit: Unit, session_id: str, marks: MarkFilter, branch: str | None, which: str, **limits: int
+    unit: Unit,
+    session_id: str,
+    marks: MarkFilter,
+    branch: str | None,
+    columns: Columns,
+    which: str,
+    **limits: int,
 ) -> Rows:
     # What is prepared depends on how many marks there are, not on which.
     shape = MarkFilter(("",) * len(marks.wanted), ("",) * len(marks.unwanted))
     statements = _statements(
-        unit.tables, unit.dialect, dialect_of(unit.connection), shape, branch is None
+        unit.tables, unit.dialect, dialect_of(unit.connection), shape, branch is None, columns
     )
     statement: Prepared = getattr(statements, which)
     parameters = {"session_id": session_id, "name": branch, **limits, **marks.parameters}
@@ -123,29 +137,32 @@ class _MarkStatements:
 
 @lru_cache(maxsize=256)
 def _statements(
-    tables: Tables, dialect: EngineDialect, driver: Dialect, shape: MarkFilter, active: bool
+    tables: Tables,
+    dialect: EngineDialect,
+    driver: Dialect,
+    shape: MarkFilter,
+    active: bool,
+    columns: Columns,
 ) -> _MarkStatements:
     line, messages = line_of(tables, active=active), tables.messages.c
     first, last = bindparam("first", type_=BigInteger), bindparam("last", type_=BigInteger)
     between = (
-        _select_passing(
-            tables, shape, *message_columns(messages), active=active, seqs=(first, last)
-        )
+        _select_passing(tables, shape, *columns(messages), active=active, seqs=(first, last))
         .where(messages.seq.between(first, last))
         .order_by(messages.seq)
     )
     if shape.wanted:
-        newest = _newest_wanted(tables, line, shape)
+        newest = _newest_wanted(tables, line, shape, columns)
     else:
 
         def passing(found: Any) -> ColumnElement[bool]:
             return and_(*_lacks(tables, found, shape))
 
-        newest = select_newest(tables, dialect, passing, active=active)
+        newest = select_newest(tables, dialect, passing, active=active, columns=columns)
     return _MarkStatements(Prepared(newest, driver), Prepared(between, driver))
 
 
-def _newest_wanted(tables: Tables, line: CTE, shape: MarkFilter) -> Select[Any]:
+def _newest_wanted(tables: Tables, line: CTE, shape: MarkFilter, columns: Columns) -> Select[Any]:
     """Select the newest that have a mark: of each mark the newest, and of these together."""
     count = bindparam("count", type_=BigInteger)
     of_each = []
@@ -168,7 +185,7 @@ def _newest_wanted(tables: Tables, line: CTE, shape: MarkFilter) -> Select[Any]:
     together = (of_each[0] if len(of_each) == 1 else union(*of_each)).subquery("together")
     messages = tables.messages
     return (
-        select(*message_columns(messages.c))
+        select(*columns(messages.c))
         .join_from(together, messages, messages.c.pk == together.c.pk)
         .order_by(messages.c.seq.desc())
         .limit(count)

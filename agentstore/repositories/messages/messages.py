@@ -55,6 +55,14 @@ from agentstore.repositories.messages.drafts import Marks, NewMessage, draft
 from agentstore.repositories.messages.following import follow
 from agentstore.repositories.messages.histories import History
 from agentstore.repositories.messages.marked import MarkFilter, count_marked
+from agentstore.repositories.messages.portions import (
+    BARE_PAYLOADS,
+    CHAT,
+    PAYLOADS,
+    RECORDS,
+    M,
+    Portion,
+)
 from agentstore.repositories.messages.streams import (
     add_piece,
     end_stream,
@@ -412,17 +420,85 @@ class Messages(Repository):
             InvalidInput: A mark is not a str of 1 to 255 characters.
             LimitOutOfRange: The limit is negative or not a whole number.
         """
-        if limit is not None and (
-            isinstance(limit, bool) or not isinstance(limit, int) or limit < 0
-        ):
-            raise LimitOutOfRange(limit, None)
         validation.flag("prepend_summary", prepend_summary)
         marks = MarkFilter.of(mark, exclude_mark)
-        history = History(self.unit, session_id, branch, marks)
-        records = history.last(limit, keep_tool_calls=keep_tool_calls)
+        records = self._last(RECORDS, session_id, limit, keep_tool_calls, branch, marks)
         if prepend_summary and (summary := find_summary(self.unit, session_id, branch)):
             records.insert(0, summary.to_message())
         return records
+
+    @reads
+    def chat(
+        self,
+        session_id: str,
+        limit: int | None = 50,
+        *,
+        keep_tool_calls: bool = True,
+        branch: str | None = None,
+        mark: Marks = None,
+        exclude_mark: Marks = None,
+        prepend_summary: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Give the last messages of a branch as the chat APIs take them, the oldest first.
+
+        What ``MessageRecord.to_chat`` makes of each message of ``history``, with the same
+        arguments, errors and queries, for less: only what a chat message has is read.
+
+        Args:
+            session_id: See ``history``, as for the others.
+            limit: See ``history``.
+            keep_tool_calls: See ``history``.
+            branch: See ``history``.
+            mark: See ``history``.
+            exclude_mark: See ``history``.
+            prepend_summary: See ``history``.
+
+        Raises:
+            NotFound: There is no such session or branch.
+            InvalidInput: A mark is not a str of 1 to 255 characters.
+            LimitOutOfRange: The limit is negative or not a whole number.
+        """
+        validation.flag("prepend_summary", prepend_summary)
+        marks = MarkFilter.of(mark, exclude_mark)
+        lines = self._last(CHAT, session_id, limit, keep_tool_calls, branch, marks)
+        chat = [line.to_chat() for line in lines]
+        if prepend_summary and (summary := find_summary(self.unit, session_id, branch)):
+            chat.insert(0, summary.to_message().to_chat())
+        return chat
+
+    @reads
+    def payloads(
+        self,
+        session_id: str,
+        limit: int | None = 50,
+        *,
+        keep_tool_calls: bool = True,
+        branch: str | None = None,
+        mark: Marks = None,
+        exclude_mark: Marks = None,
+    ) -> list[Any]:
+        """Give the payloads of the last messages of a branch, the oldest first.
+
+        Args:
+            session_id: The session.
+            limit: See ``history``, as for the others.
+            keep_tool_calls: See ``history``.
+            branch: See ``history``.
+            mark: See ``history``.
+            exclude_mark: See ``history``.
+
+        Returns:
+            A payload for each message that ``history`` would give: None for one without.
+
+        Raises:
+            NotFound: There is no such session or branch.
+            InvalidInput: A mark is not a str of 1 to 255 characters.
+            LimitOutOfRange: The limit is negative or not a whole number.
+        """
+        marks = MarkFilter.of(mark, exclude_mark)
+        portion = PAYLOADS if keep_tool_calls and limit else BARE_PAYLOADS
+        lines = self._last(portion, session_id, limit, keep_tool_calls, branch, marks)
+        return [line.payload for line in lines]
 
     @reads
     def page(
@@ -677,3 +753,19 @@ class Messages(Repository):
         make_all_whole(self.unit, session)
         settle_turn(self.unit, session_id)
         return deleted
+
+    def _last(
+        self,
+        portion: Portion[M],
+        session_id: str,
+        limit: int | None,
+        keep_tool_calls: bool,
+        branch: str | None,
+        marks: MarkFilter | None,
+    ) -> list[M]:
+        if limit is not None and (
+            isinstance(limit, bool) or not isinstance(limit, int) or limit < 0
+        ):
+            raise LimitOutOfRange(limit, None)
+        history = History(self.unit, session_id, branch, marks, portion)
+        return history.last(limit, keep_tool_calls=keep_tool_calls)

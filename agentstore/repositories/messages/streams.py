@@ -98,7 +98,7 @@ def add_piece(unit: Unit, message_id: str, text: str, position: int | None) -> i
         if position is not None and position < count:
             return count
         if position is None or position > count:
-            raise InvalidInput(f"position is {position}, but the next piece is number {count}.")
+            raise InvalidInput(f"position must be {count}, the next piece's, not {position}.")
         # The one before it has come meanwhile: now it is its turn.
 
 
@@ -151,11 +151,11 @@ def _end(unit: Unit, old: MessageRecord, status: str, ending: Draft | None) -> N
     rewrite_message(unit, old, values, () if ending is None else ending.calls)
     if status == COMPLETE:  # to give up is no activity
         sessions = unit.tables.sessions
-        activity = unit.dialect.next_activity(unit.tables)
+        activity = unit.dialect.take_activity(unit.connection, unit.tables)
         unit.connection.execute(
             update(sessions)
             .where(sessions.c.id == old.session_id)
-            .values(activity=activity, last_active_at=unit.now())
+            .values(activity=activity, listed_activity=activity, last_active_at=unit.now())
         )
 
 

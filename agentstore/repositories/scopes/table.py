@@ -110,6 +110,8 @@ DECISIONS: dict[str, dict[str, Decision]] = {
         "find_by_external_id": _SESSION,
         "find_by_tool": _SESSION,
         "history": _SESSION,
+        "chat": _SESSION,
+        "payloads": _SESSION,
         "page": _SESSION,
         "search": KEEPS,
         "follow": Refused("it follows the messages of all sessions"),

@@ -24,7 +24,7 @@ from sqlalchemy import ColumnElement, Select, select
 
 from agentstore.engines.base.dialect import Mode
 from agentstore.engines.base.search import Phrase, Question
-from agentstore.errors import DatabaseFull, InvalidInput, SearchIndexStale, shown
+from agentstore.errors import DatabaseFull, SearchIndexStale
 from agentstore.execution.unit import Unit, in_transaction
 from agentstore.records import MessageRecord, Page, SearchHit
 from agentstore.repositories.base.operations import chunks
@@ -103,10 +103,9 @@ def request(
         InvalidInput: One of them cannot be asked for.
     """
     terms = parse(text)
-    if role is not None and (not isinstance(role, str) or role not in ROLES):
-        raise InvalidInput(f"role is {shown(role)}; use one of {', '.join(ROLES)}.")
-    if order not in ("relevance", "recent"):
-        raise InvalidInput(f"order is {shown(order)}; use 'relevance' or 'recent'.")
+    if role is not None:
+        validation.choice("role", role, ROLES)
+    validation.choice("order", order, ("relevance", "recent"))
     return Request(
         terms,
         text,

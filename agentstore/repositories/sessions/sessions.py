@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal, overload
 
-from sqlalchemy import Select, func, insert, select, update
+from sqlalchemy import ColumnElement, func, insert, select, update
 
 from agentstore.errors import (
     AlreadyExists,
@@ -15,7 +15,6 @@ from agentstore.errors import (
     NotFound,
     StaleSession,
     UnsoundRow,
-    shown,
 )
 from agentstore.models.deleting import being_deleted, owner_stays, session_is_open
 from agentstore.models.tables import Tables
@@ -27,6 +26,7 @@ from agentstore.records import (
     RestoredSession,
     SessionCounters,
     SessionRecord,
+    SessionSummary,
 )
 from agentstore.repositories.base import scoping
 from agentstore.repositories.base.operations import (
@@ -42,6 +42,7 @@ from agentstore.repositories.base.sums import exact_sum
 from agentstore.repositories.base.units import several_units
 from agentstore.repositories.messages.messages import Messages
 from agentstore.repositories.sessions.ids import ids_beginning
+from agentstore.repositories.sessions.pages import page_of_sessions
 from agentstore.repositories.sessions.reconnecting import load_state_dict, state_dict
 from agentstore.repositories.sessions.restoring import restored
 from agentstore.repositories.sessions.rows import find_session, select_sessions, session_record
@@ -126,12 +127,11 @@ class Sessions(Repository):
             if self.connection.execute(owner).first() is None:
                 raise NotFound("user", user_id)
         sessions = tables.sessions
-        if self.connection.execute(
-            select(sessions.c.pk).where(sessions.c.id == session_id)
-        ).first():
+        activity = self.unit.dialect.take_activity(self.connection, tables)
+        row |= {"activity": activity, "listed_activity": activity}
+        made = self.unit.dialect.insert_missing(sessions).returning(sessions.c.pk)
+        if self.connection.execute(made, row).first() is None:
             raise AlreadyExists("session", session_id)
-        activity = self.unit.dialect.next_activity(tables)
-        self.connection.execute(insert(sessions).values(**row, activity=activity))
         self.connection.execute(insert(tables.session_data), documents)
         branch = {"session_id": session_id, "number": 0, "name": MAIN, "created_at": now}
         self.connection.execute(insert(tables.branches), branch)
@@ -214,6 +214,30 @@ class Sessions(Repository):
         """
         return self.get(load_state_dict(self.unit, state, strict=strict))
 
+    @overload
+    def list(
+        self,
+        /,
+        *,
+        user_id: str | None = None,
+        status: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        cursor: str | None = None,
+        documents: Literal[True],
+    ) -> Page[SessionRecord]: ...
+
+    @overload
+    def list(
+        self,
+        /,
+        *,
+        user_id: str | None = None,
+        status: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        cursor: str | None = None,
+        documents: bool = False,
+    ) -> Page[SessionSummary]: ...
+
     @reads
     def list(
         self,
@@ -222,7 +246,8 @@ class Sessions(Repository):
         status: str | None = None,
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
-    ) -> Page[SessionRecord]:
+        documents: bool = False,
+    ) -> Page[SessionSummary]:
         """List sessions, the one with the newest activity first.
 
         Activity is a message, or the creation. The order is that of the writes themselves,
@@ -234,13 +259,11 @@ class Sessions(Repository):
             status: Only in this status.
             limit: How many to give at most.
             cursor: The ``next_cursor`` of the page before.
+            documents: Give metadata, config and state too, and when they were changed: a
+                ``SessionRecord`` of each session instead of a ``SessionSummary``.
         """
-        sessions = self.tables.sessions
-        query = _filtered(select_sessions(self.tables), self.tables, user_id, status)
-        cursors = Cursors("sessions", user_id, status)
-        return one_page(
-            self.connection, query, [sessions.c.activity], cursors, limit, cursor, session_record
-        )
+        validation.flag("documents", documents)
+        return page_of_sessions(self.unit, user_id, status, limit, cursor, documents)
 
     @reads
     def walk(self, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None) -> Page[SessionRecord]:
@@ -267,7 +290,7 @@ class Sessions(Repository):
         """Count sessions, of a user and in a status if given."""
         sessions = self.tables.sessions
         query = select(func.count()).select_from(sessions)
-        query = _filtered(query, self.tables, user_id, status)
+        query = query.where(*_conditions(self.tables, user_id, status))
         # Those that are being deleted are taken off: indexes have the few of them, and no index
         # that is counted says which they are.
         closed = query.where(
@@ -569,16 +592,14 @@ def _seconds(ttl: timedelta | None) -> int | None:
     return int(ttl.total_seconds())
 
 
-def _filtered(
-    query: Select[Any], tables: Tables, user_id: str | None, status: str | None
-) -> Select[Any]:
-    sessions = tables.sessions
+def _conditions(
+    tables: Tables, user_id: str | None, status: str | None
+) -> list[ColumnElement[bool]]:
+    sessions = tables.sessions.c
+    conditions = []
     if user_id is not None:
-        query = query.where(sessions.c.user_id == validation.text("user_id", user_id))
+        conditions.append(sessions.user_id == validation.text("user_id", user_id))
     if status is not None:
-        if status not in SESSION_STATUSES:
-            raise InvalidInput(
-                f"status is {shown(status)}; use one of {', '.join(SESSION_STATUSES)}."
-            )
-        query = query.where(sessions.c.status == status)
-    return query
+        status = validation.choice("status", status, SESSION_STATUSES)
+        conditions.append(sessions.status == status)
+    return conditions

@@ -17,6 +17,7 @@ from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord, SessionRecord
 from agentstore.repositories.base import scoping
 from agentstore.repositories.messages.histories import History
+from agentstore.repositories.messages.portions import RECORDS
 from agentstore.repositories.sessions.rows import select_session, session_record
 from agentstore.values import validation
 from agentstore.values.states import NO_BRANCH
@@ -66,7 +67,7 @@ def read_whole(unit: Unit, session_id: str) -> WholeSession:
     row = unit.connection.execute(query, key).first()
     if row is None:
         raise NotFound("session", session_id)
-    history = History(unit, session_id, None, None, whole=row.tip is None)
+    history = History(unit, session_id, None, None, RECORDS, whole=row.tip is None)
     messages = history.last(None, keep_tool_calls=True)
     return WholeSession(session_record(row), row.layout, messages)
 

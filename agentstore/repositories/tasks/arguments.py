@@ -34,7 +34,7 @@ def length(lease: object) -> timedelta:
         raise InvalidInput(f"lease must be a number of seconds, not {type(lease).__name__}.")
     if not 0 < lease <= MAX_LEASE:
         raise InvalidInput(
-            f"lease is {shown(lease)}; it must be more than 0 and at most {MAX_LEASE:.0f} seconds."
+            f"lease must be more than 0 and up to {MAX_LEASE:.0f} seconds, not {shown(lease)}."
         )
     return timedelta(seconds=lease)
 
@@ -44,9 +44,9 @@ def records(name: str, tasks: object) -> list[TaskRecord]:
     if not isinstance(tasks, list | tuple) or not all(isinstance(t, TaskRecord) for t in tasks):
         raise InvalidInput(f"{name} must be a list of the records that claim() returned.")
     if len(tasks) > MAX_LIMIT:
-        raise InvalidInput(f"{name} has {len(tasks)} tasks; pass up to {MAX_LIMIT} at once.")
+        raise InvalidInput(f"{name} must hold up to {MAX_LIMIT} tasks, not {len(tasks)}.")
     if len({task.id for task in tasks}) < len(tasks):
-        raise InvalidInput(f"{name} has a task twice.")
+        raise InvalidInput(f"{name} must not hold a task twice.")
     return list(tasks)
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import case, func, literal_column, or_, select, update
 
 from agentstore.engines.base.prepared import dialect_of
 from agentstore.engines.base.signals import TaskSignal
-from agentstore.errors import AlreadyExists, InvalidInput, NotFound, shown
+from agentstore.errors import AlreadyExists, InvalidInput, NotFound
 from agentstore.execution.unit import Unit
 from agentstore.models.deleting import session_stays
 from agentstore.records import Page, TaskBatch, TaskRecord
@@ -184,10 +184,7 @@ class Tasks(Repository):
         if session_id is not None:
             query = query.where(tasks.c.session_id == validation.text("session_id", session_id))
         if status is not None:
-            if status not in TASK_STATUSES:
-                raise InvalidInput(
-                    f"status is {shown(status)}; use one of {', '.join(TASK_STATUSES)}."
-                )
+            status = validation.choice("status", status, TASK_STATUSES)
             query = query.where(tasks.c.status == status)
         if queue is not None:
             query = query.where(tasks.c.queue == validation.text("queue", queue))

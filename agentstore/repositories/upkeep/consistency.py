@@ -31,6 +31,7 @@ from agentstore.execution.unit import Unit
 from agentstore.models.deleting import being_deleted, session_is_open, session_stays
 from agentstore.models.tables import Tables
 from agentstore.records.findings import Finding, Severity, listed
+from agentstore.repositories.base.listing import newest
 from agentstore.repositories.base.operations import chunks
 from agentstore.repositories.base.sums import Halves, halves
 from agentstore.repositories.messages.drafts import tool_call_rows
@@ -241,7 +242,7 @@ def _many(found: Sequence[object]) -> str:
 
 def _recent(tables: Tables) -> Select[Any]:
     sessions = tables.sessions.c
-    return select(sessions.id).order_by(sessions.activity.desc()).limit(RECENT)
+    return select(sessions.id).where(sessions.pk.in_(newest(tables, most=RECENT)))
 
 
 def _sums(tables: Tables, *, deep: bool) -> Subquery:

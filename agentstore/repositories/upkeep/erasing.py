@@ -136,7 +136,9 @@ def _delete_some_sessions(unit: Unit, user_id: str, most: int) -> Counter[str]:
     """Delete some sessions of a user, or some rows of one that has more than so many."""
     sessions = unit.tables.sessions.c
     query = select(sessions.id, sessions.message_count).where(sessions.user_id == user_id)
-    rows = unit.connection.execute(query.order_by(sessions.activity).limit(_SESSIONS)).all()
+    rows = unit.connection.execute(
+        query.order_by(sessions.status, sessions.listed_activity).limit(_SESSIONS)
+    ).all()
     if not rows:
         return Counter()
     messages = accumulate(row.message_count + 1 for row in rows)

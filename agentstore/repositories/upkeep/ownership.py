@@ -2,7 +2,7 @@
 
 Which rows belong to whom is read off the tables themselves: everything that a user, a session
 or a checkpoint thread owns has ``user_id``, ``session_id`` or ``thread_id`` (see
-``agentstore.models.base``), so a table that is added later is counted and deleted without
+``agentstore.schema.base``), so a table that is added later is counted and deleted without
 anybody thinking of it. What refers goes before what it refers to: on PostgreSQL a cascade from
 the root would come upon rows that are still in use, such as the values that a checkpoint names.
 """

@@ -51,6 +51,7 @@ from agentstore.repositories.base.sums import (
     milliseconds,
 )
 from agentstore.repositories.usage.rows import usage_sum
+from agentstore.values import validation
 from agentstore.values.paging import check_limit
 from agentstore.values.states import NO_BRANCH
 from agentstore.values.types import from_nanos
@@ -77,12 +78,13 @@ def statistics(unit: Unit, days: int, top: int, order: Order, exact: bool | None
         InvalidInput: An argument is out of range.
     """
     if type(days) is not int or not 1 <= days <= _MOST_DAYS:
-        raise InvalidInput(f"days is {shown(days)}; pass a whole number from 1 to {_MOST_DAYS}.")
+        raise InvalidInput(
+            f"days must be a whole number from 1 to {_MOST_DAYS}, not {shown(days)}."
+        )
     check_limit(top)
-    if order not in ("cost", "tokens"):
-        raise InvalidInput(f"order is {shown(order)}; use cost or tokens.")
+    validation.choice("order", order, ("cost", "tokens"))
     if exact is not None and type(exact) is not bool:
-        raise InvalidInput(f"exact is {shown(exact)}; use True, False or None.")
+        raise InvalidInput(f"exact must be True, False or None, not {shown(exact)}.")
     checks = unit.dialect.checks
     footprint = checks.footprint(unit.connection, unit.tables)
     counted = footprint.bytes <= EXACT_UP_TO if exact is None else exact

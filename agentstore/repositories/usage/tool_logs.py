@@ -267,9 +267,7 @@ def _milliseconds(value: object) -> float | None:
     except OverflowError:
         number = float("inf")
     if not 0 <= number <= validation.MAX_MILLISECONDS:
-        raise InvalidInput(
-            f"elapsed_ms is {number}; use a finite number, zero or more, up to 10**12."
-        )
+        raise InvalidInput(f"elapsed_ms must be from 0 to 10**12, not {number}.")
     return number
 
 

@@ -71,7 +71,7 @@ class Usage(Repository):
             InvalidInput: The number of days is not positive.
         """
         if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= _MAX_DAYS:
-            raise InvalidInput(f"days is {shown(days)}; pass a number above 0, up to {_MAX_DAYS}.")
+            raise InvalidInput(f"days must be above 0, up to {_MAX_DAYS}, not {shown(days)}.")
         end = (
             self.unit.now() + timedelta(microseconds=1)
             if until is None
@@ -80,7 +80,7 @@ class Usage(Repository):
         try:
             since = end - timedelta(days=days)
         except OverflowError:
-            raise InvalidInput("The window begins before the year 1; pass fewer days.") from None
+            raise InvalidInput("days must not reach back before the year 1.") from None
         tables = self.tables
         users, sessions, messages, logs = (
             tables.users,
@@ -241,10 +241,7 @@ class Usage(Repository):
             InvalidInput: The dimension is unknown, or is turn or branch without a session.
             NaiveDatetime: ``since`` or ``until`` has no time zone.
         """
-        if dimension not in get_args(Dimension):
-            raise InvalidInput(
-                f"dimension is {shown(dimension)}; use one of {', '.join(get_args(Dimension))}."
-            )
+        validation.choice("dimension", dimension, get_args(Dimension))
         if dimension in ("turn", "branch") and session_id is None:
             raise InvalidInput(f"Sums by {dimension} need a session_id.")
         used, sessions = self.tables.turn_usage.c, self.tables.sessions.c
@@ -367,8 +364,8 @@ def _amounts(
     written = validation.tokens("output_tokens", output_tokens)
     if validation.tokens("cached_input_tokens", cached_input_tokens) > read:
         raise InvalidInput(
-            f"cached_input_tokens is {cached_input_tokens}, more than the {read} input_tokens "
-            "that it is a part of."
+            f"cached_input_tokens must be at most {read}, the input_tokens that it is a part of, "
+            f"not {cached_input_tokens}."
         )
     total = read + written if total_tokens is None else total_tokens
     return {

@@ -24,7 +24,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 VERSION = "1"
 """The version of what this module makes of a text; an index remembers it."""
@@ -66,10 +66,14 @@ _INVISIBLE = re.compile(
 )
 """Joiners, directions, variation selectors: they would cut a word that looks whole."""
 
-_RUN = re.compile(
-    rf"([{_UNSPACED}]+)|([{_FLAG}]{{2}}|[{_EMOJI}{_FLAG}]|(?:[^\W_{_UNSPACED}]+|[{_MARKS}]+)+)"
-)
+_RUN = rf"([{_UNSPACED}]+)|([{_FLAG}]{{2}}|[{_EMOJI}{_FLAG}]|(?:[^\W_{_UNSPACED}]+|[{_MARKS}]+)+)"
 _ASCII_RUN = re.compile(r"[a-z0-9]+")
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    # When a text first needs it: the large sets of characters take 4 ms.
+    return re.compile(pattern)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +120,9 @@ def normalized(text: str) -> str:
 def runs(text: str) -> list[Run]:
     """Cut text, which need not be normalized, into its runs."""
     ready = normalized(text)
-    return [Run(unspaced or other, bool(unspaced)) for unspaced, other in _RUN.findall(ready)]
+    return [
+        Run(unspaced or other, bool(unspaced)) for unspaced, other in _compiled(_RUN).findall(ready)
+    ]
 
 
 def pairs(run: str) -> list[str]:
@@ -134,7 +140,7 @@ def tokens(text: str) -> list[str]:
     if ready.isascii():
         return [token[:MAX_TOKEN] for token in _ASCII_RUN.findall(ready)]
     found: list[str] = []
-    for unspaced, other in _RUN.findall(ready):
+    for unspaced, other in _compiled(_RUN).findall(ready):
         if unspaced:
             found += pairs(unspaced)
         else:
@@ -146,7 +152,7 @@ def spans(ready: str) -> tuple[list[str], list[tuple[int, int]]]:
     """Give the tokens of a text that is normalized already, and where each begins and ends."""
     found: list[str] = []
     places: list[tuple[int, int]] = []
-    for match in _RUN.finditer(ready):
+    for match in _compiled(_RUN).finditer(ready):
         start, end = match.span()
         if match[1] is None:
             found.append(match[0][:MAX_TOKEN])
@@ -179,7 +185,7 @@ def position_map(text: str) -> list[int] | None:
     if len(ready) == len(text) and all(map(_stays_one, set(text))):
         return None
     starts: list[int] = []
-    for piece in _PIECE.finditer(text):
+    for piece in _compiled(_PIECE).finditer(text):
         starts += [piece.start()] * len(normalized(piece[0]))
     # Pieces may, very rarely, be written otherwise apart than together: keep to the text.
     starts = [min(start, len(text)) for start in starts[: len(ready)]]
@@ -191,7 +197,7 @@ def _stays_one(character: str) -> bool:
     return len(normalized(character)) == 1
 
 
-_PIECE = re.compile(
+_PIECE = (
     f"(?s:.)[{_MARKS}\u1160-\u11ff\u3099\u309a\uff9e\uff9f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]*"
 )
 """A character with what NFKC may compose with it: accents, parts of Hangul, voicing marks."""

@@ -1,0 +1,59 @@
+"""The sessions with the newest activity, by an index that few writes change.
+
+Every message raises its session's ``activity``, so an index of it would be written with every
+message. The indexes have ``listed_activity`` instead, which stays behind by less than
+``LISTED_WITHIN``::
+
+    listed_activity    100    340    352          activity of the first session: 100 to 355
+    activity           355    340    361
+
+The sessions with the n newest activities are among the n + LISTED_WITHIN with the newest
+``listed_activity``. Let l be the smallest ``listed_activity`` of these. No two sessions have the
+same, so at most LISTED_WITHIN of them are listed under l to l + LISTED_WITHIN - 1. The others, at
+least n, have an activity of l + LISTED_WITHIN or more. Every session that is listed under less
+than l has a smaller activity.
+
+Sessions of different status are found apart, so that one index serves lists of one status and of
+all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, select, union_all
+
+from agentstore.models.tables import Tables
+from agentstore.values.paging import LISTED_WITHIN
+from agentstore.values.states import SESSION_STATUSES
+
+
+def newest(
+    tables: Tables,
+    *conditions: ColumnElement[bool],
+    most: int | ColumnElement[int],
+    before: ColumnElement[int] | None = None,
+    status: ColumnElement[str] | None = None,
+) -> Select[Any]:
+    """Select the ``pk`` of the sessions with the newest activity.
+
+    Args:
+        tables: The tables.
+        conditions: Which sessions, of those that an index has side by side.
+        most: How many, at most.
+        before: Only sessions with a smaller activity.
+        status: Only sessions in this status.
+    """
+    sessions = tables.sessions.c
+    apart = []
+    for each in SESSION_STATUSES if status is None else (status,):
+        query = select(sessions.pk, sessions.activity).where(sessions.status == each, *conditions)
+        if before is not None:
+            query = query.where(sessions.listed_activity < before, sessions.activity < before)
+        query = query.order_by(sessions.listed_activity.desc()).limit(most + LISTED_WITHIN)
+        apart.append(select(query.subquery()))
+    found = union_all(*apart).subquery()
+    return select(found.c.pk).order_by(found.c.activity.desc()).limit(most)
+
+
+__all__ = ["newest"]

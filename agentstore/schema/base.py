@@ -1,0 +1,109 @@
+"""What all tables share: names of constraints, types of columns, and the row number.
+
+Every table has ``pk``, the number of its rows in the order of creation. It never leaves the
+database: it gives lists an order that no clock can disturb, and on SQLite it is the rowid and
+costs nothing. What the world sees is ``id``, text, and other tables refer to that, so that a
+person who reads the tables can follow them.
+
+Whatever belongs to a user, a session or a checkpoint thread says so itself in ``user_id``,
+``session_id`` or ``thread_id``, even where it could be found through another table: scoping,
+deleting and counting then need no joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+from sqlalchemy import Column, Index, MetaData, Table, TextClause
+from sqlalchemy.schema import SchemaItem
+from sqlalchemy.types import TypeEngine
+
+from agentstore.values.types import (
+    Bytes,
+    Flag,
+    Json,
+    Named,
+    Nanos,
+    Real,
+    RowNumber,
+    SafeText,
+    UtcDateTime,
+    Whole,
+)
+
+NAMING_CONVENTION = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+"""How indexes and constraints are named, where a table does not say it."""
+
+METADATA = MetaData(naming_convention=NAMING_CONVENTION)
+"""All tables, under their plain names."""
+
+TEXT = SafeText()
+WHOLE = Whole()
+REAL = Real(53)
+FLAG = Flag(create_constraint=False)
+BYTES = Bytes()
+INSTANT = UtcDateTime()
+MONEY = Nanos()
+OBJECT = Json(dict)
+ARRAY = Json(list)
+JSON = Json()
+
+
+def table(name: str, *parts: SchemaItem, **options: Any) -> Table:
+    """Define a table, whose columns' types know the column: an error of reading it names it."""
+    defined = Table(name, METADATA, *parts, **options)
+    for each in defined.columns:
+        if isinstance(each.type, Named):
+            each.type = each.type.of(name, each.name)
+    return defined
+
+
+def column(name: str, kind: TypeEngine[Any], *parts: SchemaItem, **options: Any) -> Column[Any]:
+    """Define a column that is never NULL."""
+    return Column(name, kind, *parts, nullable=False, **options)
+
+
+def nullable(name: str, kind: TypeEngine[Any], *parts: SchemaItem, **options: Any) -> Column[Any]:
+    """Define a column that may be NULL."""
+    return Column(name, kind, *parts, nullable=True, **options)
+
+
+def row_number() -> Column[int]:
+    """Define the row number."""
+    return Column("pk", RowNumber, primary_key=True, autoincrement=True)
+
+
+class PartialIndex(Index):
+    """An index of those rows alone for which a condition holds, on either engine.
+
+    SQLAlchemy loads a dialect, with modules for all its drivers, as soon as something has one of
+    its options. This has them when it is asked, which is when somebody writes DDL of it.
+    """
+
+    def __init__(
+        self, name: str | None, *expressions: Any, where: TextClause, **options: Any
+    ) -> None:
+        """Make an index of the expressions; the rest is as for ``Index``."""
+        self.where = where
+        super().__init__(name, *expressions, **options)
+
+    @cached_property
+    def dialect_options(self) -> Any:
+        """Give the options by dialect, the condition among them."""
+        options = super().dialect_options
+        self.__dict__["dialect_options"] = options
+        self.dialect_kwargs.update(sqlite_where=self.where, postgresql_where=self.where)
+        return options
+
+
+def one_of(column: str, values: Iterable[str]) -> str:
+    """Write the condition of a CHECK: the column holds one of these plain names."""
+    return f"{column} IN ({', '.join(repr(value) for value in values)})"
