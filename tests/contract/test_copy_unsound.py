@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
-from agentstore.errors import InvalidInput, UnsoundRows
+from agentstore import Store
+from agentstore.errors import DatabaseCorrupt, InvalidInput, UnsoundRows
 from agentstore.moving import copying as transfer
 from tests.migrations.support import revision_of, run_sql
 from tests.programs.copies import copy, dump, each_engine, filled, stop_at
@@ -288,3 +289,20 @@ def test_the_rows_of_a_server_that_no_file_holds_are_found(new, engine, tmp_path
     assert report.rows == before - report.set_aside
     assert dump(target)["messages"] == []
     assert len(dump(target)["users"]) == 2
+
+
+@each_engine
+def test_a_file_in_which_a_row_is_not_where_its_number_says_is_damaged(new, engine):
+    source, target = new("sqlite", head=True), new(engine)
+    with Store(source) as store:
+        rows = [{"role": "user", "content": f"{n} {'y' * 900}"} for n in range(500)]
+        store.messages.save_many(store.sessions.create().id, rows)
+    run_sql(source, "PRAGMA wal_checkpoint(TRUNCATE)")
+    file = Path(str(make_url(source).database))
+    content = bytearray(file.read_bytes())
+    row = content.index(b"250 yyy")
+    content[row : row + 1200] = bytes(1200)  # the number of the next row is now 0
+    file.write_bytes(content)
+    with pytest.raises(DatabaseCorrupt):
+        copy(source, target)
+    assert revision_of(target) is None

@@ -246,7 +246,7 @@ def _reason(connection: Connection, shape: TableShape, number: int, longest: int
     checked = rules(shape)
     checks = ", ".join([columns, *(f"({rule}) IS NOT 0" for rule in checked.values())])
     query = f"SELECT {checks} FROM {quoted(shape.table.name)} WHERE rowid = ?"
-    found = driver_of(connection).execute(query, (number,)).fetchone()
+    found = _again(driver_of(connection), query, number)
     wrong = []
     for (name, kind), held, stored in zip(shape.columns, found[::2], found[1::2], strict=False):
         if not held:
@@ -267,7 +267,7 @@ def _reason(connection: Connection, shape: TableShape, number: int, longest: int
 def _too_long(connection: Connection, shape: TableShape, number: int, longest: int) -> list[str]:
     lengths = ", ".join(map(entry, shape.indexed))
     query = f"SELECT {lengths} FROM {quoted(shape.table.name)} WHERE rowid = ?"
-    found = driver_of(connection).execute(query, (number,)).fetchone()
+    found = _again(driver_of(connection), query, number)
     return [
         f"{', '.join(columns)}: {length:,} bytes, and an index takes {longest:,}"
         for columns, length in zip(shape.indexed, found, strict=True)
@@ -287,7 +287,7 @@ def _flaw(connection: Connection, shape: TableShape, number: int, reason: str) -
     types = ", ".join(f"typeof({quoted(name)})" for name, _ in shape.columns)
     query = f"SELECT {_columns(shape)}, {types} FROM {quoted(shape.table.name)} WHERE rowid = ?"
     with bytes_for_text(connection) as driver:
-        row = driver.execute(query, (number,)).fetchone()
+        row = _again(driver, query, number)
     names = [name for name, _ in shape.columns]
     values = {
         name: _shown(value, kind)
@@ -295,6 +295,21 @@ def _flaw(connection: Connection, shape: TableShape, number: int, reason: str) -
     }
     key = ", ".join(f"{name}={short(values[name])}" for name in shape.key)
     return Flaw(shape.name, key, reason, number, values)
+
+
+def _again(driver: Any, query: str, number: int) -> Row:
+    """Read a row that was found by walking the table.
+
+    Raises:
+        DatabaseCorrupt: Its number does not lead to it.
+    """
+    row: Row | None = driver.execute(query, (number,)).fetchone()
+    if row is None:
+        raise DatabaseCorrupt(
+            "A row is not where its number says: the file is damaged. Check it with PRAGMA "
+            "integrity_check; restore a backup, or save what can be read with sqlite3 .recover."
+        )
+    return row
 
 
 def short(value: Any) -> Any:

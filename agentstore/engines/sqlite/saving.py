@@ -75,15 +75,15 @@ class SQLiteFiles:
             database.execute("PRAGMA journal_mode=DELETE").fetchall()
 
     def check(self, file: Path) -> int:
-        """Run ``integrity_check`` and ``foreign_key_check``."""
-        with _translating(), closing(_open(file)) as database:
+        """Run ``integrity_check`` and ``foreign_key_check``, without writing."""
+        with _translating(), closing(_open(file, "mode=ro")) as database:
             found = database.execute("PRAGMA integrity_check(3)").fetchall()
             if found != [("ok",)]:
                 words = "; ".join(" ".join(str(row[0]).split()) for row in found)
                 raise DatabaseCorrupt(
-                    f"The copy is damaged ({words}), most likely because its source is. Nothing "
-                    "was kept. Check the source with PRAGMA integrity_check; restore an older "
-                    "backup, or save what can be read with sqlite3 .recover."
+                    f"The file, or what it was copied from, is damaged ({words}). Nothing was "
+                    "kept. Check the source with PRAGMA integrity_check; restore an older backup, "
+                    "or save what can be read with sqlite3 .recover."
                 )
             return sum(1 for _ in database.execute("PRAGMA foreign_key_check"))
 
@@ -93,8 +93,8 @@ class SQLiteFiles:
         return count_rows(connection, map(table, names), set(names))
 
 
-def _open(file: Path) -> Any:
-    return sqlite3.connect(file, isolation_level=None)
+def _open(file: Path, options: str = "mode=rw") -> Any:
+    return sqlite3.connect(f"{file.absolute().as_uri()}?{options}", isolation_level=None, uri=True)
 
 
 @contextmanager

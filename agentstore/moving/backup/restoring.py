@@ -142,6 +142,8 @@ class _Restore:
             if self._expected is not None:
                 with end.reading() as connection:
                     self._require_expected(look_into(end, connection, self._progress))
+            with self._timing.of("checking"):
+                database_files().check(self._file)
             resume = self._target.revision() == migrations.UNFINISHED
             with self._timing.of("copying"):
                 try:
