@@ -72,7 +72,6 @@ INDEXES = {
     "branches_session_id_parent": "what grew from a branch that is to go",
     "branches_session_id_tip": "which branches show a segment",
     "messages_session_id_branch_seq": "histories and pages; no two messages in one place",
-    "messages_session_id_created_at": "messages by time, as in `messages.history(since=)`",
     "messages_session_id_branch_turn": "where the turns of a branch begin",
     "messages_session_id_external_id": "`messages.find_by_external_id`, and that it is there once",
     "messages_session_id_idempotency_key": "that a repeated call saves once",

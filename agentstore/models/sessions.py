@@ -29,6 +29,10 @@ class Session(Base):
     ``listed_activity``: the activity at some earlier write, no two sessions the same. It is set to
     ``activity`` again by the write that would leave it 256 or more behind; see
     ``agentstore.repositories.base.listing``.
+
+    ``newest_at`` is the latest time of a message, or 1970 before there was one. ``in_order`` says
+    that no message was saved with a time more than a minute before that of an earlier one: then
+    the messages of a window of time are found by their numbers, and no index has their times.
     """
 
     __table__ = tables.sessions
@@ -51,6 +55,8 @@ class Session(Base):
     expires_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
     last_active_at: Mapped[datetime]
+    newest_at: Mapped[datetime]
+    in_order: Mapped[bool]
     title: Mapped[str | None]
     model: Mapped[str | None]
 

@@ -64,7 +64,6 @@ messages = table(
     CheckConstraint("token_count >= 0 AND cost >= 0", name="amounts"),
     CheckConstraint("content IS NULL OR blocks IS NULL", name="content"),
     Index(None, "session_id", "branch", "seq", unique=True),
-    Index(None, "session_id", "created_at"),
     PartialIndex(None, "session_id", "branch", "turn", where=_USER),
     PartialIndex(None, "session_id", "external_id", unique=True, where=_EXTERNAL),
     PartialIndex(None, "session_id", "idempotency_key", unique=True, where=_IDEMPOTENT),

@@ -12,6 +12,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from agentstore.errors import InvalidCursor, LimitOutOfRange
@@ -24,6 +25,9 @@ MAX_LIMIT = 1000
 
 LISTED_WITHIN = 256
 """A session's ``activity`` is less than so much larger than its ``listed_activity``."""
+
+OUT_OF_ORDER = timedelta(minutes=1)
+"""How much earlier than one before it a message may be created where ``in_order`` is true."""
 
 
 def check_limit(limit: int, maximum: int = MAX_LIMIT) -> int:

@@ -92,6 +92,9 @@ def test_a_receipt_that_counts_the_bytes_which_nobody_else_has_would_be_found(wo
         return before - unit.connection.exec_driver_sql(query).scalar()
 
     monkeypatch.setattr(attachments, "drop_unattached", telling)
-    (difference, *_) = run(world, rounds=1, seed=1).differences
+    differences = (
+        each for seed in range(1, 9) for each in run(world, rounds=1, seed=seed).differences
+    )
+    difference = next(differences)
     assert "attachments.delete" in difference
     assert "'blobs': 1" in difference

@@ -141,7 +141,7 @@ def test_a_quick_run_of_the_sizes_finds_more_than_the_payload(tmp_path):
 def test_a_quick_run_of_the_imports_gives_one_line_for_both_engines(tmp_path):
     (line,) = quick_run("imports", tmp_path, "--rounds", "1", engine=None)["lines"]
     assert (line["key"], line["engine"], line["aim"]) == ("import", "both", 1.5)
-    assert line["value"] > 1  # SQLAlchemy is part of what agentstore imports
+    assert line["value"] > 0
 
 
 def quick_run(program: str, folder: Path, *options: str, engine: str | None = "sqlite"):

@@ -135,7 +135,7 @@ WRONGS = {
     "cost": ("UPDATE sessions SET total_cost = total_cost + 1", "counters"),
     "the last number": ("UPDATE sessions SET last_seq = 0", "counters"),
     "a user's reservations": ("UPDATE users SET quota_reserved = 7", "counters"),
-    "an index": ("DROP INDEX ix_messages_session_id_created_at", "indexes"),
+    "an index": ("DROP INDEX ix_tool_logs_session_id_created_at_pk", "indexes"),
     "a unique index": ("DROP INDEX uq_checkpoints_id", "indexes"),
     "the state of the search index": ("DELETE FROM search_state", "search"),
     "a version of the segmentation": ("UPDATE search_state SET segmentation = 'x'", "search"),
@@ -464,8 +464,8 @@ def test_an_index_that_is_invalid_is_told(servers):
     run_sql(
         url,
         "UPDATE pg_index SET indisvalid = false "
-        "WHERE indexrelid = 'ix_messages_session_id_created_at'::regclass",
+        "WHERE indexrelid = 'ix_tool_logs_session_id_created_at_pk'::regclass",
     )
     (finding,) = [f for f in found_in(url) if "invalid" in f.what]
-    assert "REINDEX INDEX CONCURRENTLY ix_messages_session_id_created_at" in finding.mend
+    assert "REINDEX INDEX CONCURRENTLY ix_tool_logs_session_id_created_at_pk" in finding.mend
     servers.drop(VERSIONS[0], url)

@@ -317,8 +317,10 @@ class EngineDialect(ABC):
         Args:
             connection: In a transaction, or in autocommit where ``Mode.STATEMENT`` says so.
             tables: The tables.
-            sessions: Each once: its ``session_id``, ``now``, and what to add: ``messages``,
-                ``users`` (how many are of the role user), ``tokens``, ``cost``.
+            sessions: Each once: its ``session_id``, ``now`` (the latest time of its rows),
+                ``bearable`` (the latest that earlier messages may have, where all are to be in
+                order but for ``OUT_OF_ORDER``), and what to add:
+                ``messages``, ``users`` (how many are of the role user), ``tokens``, ``cost``.
             rows: The rows of ``messages`` without branch, those of the first session first, and
                 so on; ``seq`` counts from 1 and ``turn`` from 0 or 1 in each session, to be added
                 to what it has. They are given their numbers and their branch.

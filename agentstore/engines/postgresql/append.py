@@ -23,6 +23,7 @@ from sqlalchemy import (
     Select,
     Text,
     Update,
+    and_,
     bindparam,
     case,
     cast,
@@ -88,7 +89,7 @@ def append_messages(
     return counted
 
 
-_COUNTS = ("session_id", "messages", "users", "tokens", "cost", "now")
+_COUNTS = ("session_id", "messages", "users", "tokens", "cost", "now", "bearable")
 _OF_EACH = ("session_id", "created_at")
 """Columns of messages that the session says, where there is one message."""
 _CALL_COLUMNS = ("session_id", "message_id", "position", "seq", "name", "call_id")
@@ -171,6 +172,7 @@ def _counted_one(tables: Tables, *, wait: bool) -> CTE:
         "tokens": bindparam("tokens"),
         "cost": bindparam("cost"),
         "now": _now(tables),
+        "bearable": bindparam("bearable", type_=sessions.c.created_at.type),
     }
     here = sessions.c.id == bindparam("session_id", type_=sessions.c.id.type)
     counting = update(sessions).where(here)
@@ -197,6 +199,7 @@ def _counted_many(tables: Tables) -> CTE:
         "s_tokens": sessions.c.total_tokens.type,
         "s_cost": sessions.c.total_cost.type,
         "s_now": sessions.c.last_active_at.type,
+        "s_bearable": sessions.c.last_active_at.type,
     }
     given, arriving = arrays(kinds, "given")
     wanted = select(given["s_session_id"]).select_from(arriving)
@@ -229,6 +232,8 @@ def _count(
             activity=func.greatest(sessions.activity, activity),
             listed_activity=case((activity - listed < LISTED_WITHIN, listed), else_=activity),
             last_active_at=counts["now"],
+            newest_at=func.greatest(sessions.newest_at, counts["now"]),
+            in_order=and_(sessions.in_order, sessions.newest_at <= counts["bearable"]),
         )
         .returning(
             sessions.id,

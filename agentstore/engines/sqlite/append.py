@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import (
     Connection,
     Dialect,
+    and_,
     bindparam,
     column,
     func,
@@ -95,6 +96,9 @@ def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, ...]:
     here = sessions.c.id == bindparam("session_id")
     counted = select(_COUNTED.c.seq).where(_COUNTED.c.name == literal(tables.messages.name))
     last = func.coalesce(counted.scalar_subquery(), 0)
+    now, bearable = (
+        bindparam(name, type_=sessions.c.created_at.type) for name in ("now", "bearable")
+    )
     count = (
         update(sessions)
         .where(here, session_is_open(tables), room_in(sessions))
@@ -105,7 +109,9 @@ def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, ...]:
             total_tokens=sessions.c.total_tokens + bindparam("tokens"),
             total_cost=sessions.c.total_cost + bindparam("cost"),
             activity=last + bindparam("so_far") + bindparam("messages"),
-            last_active_at=bindparam("now"),
+            last_active_at=now,
+            newest_at=func.max(sessions.c.newest_at, now),
+            in_order=and_(sessions.c.in_order, sessions.c.newest_at <= bearable),
         )
         .returning(
             sessions.c.last_seq,

@@ -26,21 +26,23 @@ _STEPS = 10_000
 def name_row(connection: Connection, tables: Tables, error: UnsoundRow) -> UnsoundRow:
     """Say of the first row found, in the table or in any, that its column is not sound.
 
-    What a query calls by another name than its column's is looked for in all columns of text.
+    What a query calls by another name than its column's, which may be that of another column, is
+    looked for in all columns of text.
     """
     # Not driver_connection, which one that is detached from its pool does not have.
     driver: Any = connection.connection.dbapi_connection
     if not isinstance(driver, sqlite3.Connection):
         return error
     columns = [(shape, *column) for shape in shapes(tables) for column in shape.columns]
-    found = [each for each in columns if each[1] == error.column]
-    own = [each for each in found if error.table in ("", each[0].name)]
-    texts = [each for each in columns if each[2] in (Kind.TEXT, Kind.JSON)]
+    so_called = [each for each in columns if each[1] == error.column]
+    own = [each for each in so_called if error.table in ("", each[0].name)]
+    if not error.table:
+        own += [each for each in columns if each[2] in (Kind.TEXT, Kind.JSON)]
     with _for_a_moment(driver), suppress(sqlite3.Error):
-        for shape, column, kind in own if found else texts:
+        for shape, column, kind in own:
             if (row := driver.execute(_query(shape, column, kind)).fetchone()) is not None:
                 return UnsoundRow(shape.name, column, error.problem, _key(shape, row, column))
-    return error if found else UnsoundRow("", "", error.problem)
+    return error if error.table else UnsoundRow("", "", error.problem)
 
 
 def _query(shape: TableShape, column: str, kind: Kind) -> str:

@@ -93,7 +93,7 @@ class SQLiteFiles:
         return count_rows(connection, map(table, names), set(names))
 
 
-def _open(file: Path, options: str = "mode=rw") -> Any:
+def _open(file: Path, options: str = "mode=rwc") -> Any:
     return sqlite3.connect(f"{file.absolute().as_uri()}?{options}", isolation_level=None, uri=True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 
 from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord
@@ -61,6 +61,9 @@ def tell_shorter(
     }
     unit.connection.execute(insert(unit.tables.messages), told.row)
     count_in(unit, session.id, 1, told.row["token_count"], from_nanos(0))
+    sessions, now = unit.tables.sessions, told.row["created_at"]
+    here = update(sessions).where(sessions.c.id == session.id, sessions.c.newest_at < now)
+    unit.connection.execute(here.values(newest_at=now))
     new = NewLine(unit, session.id)
     new.begin_like(line, first.seq - 1)
     new.show(home, last.seq, last.seq)

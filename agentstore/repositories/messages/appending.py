@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal, Self, get_args
 
 from sqlalchemy import select
@@ -28,6 +28,7 @@ from agentstore.repositories.messages.drafts import Draft
 from agentstore.repositories.messages.rewriting import rewrite_message
 from agentstore.repositories.search.search import forget_deleted
 from agentstore.values import validation
+from agentstore.values.paging import OUT_OF_ORDER
 from agentstore.values.states import NO_BRANCH
 from agentstore.values.types import from_nanos, to_nanos
 
@@ -38,6 +39,8 @@ _MOST_ROWS = 1_000
 _MOST_CHARACTERS = 1_000_000
 """Of a group at most: others wait for its end, and it is held in memory twice."""
 
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
 
 _STAY = frozenset({"id", "idempotency_key", "external_id"})
 """Columns of a draft that a message keeps when the draft replaces it."""
@@ -234,7 +237,7 @@ def _additions(writes: Sequence[Append]) -> list[_Addition]:
     for write in writes:
         addition = sessions.get(write.session_id)
         if addition is None:
-            addition = sessions[write.session_id] = _Addition(write.session_id)
+            addition = sessions[write.session_id] = _Addition(write.session_id, write.now)
         addition.add(write)
     return list(sessions.values())
 
@@ -242,11 +245,21 @@ def _additions(writes: Sequence[Append]) -> list[_Addition]:
 class _Addition:
     """The rows that are to be appended to one session, and what they add to its counters."""
 
-    __slots__ = ("calls", "cost", "latest", "marks", "rows", "session_id", "tokens", "users")
+    __slots__ = (
+        "calls",
+        "cost",
+        "earliest",
+        "latest",
+        "marks",
+        "rows",
+        "session_id",
+        "tokens",
+        "users",
+    )
 
-    def __init__(self, session_id: str) -> None:
+    def __init__(self, session_id: str, now: datetime) -> None:
         self.session_id = session_id
-        self.latest: datetime | None = None
+        self.earliest = self.latest = now
         self.users = self.tokens = self.cost = 0
         self.rows: list[dict[str, Any]] = []
         self.calls: list[dict[str, Any]] = []
@@ -255,7 +268,7 @@ class _Addition:
     def add(self, write: Append) -> None:
         """Add what a write has left to be written, behind what was added before."""
         now = write.now
-        self.latest = now if self.latest is None else max(now, self.latest)
+        self.earliest, self.latest = min(now, self.earliest), max(now, self.latest)
         write.fresh[0].row["idempotency_key"] = write.idempotency_key
         for new in write.fresh:
             row = new.row
@@ -275,11 +288,19 @@ class _Addition:
         return {
             "session_id": self.session_id,
             "now": self.latest,
+            "bearable": self._bearable(),
             "messages": len(self.rows),
             "users": self.users,
             "tokens": self.tokens,
             "cost": from_nanos(self.cost),
         }
+
+    def _bearable(self) -> datetime:
+        """Give the time up to which earlier messages may have been saved; none if these are not
+        in order themselves.
+        """
+        bearable = self.earliest + OUT_OF_ORDER
+        return bearable if self.latest <= bearable else _NEVER
 
 
 def _replace(

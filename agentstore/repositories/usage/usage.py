@@ -9,11 +9,11 @@ from typing import Any, Literal, get_args
 
 from sqlalchemy import (
     ColumnElement,
+    and_,
     case,
     delete,
     func,
     null,
-    or_,
     select,
 )
 
@@ -29,7 +29,7 @@ from agentstore.repositories.base.operations import (
     window,
     writes,
 )
-from agentstore.repositories.base.sums import exact_sum
+from agentstore.repositories.base.sums import Halves, exact_sum, halves, halves_of_sums
 from agentstore.repositories.usage.rows import (
     NewUsage,
     priced,
@@ -38,6 +38,7 @@ from agentstore.repositories.usage.rows import (
     usage_sum,
 )
 from agentstore.repositories.usage.tool_logs import tool_stats
+from agentstore.repositories.usage.windows import messages_between
 from agentstore.values import validation
 from agentstore.values.ids import new_id
 from agentstore.values.states import NO_BRANCH
@@ -82,38 +83,44 @@ class Usage(Repository):
         except OverflowError:
             raise InvalidInput("days must not reach back before the year 1.") from None
         tables = self.tables
-        users, sessions, messages, logs = (
-            tables.users,
-            tables.sessions,
-            tables.messages,
-            tables.tool_logs,
-        )
+        users, sessions, logs = tables.users, tables.sessions, tables.tool_logs
         there = select(users.c.pk).where(users.c.id == user_id, users.c.deleting.is_(None))
         if self.connection.execute(there).first() is None:
             raise NotFound("user", user_id)
         of_user = (sessions.c.user_id == user_id, sessions.c.active_branch > NO_BRANCH)
         theirs = select(sessions.c.id).where(*of_user)
-        in_window = (messages.c.created_at >= since, messages.c.created_at < end)
-        count, tokens, cost = self.connection.execute(
+        source, found = messages_between(tables, self.unit.dialect, and_(*of_user), since, end)
+        of_session = (
             select(
-                func.count(),
-                exact_sum(messages.c.token_count),
-                exact_sum(messages.c.cost),
-            ).where(messages.c.session_id.in_(theirs), *in_window)
-        ).one()
-        written_to = (
-            select(messages.c.pk).where(messages.c.session_id == sessions.c.id, *in_window).exists()
+                found.session_id,
+                func.count().label("messages"),
+                *halves(found.token_count).labelled("tokens"),
+                *halves(found.cost).labelled("cost"),
+            )
+            .select_from(source)
+            .group_by(found.session_id)
+            .cte("of_session")
         )
         created = (sessions.c.created_at >= since) & (sessions.c.created_at < end)
-        touched = (
-            select(func.count()).select_from(sessions).where(*of_user, or_(created, written_to))
+        tokens, cost = (halves_of_sums(Halves.of(of_session.c, n)) for n in ("tokens", "cost"))
+        written = (
+            select(
+                func.coalesce(func.sum(of_session.c.messages), 0),
+                tokens.whole(),
+                cost.whole(),
+                func.count(case((~created, 1))).label("only_written_to"),
+            )
+            .select_from(of_session)
+            .join(sessions, sessions.c.id == of_session.c.session_id)
         )
+        messages, tokens, cost, only_written_to = self.connection.execute(written).one()
+        made = select(func.count()).select_from(sessions).where(*of_user, created)
         return UserStats(
             user_id=user_id,
             since=since,
             until=end,
-            sessions=int(self.connection.execute(touched).scalar_one()),
-            messages=int(count),
+            sessions=only_written_to + int(self.connection.execute(made).scalar_one()),
+            messages=int(messages),
             tokens=tokens,
             cost=from_nanos(cost),
             tools=tool_stats(

@@ -1,0 +1,78 @@
+"""The messages of a window of time, which no index has by time, beside plain Python."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import create_engine, text
+
+from tests.contract.clocks import NOON
+
+SECOND = timedelta(seconds=1)
+
+STEPS = st.lists(
+    st.tuples(
+        st.one_of(st.integers(-59, 400), st.sampled_from([-61, -7200, 7200])),
+        st.integers(0, 1),  # which session
+        st.sampled_from(["save", "save", "save", "save two", "fork", "switch", "delete"]),
+    ),
+    max_size=40,
+)
+
+
+LATE, BACK = (70, 0, "save"), (-59, 0, "save")
+JUMP, RETURN = (7200, 0, "save"), (-7200, 0, "save")
+
+
+@settings(max_examples=25)
+@given(steps=STEPS, begin=st.integers(-100, 9000), length=st.integers(1, 9000))
+@example([LATE, BACK, LATE], 60, 30)  # the second is of before the window, the first is not
+@example([LATE, LATE, BACK], 20, 70)  # the last is of the window, the second is of after it
+@example([JUMP, RETURN, JUMP], 7000, 1000)
+@example([LATE, JUMP, RETURN], 0, 100)
+def test_a_window_has_the_messages_that_were_created_in_it_however_clocks_jump(
+    timed, clock, steps, begin, length
+):
+    user = timed.users.create("Alice").id
+    clock.now = NOON - timedelta(days=9)
+    sessions = [timed.sessions.create(user).id for _ in range(2)]
+    clock.now = NOON
+    created = {}
+    with timed.transaction() as tx:
+        for seconds, n, action in steps:
+            clock.now += seconds * SECOND
+            session = sessions[n]
+            if action.startswith("save"):
+                rows = [{"role": "user", "content": "x", "token_count": 3}] * (
+                    1 + (action != "save")
+                )
+                created |= {
+                    m.id: (session, clock.now) for m in tx.messages.save_many(session, rows)
+                }
+            elif action == "fork":
+                tx.branches.create(session)
+            elif action == "switch":
+                tx.branches.switch(session, "main")
+            elif (history := tx.messages.history(session)) and action == "delete":
+                tx.messages.delete([history[-1].id])
+                del created[history[-1].id]
+    since, until = NOON + begin * SECOND, NOON + (begin + length) * SECOND
+    expected = [session for session, at in created.values() if since <= at < until]
+    stats = timed.usage.stats(user, length / 86_400, until=until)
+    assert (stats.messages, stats.tokens) == (len(expected), 3 * len(expected))
+    assert stats.sessions == len(set(expected))
+
+
+@pytest.mark.parametrize(("back", "in_order"), [(60, True), (61, False)])
+def test_a_session_knows_whether_its_messages_are_in_order_of_time(
+    place, timed, clock, back, in_order
+):
+    session = timed.sessions.create().id
+    timed.messages.save(session, "user", "x")
+    clock.now -= back * SECOND
+    timed.messages.save(session, "user", "x")
+    with create_engine(place.url).connect() as connection:
+        assert connection.execute(text("SELECT in_order FROM sessions")).scalar_one() == in_order
