@@ -17,6 +17,7 @@ from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from agentstore.engines.postgresql import row_security as row_security
 from agentstore.engines.postgresql import search_objects as postgresql_search  # noqa: F401
+from agentstore.engines.sqlite import activity as sqlite_activity  # noqa: F401
 from agentstore.engines.sqlite import search_objects as sqlite_search  # noqa: F401
 
 

@@ -157,8 +157,7 @@ def _renamed(names: Names) -> MetaData:
 
 def _copy(table: Table, target: MetaData, names: Names) -> Table:
     new_name = f"{names.prefix}{table.name}"
-    dialect_options = {"sqlite_autoincrement": table.dialect_options["sqlite"]["autoincrement"]}
-    copy = Table(new_name, target, *(_column(c) for c in table.columns), **dialect_options)
+    copy = Table(new_name, target, *(_column(c) for c in table.columns))
 
     def named(constraint: object) -> str:
         name = cast(str, getattr(constraint, "name", None))

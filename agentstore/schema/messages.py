@@ -68,7 +68,6 @@ messages = table(
     PartialIndex(None, "session_id", "external_id", unique=True, where=_EXTERNAL),
     PartialIndex(None, "session_id", "idempotency_key", unique=True, where=_IDEMPOTENT),
     PartialIndex(None, "status", "pk", where=_UNFINISHED),
-    sqlite_autoincrement=True,
 )
 
 message_tool_calls = table(

@@ -142,3 +142,17 @@ def test_tasks_are_counted_by_queue_and_status(store, session):
     assert store.tasks.count(queue="b") == {"b": {"pending": 2}}
     assert store.tasks.count(session_id=session.id)["a"] == {"pending": 1, "running": 1}
     assert store.tasks.count(queue="nobody") == {}
+
+
+@pytest.mark.parametrize("how", ["saved", "told shorter"])
+def test_what_comes_after_the_newest_was_deleted_is_new_to_who_followed(store, session, how):
+    first, newest = (store.messages.save(session.id, "user", text).id for text in "ab")
+    seen = store.messages.follow()
+    assert seen.items[-1].id == newest
+    store.messages.delete([newest])
+    if how == "saved":
+        come = store.messages.save(session.id, "user", "c")
+    else:
+        come = store.branches.compact(session.id, "in short", to_turn=1)
+    assert [message.id for message in store.messages.follow(seen.next_cursor)] == [come.id]
+    assert first != come.id

@@ -32,7 +32,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("tool_logs.stats(*", "*"): "statistics read what they are of, and rank it for the p95",
     ("usage.stats(*", "sorts*"): "the tool statistics of the window, ranked for the p95",
     ("sessions.list(*", "sorts*"): "a page and 256 more, which an index has in nearly that order",
-    ("*", "reads all: SCAN sqlite_sequence"): "it has one row, as one table is counted like that",
+    ("*", "reads all: SCAN activity"): "it has one row",
     ("*", "reads all*ix_users_deleting*"): "it holds those who are being deleted alone",
     **{
         (call, reads): "it is in that order, and passes over those who are being deleted"

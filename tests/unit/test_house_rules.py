@@ -316,7 +316,6 @@ ENGINE = re.compile(
 DRIVERS = {"sqlite3", "aiosqlite", "psycopg", "asyncpg"}
 MAY_NAME_ENGINES = {
     ("settings", "sqlite:///agentstore.db"): "the database of whoever names none",
-    ("models.tables", "sqlite"): "a copy of a table has the original's options for each engine",
 }
 
 

@@ -260,6 +260,10 @@ class EngineDialect(ABC):
     def take_activity(self, connection: Connection, tables: Tables) -> int:
         """Take a number larger than every ``activity`` of a session; nobody else gets it."""
 
+    def message_number(self, connection: Connection, tables: Tables) -> dict[str, int]:
+        """Give ``pk`` for one that ``append_messages`` does not insert, or nothing."""
+        return {}
+
     @abstractmethod
     def next_put(self, tables: Tables) -> ColumnElement[int]:
         """Give a number larger than every ``activity`` of a checkpoint thread, as an expression."""
@@ -317,10 +321,9 @@ class EngineDialect(ABC):
         Args:
             connection: In a transaction, or in autocommit where ``Mode.STATEMENT`` says so.
             tables: The tables.
-            sessions: Each once: its ``session_id``, ``now`` (the latest time of its rows),
-                ``bearable`` (the latest that earlier messages may have, where all are to be in
-                order but for ``OUT_OF_ORDER``), and what to add:
-                ``messages``, ``users`` (how many are of the role user), ``tokens``, ``cost``.
+            sessions: Each once: its ``session_id``; ``now``, the latest time of its rows;
+                ``bearable``, the latest that earlier messages may have to be ``in_order``; and what
+                to add: ``messages``, ``users`` (those of the role user), ``tokens``, ``cost``.
             rows: The rows of ``messages`` without branch, those of the first session first, and
                 so on; ``seq`` counts from 1 and ``turn`` from 0 or 1 in each session, to be added
                 to what it has. They are given their numbers and their branch.

@@ -14,37 +14,17 @@ from sqlalchemy import (
     Dialect,
     and_,
     bindparam,
-    column,
     func,
     insert,
-    literal,
-    select,
-    table,
     update,
 )
 
 from agentstore.engines.base.dialect import number_rows, room_in
 from agentstore.engines.base.prepared import Prepared, dialect_of
+from agentstore.engines.sqlite.activity import last_taken
 from agentstore.models.deleting import session_is_open
 from agentstore.models.tables import Tables
 from agentstore.values.paging import LISTED_WITHIN
-
-_COUNTED = table("sqlite_sequence", column("name"), column("seq"))
-"""Where SQLite keeps the largest row number that a table with AUTOINCREMENT ever had."""
-
-
-def take_activity(connection: Connection, tables: Tables) -> int:
-    """Take a number as if it were a message's: activity and messages are numbered together.
-
-    So a saved message needs no other counter than that of its row, which is written anyway.
-    """
-    of_messages = _COUNTED.c.name == tables.messages.name
-    took = update(_COUNTED).where(of_messages).values(seq=_COUNTED.c.seq + 1)
-    number = connection.execute(took.returning(_COUNTED.c.seq)).scalar()
-    if number is None:  # no message was ever saved
-        number = 1
-        connection.execute(insert(_COUNTED).values(name=tables.messages.name, seq=number))
-    return int(number)
 
 
 def append_messages(
@@ -94,8 +74,6 @@ def append_messages(
 def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, ...]:
     sessions = tables.sessions
     here = sessions.c.id == bindparam("session_id")
-    counted = select(_COUNTED.c.seq).where(_COUNTED.c.name == literal(tables.messages.name))
-    last = func.coalesce(counted.scalar_subquery(), 0)
     now, bearable = (
         bindparam(name, type_=sessions.c.created_at.type) for name in ("now", "bearable")
     )
@@ -108,7 +86,7 @@ def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, ...]:
             message_count=sessions.c.message_count + bindparam("messages"),
             total_tokens=sessions.c.total_tokens + bindparam("tokens"),
             total_cost=sessions.c.total_cost + bindparam("cost"),
-            activity=last + bindparam("so_far") + bindparam("messages"),
+            activity=last_taken(tables) + bindparam("so_far") + bindparam("messages"),
             last_active_at=now,
             newest_at=func.max(sessions.c.newest_at, now),
             in_order=and_(sessions.c.in_order, sessions.c.newest_at <= bearable),

@@ -46,7 +46,8 @@ from agentstore.engines.base.listening import listen_once
 from agentstore.engines.base.prepared import run_sql
 from agentstore.engines.base.search import SearchIndex
 from agentstore.engines.base.space import Space
-from agentstore.engines.sqlite.append import append_messages, take_activity
+from agentstore.engines.sqlite.activity import take_activity
+from agentstore.engines.sqlite.append import append_messages
 from agentstore.engines.sqlite.diagnosis import WAITED, diagnose
 from agentstore.engines.sqlite.files import configure as configure_new
 from agentstore.engines.sqlite.files import in_memory, only_read
@@ -243,6 +244,10 @@ class SQLite(FileTasks, FileParts, EngineDialect):
     def take_activity(self, connection: Connection, tables: Tables) -> int:
         """Count on the row numbers of messages."""
         return take_activity(connection, tables)
+
+    def message_number(self, connection: Connection, tables: Tables) -> dict[str, int]:
+        """Take it of the counter."""
+        return {"pk": take_activity(connection, tables)}
 
     def next_put(self, tables: Tables) -> Any:
         """Count on from the largest; there is one writer, so no two can take the same."""

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Generator, Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, func, select, update
 
 from agentstore.engines.base.digests import Summing, batches
 from agentstore.engines.base.moving import (
@@ -27,6 +27,7 @@ from agentstore.engines.base.moving import (
     TableShape,
 )
 from agentstore.engines.sqlite import search_objects
+from agentstore.engines.sqlite.activity import counter_of, last_taken
 from agentstore.engines.sqlite.sound import (
     bytes_for_text,
     driver_of,
@@ -141,33 +142,18 @@ class SQLiteMoving(Moving):
         return _dropped(connection, tables, "trigger")
 
     def counters(self, connection: Connection, tables: Tables) -> dict[str, int]:
-        """Read what SQLite remembers of tables whose row numbers never come again."""
-        prefix = tables.names.prefix
-        numbered = {table.name for table in tables.metadata.sorted_tables if "pk" in table.c}
-        found = driver_of(connection).execute("SELECT name, seq FROM sqlite_sequence").fetchall()
-        return {
-            name.removeprefix(prefix): seq
-            for name, seq in found
-            if name in numbered and isinstance(seq, int)
-        }
+        """Read the counter, which messages and activity share."""
+        last = connection.execute(select(last_taken(tables))).scalar()
+        return {"messages": last} if isinstance(last, int) else {}
 
     def set_counters(
         self, connection: Connection, tables: Tables, counters: Mapping[str, int]
     ) -> None:
-        """Write it, for the tables that are counted here; the others count from their largest."""
-        driver = driver_of(connection)
-        for table in tables.metadata.sorted_tables:
-            if not table.dialect_options["sqlite"]["autoincrement"]:
-                continue
-            largest = f"SELECT coalesce(max(pk), 0) FROM {quoted(table.name)}"
-            plain = table.name.removeprefix(tables.names.prefix)
-            numbers = [driver.execute(largest).fetchone()[0], counters.get(plain, 0)]
-            if plain == "messages":  # activity is counted with them
-                query = f"SELECT coalesce(max(activity), 0) FROM {quoted(tables.sessions.name)}"
-                numbers += [driver.execute(query).fetchone()[0], counters.get("activity", 0)]
-            number = max(numbers)
-            driver.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table.name,))
-            driver.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", (table.name, number))
+        """Set it; the tables' other numbers count from their largest."""
+        largest = select(func.coalesce(func.max(tables.sessions.c.activity), 0))
+        numbers = [counters.get(name, 0) for name in ("messages", "activity")]
+        last = max(connection.execute(largest).scalar_one(), *numbers)
+        connection.execute(update(counter_of(tables.names)).values(taken=last))
 
     def prepare_to_load(self, connection: Connection) -> None:
         """Let commits wait for the disk only now and then, and check no references.

@@ -58,6 +58,7 @@ def tell_shorter(
         "seq": last.seq,
         "turn": last.turn,
         "created_at": unit.now(),
+        **unit.dialect.message_number(unit.connection, unit.tables),
     }
     unit.connection.execute(insert(unit.tables.messages), told.row)
     count_in(unit, session.id, 1, told.row["token_count"], from_nanos(0))
