@@ -56,6 +56,19 @@ def test_a_lone_save_writes_six_pages(path: Path) -> None:
         assert log.pages() / SAVES <= 6.3
 
 
+def test_a_save_into_any_of_many_sessions_writes_seven_pages(path: Path) -> None:
+    log = WriteAheadLog(path)
+    pages = 0
+    with Store(f"sqlite:///{path}") as store:
+        ids = filled(store)
+        log.pages()
+        for number in range(200):
+            save(store, ids[number * 7919 % SESSIONS], number)
+            if number % 20 == 19:  # before the log begins anew
+                pages += log.pages()
+    assert pages / 200 <= 7.4
+
+
 def test_saves_in_one_transaction_write_each_page_once(path: Path) -> None:
     log = WriteAheadLog(path)
     with Store(f"sqlite:///{path}") as store:
