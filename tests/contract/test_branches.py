@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 from collections import Counter
@@ -436,6 +437,40 @@ def test_deleting_by_ids_and_clearing_reach_every_branch(store, session):
     saved = talk(store, session, "after all")
     assert store.messages.history(session.id, None, branch="a") == saved
     assert shown(store, session, "main") == []
+
+
+def test_what_is_deleted_is_counted_off_all_that_show_it_and_what_comes_is_counted_on(
+    store, session
+):
+    def counted():
+        for branch in store.branches.list(session.id):
+            shown = store.messages.history(session.id, None, branch=branch.name)
+            users = sum(message.role == "user" for message in shown)
+            assert (branch.messages, branch.turns) == (len(shown), users), branch.name
+
+    saved = talk(store, session, *"abcdef")
+    for name, turn in (("short", 2), ("long", 4), ("all", 6)):
+        store.branches.create(session.id, branch="main", after_turn=turn, name=name)
+        own = talk(store, session, f"of {name}", "more")
+    counted()
+    store.messages.delete([saved[1].id])  # an answer that all show
+    counted()
+    store.messages.delete([saved[4].id, saved[10].id])  # questions that some show
+    counted()
+    store.messages.delete([own[0].id])  # a question of the active branch's own, before its last
+    counted()
+    store.marks.update(session.id, "aside", ids=[saved[0].id, saved[7].id, own[3].id])
+    assert store.messages.delete_by_mark(session.id, "aside") == 3
+    counted()
+    for name in ("main", "short"):
+        store.branches.switch(session.id, name)
+        store.messages.delete([store.messages.save(session.id, "user", "and").id])
+        store.messages.delete([store.messages.save(session.id, "user", "and").id, saved[8].id])
+        talk(store, session, "and then")
+        counted()
+    for turn in (2, 3, 4, 5):  # cuts where messages are missing
+        store.branches.create(session.id, branch="main", after_turn=turn)
+        counted()
 
 
 def test_money_that_deleted_messages_cost_is_counted_off(store, session):
@@ -1018,6 +1053,44 @@ def test_creating_a_branch_costs_the_same_however_long_the_conversation_is(one_s
             cost.append((len(sent), after["branch_segments"] - before["branch_segments"]))
         costs.append(cost)
     assert costs[0] == costs[1]
+
+
+def test_branches_are_listed_and_their_messages_counted_without_a_look_at_messages(one_store):
+    store, costs = one_store, []
+    for length in (20, 2_000):
+        session = store.sessions.create()
+        store.messages.save_many(session.id, [{"role": "user"}, {"role": "tool"}] * length)
+        for n in range(4):
+            store.branches.create(session.id, after_turn=length - n)
+            talk(store, session, "more")
+        with statements() as sent:
+            listed = store.branches.list(session.id)
+            assert store.messages.size(session.id) == listed.items[-1].messages
+            assert store.messages.size(session.id, branch="main") == length * 2
+        assert [branch.turns for branch in listed] == [length, *range(length + 1, length - 3, -1)]
+        assert not [text for text, _ in sent if re.search(r"(FROM|JOIN) messages\b", text)]
+        costs.append(len(sent))
+    assert costs[0] == costs[1]
+
+
+@pytest.mark.parametrize("turn", [3, 30])
+def test_where_messages_are_missing_a_cut_counts_on_the_side_that_has_fewer(one_store, turn):
+    store = one_store
+    session = store.sessions.create()
+    saved = store.messages.save_many(session.id, [{"role": "user"}, {"role": "assistant"}] * 40)
+    store.branches.create(session.id, name="whole")
+    store.messages.delete([m.id for m in saved[1::8] + saved[10:20:4]])
+    left = [m for m in store.messages.history(session.id, None) if m.turn <= turn]
+    with statements() as sent:
+        store.branches.create(session.id, after_turn=turn, branch="main", name="cut")
+    counts = [many[0] for text, many in sent if text.startswith("SELECT count(")]
+    assert len(counts) == 2
+    for given in counts:
+        values = given.values() if isinstance(given, dict) else given
+        first, last = sorted(value for value in values if isinstance(value, int))[-2:]
+        assert last - first < 20
+    (cut,) = (b for b in store.branches.list(session.id) if b.name == "cut")
+    assert (cut.messages, cut.turns) == (len(left), sum(m.role == "user" for m in left))
 
 
 def test_deleting_a_branch_asks_for_no_message_that_another_one_shows(one_store):

@@ -52,6 +52,7 @@ EXPECTED = {
     "sessions.update": Expected((5, 1), (5, 5, 1)),
     "sessions.restore": Expected((4, 0), (4, 4, 0)),
     "branches.create": Expected((15, 1), (16, 15, 1)),
+    "branches.list": Expected((4, 0), (4, 4, 0)),
     "tool_logs.log": Expected((3, 1), (1, 1, 1)),
     "usage.record": Expected((4, 1), (2, 2, 1)),
     "users.get": Expected((1, 0), (1, 1, 0)),

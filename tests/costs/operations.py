@@ -81,6 +81,14 @@ def sessions_with_two_turns(store: Store, calls: int) -> list[str]:
     return made
 
 
+def sessions_with_branches(store: Store, calls: int) -> list[str]:
+    made = sessions_with_two_turns(store, calls)
+    for session in made:
+        for turn in (1, 2, 1):
+            store.branches.create(session, after_turn=turn, branch="main")
+    return made
+
+
 def one_user(store: Store, calls: int) -> list[str]:
     return [store.users.create("Somebody", quota_total=10**9).id] * calls
 
@@ -218,6 +226,11 @@ OPERATIONS = {
         "`branches.create`",
         sessions_with_two_turns,
         lambda store, session: store.branches.create(session, after_turn=1),
+    ),
+    "branches.list": Operation(
+        "`branches.list` of 4",
+        sessions_with_branches,
+        lambda store, session: store.branches.list(session),
     ),
     "tool_logs.log": Operation(
         "`tool_logs.log`",
