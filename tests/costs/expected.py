@@ -55,6 +55,7 @@ EXPECTED = {
     "branches.list": Expected((4, 0), (4, 4, 0)),
     "tool_logs.log": Expected((3, 1), (1, 1, 1)),
     "usage.record": Expected((4, 1), (2, 2, 1)),
+    "usage.sum_by": Expected((1, 0), (1, 1, 0)),
     "users.get": Expected((1, 0), (1, 1, 0)),
     "users.consume_quota": Expected((3, 1), (1, 1, 1)),
     "users.reserve_quota": Expected((4, 1), (4, 4, 1)),

@@ -242,6 +242,11 @@ OPERATIONS = {
         one_session,
         lambda store, session: store.usage.record(session, input_tokens=10, output_tokens=5),
     ),
+    "usage.sum_by": Operation(
+        "`usage.sum_by` of a session",
+        one_session,
+        lambda store, session: store.usage.sum_by("day", session_id=session),
+    ),
     "users.get": Operation("`users.get`", one_user, lambda store, user: store.users.get(user)),
     "users.consume_quota": Operation(
         "`users.consume_quota`",
