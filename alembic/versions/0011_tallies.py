@@ -189,10 +189,12 @@ def _pieces(
             .scalar_subquery()
         )
 
-    return sa.select(
+    pieces = sa.select(
         ranges.c.session_id,
         ranges.c.branch,
         ranges.c.first_seq,
         count().label("messages"),
         count(messages.c.role == "user").label("turns"),
-    ).subquery("pieces")
+    )
+    # The limit keeps engines from counting again for each segment that a piece is joined to.
+    return pieces.limit(sa.literal_column(str(LARGEST))).subquery("pieces")

@@ -724,6 +724,15 @@ def test_a_compaction_that_cannot_be_done_changes_nothing(store, session):
     assert names(store, session) == ["main"]
 
 
+def test_deleting_a_summary_by_its_mark_leaves_nothing_of_it(place, store, session):
+    saved = talk(store, session, "one", "two")
+    told = store.branches.compact(session.id, "1", to_turn=1)
+    store.marks.update(session.id, "told", ids=[told.id])
+    assert store.messages.delete_by_mark(session.id, "told") == 1
+    assert store.messages.history(session.id, None) == saved[2:]
+    assert store.usage.totals().rows["branches"] == 1
+
+
 def test_taking_a_summary_back_leaves_nothing_of_it(store, session):
     saved = talk(store, session, "one", "two")
     for take_back in (
@@ -1091,6 +1100,20 @@ def test_where_messages_are_missing_a_cut_counts_on_the_side_that_has_fewer(one_
         assert last - first < 20
     (cut,) = (b for b in store.branches.list(session.id) if b.name == "cut")
     assert (cut.messages, cut.turns) == (len(left), sum(m.role == "user" for m in left))
+
+
+def test_messages_that_are_named_are_not_looked_for_among_all_of_their_session(one_store):
+    store = one_store
+    session = store.sessions.create()
+    saved = talk(store, session, *"abcd")
+    store.branches.create(session.id, after_turn=3)
+    store.marks.update(session.id, "aside", ids=[saved[5].id])
+    with statements() as sent:
+        assert store.messages.delete([saved[1].id, saved[2].id]) == 2
+        assert store.messages.delete_by_mark(session.id, "aside") == 1
+    deleting = [text for text, _ in sent if text.startswith("DELETE FROM messages ")]
+    assert len(deleting) == 2
+    assert not [text for text in deleting if "messages.session_id =" in text]
 
 
 def test_deleting_a_branch_asks_for_no_message_that_another_one_shows(one_store):

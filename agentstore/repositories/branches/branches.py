@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
@@ -537,7 +536,8 @@ def _record(row: Any) -> BranchRecord:
 
 
 def _counted(branch: BranchRecord, tally: Tally) -> CountedBranch:
-    return CountedBranch(**asdict(branch), messages=tally.messages, turns=tally.turns)
+    known = {name: getattr(branch, name) for name in BranchRecord.__slots__}
+    return CountedBranch(**known, messages=tally.messages, turns=tally.turns)
 
 
 def _turn(message: MessageRecord) -> TurnRecord:

@@ -153,10 +153,12 @@ def _pieces(tables: Tables, ids: Ids) -> CTE:
             .scalar_subquery()
         )
 
-    return select(
+    pieces = select(
         ranges.c.session_id,
         ranges.c.branch,
         ranges.c.first_seq,
         count().label("messages"),
         count(messages.c.role == "user").label("turns"),
-    ).cte("pieces")
+    )
+    # The limit keeps engines from counting again for each segment that a piece is joined to.
+    return pieces.limit(MAX_INTEGER).cte("pieces")

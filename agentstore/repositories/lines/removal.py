@@ -89,7 +89,11 @@ def branch_number(unit: Unit, session: LockedSession, name: str | None) -> int:
 
 
 def remove_messages(
-    unit: Unit, session: LockedSession, *conditions: Any, unseen: bool = False
+    unit: Unit,
+    session: LockedSession,
+    *conditions: Any,
+    unseen: bool = False,
+    by_id: bool = False,
 ) -> int:
     """Delete those messages of a locked session that meet conditions; see ``settle_turn`` too.
 
@@ -99,12 +103,14 @@ def remove_messages(
             is to follow.
         conditions: Of the messages.
         unseen: Whether no branch shows them.
+        by_id: Whether the conditions give ids of messages of this session: then they are looked
+            up, and not looked for among all that it has.
 
     Returns:
         How many were deleted.
     """
     messages = unit.tables.messages
-    matching = (messages.c.session_id == session.id, *conditions)
+    matching = conditions if by_id else (messages.c.session_id == session.id, *conditions)
     query = select(
         func.count(),
         exact_sum(messages.c.token_count),

@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
@@ -95,21 +96,24 @@ def add_up(unit: Unit, session_id: str, tips: Sequence[int]) -> dict[int, Tally]
     """
     if not tips:
         return {}
-    segments = unit.tables.branch_segments
-    columns = [segments.c[name] for name in ("number", "previous", "messages", "turns")]
-    here = segments.c.session_id == session_id
-    newest = select(*columns).where(here, segments.c.number.in_(tips))
-    reached = newest.cte("reached", recursive=True)
-    earlier = select(*columns).join_from(
-        reached, segments, and_(here, segments.c.number == reached.c.previous)
-    )
-    reached = reached.union(earlier)
     found: dict[int, Tally] = {}
     # A segment has a larger number than the one before it.
-    rows = unit.connection.execute(select(reached)).all()
+    given = {"session_id": session_id, "tips": list(tips)}
+    rows = unit.connection.execute(_reached(unit.tables), given).all()
     for row in sorted(rows, key=lambda row: row.number):
         found[row.number] = Tally(row.messages, row.turns) + found.get(row.previous, NOTHING)
     return found
+
+
+@lru_cache(maxsize=64)
+def _reached(tables: Tables) -> Select[Any]:
+    segments = tables.branch_segments
+    columns = [segments.c[name] for name in ("number", "previous", "messages", "turns")]
+    here = segments.c.session_id == bindparam("session_id")
+    tips = segments.c.number.in_(bindparam("tips", expanding=True))
+    reached = select(*columns).where(here, tips).cte("reached", recursive=True)
+    is_previous = and_(here, segments.c.number == reached.c.previous)
+    return select(reached.union(select(*columns).join_from(reached, segments, is_previous)))
 
 
 def tally_of(unit: Unit, session_id: str, name: str | None) -> Tally | None:

@@ -665,20 +665,20 @@ class Messages(Repository):
         messages = self.tables.messages.c
         wanted = ids_of("ids", ids, most=MOST_IDS)
         only = validation.optional_text("session_id", session_id)
-        owners: set[str] = set()
+        owned: dict[str, list[str]] = {}
         for chunk in chunks(wanted):
-            query = select(messages.session_id).where(
+            query = select(messages.session_id, messages.id).where(
                 messages.id.in_(chunk), session_stays(self.tables, messages.session_id)
             )
-            owners.update(self.connection.execute(query.distinct()).scalars())
-        if only is not None:
-            owners &= {only}
+            for owner, message_id in self.connection.execute(query):
+                if only in (None, owner):
+                    owned.setdefault(owner, []).append(message_id)
         deleted = 0
-        for owner in sorted(owners):  # in one order for all callers, or they wait for each other
+        for owner in sorted(owned):  # in one order for all callers, or they wait for each other
             session = lock_session(self.unit, owner)
             deleted += sum(
-                remove_messages(self.unit, session, messages.id.in_(chunk))
-                for chunk in chunks(wanted)
+                remove_messages(self.unit, session, messages.id.in_(chunk), by_id=True)
+                for chunk in chunks(owned[owner])
             )
             remove_gone_branches(self.unit, owner)
             settle_turn(self.unit, session)
@@ -701,8 +701,9 @@ class Messages(Repository):
         marked = select(marks.message_id).where(
             marks.session_id == session_id, marks.mark.in_(wanted)
         )
-        deleted = remove_messages(self.unit, session, messages.id.in_(marked))
+        deleted = remove_messages(self.unit, session, messages.id.in_(marked), by_id=True)
         if deleted:
+            remove_gone_branches(self.unit, session_id)
             settle_turn(self.unit, session)
         return deleted
 
