@@ -104,7 +104,7 @@ def exact_sum(column: ColumnElement[Any]) -> ColumnElement[int]:
     return halves(column).whole()
 
 
-class Inexact(Exception):
+class NoWholeSum(Exception):
     """A sum is no whole number, as something that was added up is none."""
 
 
@@ -117,9 +117,9 @@ def plain_sum(column: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 def read_sum(value: Any) -> int:
-    """Read what ``plain_sum`` or ``exact_sum`` gave; raises Inexact."""
+    """Read what ``plain_sum`` or ``exact_sum`` gave; raises NoWholeSum."""
     if isinstance(value, float):
-        raise Inexact
+        raise NoWholeSum
     return 0 if value is None else int(value)
 
 

@@ -21,7 +21,7 @@ from agentstore.execution.unit import Unit
 from agentstore.models.deleting import session_stays
 from agentstore.models.tables import Tables
 from agentstore.records import UsageSum
-from agentstore.repositories.base.sums import Inexact, exact_sum, plain_sum
+from agentstore.repositories.base.sums import NoWholeSum, exact_sum, plain_sum
 from agentstore.repositories.usage.rows import usage_sum
 
 Dimension = Literal["turn", "branch", "session", "user", "model", "day", "total"]
@@ -47,7 +47,7 @@ def sum_usage(
     of = (unit.tables, unit.dialect, dialect_of(unit.connection), dimension, filters)
     try:
         return _sums(unit, _statement(*of, exact=False), parameters, dimension)
-    except Inexact:
+    except NoWholeSum:
         pass
     except DBAPIError as error:
         if not unit.dialect.has_no_room(error):

@@ -122,7 +122,7 @@ def usage_record(row: Any) -> UsageRecord:
 
 
 def usage_sum(key: Any, row: Any) -> UsageSum:
-    """Make the record of a row that begins with a key and the sums; raises Inexact."""
+    """Make the record of a row that begins with a key and the sums; raises NoWholeSum."""
     requests, input_tokens, output_tokens, total_tokens, cost, unpriced = map(read_sum, row[1:7])
     return UsageSum(
         key=key,
