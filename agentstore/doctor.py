@@ -357,6 +357,9 @@ def _mend_counters(unit: Unit, deep: bool) -> list[str]:
     if sessions:
         mend_sessions(unit, sessions)
         done.append(f"counted {len(sessions):,} sessions again")
+    elif branched := consistency.wrong_tallies(unit.connection, unit.tables, deep=deep):
+        mend_sessions(unit, branched)
+        done.append(f"counted the branches of {len(branched):,} sessions again")
     users = consistency.wrong_users(unit.connection, unit.tables)
     if users:
         consistency.mend_users(unit, users)

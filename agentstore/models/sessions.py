@@ -87,6 +87,9 @@ class BranchSegment(Base):
     It shows the messages of one branch from ``first_seq`` to ``last_seq``, both included; a
     branch's own stretch, to which it adds, ends at the largest number. Segments that several
     branches show are stored once, each of these branches leading to them.
+
+    ``messages`` and ``turns``, the user messages among them, count what it shows. A stretch that
+    is still added to has 0 there: its branch counts it.
     """
 
     __table__ = tables.branch_segments
@@ -97,6 +100,8 @@ class BranchSegment(Base):
     first_seq: Mapped[int]
     last_seq: Mapped[int]
     previous: Mapped[int | None]
+    messages: Mapped[int]
+    turns: Mapped[int]
 
 
 class Branch(Base):
@@ -107,6 +112,10 @@ class Branch(Base):
     ``parent`` is the branch that it grew from, ``fork_seq`` the last sequence number that they
     had in common then, and ``fork_turn`` the turn of that message. A branch that is ``gone`` is
     nobody's any more; it has left messages that others show, and some unique name.
+
+    ``own_messages`` and ``own_turns`` count what the stretch shows to which it adds, or all of its
+    messages if it has no segment. Those of the active branch are less by the session's
+    ``message_count`` and ``turn``, which every message changes: so no message changes these.
     """
 
     __table__ = tables.branches
@@ -120,6 +129,8 @@ class Branch(Base):
     created_at: Mapped[datetime]
     tip: Mapped[int | None]
     gone: Mapped[bool]
+    own_messages: Mapped[int]
+    own_turns: Mapped[int]
 
 
 class Summary(Base):

@@ -80,6 +80,8 @@ branch_segments = table(
     column("first_seq", WHOLE),
     column("last_seq", WHOLE),
     nullable("previous", WHOLE),
+    column("messages", WHOLE, server_default=text("0")),
+    column("turns", WHOLE, server_default=text("0")),
     ForeignKeyConstraint(
         ["session_id", "previous"],
         ["branch_segments.session_id", "branch_segments.number"],
@@ -99,6 +101,8 @@ branches = table(
     column("created_at", INSTANT),
     nullable("tip", WHOLE),
     column("gone", FLAG, server_default=text("false")),
+    column("own_messages", WHOLE, server_default=text("0")),
+    column("own_turns", WHOLE, server_default=text("0")),
     ForeignKeyConstraint(
         ["session_id", "parent"],
         ["branches.session_id", "branches.number"],

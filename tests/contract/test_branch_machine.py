@@ -31,6 +31,7 @@ from sqlalchemy import select
 from agentstore import Store
 from agentstore.errors import AlreadyExists, BranchInUse, InvalidInput, NotFound
 from agentstore.models.tables import PLAIN, tables
+from agentstore.repositories.upkeep.consistency import wrong_sessions, wrong_tallies
 from agentstore.values.types import MAX_INTEGER
 from tests.conftest import FULL, VERSIONS, Servers
 from tests.contract.test_history import model as cut
@@ -150,6 +151,16 @@ class Branching(RuleBasedStateMachine):
         for line in self.lines.values():
             line.shown = [m for m in line.shown if m.id not in ids]
         assert self.store.messages.delete([*ids, *self.deleted[-2:]]) == len(ids)
+        self.deleted += ids
+
+    @rule(role=st.sampled_from(("user", "assistant")), every=st.integers(1, 3))
+    def delete_marked(self, role: str, every: int) -> None:
+        said = sorted((m for m in self.stored().values() if m.role == role), key=lambda m: m.id)
+        ids = [m.id for m in said[::every]][-4:]
+        self.store.marks.update(self.id, "last words", ids=ids)
+        for line in self.lines.values():
+            line.shown = [m for m in line.shown if m.id not in ids]
+        assert self.store.messages.delete_by_mark(self.id, "last words") == len(ids)
         self.deleted += ids
 
     @precondition(lambda self: len(self.stored()) > 12)
@@ -341,6 +352,11 @@ class Branching(RuleBasedStateMachine):
             for _, line in sorted(self.lines.items())
         ]
         assert self.store.branches.active(self.id).number == self.active
+        for line in self.lines.values():
+            assert self.store.messages.size(self.id, branch=line.name) == len(line.shown)
+        with self.store._engine.connect() as connection:
+            assert not wrong_sessions(connection, tables(PLAIN), deep=True)
+            assert not wrong_tallies(connection, tables(PLAIN), deep=True)
         counters = self.store.sessions.verify(self.id)
         assert counters.agree
         assert counters.stored[0] == len(self.stored())

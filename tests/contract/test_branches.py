@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 from collections import Counter
@@ -438,6 +439,40 @@ def test_deleting_by_ids_and_clearing_reach_every_branch(store, session):
     assert shown(store, session, "main") == []
 
 
+def test_what_is_deleted_is_counted_off_all_that_show_it_and_what_comes_is_counted_on(
+    store, session
+):
+    def counted():
+        for branch in store.branches.list(session.id):
+            shown = store.messages.history(session.id, None, branch=branch.name)
+            users = sum(message.role == "user" for message in shown)
+            assert (branch.messages, branch.turns) == (len(shown), users), branch.name
+
+    saved = talk(store, session, *"abcdef")
+    for name, turn in (("short", 2), ("long", 4), ("all", 6)):
+        store.branches.create(session.id, branch="main", after_turn=turn, name=name)
+        own = talk(store, session, f"of {name}", "more")
+    counted()
+    store.messages.delete([saved[1].id])  # an answer that all show
+    counted()
+    store.messages.delete([saved[4].id, saved[10].id])  # questions that some show
+    counted()
+    store.messages.delete([own[0].id])  # a question of the active branch's own, before its last
+    counted()
+    store.marks.update(session.id, "aside", ids=[saved[0].id, saved[7].id, own[3].id])
+    assert store.messages.delete_by_mark(session.id, "aside") == 3
+    counted()
+    for name in ("main", "short"):
+        store.branches.switch(session.id, name)
+        store.messages.delete([store.messages.save(session.id, "user", "and").id])
+        store.messages.delete([store.messages.save(session.id, "user", "and").id, saved[8].id])
+        talk(store, session, "and then")
+        counted()
+    for turn in (2, 3, 4, 5):  # cuts where messages are missing
+        store.branches.create(session.id, branch="main", after_turn=turn)
+        counted()
+
+
 def test_money_that_deleted_messages_cost_is_counted_off(store, session):
     store.messages.save(session.id, "user", "dear", cost="1.5", token_count=7)
     dear = store.messages.save(session.id, "assistant", "dearer", cost="2.25", token_count=9)
@@ -687,6 +722,15 @@ def test_a_compaction_that_cannot_be_done_changes_nothing(store, session):
             compact(session.id, "in short", **options)
     assert store.messages.history(session.id, None) == saved
     assert names(store, session) == ["main"]
+
+
+def test_deleting_a_summary_by_its_mark_leaves_nothing_of_it(place, store, session):
+    saved = talk(store, session, "one", "two")
+    told = store.branches.compact(session.id, "1", to_turn=1)
+    store.marks.update(session.id, "told", ids=[told.id])
+    assert store.messages.delete_by_mark(session.id, "told") == 1
+    assert store.messages.history(session.id, None) == saved[2:]
+    assert store.usage.totals().rows["branches"] == 1
 
 
 def test_taking_a_summary_back_leaves_nothing_of_it(store, session):
@@ -1018,6 +1062,58 @@ def test_creating_a_branch_costs_the_same_however_long_the_conversation_is(one_s
             cost.append((len(sent), after["branch_segments"] - before["branch_segments"]))
         costs.append(cost)
     assert costs[0] == costs[1]
+
+
+def test_branches_are_listed_and_their_messages_counted_without_a_look_at_messages(one_store):
+    store, costs = one_store, []
+    for length in (20, 2_000):
+        session = store.sessions.create()
+        store.messages.save_many(session.id, [{"role": "user"}, {"role": "tool"}] * length)
+        for n in range(4):
+            store.branches.create(session.id, after_turn=length - n)
+            talk(store, session, "more")
+        with statements() as sent:
+            listed = store.branches.list(session.id)
+            assert store.messages.size(session.id) == listed.items[-1].messages
+            assert store.messages.size(session.id, branch="main") == length * 2
+        assert [branch.turns for branch in listed] == [length, *range(length + 1, length - 3, -1)]
+        assert not [text for text, _ in sent if re.search(r"(FROM|JOIN) messages\b", text)]
+        costs.append(len(sent))
+    assert costs[0] == costs[1]
+
+
+@pytest.mark.parametrize("turn", [3, 30])
+def test_where_messages_are_missing_a_cut_counts_on_the_side_that_has_fewer(one_store, turn):
+    store = one_store
+    session = store.sessions.create()
+    saved = store.messages.save_many(session.id, [{"role": "user"}, {"role": "assistant"}] * 40)
+    store.branches.create(session.id, name="whole")
+    store.messages.delete([m.id for m in saved[1::8] + saved[10:20:4]])
+    left = [m for m in store.messages.history(session.id, None) if m.turn <= turn]
+    with statements() as sent:
+        store.branches.create(session.id, after_turn=turn, branch="main", name="cut")
+    counts = [many[0] for text, many in sent if text.startswith("SELECT count(")]
+    assert len(counts) == 2
+    for given in counts:
+        values = given.values() if isinstance(given, dict) else given
+        first, last = sorted(value for value in values if isinstance(value, int))[-2:]
+        assert last - first < 20
+    (cut,) = (b for b in store.branches.list(session.id) if b.name == "cut")
+    assert (cut.messages, cut.turns) == (len(left), sum(m.role == "user" for m in left))
+
+
+def test_messages_that_are_named_are_not_looked_for_among_all_of_their_session(one_store):
+    store = one_store
+    session = store.sessions.create()
+    saved = talk(store, session, *"abcd")
+    store.branches.create(session.id, after_turn=3)
+    store.marks.update(session.id, "aside", ids=[saved[5].id])
+    with statements() as sent:
+        assert store.messages.delete([saved[1].id, saved[2].id]) == 2
+        assert store.messages.delete_by_mark(session.id, "aside") == 1
+    deleting = [text for text, _ in sent if text.startswith("DELETE FROM messages ")]
+    assert len(deleting) == 2
+    assert not [text for text in deleting if "messages.session_id =" in text]
 
 
 def test_deleting_a_branch_asks_for_no_message_that_another_one_shows(one_store):

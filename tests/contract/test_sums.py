@@ -110,6 +110,22 @@ def test_sums_hold_a_thousand_million_of_the_largest_calls(place, store):
         assert figures.growth[-1].used_cost == from_nanos(9 * (LARGEST - 1)) + MOST_COST
 
 
+def test_a_sum_that_has_no_room_ends_no_transaction(place, store):
+    session = store.sessions.create().id
+    execute(place, *(used(session, n, LARGEST, LARGEST) for n in range(3)))
+
+    def work(tx):
+        tx.messages.save(session, "user")
+        (found,) = tx.usage.sum_by("session")
+        tx.messages.save(session, "assistant")
+        return found
+
+    found = store.run(work)
+    assert (found.key, found.requests) == (session, 3 * LARGEST)
+    assert found.cost == from_nanos(3 * LARGEST)
+    assert len(store.messages.history(session)) == 2
+
+
 def test_what_used_most_comes_first_also_beyond_64_bits(place, store):
     spent = {"a": 3 * LARGEST, "b": 3 * LARGEST + 1, "c": 2 * LARGEST, "d": 5}
     rows, number = [], 0

@@ -81,6 +81,14 @@ def sessions_with_two_turns(store: Store, calls: int) -> list[str]:
     return made
 
 
+def sessions_with_branches(store: Store, calls: int) -> list[str]:
+    made = sessions_with_two_turns(store, calls)
+    for session in made:
+        for turn in (1, 2, 1):
+            store.branches.create(session, after_turn=turn, branch="main")
+    return made
+
+
 def one_user(store: Store, calls: int) -> list[str]:
     return [store.users.create("Somebody", quota_total=10**9).id] * calls
 
@@ -219,6 +227,11 @@ OPERATIONS = {
         sessions_with_two_turns,
         lambda store, session: store.branches.create(session, after_turn=1),
     ),
+    "branches.list": Operation(
+        "`branches.list` of 4",
+        sessions_with_branches,
+        lambda store, session: store.branches.list(session),
+    ),
     "tool_logs.log": Operation(
         "`tool_logs.log`",
         one_session,
@@ -228,6 +241,11 @@ OPERATIONS = {
         "`usage.record`",
         one_session,
         lambda store, session: store.usage.record(session, input_tokens=10, output_tokens=5),
+    ),
+    "usage.sum_by": Operation(
+        "`usage.sum_by` of a session",
+        one_session,
+        lambda store, session: store.usage.sum_by("day", session_id=session),
     ),
     "users.get": Operation("`users.get`", one_user, lambda store, user: store.users.get(user)),
     "users.consume_quota": Operation(

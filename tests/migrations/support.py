@@ -44,7 +44,12 @@ from agentstore.values.types import Json, Nanos, SafeText, UtcDateTime
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
-LATER_COLUMNS = {"users": {"deleting": None}, "session_data": {"layout": None}}
+LATER_COLUMNS = {
+    "users": {"deleting": None},
+    "session_data": {"layout": None},
+    "branch_segments": {"messages": 1, "turns": 0},
+    "branches": {"own_messages": 0, "own_turns": 0},
+}
 """What a row has in the columns that came after 0004, once it has been back there."""
 
 WITH_PREFIX = Names(None, "ag_")

@@ -6,10 +6,11 @@ from agentstore import migrations
 from tests.migrations.support import LATER_COLUMNS, fill, revision_of, rows_of
 
 ADDED = {
-    "sessions": {"tip": None},
-    "branches": {"tip": None, "gone": False},
-    "message_chunks": {"created_at": None},
     **LATER_COLUMNS,
+    "sessions": {"tip": None},
+    # One message, less by what the session's counters say in these rows.
+    "branches": {"tip": None, "gone": False, "own_messages": 1 - 3, "own_turns": 0 - 3},
+    "message_chunks": {"created_at": None},
 }
 """What a row of before has in the columns that are added."""
 

@@ -10,7 +10,7 @@ from types import NoneType
 from typing import Any
 
 from sqlalchemy import Dialect
-from sqlalchemy.types import TypeEngine
+from sqlalchemy.types import Float, TypeEngine
 
 from agentstore.values.encoding import decode_texts, dump_json
 from agentstore.values.types import (
@@ -61,7 +61,9 @@ def column_reader(
         return partial(_instants_out, kind, required)
     if isinstance(kind, Strict) and kind.result_processor(dialect, None) is not None:
         return partial(kind.all_strictly, required=required)
-    read = kind.dialect_impl(dialect).result_processor(dialect, None)
+    # Drivers give floats as they are; SQLAlchemy would have to know the server's type for that.
+    real = isinstance(kind, Float)
+    read = None if real else kind.dialect_impl(dialect).result_processor(dialect, None)
     if required and isinstance(kind, Named):
         return partial(_none_missing, kind, read)
     return None if read is None else partial(_each, read)

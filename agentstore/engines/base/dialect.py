@@ -257,6 +257,10 @@ class EngineDialect(ABC):
         """Give the day of an instant, in UTC, as YYYY-MM-DD."""
 
     @abstractmethod
+    def has_no_room(self, error: DBAPIError) -> bool:
+        """Say whether a SUM of whole numbers failed because its result has no room for it."""
+
+    @abstractmethod
     def take_activity(self, connection: Connection, tables: Tables) -> int:
         """Take a number larger than every ``activity`` of a session; nobody else gets it."""
 

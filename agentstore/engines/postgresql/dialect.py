@@ -254,6 +254,10 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
         """Let the server write the day, in UTC whatever the connection's time zone."""
         return func.to_char(func.timezone("UTC", instant), "YYYY-MM-DD")
 
+    def has_no_room(self, error: DBAPIError) -> bool:
+        """Its sums of whole numbers are numeric, which has room for any."""
+        return False
+
     def take_activity(self, connection: Connection, tables: Tables) -> int:
         """Take the next of the sequence."""
         return int(connection.execute(select(next_activity(tables))).scalar_one())

@@ -241,6 +241,10 @@ class SQLite(FileTasks, FileParts, EngineDialect):
         """Cut the day off the text."""
         return func.substr(type_coerce(instant, Text()), 1, 10)
 
+    def has_no_room(self, error: DBAPIError) -> bool:
+        """Look for what SQLite says where a sum is more than 64 bits hold."""
+        return str(error.orig) == "integer overflow"
+
     def take_activity(self, connection: Connection, tables: Tables) -> int:
         """Count on the row numbers of messages."""
         return take_activity(connection, tables)

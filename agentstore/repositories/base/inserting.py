@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Self
 
-from sqlalchemy import ColumnElement, Select, Table, bindparam, cast, insert
+from sqlalchemy import ColumnElement, Dialect, Select, Table, bindparam, cast, insert
 from sqlalchemy.sql.dml import ReturningInsert
 
+from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.engines.registry import EngineDialect
 from agentstore.errors import AgentStoreError
 from agentstore.execution.gathering import LEFT_OUT
@@ -55,11 +57,11 @@ class NewRow(ABC):
             return []
         statement = None if by_itself else _many(cls, unit.tables, unit.dialect)
         if statement is None:
-            one = _one(cls, unit.tables)
-            found = [unit.connection.execute(one, write.row).first() for write in writes]
-            if by_itself and found[0] is None:
+            one, record = _one(cls, unit.tables, dialect_of(unit.connection))
+            found = [one.fetch(unit.connection, write.row) for write in writes]
+            if by_itself and not found[0]:
                 raise writes[0].why_not(unit)
-            return [LEFT_OUT if row is None else row for row in found]
+            return [record(*rows[0]) if rows else LEFT_OUT for rows in found]
         arrays = {
             name: [write.row[name] for write in writes] for name in _columns(cls, unit.tables)
         }
@@ -73,10 +75,15 @@ def _columns(kind: type[NewRow], tables: Tables) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=64)
-def _one(kind: type[NewRow], tables: Tables) -> ReturningInsert[Any]:
-    types = {name: kind.table(tables).c[name].type for name in _columns(kind, tables)}
+def _one(
+    kind: type[NewRow], tables: Tables, driver: Dialect
+) -> tuple[Prepared, Callable[..., Any]]:
+    """Give the statement for one row, and what makes a row with names of what it returns."""
+    table = kind.table(tables)
+    types = {name: table.c[name].type for name in _columns(kind, tables)}
     new = {name: cast(bindparam(name, type_=of), of) for name, of in types.items()}
-    return _insert(kind, tables, kind.values(tables, new))
+    statement = _insert(kind, tables, kind.values(tables, new))
+    return Prepared(statement, driver), namedtuple("Row", table.c.keys())
 
 
 @lru_cache(maxsize=64)

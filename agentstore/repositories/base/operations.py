@@ -290,11 +290,25 @@ def window(
     Raises:
         NaiveDatetime: ``since`` or ``until`` has no time zone.
     """
-    if since is None and until is None:
+    begins, ends, last = ends_of(since, until)
+    if begins is None:
         return []
+    return [column >= begins, column <= ends if last else column < ends]
+
+
+def ends_of(
+    since: datetime | None, until: datetime | None
+) -> tuple[datetime | None, datetime | None, bool]:
+    """Give both ends of a window of time, or none, and whether the second belongs to it.
+
+    Raises:
+        NaiveDatetime: ``since`` or ``until`` has no time zone.
+    """
+    if since is None and until is None:
+        return None, None, False
     begins = _FIRST if since is None else require_utc("since", since)
-    ends = column <= _LAST if until is None else column < require_utc("until", until)
-    return [column >= begins, ends]
+    ends = _LAST if until is None else require_utc("until", until)
+    return begins, ends, until is None
 
 
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
@@ -323,6 +337,7 @@ __all__ = [
     "appends",
     "chunks",
     "declare_result",
+    "ends_of",
     "gathers",
     "ids_of",
     "one_page",

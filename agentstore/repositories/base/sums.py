@@ -104,6 +104,25 @@ def exact_sum(column: ColumnElement[Any]) -> ColumnElement[int]:
     return halves(column).whole()
 
 
+class NoWholeSum(Exception):
+    """A sum is no whole number, as something that was added up is none."""
+
+
+def plain_sum(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Add up whole numbers as the engine does; ``read_sum`` reads it.
+
+    SQLite fails where the sum has no room: see ``EngineDialect.has_no_room``.
+    """
+    return func.sum(type_coerce(column, BigInteger))
+
+
+def read_sum(value: Any) -> int:
+    """Read what ``plain_sum`` or ``exact_sum`` gave; raises NoWholeSum."""
+    if isinstance(value, float):
+        raise NoWholeSum
+    return 0 if value is None else int(value)
+
+
 def milliseconds(column: ColumnElement[Any]) -> tuple[ColumnElement[Any], ...]:
     """Count and add up times; ``mean_of`` reads the three. What is not finite was never measured.
 

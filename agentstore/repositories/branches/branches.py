@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
@@ -40,16 +39,24 @@ from agentstore.repositories.branches.turn_places import (
     user_messages,
     wanted_text,
 )
-from agentstore.repositories.lines.lines import between, count_lines, require, segments_of
+from agentstore.repositories.lines.lines import between, require, segments_of
 from agentstore.repositories.lines.queries import line_of, shown_by
 from agentstore.repositories.lines.removal import (
     LockedSession,
     branch_number,
     lock_session,
-    settle_turn,
+    set_turn,
 )
 from agentstore.repositories.lines.rows import message_records
 from agentstore.repositories.lines.segments import release, remove_gone_branches, remove_unseen
+from agentstore.repositories.lines.tallies import (
+    NOTHING,
+    Tally,
+    add_up,
+    own_tally,
+    put_down,
+    take_up,
+)
 from agentstore.values import validation
 from agentstore.values.ids import new_id
 from agentstore.values.paging import DEFAULT_LIMIT, Cursors, check_limit
@@ -216,10 +223,11 @@ class Branches(Repository):
             parent = self._read(session_id, name).parent
             self._activate(session, branch_number(self.unit, session, parent or MAIN))
         line = segments_of(self.connection, self.tables, session_id, number)
-        self._change(session_id, number, name=new_id(), gone=True, tip=None)
+        nothing = {"tip": None, "own_messages": 0, "own_turns": 0}
+        self._change(session_id, number, name=new_id(), gone=True, **nothing)
         release(self.unit, session_id, line[0].number)
         deleted = remove_unseen(
-            self.unit, session_id, [(s.branch, s.first_seq, s.last_seq) for s in line]
+            self.unit, session, [(s.branch, s.first_seq, s.last_seq) for s in line]
         )
         remove_gone_branches(self.unit, session_id)
         return deleted
@@ -420,28 +428,29 @@ class Branches(Repository):
     ) -> Page[CountedBranch]:
         """List the branches of a session in the order of their making, main first.
 
-        What they show is counted, which costs as much as there is to count.
+        What each shows is counted by its segments: it costs the same however long they are.
 
         Raises:
             NotFound: There is no such session.
         """
         branches = self.tables.branches.c
+        query = self._select().add_columns(branches.tip, *own_tally(self.tables))
         page = one_page(
             self.connection,
-            self._select().where(branches.session_id == session_id, branches.gone.is_(False)),
+            query.where(branches.session_id == session_id, branches.gone.is_(False)),
             [branches.number],
             Cursors("branches", session_id),
             limit,
             cursor,
-            _record,
+            lambda row: (_record(row), row.tip, Tally(*row[-3:-1])),
             ascending=True,
         )
         if not page.items:
             require(self.unit, session_id)
             return Page((), None)
-        counts = count_lines(self.unit, session_id, [branch.number for branch in page])
+        before = add_up(self.unit, session_id, [tip for _, tip, _ in page if tip is not None])
         return Page(
-            tuple(_counted(branch, *counts.get(branch.number, (0, 0))) for branch in page),
+            tuple(_counted(branch, own + before.get(tip, NOTHING)) for branch, tip, own in page),
             page.next_cursor,
         )
 
@@ -462,13 +471,18 @@ class Branches(Repository):
             .where(branches.session_id == session.id, branches.number == number)
             .scalar_subquery()
         )
-        self.connection.execute(
+        put_down(self.unit, session.id)
+        activated = (
             update(sessions)
             .where(sessions.c.id == session.id)
             .values(active_branch=number, tip=tip)
+            .returning(sessions.c.tip)
         )
+        session.active_branch = number
+        session.tip = self.connection.execute(activated).scalar()
         self.unit.segmented.discard(session.id)
-        settle_turn(self.unit, session.id)
+        session.turn = set_turn(self.unit, session.id)
+        take_up(self.unit, session.id)
 
     def _change(self, session_id: str, number: int, **values: Any) -> None:
         branches = self.tables.branches
@@ -521,8 +535,9 @@ def _record(row: Any) -> BranchRecord:
     )
 
 
-def _counted(branch: BranchRecord, messages: int, turns: int) -> CountedBranch:
-    return CountedBranch(**asdict(branch), messages=messages, turns=turns)
+def _counted(branch: BranchRecord, tally: Tally) -> CountedBranch:
+    known = {name: getattr(branch, name) for name in BranchRecord.__slots__}
+    return CountedBranch(**known, messages=tally.messages, turns=tally.turns)
 
 
 def _turn(message: MessageRecord) -> TurnRecord:

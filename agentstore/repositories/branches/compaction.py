@@ -11,7 +11,6 @@ from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord
 from agentstore.repositories.branches.growing import insert_branch
 from agentstore.repositories.lines.counters import count_in
-from agentstore.repositories.lines.lines import Segment
 from agentstore.repositories.lines.removal import LockedSession
 from agentstore.repositories.lines.segments import (
     NewLine,
@@ -21,6 +20,7 @@ from agentstore.repositories.lines.segments import (
     remove_unseen,
     set_tip,
 )
+from agentstore.repositories.lines.tallies import NOTHING, Segment, Tally, change
 from agentstore.repositories.messages.drafts import draft
 from agentstore.values.ids import new_id
 from agentstore.values.types import from_nanos
@@ -65,14 +65,23 @@ def tell_shorter(
     sessions, now = unit.tables.sessions, told.row["created_at"]
     here = update(sessions).where(sessions.c.id == session.id, sessions.c.newest_at < now)
     unit.connection.execute(here.values(newest_at=now))
+    change(unit, session.id, session.active_branch, Tally(-1, 0))
     new = NewLine(unit, session.id)
-    new.begin_like(line, first.seq - 1)
-    new.show(home, last.seq, last.seq)
+    of_cut = new.begin_like(line, first.seq - 1)
+    new.show(home, last.seq, last.seq, Tally(1, 0))
+    own = NOTHING
     for segment in reversed(line):
-        new.show(segment.branch, max(segment.first_seq, last.seq + 1), segment.last_seq)
-    set_tip(unit, session, number, new.write())
+        if segment.last_seq <= last.seq:
+            continue
+        own = segment.tally
+        if segment.first_seq <= last.seq:
+            own -= _tally_of(replaced, segment)
+        if segment.first_seq < first.seq:
+            own -= of_cut
+        new.show(segment.branch, max(segment.first_seq, last.seq + 1), segment.last_seq, own)
+    set_tip(unit, session, number, new.write(), own)
     release(unit, session.id, line[0].number)
-    remove_unseen(unit, session.id, _within(line, first.seq, last.seq))
+    remove_unseen(unit, session, _within(line, first.seq, last.seq))
     remove_gone_branches(unit, session.id)
     return told.record()
 
@@ -81,3 +90,13 @@ def _within(line: Sequence[Segment], first: int, last: int) -> list[Stretch]:
     """Give what of a line lies between two numbers."""
     cut = [(s.branch, max(s.first_seq, first), min(s.last_seq, last)) for s in line]
     return [(branch, low, high) for branch, low, high in cut if low <= high]
+
+
+def _tally_of(messages: Sequence[MessageRecord], segment: Segment) -> Tally:
+    """Count those that the segment shows."""
+    shown = [
+        message
+        for message in messages
+        if message.branch == segment.branch and segment.first_seq <= message.seq <= segment.last_seq
+    ]
+    return Tally(len(shown), sum(message.role == "user" for message in shown))

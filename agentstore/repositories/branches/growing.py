@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from sqlalchemy import insert, select, update
 
 from agentstore.errors import AlreadyExists
 from agentstore.execution.unit import Unit
-from agentstore.repositories.lines.lines import Segment, segments_of
+from agentstore.repositories.lines.lines import segments_of
 from agentstore.repositories.lines.removal import LockedSession
 from agentstore.repositories.lines.segments import NewLine
+from agentstore.repositories.lines.tallies import Segment, put_down
 from agentstore.values.ids import new_id
 
 
@@ -26,8 +26,10 @@ def grow(
 ) -> str:
     """Make a branch that begins with what its parent shows up to a number; give its name."""
     number = session.last_branch + 1
-    name = _free_name(unit, session.id, number) if name is None else name
-    require_free_name(unit, session.id, name)
+    if name is None:
+        name = _free_name(unit, session.id, number)
+    else:
+        require_free_name(unit, session.id, name)
     line = segments_of(unit.connection, unit.tables, session.id, parent)
     last = _last_shown(unit, session.id, line, through)
     new = NewLine(unit, session.id)
@@ -36,14 +38,9 @@ def grow(
         new.show(number, session.last_seq + 1)
     tip = new.write()
     seq, turn = last or (0, 0)
-    insert_branch(unit, session, number, parent, seq, turn, name=name, tip=tip)
     if activate:
-        sessions = unit.tables.sessions
-        unit.connection.execute(
-            update(sessions)
-            .where(sessions.c.id == session.id)
-            .values(active_branch=number, tip=tip, turn=turn)
-        )
+        put_down(unit, session.id)
+    insert_branch(unit, session, number, parent, seq, turn, name=name, tip=tip, activate=activate)
     return name
 
 
@@ -54,23 +51,33 @@ def insert_branch(
     parent: int,
     fork_seq: int,
     fork_turn: int,
-    **values: Any,
+    *,
+    name: str,
+    tip: int | None = None,
+    gone: bool = False,
+    activate: bool = False,
 ) -> None:
     """Insert the row of a branch of a locked session; its number is the next one."""
     row = {
         "session_id": session.id,
         "number": number,
+        "name": name,
         "parent": parent,
         "fork_seq": fork_seq,
         "fork_turn": fork_turn,
         "created_at": unit.now(),
-        **values,
+        "tip": tip,
+        "gone": gone,
+        # It adds nothing yet; see lines.tallies.
+        "own_messages": -session.message_count if activate else 0,
+        "own_turns": -fork_turn if activate else 0,
     }
     unit.connection.execute(insert(unit.tables.branches), row)
     sessions = unit.tables.sessions
-    unit.connection.execute(
-        update(sessions).where(sessions.c.id == session.id).values(last_branch=number)
-    )
+    values: dict[str, int | None] = {"last_branch": number}
+    if activate:
+        values |= {"active_branch": number, "tip": tip, "turn": fork_turn}
+    unit.connection.execute(update(sessions).where(sessions.c.id == session.id).values(values))
 
 
 def require_free_name(unit: Unit, session_id: str, name: str) -> None:

@@ -12,13 +12,17 @@ from agentstore.errors import CounterFull
 from agentstore.execution.unit import Unit
 from agentstore.repositories.base.operations import chunks
 from agentstore.repositories.base.sums import halves
+from agentstore.repositories.lines.recounts import mend_tallies
 from agentstore.values.types import from_nanos
 
 
-def count_in(unit: Unit, session_id: str, messages: int, tokens: int, cost: Decimal) -> None:
+def count_in(unit: Unit, session_id: str, messages: int, tokens: int, cost: Decimal) -> bool:
     """Change a locked session's counters by so much, in the transaction that changes the rows.
 
     Counters that say less than what goes were wrong, and are counted again.
+
+    Returns:
+        Whether they were right, as far as can be seen.
 
     Raises:
         CounterFull: They have no room for it.
@@ -42,10 +46,11 @@ def count_in(unit: Unit, session_id: str, messages: int, tokens: int, cost: Deci
         )
     )
     if counted.rowcount:
-        return
+        return True
     if grows:
         raise CounterFull("session", session_id)
     mend_sessions(unit, [session_id])
+    return False
 
 
 def mend_sessions(unit: Unit, ids: Sequence[str]) -> None:
@@ -72,3 +77,4 @@ def mend_sessions(unit: Unit, ids: Sequence[str]) -> None:
         newest = select(func.max(messages.c.seq)).where(of_session).scalar_subquery()
         behind = update(sessions).where(mine, sessions.c.last_seq < newest)
         unit.connection.execute(behind.values(last_seq=newest))
+        mend_tallies(unit, chunk)

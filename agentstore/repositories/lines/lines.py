@@ -24,8 +24,6 @@ from sqlalchemy import (
     Select,
     and_,
     bindparam,
-    case,
-    func,
     select,
 )
 
@@ -44,30 +42,12 @@ from agentstore.repositories.lines.queries import (
     select_newest,
 )
 from agentstore.repositories.lines.rows import Columns, message_columns
+from agentstore.repositories.lines.tallies import Segment, Tally, own_tally
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER
 
 Rows = Sequence[tuple[Any, ...]]
 """Of messages, with the columns that were asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A stretch of a line.
-
-    Attributes:
-        number: Its number in ``branch_segments``; None for what is not stored, a whole branch.
-        branch: Whose messages it shows.
-        first_seq: The first sequence number that belongs to it.
-        last_seq: The last one that does.
-        previous: The number of the segment before it.
-    """
-
-    number: int | None
-    branch: int
-    first_seq: int
-    last_seq: int
-    previous: int | None
 
 
 def newest(
@@ -179,34 +159,23 @@ def segments_of(
     connection: Connection, tables: Tables, session_id: str, number: int
 ) -> list[Segment]:
     """Give the segments of a branch, the newest first; of a whole one, itself."""
-    branches = tables.branches.c
-    this = and_(branches.session_id == bindparam(SESSION_ID), branches.number == number)
-    line = line_from(tables, Anchor(tables.branches, branches.number, branches.tip, this))
-    query = select(line).order_by(line.c.depth)
-    return [
-        Segment(row.number, row.branch, row.first_seq, row.last_seq, row.previous)
-        for row in connection.execute(query, {SESSION_ID: session_id})
-    ]
-
-
-def count_lines(unit: Unit, session_id: str, numbers: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Count messages, and user messages among them, of some branches by their numbers.
-
-    A branch that shows none is left out.
-    """
-    branches, messages = unit.tables.branches.c, unit.tables.messages.c
-    these = and_(branches.session_id == bindparam(SESSION_ID), branches.number.in_(numbers))
-    line = line_from(
-        unit.tables, Anchor(unit.tables.branches, branches.number, branches.tip, these)
-    )
-    of_user = case((messages.role == "user", 1), else_=0)
+    branches, sessions, stored = tables.branches, tables.sessions, tables.branch_segments
+    this = and_(branches.c.session_id == bindparam(SESSION_ID), branches.c.number == number)
+    line = line_from(tables, Anchor(branches, branches.c.number, branches.c.tip, this))
+    here = and_(stored.c.session_id == bindparam(SESSION_ID), stored.c.number == line.c.number)
     query = (
-        select(line.c.of_branch, func.count(), func.sum(of_user))
-        .join_from(line, unit.tables.messages, is_on(line, unit.tables))
-        .group_by(line.c.of_branch)
+        select(line, *own_tally(tables), stored.c.messages, stored.c.turns)
+        .select_from(line.outerjoin(stored, here).join(branches, this))
+        .join(sessions, sessions.c.id == branches.c.session_id)
+        .order_by(line.c.depth)
     )
-    rows = unit.connection.execute(query, {SESSION_ID: session_id})
-    return {number: (int(count), int(of_users)) for number, count, of_users in rows}
+    segments: list[Segment] = []
+    for row in connection.execute(query, {SESSION_ID: session_id}):
+        # What is added to is counted with the branch.
+        tally = Tally(*row[-2:]) if segments else Tally(*row[-4:-2])
+        place = (row.number, row.branch, row.first_seq, row.last_seq, row.previous)
+        segments.append(Segment(*place, tally))
+    return segments
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import case, delete, func, select, update
 
 from agentstore.errors import NotFound
 from agentstore.execution.unit import Unit
@@ -18,14 +18,20 @@ from agentstore.repositories.base.sums import exact_sum
 from agentstore.repositories.lines.counters import count_in, mend_sessions
 from agentstore.repositories.lines.lines import newest, no_branch
 from agentstore.repositories.lines.rows import message_record
+from agentstore.repositories.lines.tallies import Tally, change, take_off
 from agentstore.repositories.search.search import forget_deleted
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER, from_nanos
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LockedSession:
-    """What a session's row says of its branches, while nobody else can change it."""
+    """What a session's row says of its branches, while nobody else can change it.
+
+    Attributes:
+        turns_gone: Turns of what the active branch adds to that were deleted since it was locked,
+            and are still counted there; see ``settle_turn``.
+    """
 
     id: str
     active_branch: int
@@ -33,6 +39,8 @@ class LockedSession:
     last_branch: int
     last_seq: int
     turn: int
+    message_count: int
+    turns_gone: int = 0
 
 
 def lock_session(unit: Unit, session_id: str) -> LockedSession:
@@ -49,6 +57,7 @@ def lock_session(unit: Unit, session_id: str) -> LockedSession:
             sessions.last_branch,
             sessions.last_seq,
             sessions.turn,
+            sessions.message_count,
         )
         .where(sessions.id == session_id, session_is_open(unit.tables))
         .with_for_update()
@@ -79,36 +88,72 @@ def branch_number(unit: Unit, session: LockedSession, name: str | None) -> int:
     return int(number)
 
 
-def remove_messages(unit: Unit, session_id: str, *conditions: Any) -> int:
+def remove_messages(
+    unit: Unit,
+    session: LockedSession,
+    *conditions: Any,
+    unseen: bool = False,
+    by_id: bool = False,
+) -> int:
     """Delete those messages of a locked session that meet conditions; see ``settle_turn`` too.
+
+    Args:
+        unit: In a write transaction.
+        session: The session. Without conditions all of its messages go, and ``make_all_whole``
+            is to follow.
+        conditions: Of the messages.
+        unseen: Whether no branch shows them.
+        by_id: Whether the conditions give ids of messages of this session: then they are looked
+            up, and not looked for among all that it has.
 
     Returns:
         How many were deleted.
     """
     messages = unit.tables.messages
-    matching = (messages.c.session_id == session_id, *conditions)
+    matching = conditions if by_id else (messages.c.session_id == session.id, *conditions)
     query = select(
         func.count(),
         exact_sum(messages.c.token_count),
         exact_sum(messages.c.cost),
+        func.sum(case((messages.c.role == "user", 1), else_=0)),
     ).where(*matching)
-    count, tokens, cost = unit.connection.execute(query).one()
+    count, tokens, cost, turns = unit.connection.execute(query).one()
     if not count:
         return 0
-    attached = attached_to(unit, session_id, *conditions)
+    if unseen:
+        change(unit, session.id, session.active_branch, Tally(int(count), 0))
+    elif conditions and session.last_branch == 0:
+        session.turns_gone += int(turns)
+    elif conditions:
+        session.turns_gone += take_off(unit, session.id, session.active_branch, matching)
+    attached = attached_to(unit, session.id, *conditions)
     unit.connection.execute(delete(messages).where(*matching))
     drop_unattached(unit, attached)
     forget_deleted(unit)
     if max(tokens, cost) > MAX_INTEGER:  # written before calls were bounded, so no counter has it
-        mend_sessions(unit, [session_id])
-    else:
-        count_in(unit, session_id, -int(count), -tokens, -from_nanos(cost))
+        mend_sessions(unit, [session.id])
+        session.turns_gone = 0
+    elif not count_in(unit, session.id, -int(count), -tokens, -from_nanos(cost)):
+        session.turns_gone = 0
     return int(count)
 
 
-def settle_turn(unit: Unit, session_id: str) -> None:
+def settle_turn(unit: Unit, session: LockedSession) -> None:
     """Set the session's turn to that of the last message which its active branch shows now."""
+    turn = set_turn(unit, session.id)
+    change(
+        unit,
+        session.id,
+        session.active_branch,
+        Tally(0, session.turn - turn - session.turns_gone),
+    )
+    session.turn, session.turns_gone = turn, 0
+
+
+def set_turn(unit: Unit, session_id: str) -> int:
+    """Set and give the session's turn, and leave the tally of its active branch as it is."""
     sessions = unit.tables.sessions
     rows = newest(unit, session_id, 1)
     turn = message_record(rows[0]).turn if rows else 0
     unit.connection.execute(update(sessions).where(sessions.c.id == session_id).values(turn=turn))
+    return turn

@@ -17,8 +17,8 @@ from sqlalchemy import delete, exists, func, insert, or_, select, update
 
 from agentstore.execution.unit import Unit
 from agentstore.repositories.base.operations import chunks
-from agentstore.repositories.lines.lines import Segment
 from agentstore.repositories.lines.removal import LockedSession, remove_messages
+from agentstore.repositories.lines.tallies import NOTHING, Segment, Tally, take_up, tally_through
 from agentstore.values.types import MAX_INTEGER
 
 Stretch = tuple[int, int, int]
@@ -42,11 +42,22 @@ class NewLine:
         last = select(func.max(numbers.number)).where(numbers.session_id == session_id)
         self._last: int = unit.connection.execute(last).scalar() or 0
 
-    def show(self, branch: int, first_seq: int, last_seq: int = MAX_INTEGER) -> None:
-        """Add a stretch; an empty one is left out, unless it is the open end of a branch."""
+    def show(
+        self, branch: int, first_seq: int, last_seq: int = MAX_INTEGER, tally: Tally = NOTHING
+    ) -> None:
+        """Add a stretch; an empty one is left out, unless it is the open end of a branch.
+
+        Args:
+            branch: Whose messages it shows.
+            first_seq: The first sequence number.
+            last_seq: The last one.
+            tally: What it shows, but for the open end, which is counted with its branch.
+        """
         if first_seq > last_seq:
             return
         self._last += 1
+        if last_seq == MAX_INTEGER:
+            tally = NOTHING
         self._rows.append(
             {
                 "session_id": self._session_id,
@@ -55,16 +66,21 @@ class NewLine:
                 "first_seq": first_seq,
                 "last_seq": last_seq,
                 "previous": self.tip,
+                "messages": tally.messages,
+                "turns": tally.turns,
             }
         )
         self.tip = self._last
 
-    def begin_like(self, line: Sequence[Segment], through: int) -> None:
+    def begin_like(self, line: Sequence[Segment], through: int) -> Tally:
         """Begin with what a line shows up to a number, sharing its segments where they end there.
 
         Args:
             line: The segments of a branch, the newest first.
             through: The last number that is shown.
+
+        Returns:
+            What is shown of the segment that was cut.
         """
         for segment in line:
             if segment.first_seq > through:
@@ -73,8 +89,11 @@ class NewLine:
                 self.tip = segment.number
             else:
                 self.tip = segment.previous
-                self.show(segment.branch, segment.first_seq, min(segment.last_seq, through))
-            return
+                tally = tally_through(self._unit, self._session_id, segment, through)
+                self.show(segment.branch, segment.first_seq, through, tally)
+                return tally
+            break
+        return NOTHING
 
     def write(self) -> int | None:
         """Write the segments, and give the number of the newest."""
@@ -84,20 +103,29 @@ class NewLine:
         return self.tip
 
 
-def set_tip(unit: Unit, session: LockedSession, branch: int, tip: int | None) -> None:
-    """Have a branch end with this segment; None makes it whole."""
+def set_tip(unit: Unit, session: LockedSession, branch: int, tip: int | None, own: Tally) -> None:
+    """Have a branch end with this segment, or make it whole.
+
+    Args:
+        unit: In a write transaction.
+        session: The session, locked.
+        branch: The branch.
+        tip: Its newest segment; None for a whole branch.
+        own: What that shows.
+    """
     branches, sessions = unit.tables.branches, unit.tables.sessions
     unit.connection.execute(
         update(branches)
         .where(branches.c.session_id == session.id, branches.c.number == branch)
-        .values(tip=tip)
+        .values(tip=tip, own_messages=own.messages, own_turns=own.turns)
     )
     if branch == session.active_branch:
         unit.connection.execute(update(sessions).where(sessions.c.id == session.id).values(tip=tip))
+        take_up(unit, session.id)
 
 
 def make_all_whole(unit: Unit, session: LockedSession) -> None:
-    """Have every branch show only its own messages, now that there are none."""
+    """Have every branch show only its own messages, now that there are none, and no turn."""
     segments, branches, sessions = (
         unit.tables.branch_segments,
         unit.tables.branches,
@@ -105,7 +133,8 @@ def make_all_whole(unit: Unit, session: LockedSession) -> None:
     )
     of_session = branches.c.session_id == session.id
     unit.connection.execute(update(sessions).where(sessions.c.id == session.id).values(tip=None))
-    unit.connection.execute(update(branches).where(of_session).values(tip=None))
+    nothing = {"tip": None, "own_messages": 0, "own_turns": 0}
+    unit.connection.execute(update(branches).where(of_session).values(nothing))
     unit.connection.execute(delete(segments).where(segments.c.session_id == session.id))
     remove_gone_branches(unit, session.id)
 
@@ -128,7 +157,7 @@ def release(unit: Unit, session_id: str, tip: int | None) -> None:
         tip = None if row is None else row.previous
 
 
-def remove_unseen(unit: Unit, session_id: str, stretches: Sequence[Stretch]) -> int:
+def remove_unseen(unit: Unit, session: LockedSession, stretches: Sequence[Stretch]) -> int:
     """Delete those messages of these stretches that no branch shows.
 
     What others show is found by their segments, and not by asking for each message, of which a
@@ -140,9 +169,13 @@ def remove_unseen(unit: Unit, session_id: str, stretches: Sequence[Stretch]) -> 
     messages = unit.tables.messages.c
     return sum(
         remove_messages(
-            unit, session_id, messages.branch == branch, messages.seq.between(first, last)
+            unit,
+            session,
+            messages.branch == branch,
+            messages.seq.between(first, last),
+            unseen=True,
         )
-        for branch, first, last in _unseen(unit, session_id, stretches)
+        for branch, first, last in _unseen(unit, session.id, stretches)
     )
 
 

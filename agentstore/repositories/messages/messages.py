@@ -27,8 +27,13 @@ from agentstore.repositories.base.operations import (
     writes,
 )
 from agentstore.repositories.base.units import several_units
-from agentstore.repositories.lines.lines import newest, segments_of
-from agentstore.repositories.lines.removal import lock_session, remove_messages, settle_turn
+from agentstore.repositories.lines.lines import newest, no_branch, segments_of
+from agentstore.repositories.lines.removal import (
+    lock_session,
+    remove_messages,
+    set_turn,
+    settle_turn,
+)
 from agentstore.repositories.lines.rows import (
     message_record,
     message_records,
@@ -44,6 +49,7 @@ from agentstore.repositories.lines.segments import (
     remove_unseen,
     set_tip,
 )
+from agentstore.repositories.lines.tallies import NOTHING, tally_of
 from agentstore.repositories.messages.appending import (
     Append,
     OnDuplicate,
@@ -629,17 +635,17 @@ class Messages(Repository):
         (last,) = message_records(self.unit, rows)
         its_own = last.branch == session.active_branch
         if its_own and not is_seen_elsewhere(self.unit, session, last.branch, last.seq):
-            remove_messages(self.unit, session_id, self.tables.messages.c.id == last.id)
+            remove_messages(self.unit, session, self.tables.messages.c.id == last.id)
         else:
             line = segments_of(self.connection, self.tables, session_id, session.active_branch)
             new = NewLine(self.unit, session_id)
             new.begin_like(line, last.seq - 1)
             new.show(session.active_branch, session.last_seq + 1)
-            set_tip(self.unit, session, session.active_branch, new.write())
+            set_tip(self.unit, session, session.active_branch, new.write(), NOTHING)
             release(self.unit, session_id, session.tip)
-            remove_unseen(self.unit, session_id, [(last.branch, last.seq, last.seq)])
+            remove_unseen(self.unit, session, [(last.branch, last.seq, last.seq)])
             remove_gone_branches(self.unit, session_id)
-        settle_turn(self.unit, session_id)
+        settle_turn(self.unit, session)
         return last
 
     @writes
@@ -659,23 +665,23 @@ class Messages(Repository):
         messages = self.tables.messages.c
         wanted = ids_of("ids", ids, most=MOST_IDS)
         only = validation.optional_text("session_id", session_id)
-        owners: set[str] = set()
+        owned: dict[str, list[str]] = {}
         for chunk in chunks(wanted):
-            query = select(messages.session_id).where(
+            query = select(messages.session_id, messages.id).where(
                 messages.id.in_(chunk), session_stays(self.tables, messages.session_id)
             )
-            owners.update(self.connection.execute(query.distinct()).scalars())
-        if only is not None:
-            owners &= {only}
+            for owner, message_id in self.connection.execute(query):
+                if only in (None, owner):
+                    owned.setdefault(owner, []).append(message_id)
         deleted = 0
-        for owner in sorted(owners):  # in one order for all callers, or they wait for each other
-            lock_session(self.unit, owner)
+        for owner in sorted(owned):  # in one order for all callers, or they wait for each other
+            session = lock_session(self.unit, owner)
             deleted += sum(
-                remove_messages(self.unit, owner, messages.id.in_(chunk))
-                for chunk in chunks(wanted)
+                remove_messages(self.unit, session, messages.id.in_(chunk), by_id=True)
+                for chunk in chunks(owned[owner])
             )
             remove_gone_branches(self.unit, owner)
-            settle_turn(self.unit, owner)
+            settle_turn(self.unit, session)
         return deleted
 
     @writes
@@ -691,13 +697,14 @@ class Messages(Repository):
         """
         marks, messages = self.tables.message_marks.c, self.tables.messages.c
         wanted = validation.marks("mark", mark)
-        lock_session(self.unit, session_id)
+        session = lock_session(self.unit, session_id)
         marked = select(marks.message_id).where(
             marks.session_id == session_id, marks.mark.in_(wanted)
         )
-        deleted = remove_messages(self.unit, session_id, messages.id.in_(marked))
+        deleted = remove_messages(self.unit, session, messages.id.in_(marked), by_id=True)
         if deleted:
-            settle_turn(self.unit, session_id)
+            remove_gone_branches(self.unit, session_id)
+            settle_turn(self.unit, session)
         return deleted
 
     @reads_snapshot
@@ -711,8 +718,8 @@ class Messages(Repository):
     ) -> int:
         """Count the messages of a branch.
 
-        Without filters, and in a session that has never had another branch, that is a number
-        which is kept up to date; otherwise as many index entries are read as there are messages.
+        Without filters it costs the same however many there are; with them, as many index entries
+        are read as there are messages.
 
         Args:
             session_id: The session.
@@ -725,6 +732,7 @@ class Messages(Repository):
             InvalidInput: A mark is not a str of 1 to 255 characters.
         """
         marks = MarkFilter.of(mark, exclude_mark)
+        branch = validation.optional_text("branch", branch)
         sessions = self.tables.sessions.c
         query = select(sessions.message_count, sessions.last_branch).where(
             sessions.id == session_id, session_is_open(self.tables)
@@ -734,7 +742,12 @@ class Messages(Repository):
             raise NotFound("session", session_id)
         if marks is None and row.last_branch == 0 and branch in (None, MAIN):
             return int(row.message_count)
-        return count_marked(self.unit, session_id, marks or MarkFilter((), ()), branch)
+        if marks is not None:
+            return count_marked(self.unit, session_id, marks, branch)
+        tally = tally_of(self.unit, session_id, branch)
+        if tally is None:
+            raise no_branch(branch or MAIN)
+        return tally.messages
 
     @writes
     def clear(self, session_id: str) -> int:
@@ -749,9 +762,9 @@ class Messages(Repository):
             NotFound: There is no such session.
         """
         session = lock_session(self.unit, session_id)
-        deleted = remove_messages(self.unit, session_id)
+        deleted = remove_messages(self.unit, session)
+        set_turn(self.unit, session_id)
         make_all_whole(self.unit, session)
-        settle_turn(self.unit, session_id)
         return deleted
 
     def _last(

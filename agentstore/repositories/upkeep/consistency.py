@@ -34,6 +34,7 @@ from agentstore.records.findings import Finding, Severity, listed
 from agentstore.repositories.base.listing import newest
 from agentstore.repositories.base.operations import chunks
 from agentstore.repositories.base.sums import Halves, halves
+from agentstore.repositories.lines.recounts import wrong_branches, wrong_segments
 from agentstore.repositories.messages.drafts import tool_call_rows
 
 RECENT = 200
@@ -79,6 +80,18 @@ def _overfull_sessions(connection: Connection, tables: Tables, *, deep: bool) ->
     return list(connection.execute(query.limit(_MOST)).scalars())
 
 
+def wrong_tallies(connection: Connection, tables: Tables, *, deep: bool) -> list[str]:
+    """Give the ids of sessions of which a segment or a branch does not show what its row counts.
+
+    It takes the sessions' own counters to be right.
+    """
+    recent = None if deep else _recent(tables)
+    ids: set[str] = set()
+    for wrong in (wrong_segments(tables, recent), wrong_branches(tables, recent)):
+        ids.update(connection.execute(wrong.limit(_MOST)).scalars())
+    return sorted(ids)[:_MOST]
+
+
 def wrong_users(connection: Connection, tables: Tables) -> list[str]:
     """Give the ids of users whose ``quota_reserved`` is not the sum of their reservations."""
     users, reservations = tables.users.c, tables.quota_reservations.c
@@ -114,6 +127,16 @@ def counters(connection: Connection, tables: Tables, deep: bool) -> Iterator[Fin
             "counters",
             f"{_many(sessions)} sessions have counters that their messages do not add up to.",
             listed(sessions),
+            "agentstore doctor --fix" + (" --deep" if deep else ""),
+        )
+    # What branches count is compared by the sessions' counters, so these come first.
+    if not sessions and (tallies := wrong_tallies(connection, tables, deep=deep)):
+        yield Finding(
+            Severity.ERROR,
+            "counters",
+            f"{_many(tallies)} sessions have branches that show another number of messages than "
+            "is kept.",
+            listed(tallies),
             "agentstore doctor --fix" + (" --deep" if deep else ""),
         )
     if overfull := _overfull_sessions(connection, tables, deep=deep):

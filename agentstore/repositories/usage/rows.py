@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Self
 
-from sqlalchemy import Select, Table, func, select
+from sqlalchemy import Dialect, Select, Table, bindparam, func, select
 
+from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.errors import AgentStoreError, NotFound
 from agentstore.execution.gathering import LEFT_OUT
 from agentstore.execution.unit import Unit
@@ -16,6 +18,7 @@ from agentstore.models.tables import Tables
 from agentstore.records import UsageRecord, UsageSum
 from agentstore.records.base import complete
 from agentstore.repositories.base.inserting import New, NewRow
+from agentstore.repositories.base.sums import read_sum
 from agentstore.values import validation
 from agentstore.values.prices import Price
 from agentstore.values.types import from_nanos
@@ -79,14 +82,23 @@ class NewUsage(NewRow):
 
     def _look_price_up(self, unit: Unit) -> None:
         if self.cached_input_tokens is not None:
-            sessions = unit.tables.sessions.c
-            query = select(sessions.model).where(sessions.id == self.row["session_id"])
-            model = unit.connection.execute(query).scalar()
+            query = _model_of(unit.tables, dialect_of(unit.connection))
+            found = query.fetch(unit.connection, self.row)
+            model = found[0][0] if found else None
             # It may have been written before models were bounded.
             self.row["model"] = validation.optional_label("The session's model", model)
             price = unit.settings.prices.find(self.row["model"])
             if price is not None:
                 self.row["cost"] = priced(price, self.row, self.cached_input_tokens)
+
+
+@lru_cache(maxsize=64)
+def _model_of(tables: Tables, driver: Dialect) -> Prepared:
+    sessions = tables.sessions.c
+    query = select(sessions.model).where(
+        sessions.id == bindparam("session_id", type_=sessions.id.type)
+    )
+    return Prepared(query, driver)
 
 
 def usage_record(row: Any) -> UsageRecord:
@@ -110,13 +122,14 @@ def usage_record(row: Any) -> UsageRecord:
 
 
 def usage_sum(key: Any, row: Any) -> UsageSum:
-    """Make the record of a row that begins with a key and the sums."""
+    """Make the record of a row that begins with a key and the sums; raises NoWholeSum."""
+    requests, input_tokens, output_tokens, total_tokens, cost, unpriced = map(read_sum, row[1:7])
     return UsageSum(
         key=key,
-        requests=row[1],
-        input_tokens=row[2],
-        output_tokens=row[3],
-        total_tokens=row[4],
-        cost=from_nanos(row[5]),
-        unpriced_requests=row[6],
+        requests=requests,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        total_tokens=total_tokens,
+        cost=from_nanos(cost),
+        unpriced_requests=unpriced,
     )

@@ -3,39 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
-from sqlalchemy import (
-    ColumnElement,
-    and_,
-    case,
-    delete,
-    func,
-    null,
-    select,
-)
+from sqlalchemy import and_, case, delete, func, select
 
-from agentstore.errors import InvalidInput, NotFound, UnsoundRow, shown
+from agentstore.errors import InvalidInput, NotFound, shown
 from agentstore.execution.gathering import Body
-from agentstore.models.deleting import owner_stays, session_stays
+from agentstore.models.deleting import owner_stays
 from agentstore.records import DatabaseTotals, UsageRecord, UsageSum, UserStats
 from agentstore.repositories.base.operations import (
     Repository,
+    ends_of,
     gathers,
     reads,
     reads_snapshot,
-    window,
     writes,
 )
 from agentstore.repositories.base.sums import Halves, exact_sum, halves, halves_of_sums
+from agentstore.repositories.usage.adding import Dimension, Filters, sum_usage
 from agentstore.repositories.usage.rows import (
     NewUsage,
     priced,
     priced_by_session,
     usage_record,
-    usage_sum,
 )
 from agentstore.repositories.usage.tool_logs import tool_stats
 from agentstore.repositories.usage.windows import messages_between
@@ -45,8 +37,6 @@ from agentstore.values.states import NO_BRANCH
 from agentstore.values.types import from_nanos, require_utc
 
 _MAX_DAYS = 36500
-
-Dimension = Literal["turn", "branch", "session", "user", "model", "day", "total"]
 
 
 class Usage(Repository):
@@ -251,54 +241,16 @@ class Usage(Repository):
         validation.choice("dimension", dimension, get_args(Dimension))
         if dimension in ("turn", "branch") and session_id is None:
             raise InvalidInput(f"Sums by {dimension} need a session_id.")
-        used, sessions = self.tables.turn_usage.c, self.tables.sessions.c
-        keys: dict[str, ColumnElement[Any]] = {
-            "turn": used.turn,
-            "branch": used.branch,
-            "session": used.session_id,
-            "user": sessions.user_id,
-            "model": used.model,
-            "day": self.unit.dialect.utc_day(used.created_at),
-            "total": null(),
+        filters = {
+            "session_id": validation.optional_text("session_id", session_id),
+            "user_id": validation.optional_text("user_id", user_id),
+            "model": validation.optional_text("model", model),
+            "branch": validation.optional_amount("branch", branch),
         }
-        key = keys[dimension].label("key")
-        unknown = case((used.cost.is_(None), used.requests), else_=0)
-        query = select(
-            key,
-            *map(
-                exact_sum,
-                (
-                    used.requests,
-                    used.input_tokens,
-                    used.output_tokens,
-                    used.total_tokens,
-                    used.cost,
-                    unknown,
-                ),
-            ),
-            func.count(),
-        )
-        if dimension == "user" or user_id is not None:
-            query = query.join_from(
-                self.tables.turn_usage, self.tables.sessions, sessions.id == used.session_id
-            )
-        if user_id is not None:
-            query = query.where(sessions.user_id == validation.text("user_id", user_id))
-        if session_id is not None:
-            query = query.where(used.session_id == validation.text("session_id", session_id))
-        if model is not None:
-            query = query.where(used.model == validation.text("model", model))
-        if branch is not None:
-            query = query.where(used.branch == validation.amount("branch", branch))
-        query = query.where(*window(used.created_at, since, until))
-        query = query.where(session_stays(self.tables, used.session_id))
-        if dimension != "total":
-            query = query.group_by(key)
-        sums = [
-            usage_sum(_day(row[0]) if dimension == "day" else row[0], row)
-            for row in self.connection.execute(query)
-            if row[7]
-        ]
+        since, until, last = ends_of(since, until)
+        parameters = {**filters, "since": since, "until": until}
+        given = frozenset(name for name, value in parameters.items() if value is not None)
+        sums = sum_usage(self.unit, dimension, Filters(given, last), parameters)
         # Sorted here, since the engines' collations differ.
         return tuple(sorted(sums, key=lambda found: (found.key is not None, found.key)))
 
@@ -382,11 +334,3 @@ def _amounts(
         "requests": validation.tokens("requests", requests),
         "details": None if details is None else validation.json_object("details", details),
     }
-
-
-def _day(text: Any) -> date:
-    try:
-        return date.fromisoformat(text)
-    except (TypeError, ValueError):
-        problem = "something that is not an instant in UTC"
-        raise UnsoundRow("turn_usage", "created_at", problem) from None

@@ -1,0 +1,316 @@
+"""How many messages, and turns, a line shows: kept by segments, so that nobody counts messages.
+
+A segment that ends counts what it shows. What a branch adds to is counted in the branch's row; and
+in that of the active branch less by what the session's row counts, its messages and its last turn.
+These two grow with what is saved, by as much as the branch does, so a save changes no tally. All
+else that changes them changes the tally too, under the session's lock:
+
+- another branch becomes the active one: what the session counts is added to the row of the one that
+  was, and taken off that of the other (``put_down``, ``take_up``);
+- messages go, or the session's turn is another one after that (``take_off``, ``turn_changed``);
+- a line is cut: ``tally_through`` says what stays.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    Update,
+    and_,
+    bindparam,
+    case,
+    func,
+    literal,
+    select,
+    union_all,
+    update,
+)
+
+from agentstore.execution.unit import Unit
+from agentstore.models.tables import Tables
+from agentstore.repositories.base.operations import chunks
+from agentstore.values.types import MAX_INTEGER
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many messages, and how many of them begin a turn, being a user's."""
+
+    messages: int = 0
+    turns: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        """Count both."""
+        return Tally(self.messages + other.messages, self.turns + other.turns)
+
+    def __sub__(self, other: Tally) -> Tally:
+        """Leave out what the other counts."""
+        return Tally(self.messages - other.messages, self.turns - other.turns)
+
+
+NOTHING = Tally()
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of a line.
+
+    Attributes:
+        number: Its number in ``branch_segments``; None for what is not stored, a whole branch.
+        branch: Whose messages it shows.
+        first_seq: The first sequence number that belongs to it.
+        last_seq: The last one that does.
+        previous: The number of the segment before it.
+        tally: What it shows.
+    """
+
+    number: int | None
+    branch: int
+    first_seq: int
+    last_seq: int
+    previous: int | None
+    tally: Tally
+
+
+def own_tally(tables: Tables) -> tuple[ColumnElement[int], ColumnElement[int]]:
+    """Give what a branch adds to, of its row and its session's."""
+    branches, sessions = tables.branches.c, tables.sessions.c
+    active = branches.number == sessions.active_branch
+    return (
+        branches.own_messages + case((active, sessions.message_count), else_=0),
+        branches.own_turns + case((active, sessions.turn), else_=0),
+    )
+
+
+def add_up(unit: Unit, session_id: str, tips: Sequence[int]) -> dict[int, Tally]:
+    """Count what lines show up to some of their segments, by these, but for what is added to.
+
+    Each segment is read once, however many of the lines lead to it.
+    """
+    if not tips:
+        return {}
+    found: dict[int, Tally] = {}
+    # A segment has a larger number than the one before it.
+    given = {"session_id": session_id, "tips": list(tips)}
+    rows = unit.connection.execute(_reached(unit.tables), given).all()
+    for row in sorted(rows, key=lambda row: row.number):
+        found[row.number] = Tally(row.messages, row.turns) + found.get(row.previous, NOTHING)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _reached(tables: Tables) -> Select[Any]:
+    segments = tables.branch_segments
+    columns = [segments.c[name] for name in ("number", "previous", "messages", "turns")]
+    here = segments.c.session_id == bindparam("session_id")
+    tips = segments.c.number.in_(bindparam("tips", expanding=True))
+    reached = select(*columns).where(here, tips).cte("reached", recursive=True)
+    is_previous = and_(here, segments.c.number == reached.c.previous)
+    return select(reached.union(select(*columns).join_from(reached, segments, is_previous)))
+
+
+def tally_of(unit: Unit, session_id: str, name: str | None) -> Tally | None:
+    """Count what a branch shows, the active one if name is None; None where there is no such."""
+    branches, sessions = unit.tables.branches, unit.tables.sessions
+    active = branches.c.number == sessions.c.active_branch
+    query = (
+        select(branches.c.tip, *own_tally(unit.tables))
+        .join_from(branches, sessions, sessions.c.id == branches.c.session_id)
+        .where(
+            branches.c.session_id == session_id,
+            active if name is None else branches.c.name == name,
+            branches.c.gone.is_(False),
+        )
+    )
+    row = unit.connection.execute(query).first()
+    if row is None:
+        return None
+    before = {} if row.tip is None else add_up(unit, session_id, [row.tip])
+    return Tally(*row[1:]) + before.get(row.tip, NOTHING)
+
+
+def put_down(unit: Unit, session_id: str) -> None:
+    """Count what the active branch adds to in its own row: another one becomes active."""
+    unit.connection.execute(_by_the_session(unit, session_id, 1))
+
+
+def take_up(unit: Unit, session_id: str) -> None:
+    """Count what the active branch adds to in the session's row too, now that it is active."""
+    unit.connection.execute(_by_the_session(unit, session_id, -1))
+
+
+def _by_the_session(unit: Unit, session_id: str, times: int) -> Update:
+    branches, sessions = unit.tables.branches, unit.tables.sessions.c
+
+    def of_session(column: ColumnElement[Any]) -> ColumnElement[Any]:
+        return select(column).where(sessions.id == session_id).scalar_subquery()
+
+    return (
+        update(branches)
+        .where(
+            branches.c.session_id == session_id,
+            branches.c.number == of_session(sessions.active_branch),
+        )
+        .values(
+            own_messages=branches.c.own_messages + times * of_session(sessions.message_count),
+            own_turns=branches.c.own_turns + times * of_session(sessions.turn),
+        )
+    )
+
+
+def change(unit: Unit, session_id: str, branch: int, by: Tally) -> None:
+    """Change what the row of a branch counts."""
+    if by == NOTHING:
+        return
+    branches = unit.tables.branches
+    unit.connection.execute(
+        update(branches)
+        .where(branches.c.session_id == session_id, branches.c.number == branch)
+        .values(
+            own_messages=branches.c.own_messages + by.messages,
+            own_turns=branches.c.own_turns + by.turns,
+        )
+    )
+
+
+def take_off(
+    unit: Unit, session_id: str, active_branch: int, going: Sequence[ColumnElement[bool]]
+) -> int:
+    """Count messages of a session off that go now, in all segments that show them.
+
+    Returns:
+        Turns of what the active branch adds to. They are not counted off yet: it may be by just as
+        many that the session's turn falls.
+    """
+    messages = unit.tables.messages.c
+    seqs: dict[int, list[int]] = {}
+    users: dict[int, list[int]] = {}
+    query = select(messages.branch, messages.seq, messages.role == "user").where(*going)
+    for branch, seq, is_users in unit.connection.execute(query.order_by(messages.seq)):
+        seqs.setdefault(branch, []).append(seq)
+        if is_users:
+            users.setdefault(branch, []).append(seq)
+
+    def within(branch: int, first: int, last: int) -> Tally:
+        return Tally(*(_within(found.get(branch, ()), first, last) for found in (seqs, users)))
+
+    of_active = NOTHING
+    for numbers in chunks(list(seqs)):
+        _take_off_segments(unit, session_id, numbers, within)
+        for number, first in _ends(unit, session_id, numbers):
+            tally = within(number, first, MAX_INTEGER)
+            if number == active_branch:
+                of_active = tally
+            else:
+                change(unit, session_id, number, NOTHING - tally)
+    elsewhere = sum(map(len, seqs.values())) - of_active.messages
+    change(unit, session_id, active_branch, Tally(elsewhere, 0))
+    return of_active.turns
+
+
+def _take_off_segments(
+    unit: Unit, session_id: str, branches: Sequence[int], within: Callable[[int, int, int], Tally]
+) -> None:
+    segments = unit.tables.branch_segments
+    shown = select(segments).where(
+        segments.c.session_id == session_id,
+        segments.c.branch.in_(branches),
+        segments.c.last_seq < MAX_INTEGER,
+    )
+    gone = {
+        row.number: within(row.branch, row.first_seq, row.last_seq)
+        for row in unit.connection.execute(shown)
+    }
+    less = [
+        {"segment": number, "less": tally.messages, "less_turns": tally.turns}
+        for number, tally in gone.items()
+        if tally.messages
+    ]
+    if less:
+        here = segments.c.session_id == session_id, segments.c.number == bindparam("segment")
+        values = {
+            "messages": segments.c.messages - bindparam("less"),
+            "turns": segments.c.turns - bindparam("less_turns"),
+        }
+        unit.connection.execute(update(segments).where(*here).values(values), less)
+
+
+def _ends(unit: Unit, session_id: str, numbers: Sequence[int]) -> Sequence[Any]:
+    """Give the number of each of these branches that is there, and where it begins to add."""
+    branches, segments = unit.tables.branches, unit.tables.branch_segments
+    tip = and_(segments.c.session_id == session_id, segments.c.number == branches.c.tip)
+    query = (
+        select(branches.c.number, func.coalesce(segments.c.first_seq, 1))
+        .select_from(branches.outerjoin(segments, tip))
+        .where(
+            branches.c.session_id == session_id,
+            branches.c.number.in_(numbers),
+            branches.c.gone.is_(False),
+        )
+    )
+    return unit.connection.execute(query).all()
+
+
+def _within(seqs: Sequence[int], first: int, last: int) -> int:
+    return bisect_right(seqs, last) - bisect_left(seqs, first)
+
+
+def tally_through(unit: Unit, session_id: str, segment: Segment, through: int) -> Tally:
+    """Count what a segment shows up to a number.
+
+    As many messages as there are numbers from the first to the last leave no gap, and then the
+    numbers say it; so do turns. Only where there are gaps, what comes before or what comes after
+    is counted, whichever has fewer numbers.
+    """
+    if through < segment.first_seq:
+        return NOTHING
+    if segment.last_seq <= through:
+        return segment.tally
+    messages = unit.tables.messages.c
+
+    def of_segment(first: int, last: int, *what: Any) -> Select[Any]:
+        return select(*what).where(
+            messages.session_id == session_id,
+            messages.branch == segment.branch,
+            messages.seq.between(first, last),
+        )
+
+    def edge(end: int, last: int, order: ColumnElement[Any]) -> Select[Any]:
+        columns = literal(end).label("edge"), messages.seq, messages.turn, messages.role
+        query = of_segment(segment.first_seq, last, *columns).order_by(order).limit(1)
+        return select(query.subquery())
+
+    edges = union_all(
+        edge(0, through, messages.seq.asc()),
+        edge(1, through, messages.seq.desc()),
+        edge(2, segment.last_seq, messages.seq.desc()),
+    )
+    found = sorted(unit.connection.execute(edges), key=lambda row: row.edge)
+    if len(found) < len(edges.selects):
+        return NOTHING
+    first, here, last = found
+    if last.seq <= through:
+        return segment.tally
+    before = first.turn - (first.role == "user")
+    earlier = here.seq - first.seq < last.seq - here.seq
+    stretch = (first.seq, here.seq) if earlier else (here.seq + 1, last.seq)
+
+    def counted(of_all: int, *conditions: ColumnElement[bool]) -> int:
+        query = of_segment(*stretch, func.count()).where(*conditions)
+        some = int(unit.connection.execute(query).scalar_one())
+        return some if earlier else of_all - some
+
+    tally = segment.tally
+    no_gap = tally.messages == last.seq - first.seq + 1
+    no_turn_gap = tally.turns == last.turn - before
+    return Tally(
+        here.seq - first.seq + 1 if no_gap else counted(tally.messages),
+        here.turn - before if no_turn_gap else counted(tally.turns, messages.role == "user"),
+    )

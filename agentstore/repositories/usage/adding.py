@@ -1,0 +1,116 @@
+"""Adding usage up by a dimension: one statement for each set of filters, compiled once.
+
+The engine adds up as it does by itself. Where SQLite has no room for a sum, or a row holds what is
+no whole number, it is added up again in halves, which takes longer and has room for anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+from sqlalchemy import ColumnElement, Dialect, bindparam, case, func, null, select
+from sqlalchemy.exc import DBAPIError
+
+from agentstore.engines.base.dialect import EngineDialect
+from agentstore.engines.base.prepared import Prepared, dialect_of
+from agentstore.errors import UnsoundRow
+from agentstore.execution.unit import Unit
+from agentstore.models.deleting import session_stays
+from agentstore.models.tables import Tables
+from agentstore.records import UsageSum
+from agentstore.repositories.base.sums import NoWholeSum, exact_sum, plain_sum
+from agentstore.repositories.usage.rows import usage_sum
+
+Dimension = Literal["turn", "branch", "session", "user", "model", "day", "total"]
+
+
+class Filters(NamedTuple):
+    """Which filters there are.
+
+    Attributes:
+        given: The names of those parameters that are not None: ``session_id``, ``user_id``,
+            ``model``, ``branch``, or ``since`` and ``until``, which come together.
+        last: Whether the end of the window belongs to it.
+    """
+
+    given: frozenset[str]
+    last: bool
+
+
+def sum_usage(
+    unit: Unit, dimension: Dimension, filters: Filters, parameters: Mapping[str, Any]
+) -> list[UsageSum]:
+    """Add up what passes the filters; in no order."""
+    of = (unit.tables, unit.dialect, dialect_of(unit.connection), dimension, filters)
+    try:
+        return _sums(unit, _statement(*of, exact=False), parameters, dimension)
+    except NoWholeSum:
+        pass
+    except DBAPIError as error:
+        if not unit.dialect.has_no_room(error):
+            raise
+    return _sums(unit, _statement(*of, exact=True), parameters, dimension)
+
+
+def _sums(
+    unit: Unit, statement: Prepared, parameters: Mapping[str, Any], dimension: Dimension
+) -> list[UsageSum]:
+    rows = [row for row in statement.fetch(unit.connection, parameters) if row[-1]]
+    return [usage_sum(_day(row[0]) if dimension == "day" else row[0], row) for row in rows]
+
+
+@lru_cache(maxsize=256)
+def _statement(
+    tables: Tables,
+    dialect: EngineDialect,
+    driver: Dialect,
+    dimension: Dimension,
+    filters: Filters,
+    *,
+    exact: bool,
+) -> Prepared:
+    used, sessions = tables.turn_usage.c, tables.sessions.c
+    keys: dict[str, ColumnElement[Any]] = {
+        "turn": used.turn,
+        "branch": used.branch,
+        "session": used.session_id,
+        "user": sessions.user_id,
+        "model": used.model,
+        "day": dialect.utc_day(used.created_at),
+        "total": null(),
+    }
+    key = keys[dimension].label("key")
+    unpriced = case((used.cost.is_(None), used.requests), else_=0)
+    tokens = (used.requests, used.input_tokens, used.output_tokens, used.total_tokens)
+    add = exact_sum if exact else plain_sum
+    query = select(key, *map(add, (*tokens, used.cost, unpriced)), func.count())
+    if dimension == "user" or "user_id" in filters.given:
+        query = query.join_from(tables.turn_usage, tables.sessions, sessions.id == used.session_id)
+    filtered = {
+        "session_id": used.session_id,
+        "user_id": sessions.user_id,
+        "model": used.model,
+        "branch": used.branch,
+    }
+    for name, column in filtered.items():
+        if name in filters.given:
+            query = query.where(column == bindparam(name, type_=column.type))
+    if "since" in filters.given:
+        until = bindparam("until", type_=used.created_at.type)
+        query = query.where(
+            used.created_at >= bindparam("since", type_=used.created_at.type),
+            used.created_at <= until if filters.last else used.created_at < until,
+        )
+    query = query.where(session_stays(tables, used.session_id))
+    return Prepared(query if dimension == "total" else query.group_by(key), driver)
+
+
+def _day(text: Any) -> date:
+    try:
+        return date.fromisoformat(text)
+    except (TypeError, ValueError):
+        problem = "something that is not an instant in UTC"
+        raise UnsoundRow("turn_usage", "created_at", problem) from None
