@@ -225,7 +225,8 @@ _TOO_MANY_DIGITS = "a whole number has more digits than Python converts"
 
 
 _SCALARS = frozenset({NoneType, bool, int, float, str})
-_KNOWN = _SCALARS | {list, tuple, dict}
+_ARRAYS = frozenset({list, tuple})
+_KNOWN = _SCALARS | _ARRAYS | {dict}
 
 
 def _is_plain(value: Any) -> bool:
@@ -246,7 +247,7 @@ def _is_plain(value: Any) -> bool:
         objects = level if kinds == {dict} else [each for each in level if type(each) is dict]
         if not {*map(type, set[Any]().union(*objects))} <= {str}:
             return False
-        arrays = [each for each in level if type(each) is list or type(each) is tuple]
+        arrays = [each for each in level if type(each) in _ARRAYS] if kinds & _ARRAYS else []
         level = [*chain.from_iterable(map(dict.values, objects)), *chain.from_iterable(arrays)]
     return False
 

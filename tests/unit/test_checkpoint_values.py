@@ -445,9 +445,8 @@ def test_large_values_that_change_in_the_middle_read_back_as_they_were():
     versions = [(shelf.put(items), items)]
     for number in range(3 * MAX_DEPTH):
         parent, items = versions[-1 - number % 2]
-        items = edited(items, ("change", chance.randrange(140)), number)
-        if number % 3 == 0:
-            items = edited(items, ("grow", 2), number)
+        edit = ("grow", 2) if number % 3 == 0 else ("change", chance.randrange(140))
+        items = edited(items, edit, number)
         versions.append((shelf.put(items, parent), items))
     for version, expected in versions:
         assert version.size > 65_536

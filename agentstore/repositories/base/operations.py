@@ -250,7 +250,6 @@ def one_page(
     record: Callable[[Any], T],
     *,
     ascending: bool = False,
-    fetch: Callable[[Select[Any]], Sequence[Any]] | None = None,
 ) -> Page[T]:
     """Run a query as one page, the largest key first, or the smallest if ascending.
 
@@ -263,7 +262,6 @@ def one_page(
         cursor: Where to go on, or None.
         record: Makes a record of a row.
         ascending: Whether the smallest key comes first.
-        fetch: Runs the query in another way; its rows end with the key.
     """
     check_limit(limit)
     if cursor is not None:
@@ -274,8 +272,7 @@ def one_page(
     labelled = [column.label(f"page_key_{n}") for n, column in enumerate(key)]
     order = [column.asc() if ascending else column.desc() for column in key]
     query = query.add_columns(*labelled).order_by(*order)
-    query = query.limit(limit + 1)
-    rows = connection.execute(query).all() if fetch is None else fetch(query)
+    rows = connection.execute(query.limit(limit + 1)).all()
     following = None
     if len(rows) > limit:
         following = cursors.make([_key_number(value) for value in rows[limit - 1][-len(key) :]])

@@ -49,7 +49,6 @@ from agentstore.repositories.checkpoints.removal import (
 )
 from agentstore.repositories.checkpoints.rows import (
     ROOT,
-    States,
     address_of,
     checkpoint_info,
     checkpoints_of,
@@ -61,6 +60,7 @@ from agentstore.repositories.checkpoints.rows import (
     path_rows,
     place_of,
     require_ids,
+    states_page,
     thread_record,
     threads_with_latest,
 )
@@ -241,8 +241,9 @@ class Checkpoints(Repository):
             values: Whether each comes with its values. All of the page's are in memory then.
         """
         thread_id, namespace = _asked(thread_id, namespace)
+        if validation.flag("values", values):
+            return states_page(self.unit, (thread_id, namespace), limit, cursor)
         checkpoints = self.tables.checkpoints.c
-        states = States(self.unit) if validation.flag("values", values) else None
         return one_page(
             self.connection,
             checkpoints_of(self.tables).params(thread_id=thread_id, namespace=namespace),
@@ -250,8 +251,7 @@ class Checkpoints(Repository):
             Cursors("checkpoints", thread_id, namespace),
             limit,
             cursor,
-            checkpoint_info if states is None else states.record,
-            fetch=None if states is None else states.read,
+            checkpoint_info,
         )
 
     @reads

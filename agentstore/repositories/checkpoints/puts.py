@@ -20,6 +20,7 @@ from agentstore.records.checkpoints import CheckpointInfo
 from agentstore.repositories.checkpoints.rows import (
     ROOT,
     checkpoint_info,
+    column_names,
     find_checkpoint,
     get_checkpoint,
     info_of,
@@ -212,7 +213,7 @@ def _put_new(unit: Unit, new: CheckpointDraft, first_line: int) -> CheckpointInf
     inherited = _inherited(new, shared)
     plans = planned(unit, new.values, shared, first_line)
     [written] = _insert(unit.tables, dialect_of(unit.connection)).fetch(unit.connection, row)
-    info = dict(zip(unit.tables.checkpoints.c.keys(), written, strict=True))
+    info = dict(zip(column_names(unit.tables), written, strict=True))
     write_values(unit, new.thread_id, info["pk"], plans, inherited)
     return info_of(info)
 

@@ -19,6 +19,7 @@ from sqlalchemy import (
     literal,
     literal_column,
     select,
+    tuple_,
 )
 
 from agentstore.engines.base.prepared import Prepared, dialect_of
@@ -27,7 +28,7 @@ from agentstore.errors import InvalidInput, NotFound
 from agentstore.execution.unit import Unit
 from agentstore.models.deleting import owner_stays, session_stays, thread_stays
 from agentstore.models.tables import Tables
-from agentstore.records.base import complete
+from agentstore.records.base import Page, complete
 from agentstore.records.checkpoints import CheckpointInfo, CheckpointRecord, ThreadRecord
 from agentstore.repositories.checkpoints.value_lines import PieceAt, with_pieces
 from agentstore.repositories.checkpoints.value_parts import (
@@ -41,6 +42,7 @@ from agentstore.repositories.checkpoints.value_parts import (
 )
 from agentstore.values import validation
 from agentstore.values.encoding import encode_text
+from agentstore.values.paging import Cursors, check_limit
 
 ROOT = ""
 """The root namespace, in which an id belongs to one thread alone."""
@@ -210,50 +212,47 @@ def find_held(unit: Unit, pk: int) -> dict[str, Held]:
 def _read_state(
     unit: Unit, by: str, parameters: Mapping[str, Any]
 ) -> tuple[dict[str, Any] | None, list[Part]]:
-    statement, with_bases = _states(unit.tables, dialect_of(unit.connection), by)
-    rows = statement.rows(unit.connection, parameters)
+    points, parts = _read_states(unit, by, parameters, several=False)
+    return (points[0], parts[points[0]["pk"]]) if points else (None, [])
+
+
+def states_page(unit: Unit, place: tuple[str, str], limit: int, cursor: str | None) -> Page[Any]:
+    """Read checkpoints of a place with all their values, the latest first, by one statement."""
+    check_limit(limit)
+    cursors = Cursors("checkpoints", *place)
+    parameters = {"thread_id": place[0], "namespace": place[1], "limit": limit + 1}
+    if cursor is not None:
+        parameters["step"], parameters["pk"] = cursors.read(cursor, 2)
+    by = "page" if cursor is None else "next page"
+    points, parts = _read_states(unit, by, parameters, several=True)
+    points.sort(key=lambda point: (point["step"], point["pk"]), reverse=True)
+    last = points[limit - 1] if len(points) > limit else None
+    return Page(
+        tuple(
+            complete(CheckpointRecord(**_info(point), values=values_of(parts[point["pk"]])))
+            for point in points[:limit]
+        ),
+        None if last is None else cursors.make([last["step"], last["pk"]]),
+    )
+
+
+def _read_states(
+    unit: Unit, by: str, parameters: Mapping[str, Any], *, several: bool
+) -> tuple[list[dict[str, Any]], dict[int, list[Part]]]:
+    plain, with_bases = _states(unit.tables, dialect_of(unit.connection), by, several)
+    rows = plain.fetch(unit.connection, parameters)
     if any(row[BASE] is not None for row in rows):
-        statement = with_bases
-        rows = statement.rows(unit.connection, parameters)
-    if not rows:
-        return None, []
-    own, columns = len(Part._fields), statement.columns(rows)
-    first = next(number for number, pk in enumerate(columns[own]) if pk is not None)
-    values = (column[first] for column in columns[own:])
-    point = dict(zip(unit.tables.checkpoints.c.keys(), values, strict=True))
-    return point, [Part(*row) for row in zip(*columns[:own], strict=True)]
-
-
-class States:
-    """Checkpoints with all their values, read by one statement."""
-
-    def __init__(self, unit: Unit) -> None:
-        """Have read none yet."""
-        self._unit = unit
-        self._parts: dict[int, list[Part]] = {}
-
-    def read(self, chosen: Select[Any]) -> list[Row[Any]]:
-        """Read those that a query chooses; give a row of each, the latest first."""
-        tables, connection = self._unit.tables, self._unit.connection
-        read = with_parts(tables, chosen, bases=False, several=True)
-        rows = connection.execute(read).all()
-        has_bases = any(row[BASE] is not None for row in rows)
-        if has_bases:
-            rows = connection.execute(with_parts(tables, chosen, bases=True)).all()
-        parts = [Part(*row[: len(Part._fields)]) for row in rows]
-        if has_bases:
-            for part in parts:
-                self._parts.setdefault(part.checkpoint_pk, []).append(part)
-        else:
-            self._parts = shared_out(parts)
-        firsts = {row.pk: row for row in rows if row.pk is not None}
-        return sorted(firsts.values(), key=lambda row: (row.step, row.pk), reverse=True)
-
-    def record(self, row: Row[Any]) -> CheckpointRecord:
-        """Make a record of such a row."""
-        return complete(
-            CheckpointRecord(**_info(row._mapping), values=values_of(self._parts[row.pk]))
-        )
+        several, rows = False, with_bases.fetch(unit.connection, parameters)
+    own, names = len(Part._fields), column_names(unit.tables)
+    points = {row[own]: row[own:] for row in rows if row[own] is not None}
+    found = [dict(zip(names, values, strict=True)) for values in points.values()]
+    parts = [Part(*row[:own]) for row in rows]
+    if several:
+        return found, shared_out(parts)
+    of_point: dict[int, list[Part]] = {pk: [] for pk in points}
+    for part in parts:
+        of_point[part.checkpoint_pk].append(part)
+    return found, of_point
 
 
 def thread_record(row: Any) -> ThreadRecord:
@@ -307,9 +306,15 @@ def read_parent(unit: Unit, by: str, parameters: Mapping[str, Any]) -> list[Piec
 
 
 @lru_cache(maxsize=64)
-def _states(tables: Tables, driver: Dialect, by: str) -> tuple[Prepared, Prepared]:
+def column_names(tables: Tables) -> tuple[str, ...]:
+    """Name the columns of checkpoints, in their order."""
+    return tuple(tables.checkpoints.c.keys())
+
+
+@lru_cache(maxsize=64)
+def _states(tables: Tables, driver: Dialect, by: str, several: bool) -> tuple[Prepared, Prepared]:
     chosen = _chosen(tables, by)
-    plain = Prepared(with_parts(tables, chosen, bases=False), driver)
+    plain = Prepared(with_parts(tables, chosen, bases=False, several=several), driver)
     return plain, Prepared(with_parts(tables, chosen, bases=True), driver)
 
 
@@ -321,16 +326,25 @@ def _parents(tables: Tables, driver: Dialect, by: str) -> Prepared:
 
 def _chosen(tables: Tables, by: str) -> Select[Any]:
     """Choose a checkpoint by its number; by its id, in the ``root`` namespace or in any ``place``;
-    or the ``latest`` of a place.
+    the ``latest`` of a place; or a ``page`` of these, or the ``next page``.
     """
     checkpoints = tables.checkpoints
     if by == "latest":
         return _latest(tables)
+    if by in ("page", "next page"):
+        page = _latest(tables).limit(bindparam("limit", type_=Integer))
+        key = tuple_(checkpoints.c.step, checkpoints.c.pk)
+        return page.where(key < _after(checkpoints)) if by == "next page" else page
     query = checkpoints_of(tables) if by == "place" else _checkpoints(tables)
     if by == "root":
         query = query.where(in_root(checkpoints))
     column = checkpoints.c.pk if by == "pk" else checkpoints.c.id
     return query.where(column == bindparam("wanted"))
+
+
+def _after(checkpoints: Any) -> Any:
+    names = ("step", "pk")
+    return tuple_(*(bindparam(name, type_=checkpoints.c[name].type) for name in names))
 
 
 @lru_cache(maxsize=64)

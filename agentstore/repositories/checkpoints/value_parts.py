@@ -128,7 +128,7 @@ def shared_out(parts: Sequence[Part]) -> dict[int, list[Part]]:
     found: dict[int, list[Part]] = {}
     for own in {(part.checkpoint_pk, part.name): part for part in parts}.values():
         mine = [
-            Part(*own[:_OF_PIECE], *piece[_OF_PIECE:])
+            Part._make((*own[:_OF_PIECE], *piece[_OF_PIECE:]))
             for piece in pieces.get(own.line, ())
             if piece.start < own.length
         ]
@@ -143,9 +143,8 @@ def with_parts(
 
     Args:
         tables: The tables.
-        chosen: Selects the checkpoints, by columns of ``checkpoints``, ``pk`` among them, and
-            others. Behind the columns of the part come, in the rows of first pieces alone, all
-            columns of the checkpoint; then, in each row, those others.
+        chosen: Selects the checkpoints, ``pk`` among their columns. Behind the columns of the part
+            come all columns of the checkpoint, in the rows of first pieces alone.
         bases: Whether lines below are read too, by recursion, which takes twice as long. If not, a
             row with a base says that there are some.
         several: Whether the pieces of a line come with its longest version alone; see
@@ -161,11 +160,9 @@ def with_parts(
     if bases:
         lines = _lines(tables, points, held)
     elif several:
-        by_line = {
-            "partition_by": [entries.c.thread_id, entries.c.line],
-            "order_by": [entries.c.length.desc(), entries.c.checkpoint_pk, entries.c.name],
-        }
-        number = func.row_number().over(**by_line).label("number")
+        longest = (entries.c.length.desc(), entries.c.checkpoint_pk, entries.c.name)
+        line = (entries.c.thread_id, entries.c.line)
+        number = func.row_number().over(partition_by=line, order_by=longest).label("number")
         lines = select(entries, number).join_from(points, entries, held).subquery("numbered")
     if lines is not entries:
         held = lines.c.checkpoint_pk == points.c.pk
@@ -181,10 +178,9 @@ def with_parts(
     point = tables.checkpoints.alias("point")
     is_first = and_(point.c.pk == points.c.pk, func.coalesce(pieces.c.start, zero) == zero)
     joined = points.outerjoin(lines, held).outerjoin(pieces, taken).outerjoin(point, is_first)
-    others = [column for column in points.c if column.name not in point.c]
     own += [level, lines.c.line, lines.c.length]
     part = (points.c.pk.label("checkpoint_pk"), *own, *read)
-    return select(*part, *point.c, *others).select_from(joined)
+    return select(*part, *point.c).select_from(joined)
 
 
 def _lines(tables: Tables, points: Any, held: Any) -> CTE:
