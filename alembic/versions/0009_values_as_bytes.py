@@ -449,7 +449,10 @@ def _split(body: bytes) -> list[bytes]:
 
 
 def _escaped(data: bytes) -> bytes:
-    text = data.decode("utf-8", "surrogatepass")
+    try:
+        text = data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:  # a damaged row, which is read as damaged ever after
+        return data
     return UNSTORABLE.sub(lambda match: f"\ufdd0{ord(match[0]):04x}", text).encode()
 
 

@@ -446,7 +446,6 @@ def test_two_forks_that_write_the_same_version_never_read_each_other(store: Any)
 
 
 def test_two_names_with_one_value_go_apart(store: Any) -> None:
-    # Both come from one entry after a fork, and grow in the same put.
     store.checkpoints.put("thread", {"a": [1], "b": [1]})
     store.checkpoints.put("thread", {"a": [1, 2], "b": [1, 3]})
     store.checkpoints.put("thread", {"b": [1, 3, 4], "a": [1, 2, 5]})

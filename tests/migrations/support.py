@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import os
 import re
@@ -44,8 +45,21 @@ from agentstore.values.types import Json, Nanos, SafeText, UtcDateTime
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
-LATER_COLUMNS = {"users": {"deleting": None}, "session_data": {"layout": None}}
-"""What a row has in the columns that came after 0004, once it has been back there."""
+LATER_COLUMNS: dict[str, dict[str, Any]] = {
+    "users": {"deleting": None},
+    "session_data": {"layout": None},
+    "checkpoint_values": {
+        **{"line": 1, "start": 0, "base_length": None, "prefix": None},
+        **{"suffix": 0, "depth": 0, "data": b""},
+    },
+    "checkpoint_entries": {
+        **{"line": 1, "start": 0, "length": 0, "size": 0},
+        "digest": hashlib.sha256(b"").digest()[:20],
+    },
+}
+"""What a row has in the columns that came after 0004, once it has been back there. Those of
+checkpoints' values are made anew: that of ``fill``, whose version has no bytes, as one without.
+"""
 
 WITH_PREFIX = Names(None, "ag_")
 WITH_SCHEMA_AND_PREFIX = Names("agents", "ag_")

@@ -43,7 +43,6 @@ class Shelf:
         found = plan(
             encode(value),
             None if parent is None else self.stored(parent),
-            is_extended=False,
             new_line=lambda: next(self.numbers),
             read=lambda: self.read(parent),
         )

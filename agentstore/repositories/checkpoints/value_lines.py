@@ -70,19 +70,11 @@ def planned(
         first_line: The first of as many numbers of lines as there are values.
     """
     lines: Iterator[int] = count(first_line)
-    extended: set[int] = set()
     plans: dict[str, Plan] = {}
     for name, new in values.items():
         parent = shared.get(name)
-        plans[name] = found = plan(
-            new,
-            parent,
-            is_extended=parent is not None and parent.version.line in extended,
-            new_line=lines.__next__,
-            read=partial(_read, unit, parent, name),
-        )
-        if found.piece is not None:
-            extended.add(found.piece.line)
+        read = partial(_read, unit, parent, name)
+        plans[name] = plan(new, parent, new_line=lines.__next__, read=read)
     return plans
 
 

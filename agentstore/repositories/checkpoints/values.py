@@ -235,7 +235,6 @@ def plan(
     new: Encoded,
     parent: Stored | None,
     *,
-    is_extended: bool,
     new_line: Callable[[], int],
     read: Callable[[], bytes],
 ) -> Plan:
@@ -244,7 +243,6 @@ def plan(
     Args:
         new: The value.
         parent: The version that it may share with; None if there is none.
-        is_extended: Whether the parent's line was already gone on with since it was read.
         new_line: Gives the number of a line that nobody uses.
         read: Reads the parent's body. Asked only if the value is neither the parent's nor goes on
             from it.
@@ -254,12 +252,12 @@ def plan(
         return _whole(new, digest_of(body), new_line)
     before, length = parent.version.size, parent.version.length
     hashed = hashlib.sha256(memoryview(body)[:before])
-    same = size >= before and hashed.digest()[:_DIGEST_BYTES] == parent.version.digest
+    same = hashed.digest()[:_DIGEST_BYTES] == parent.version.digest
     hashed.update(memoryview(body)[before:])
     digest = hashed.digest()[:_DIGEST_BYTES]
     if same and size == before:
         return Plan(replace(parent.version, items=new.items))
-    is_tip = length == parent.end and not is_extended
+    is_tip = length == parent.end
     if same and is_tip and before:
         start = _merged_from(parent.pieces, length, length + size - before)
         data = body[before - (length - start) :]
