@@ -3,7 +3,7 @@
 Run as ``python -m benchmarks.checkpoints``. Each thread gets 200 puts of a history that grows
 from 50 to 448 messages of 400 bytes, whole at each put. Bytes are those of the database itself,
 all tables and indexes, compared with the distinct payload: each message once, as JSON. One
-payload is English-like text, the other is random letters, which hardly compress. Late puts of one
+payload is English-like text, the other is random letters; nothing is compressed. Late puts of one
 thread alternate with early ones of the next, so that what disturbs the machine disturbs both.
 """
 

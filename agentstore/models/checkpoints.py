@@ -1,9 +1,8 @@
 """Checkpoints of an agent's state.
 
-A checkpoint names values. A value that is a list grows along a *line*: each node in
-``checkpoint_values`` holds the items that one version added, and all nodes of a line up to a
-length, together with what the line began with on another one, are that version. So what is equal
-to the parent's is stored once, and reading is a few ranges of an index (see
+A checkpoint names values. The bytes of a value are on a *line*, in pieces that follow each other in
+``checkpoint_values``; a version is the first so many bytes of a line. So what a list grew by is
+stored once, and a line may begin with what a version of another one begins and ends with (see
 ``agentstore.repositories.checkpoints.values``).
 """
 
@@ -60,32 +59,35 @@ class Checkpoint(Base):
 
 
 class CheckpointValue(Base):
-    """A node: one version of a value, or what it adds to the version before it on its line.
+    """A piece of a line: the bytes that begin at ``start``; those of a line follow each other.
 
-    ``length`` is how many items a list has at this version; it and the line are the node's name.
-    A line begins with the first ``start`` items of another version, its base, which every node of
-    the line repeats. ``digest`` is that of the whole version; ``position`` counts the nodes of
-    the line, ``depth`` the lines below it.
+    Without a ``prefix`` it goes on at the end of what the line is so far; else it takes the place
+    of what is between the first ``prefix`` and the last ``suffix`` bytes of that. ``depth`` counts
+    such pieces up to this one. The first piece, at 0, may have a base: what the first
+    ``base_length`` bytes of another line are. ``base_start`` is 0 then, for the foreign key.
     """
 
     __table__ = tables.checkpoint_values
 
     thread_id: Mapped[str]
     line: Mapped[int]
-    length: Mapped[int]
     start: Mapped[int]
     base_line: Mapped[int | None]
+    base_start: Mapped[int | None]
     base_length: Mapped[int | None]
+    prefix: Mapped[int | None]
+    suffix: Mapped[int]
     depth: Mapped[int]
-    position: Mapped[int]
-    kind: Mapped[str]
-    encoding: Mapped[str]
-    digest: Mapped[bytes]
     data: Mapped[bytes]
 
 
 class CheckpointEntry(Base):
-    """Which version of a value a checkpoint holds under which name."""
+    """Which version a checkpoint holds under which name: what the first ``length`` bytes of a line
+    are.
+
+    These make ``size`` bytes in all, whose ``digest`` this is; a list has ``item_count`` items.
+    ``start`` is 0, for the foreign key: a line is there as long as an entry names it.
+    """
 
     __table__ = tables.checkpoint_entries
 
@@ -93,7 +95,12 @@ class CheckpointEntry(Base):
     name: Mapped[str]
     thread_id: Mapped[str]
     line: Mapped[int]
+    start: Mapped[int]
     length: Mapped[int]
+    kind: Mapped[str]
+    size: Mapped[int]
+    item_count: Mapped[int]
+    digest: Mapped[bytes]
 
 
 class CheckpointWrite(Base):

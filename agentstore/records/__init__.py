@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         CheckpointInfo,
         CheckpointRecord,
         CheckpointTree,
+        Items,
         ThreadRecord,
         WriteRecord,
     )
@@ -75,6 +76,7 @@ __all__ = [
     "Finding",
     "HealthRecord",
     "IssuedApiKey",
+    "Items",
     "MessageRecord",
     "Page",
     "PoolUse",
@@ -110,7 +112,7 @@ __all__ = [
 _HOMES = {
     "base": "Page",
     "branches": "BranchRecord CountedBranch TurnRecord",
-    "checkpoints": "CheckpointInfo CheckpointRecord CheckpointTree ThreadRecord WriteRecord",
+    "checkpoints": "CheckpointInfo CheckpointRecord CheckpointTree Items ThreadRecord WriteRecord",
     "deletions": "DeletionReceipt ExpiryReport PruneReport",
     "findings": "Finding Severity",
     "health": "DayStatistics HealthRecord PoolUse Statistics TableStatistics ToolStatistics "

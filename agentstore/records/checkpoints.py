@@ -8,6 +8,16 @@ from datetime import datetime
 from typing import Any
 
 
+class Items(tuple[bytes, ...]):
+    """A value of a checkpoint that is a list of items, each of them bytes that its owner encoded.
+
+    It is stored and read without a look into any item; of one that grew, only the new items are
+    stored. ``Items([b"...", ...])`` makes one.
+    """
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
     """A checkpoint without its values.
@@ -40,7 +50,7 @@ class CheckpointRecord(CheckpointInfo):
     """A checkpoint with its values.
 
     Attributes:
-        values: JSON or bytes, by name.
+        values: JSON, bytes or ``Items``, by name.
     """
 
     values: dict[str, Any]

@@ -37,7 +37,7 @@ _OF_A_RUN = text("run_id IS NOT NULL")
 
 _BASED = text("base_line IS NOT NULL")
 
-_KINDS = ("json", "bytes", "list")
+_KINDS = ("json", "bytes", "list", "items")
 
 _ENCODINGS = ("raw", "zlib")
 
@@ -87,30 +87,31 @@ checkpoint_values = table(
         "thread_id", TEXT, ForeignKey("checkpoint_threads.id", ondelete="CASCADE"), primary_key=True
     ),
     column("line", WHOLE, primary_key=True, autoincrement=False),
-    column("length", WHOLE, primary_key=True, autoincrement=False),
-    column("start", WHOLE),
+    column("start", WHOLE, primary_key=True, autoincrement=False),
     nullable("base_line", WHOLE),
+    nullable("base_start", WHOLE),
     nullable("base_length", WHOLE),
+    nullable("prefix", WHOLE),
+    column("suffix", WHOLE, server_default=text("0")),
     column("depth", WHOLE),
-    column("position", WHOLE),
-    column("kind", Word(_KINDS)),
-    column("encoding", Word(_ENCODINGS)),
-    column("digest", BYTES),
     column("data", BYTES),
     ForeignKeyConstraint(
-        ["thread_id", "base_line", "base_length"],
+        ["thread_id", "base_line", "base_start"],
         [
             "checkpoint_values.thread_id",
             "checkpoint_values.line",
-            "checkpoint_values.length",
+            "checkpoint_values.start",
         ],
         name="fk_checkpoint_values_base",
     ),
-    CheckConstraint(one_of("kind", _KINDS), name="kind"),
-    CheckConstraint(one_of("encoding", _ENCODINGS), name="encoding"),
-    CheckConstraint("start >= 0 AND start <= length", name="start"),
+    CheckConstraint("start >= 0 AND prefix >= 0 AND suffix >= 0", name="start"),
     PartialIndex(
-        "ix_checkpoint_values_base", "thread_id", "base_line", "base_length", where=_BASED
+        "ix_checkpoint_values_base",
+        "thread_id",
+        "base_line",
+        "base_start",
+        "base_length",
+        where=_BASED,
     ),
 )
 
@@ -126,17 +127,23 @@ checkpoint_entries = table(
     column("name", TEXT, primary_key=True),
     column("thread_id", TEXT),
     column("line", WHOLE),
+    column("start", WHOLE, server_default=text("0")),
     column("length", WHOLE),
+    column("kind", Word(_KINDS)),
+    column("size", WHOLE),
+    column("item_count", WHOLE),
+    column("digest", BYTES),
     ForeignKeyConstraint(
-        ["thread_id", "line", "length"],
+        ["thread_id", "line", "start"],
         [
             "checkpoint_values.thread_id",
             "checkpoint_values.line",
-            "checkpoint_values.length",
+            "checkpoint_values.start",
         ],
         name="fk_checkpoint_entries_value",
     ),
-    Index("ix_checkpoint_entries_value", "thread_id", "line", "length"),
+    CheckConstraint(one_of("kind", _KINDS), name="kind"),
+    Index("ix_checkpoint_entries_value", "thread_id", "line", "start", "length"),
 )
 
 checkpoint_writes = table(

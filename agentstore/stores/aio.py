@@ -84,7 +84,14 @@ from agentstore.stores.bound import Transaction, in_transaction, scoped_transact
 from agentstore.stores.health import DEFAULT_TIMEOUT, AsyncProbe
 
 if TYPE_CHECKING:
-    from agentstore.records import Page, PruneReport, SessionRecord, SessionSummary
+    from agentstore.records import (
+        CheckpointInfo,
+        CheckpointRecord,
+        Page,
+        PruneReport,
+        SessionRecord,
+        SessionSummary,
+    )
     from agentstore.repositories.upkeep.pruning import Progress
     from agentstore.retention import RetentionPolicy
 
@@ -335,7 +342,35 @@ class AsyncCheckpoints(AsyncRepository[Checkpoints]):
     get = lift(Checkpoints.get)
     find = lift(Checkpoints.find)
     latest = lift(Checkpoints.latest)
-    list = lift(Checkpoints.list)
+    if TYPE_CHECKING:
+
+        @overload
+        async def list(
+            self,
+            thread_id: str,
+            *,
+            namespace: str = ...,
+            limit: int = ...,
+            cursor: str | None = None,
+            values: Literal[True],
+        ) -> Page[CheckpointRecord]: ...
+
+        @overload
+        async def list(
+            self,
+            thread_id: str,
+            *,
+            namespace: str = ...,
+            limit: int = ...,
+            cursor: str | None = None,
+            values: bool = False,
+        ) -> Page[CheckpointInfo]: ...
+
+        async def list(self, thread_id: str, **_: Any) -> Any:
+            """See ``Checkpoints.list``."""
+
+    else:
+        list = lift(Checkpoints.list)
     threads = lift(Checkpoints.threads)
     path = lift(Checkpoints.path)
     tree = lift(Checkpoints.tree)

@@ -104,10 +104,9 @@ class OursAsync(Program):
         return list(found.values["messages"])
 
     async def list_states(self, thread: str, limit: int) -> list[list[Item]]:
-        """List checkpoints, then get each."""
-        checkpoints = self._store.checkpoints
-        page = await settled(checkpoints.list(thread, limit=limit))
-        return [(await settled(checkpoints.get(each.id))).values["messages"] for each in page.items]
+        """List checkpoints with their states."""
+        page = await settled(self._store.checkpoints.list(thread, limit=limit, values=True))
+        return [each.values["messages"] for each in page.items]
 
 
 class Ours(OursAsync):

@@ -27,7 +27,7 @@ class AsyncSaver(Program):
         "put": "stores the whole history each time",
         "put_bytes": "stores the whole history each time",
         "latest": "keeps each state in one piece",
-        "list_states": "one query; agentstore lists, then gets each",
+        "list_states": "one query, as agentstore's",
     }
 
     async def open(self) -> None:

@@ -281,10 +281,11 @@ ROWS: dict[str, tuple[int, Columns]] = {
         {
             "thread_id": numbered("thread"),
             "line": always(1),
-            "length": always(1),
             "start": always(0),
             "base_line": always(None),
+            "base_start": always(None),
             "base_length": always(None),
+            "prefix": always(None),
         },
     ),
     "checkpoint_entries": (
@@ -294,6 +295,7 @@ ROWS: dict[str, tuple[int, Columns]] = {
             "name": always("messages"),
             "thread_id": lambda n: f"thread-{n // 2}",
             "line": always(1),
+            "start": always(0),
             "length": always(1),
         },
     ),

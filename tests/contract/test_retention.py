@@ -502,8 +502,10 @@ def no_orphans(place: Any) -> None:
     queries = (
         "SELECT count(*) FROM checkpoint_values v WHERE NOT EXISTS (SELECT 1 FROM "
         "checkpoint_entries e WHERE e.thread_id = v.thread_id AND e.line = v.line AND "
-        "e.length >= v.length) AND NOT EXISTS (SELECT 1 FROM checkpoint_values a WHERE "
-        "a.thread_id = v.thread_id AND a.base_line = v.line AND a.base_length >= v.length)",
+        "(v.start = 0 OR e.length >= v.start + length(v.data))) AND NOT EXISTS "
+        "(SELECT 1 FROM checkpoint_values a WHERE a.thread_id = v.thread_id AND "
+        "a.base_line = v.line AND "
+        "(v.start = 0 OR a.base_length >= v.start + length(v.data)))",
         "SELECT count(*) FROM checkpoint_entries e WHERE NOT EXISTS (SELECT 1 FROM "
         "checkpoints c WHERE c.pk = e.checkpoint_pk)",
         "SELECT count(*) FROM messages m WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import os
 import re
@@ -44,13 +45,23 @@ from agentstore.values.types import Json, Nanos, SafeText, UtcDateTime
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
-LATER_COLUMNS = {
+LATER_COLUMNS: dict[str, dict[str, Any]] = {
     "users": {"deleting": None},
     "session_data": {"layout": None},
     "branch_segments": {"messages": 1, "turns": 0},
     "branches": {"own_messages": 0, "own_turns": 0},
+    "checkpoint_values": {
+        **{"line": 1, "start": 0, "base_length": None, "prefix": None},
+        **{"suffix": 0, "depth": 0, "data": b""},
+    },
+    "checkpoint_entries": {
+        **{"line": 1, "start": 0, "length": 0, "size": 0},
+        "digest": hashlib.sha256(b"").digest()[:20],
+    },
 }
-"""What a row has in the columns that came after 0004, once it has been back there."""
+"""What a row has in the columns that came after 0004, once it has been back there. Those of
+checkpoints' values are made anew: that of ``fill``, whose version has no bytes, as one without.
+"""
 
 WITH_PREFIX = Names(None, "ag_")
 WITH_SCHEMA_AND_PREFIX = Names("agents", "ag_")

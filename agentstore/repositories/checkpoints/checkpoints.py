@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal, overload
 
 from sqlalchemy import select
 
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound
+from agentstore.execution.unit import Unit
 from agentstore.models.deleting import thread_stays
 from agentstore.records import DeletionReceipt, Page
 from agentstore.records.checkpoints import (
@@ -21,6 +22,7 @@ from agentstore.records.checkpoints import (
 from agentstore.repositories.base import scoping
 from agentstore.repositories.base.operations import (
     Repository,
+    ids_of,
     one_page,
     reads,
     reads_snapshot,
@@ -49,19 +51,22 @@ from agentstore.repositories.checkpoints.rows import (
     ROOT,
     address_of,
     checkpoint_info,
-    checkpoint_record,
     checkpoints_of,
     find_checkpoint,
+    find_held,
+    find_state,
     get_checkpoint,
     latest_checkpoint,
     path_rows,
     place_of,
     require_ids,
+    states_page,
     thread_record,
     threads_with_latest,
 )
-from agentstore.repositories.checkpoints.value_lines import load_values
+from agentstore.repositories.checkpoints.values import Encoded, encode
 from agentstore.values import validation
+from agentstore.values.encoding import key_step
 from agentstore.values.ids import new_id
 from agentstore.values.paging import DEFAULT_LIMIT, Cursors
 from agentstore.values.types import Document, require_utc
@@ -95,17 +100,18 @@ class Checkpoints(Repository):
         created_at: datetime | None = None,
         session_id: str | None = None,
         user_id: str | None = None,
+        inherit: Sequence[str] = (),
     ) -> CheckpointInfo:
         """Put a checkpoint, or put one again under its id, which replaces all that it holds.
 
-        What equals the parent's values is not stored again, and of a list that grew only what
-        was added, so a whole history may be put at every step. Puts into one thread go one
-        after the other; threads do not wait for each other on PostgreSQL.
+        What equals the parent's values is not stored again, nor what a value begins and ends
+        with as the parent's does, so a whole history may be put at every step. Puts into one
+        thread go one after the other; threads do not wait for each other on PostgreSQL.
 
         Args:
             thread_id: The thread.
             values: All of the state, by name: ``messages``, ``state``, ``tools_result``, any
-                other. JSON, or bytes; a dict of bytes is neither.
+                other. JSON, bytes, or ``Items``; a dict of bytes is neither.
             checkpoint_id: The application's own id; left out, a UUIDv7 is made.
             parent_id: What it comes from, in this thread and namespace. Left out, the latest; or,
                 if the checkpoint is put again, what it was. ``""`` makes a root.
@@ -119,6 +125,7 @@ class Checkpoints(Repository):
             created_at: Left out, the store's clock; or what it was.
             session_id: The session that the thread belongs to, and is deleted with.
             user_id: The user, likewise.
+            inherit: The names of values that are as in the parent, and are not passed.
 
         Returns:
             The checkpoint, without its values.
@@ -128,7 +135,8 @@ class Checkpoints(Repository):
                 root, each thread has its own ids.)
             WrongOwner: The thread belongs to another session or user.
             NotFound: There is no such parent, session or user, or the session, that of the
-                thread included, is being deleted.
+                thread included, is being deleted; or the parent has no value of a name in
+                ``inherit``.
             NaiveDatetime: ``created_at`` has no time zone.
             InvalidJson: JSON cannot say a value.
             InvalidInput: An argument cannot be stored, or the parent came from the checkpoint.
@@ -141,7 +149,8 @@ class Checkpoints(Repository):
             *place,
             id=None if id is None else require_ids(place, id)[0],
             parent_id=parent if parent in (None, NO_PARENT) else require_ids(place, parent)[0],
-            values=_named(values),
+            values=_encoded(values),
+            inherit=_inheriting(inherit, values),
             step=validation.optional_amount("step", step),
             owners=_owners(user_id, session_id),
             created_at=None if created_at is None else require_utc("created_at", created_at),
@@ -155,11 +164,11 @@ class Checkpoints(Repository):
         )
         return put_checkpoint(self.unit, new)
 
-    @reads_snapshot
+    @reads
     def get(
         self, checkpoint_id: str, thread_id: str | None = None, namespace: str = ROOT
     ) -> CheckpointRecord:
-        """Give a checkpoint with its values, by two statements whatever it holds.
+        """Give a checkpoint with its values, by one statement whatever it holds.
 
         Args:
             checkpoint_id: Its id.
@@ -169,22 +178,48 @@ class Checkpoints(Repository):
         Raises:
             NotFound: There is no such checkpoint.
         """
-        address = address_of(checkpoint_id, thread_id, namespace)
-        return checkpoint_record(self.unit, get_checkpoint(self.unit, *address))
+        found = _found(self.unit, checkpoint_id, thread_id, namespace)
+        if found is None:
+            raise NotFound("checkpoint", checkpoint_id)
+        return found
 
-    @reads_snapshot
+    @reads
     def find(
         self, checkpoint_id: str, thread_id: str | None = None, namespace: str = ROOT
     ) -> CheckpointRecord | None:
         """Give a checkpoint with its values, or None; see ``get``."""
-        row = find_checkpoint(self.unit, *address_of(checkpoint_id, thread_id, namespace))
-        return None if row is None else checkpoint_record(self.unit, row)
+        return _found(self.unit, checkpoint_id, thread_id, namespace)
 
-    @reads_snapshot
+    @reads
     def latest(self, thread_id: str, namespace: str = ROOT) -> CheckpointRecord | None:
         """Give the latest checkpoint of a thread with its values; None if there is none."""
-        row = latest_checkpoint(self.unit, *_asked(thread_id, namespace))
-        return None if row is None else checkpoint_record(self.unit, row)
+        thread_id, namespace = _asked(thread_id, namespace)
+        place = {"thread_id": thread_id, "namespace": namespace}
+        return find_state(self.unit, "latest", place)
+
+    @overload
+    def list(
+        self,
+        /,
+        thread_id: str,
+        *,
+        namespace: str = ROOT,
+        limit: int = DEFAULT_LIMIT,
+        cursor: str | None = None,
+        values: Literal[True],
+    ) -> Page[CheckpointRecord]: ...
+
+    @overload
+    def list(
+        self,
+        /,
+        thread_id: str,
+        *,
+        namespace: str = ROOT,
+        limit: int = DEFAULT_LIMIT,
+        cursor: str | None = None,
+        values: bool = False,
+    ) -> Page[CheckpointInfo]: ...
 
     @reads
     def list(
@@ -194,9 +229,20 @@ class Checkpoints(Repository):
         namespace: str = ROOT,
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
+        values: bool = False,
     ) -> Page[CheckpointInfo]:
-        """List the checkpoints of a thread, without their values, the latest first."""
+        """List the checkpoints of a thread, the latest first, by one statement.
+
+        Args:
+            thread_id: The thread.
+            namespace: The namespace.
+            limit: How many to give at most.
+            cursor: The ``next_cursor`` of the page before.
+            values: Whether each comes with its values. All of the page's are in memory then.
+        """
         thread_id, namespace = _asked(thread_id, namespace)
+        if validation.flag("values", values):
+            return states_page(self.unit, (thread_id, namespace), limit, cursor)
         checkpoints = self.tables.checkpoints.c
         return one_page(
             self.connection,
@@ -313,12 +359,14 @@ class Checkpoints(Repository):
         there = find_checkpoint(unit, wanted, *place, any_owner=True) if inside and wanted else None
         if there is not None:
             raise AlreadyExists("checkpoint", there.id)
+        held = {} if inside else find_held(unit, source.pk)
         new = CheckpointDraft(
             *place,
             id=wanted or new_id(),
             parent_id=id if inside else NO_PARENT,
             step=None if inside else source.step,
-            values=load_values(unit, thread.id, source.pk),
+            values={name: value.encoded for name, value in held.items()},
+            inherit=None if inside else (),
             owners={"user_id": thread.user_id, "session_id": thread.session_id},
             created_at=None,
             row={
@@ -359,7 +407,9 @@ class Checkpoints(Repository):
             )
         after = (target.step, target.pk)
         remove(self.unit, *place, lambda rows: (r for r in rows if (r.step, r.pk) > after))
-        return checkpoint_record(self.unit, target)
+        found = find_state(self.unit, "pk", {"wanted": target.pk})
+        assert found is not None
+        return found
 
     @writes
     def copy_thread(self, thread_id: str, to_thread: str) -> int:
@@ -538,12 +588,30 @@ def _asked(thread_id: str, namespace: str) -> tuple[str, str]:
     return validation.text("thread_id", thread_id), validation.text("namespace", namespace)
 
 
-def _named(values: object) -> Mapping[str, Any]:
+def _found(
+    unit: Unit, checkpoint_id: str, thread_id: str | None, namespace: str
+) -> CheckpointRecord | None:
+    id, thread, space = address_of(checkpoint_id, thread_id, namespace)
+    if thread is None:
+        return find_state(unit, "root", {"wanted": id})
+    return find_state(unit, "place", {"wanted": id, "thread_id": thread, "namespace": space})
+
+
+def _encoded(values: object) -> dict[str, Encoded]:
     if not isinstance(values, Mapping):
         raise InvalidInput(f"values must be a dict by name, not {type(values).__name__}.")
-    for name in values:
-        validation.key("the name of a value", name)
-    return values
+    return {
+        validation.key("the name of a value", name): encode(value, f"values{key_step(name, n)}")
+        for n, (name, value) in enumerate(values.items())
+    }
+
+
+def _inheriting(inherit: object, values: Mapping[str, Any]) -> list[str]:
+    names = ids_of("inherit", inherit)
+    for name in names:
+        if validation.key("inherit", name) in values:
+            raise InvalidInput("A name is in values and in inherit. Leave it out of one of them.")
+    return names
 
 
 def _owners(user_id: str | None, session_id: str | None) -> dict[str, str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,8 +13,14 @@ from agentstore.execution.unit import Unit
 from agentstore.records.base import complete
 from agentstore.records.checkpoints import WriteRecord
 from agentstore.repositories.base.operations import chunks
-from agentstore.repositories.checkpoints.values import decode, encode, kind_of
 from agentstore.values import validation
+from agentstore.values.encoding import dump_json, load_json
+
+COMPRESS_FROM = 256
+"""Bytes from which compressing is tried; below, zlib's header eats what is gained."""
+
+_WORTHWHILE = 0.9
+"""What is compressed by less than a tenth is stored as it is, and read without the work."""
 
 
 def rows_of(
@@ -42,8 +49,7 @@ def rows_of(
         if not isinstance(write, list | tuple) or len(write) != 2:
             raise InvalidInput(f"writes[{number}] must be a pair: a channel and a value.")
         channel, value = write
-        kind = kind_of(value)
-        encoding, data = encode(kind, value, f"writes[{number}]")
+        kind, encoding, data = encode(value, f"writes[{number}]")
         rows[place] = {
             "position": place,
             "channel": validation.key(f"writes[{number}]", channel),
@@ -83,8 +89,39 @@ def store_pending(
 def write_record(row: Row[Any]) -> WriteRecord:
     """Make a record of a row of ``checkpoint_writes``."""
     try:
-        value = decode(row.kind, row.encoding, row.data, "checkpoint_writes")
+        value = decode(row.kind, row.encoding, row.data)
     except UnsoundRow as error:
         key = f"task_id={named(row.task_id)}, position={row.position}"
         raise UnsoundRow(error.table, error.column, error.problem, key) from None
     return complete(WriteRecord(row.task_id, row.position, row.channel, value, row.task_path))
+
+
+def encode(value: Any, name: str = "value") -> tuple[str, str, bytes]:
+    """Write a value: its kind, ``bytes`` or ``json``, its encoding, ``raw`` or ``zlib``, and the
+    bytes.
+
+    Raises:
+        InvalidJson: It is not bytes, and JSON cannot say it.
+    """
+    is_bytes = isinstance(value, bytes | bytearray | memoryview)
+    raw = bytes(value) if is_bytes else dump_json(value, name).encode()
+    kind = "bytes" if is_bytes else "json"
+    if len(raw) >= COMPRESS_FROM:
+        packed = zlib.compress(raw)
+        if len(packed) < len(raw) * _WORTHWHILE:
+            return kind, "zlib", packed
+    return kind, "raw", raw
+
+
+def decode(kind: str, encoding: str, data: bytes) -> Any:
+    """Undo ``encode``.
+
+    Raises:
+        UnsoundRow: The bytes are no such value.
+    """
+    try:
+        plain = zlib.decompress(data) if encoding == "zlib" else bytes(data)
+        return plain if kind == "bytes" else load_json(plain.decode())
+    except Exception:  # noqa: BLE001 - whose words would quote it
+        wrong = f"bytes that are not {kind} in {encoding}"
+        raise UnsoundRow("checkpoint_writes", "data", wrong) from None

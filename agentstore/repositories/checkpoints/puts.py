@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Row, bindparam, cast, insert, not_, select, update
-from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
+from sqlalchemy import BigInteger, Dialect, Row, bindparam, cast, insert, not_, select, update
 
 from agentstore.engines.base.dialect import EngineDialect
+from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound, WrongOwner, WrongThread
 from agentstore.execution.unit import Unit
 from agentstore.models.deleting import owner_stays, session_is_open, session_stays
@@ -20,18 +20,21 @@ from agentstore.records.checkpoints import CheckpointInfo
 from agentstore.repositories.checkpoints.rows import (
     ROOT,
     checkpoint_info,
+    column_names,
     find_checkpoint,
     get_checkpoint,
-    parent_with_nodes,
+    info_of,
     path_rows,
+    read_parent,
 )
 from agentstore.repositories.checkpoints.value_lines import (
     drop_entries,
     drop_unneeded,
-    node_of,
-    store_values,
+    planned,
+    stored_by,
+    write_values,
 )
-from agentstore.repositories.checkpoints.values import Node
+from agentstore.repositories.checkpoints.values import Encoded, Stored, Version
 from agentstore.values import validation
 from agentstore.values.ids import new_id
 
@@ -49,6 +52,7 @@ class CheckpointDraft:
         id: None for a new one.
         parent_id: None for the latest, or what it was; see ``NO_PARENT``.
         step: None for one more than the parent's, or what it was.
+        inherit: The names of values that are as in the parent; None for all that it has.
         owners: ``user_id`` and ``session_id`` of the thread.
         created_at: None for the present, or what it was.
         row: The columns that are stored as they are.
@@ -59,7 +63,8 @@ class CheckpointDraft:
     id: str | None
     parent_id: str | None
     step: int | None
-    values: Mapping[str, Any]
+    values: Mapping[str, Encoded]
+    inherit: Collection[str] | None
     owners: Mapping[str, str | None]
     created_at: datetime | None
     row: Mapping[str, Any]
@@ -95,7 +100,7 @@ def enter_thread(
     Args:
         unit: In a write transaction.
         thread_id: The thread.
-        owners: ``user_id`` and ``session_id``; a thread that has none yet gets them.
+        owners: ``user_id`` and ``session_id``, in this order; a thread that has none yet gets them.
         lines: How many numbers of lines to set aside.
 
     Returns:
@@ -105,22 +110,24 @@ def enter_thread(
         NotFound: There is no such user or session, or the thread's session is being deleted.
         WrongOwner: The thread belongs to another one.
     """
-    enter, counted = _enter(unit.tables, unit.dialect), {"wanted": thread_id, "lines": lines}
-    entered = unit.connection.execute(enter, counted).first()
-    if entered is None:
+    enter = _enter(unit.tables, unit.dialect, dialect_of(unit.connection))
+    counted = {"wanted": thread_id, "lines": lines}
+    entered = enter.fetch(unit.connection, counted)
+    if not entered:
         _require_owners(unit, owners)
         activity = unit.dialect.next_put(unit.tables)
         thread = {"id": thread_id, **owners, "activity": activity, "created_at": unit.now()}
         # Another caller may be making it; then this waits, and uses the thread that it made.
         making = unit.dialect.insert_missing(unit.tables.checkpoint_threads)
         unit.connection.execute(making.values(thread))
-        entered = unit.connection.execute(enter, counted).first()
-        if entered is None:
+        entered = enter.fetch(unit.connection, counted)
+        if not entered:
             raise _why_not(unit, thread_id)
-    wanted = {column: owner for column, owner in owners.items() if owner is not None}
+    *of, last_line = entered[0]
     missing = {}
-    for column, owner in wanted.items():
-        found = getattr(entered, column)
+    for (column, owner), found in zip(owners.items(), of, strict=True):
+        if owner is None:
+            continue
         if found is None:
             missing[column] = owner
         elif found != owner:
@@ -129,7 +136,7 @@ def enter_thread(
         _require_owners(unit, missing)
         threads = unit.tables.checkpoint_threads
         unit.connection.execute(update(threads).where(threads.c.id == thread_id).values(missing))
-    return int(entered.last_line) - lines + 1
+    return int(last_line) - lines + 1
 
 
 def _why_not(unit: Unit, thread_id: str) -> NotFound | WrongOwner:
@@ -203,9 +210,12 @@ def _put_new(unit: Unit, new: CheckpointDraft, first_line: int) -> CheckpointInf
         "step": validation.amount("step", step + 1) if new.step is None else new.step,
         "created_at": new.created_at or unit.now(),
     }
-    written = unit.connection.execute(_insert(unit.tables), row).one()
-    store_values(unit, new.thread_id, written.pk, new.values, shared, first_line)
-    return checkpoint_info(written)
+    inherited = _inherited(new, shared)
+    plans = planned(unit, new.values, shared, first_line)
+    [written] = _insert(unit.tables, dialect_of(unit.connection)).fetch(unit.connection, row)
+    info = dict(zip(column_names(unit.tables), written, strict=True))
+    write_values(unit, new.thread_id, info["pk"], plans, inherited)
+    return info_of(info)
 
 
 def _put_again(
@@ -213,12 +223,16 @@ def _put_again(
 ) -> CheckpointInfo:
     """Change a checkpoint; its place in the tree stays, unless another one is given."""
     parent_id, step = existing.parent_id, existing.step
-    shared: dict[str, tuple[Node, bool]] = {}
-    if new.parent_id is not None:
-        parent_id, step, shared = _parent(unit, new, new.parent_id)
-        step = validation.amount("step", step + 1)
-        _refuse_cycle(unit, new, existing)
-    shared |= _read_shared(unit, "pk", {"wanted": existing.pk})[2]
+    shared: dict[str, Stored] = {}
+    if new.parent_id is not None or new.inherit:
+        asked = (parent_id or NO_PARENT) if new.parent_id is None else new.parent_id
+        parent_id, before, shared = _parent(unit, new, asked)
+        if new.parent_id is not None:
+            step = validation.amount("step", before + 1)
+            _refuse_cycle(unit, new, existing)
+    inherited = _inherited(new, shared)
+    own = stored_by(read_parent(unit, "pk", {"wanted": existing.pk}))
+    plans = planned(unit, new.values, {**shared, **own}, first_line)
     checkpoints = unit.tables.checkpoints
     values = {
         **new.row,
@@ -229,9 +243,18 @@ def _put_again(
     change = update(checkpoints).where(checkpoints.c.pk == existing.pk).values(values)
     written = unit.connection.execute(change.returning(*checkpoints.c)).one()
     _, lines = drop_entries(unit, [existing.pk])
-    store_values(unit, new.thread_id, existing.pk, new.values, shared, first_line)
+    write_values(unit, new.thread_id, existing.pk, plans, inherited)
     drop_unneeded(unit, new.thread_id, lines)
     return checkpoint_info(written)
+
+
+def _inherited(new: CheckpointDraft, shared: Mapping[str, Stored]) -> dict[str, Version]:
+    """Give the versions that the parent's names stand for; raises NotFound."""
+    names = shared if new.inherit is None else new.inherit
+    for name in names:
+        if name not in shared:
+            raise NotFound("value", name, "The parent has none of this name; pass it in values.")
+    return {name: shared[name].version for name in names}
 
 
 def _refuse_cycle(unit: Unit, new: CheckpointDraft, existing: Row[Any]) -> None:
@@ -247,48 +270,34 @@ def _refuse_cycle(unit: Unit, new: CheckpointDraft, existing: Row[Any]) -> None:
 
 def _parent(
     unit: Unit, new: CheckpointDraft, parent_id: str | None
-) -> tuple[str | None, int, dict[str, tuple[Node, bool]]]:
+) -> tuple[str | None, int, dict[str, Stored]]:
     """Give the parent's id, its step, and the versions of its values; a root's parent has step -1.
 
     Raises:
         NotFound: The parent is not in this namespace of this thread.
     """
-    place = {"thread_id": new.thread_id, "namespace": new.namespace}
     if parent_id == NO_PARENT:
         return None, -1, {}
+    place = {"thread_id": new.thread_id, "namespace": new.namespace, "wanted": parent_id}
+    rows = read_parent(unit, "latest" if parent_id is None else "place", place)
+    if rows:
+        return rows[0].id, rows[0].step, stored_by(rows)
     if parent_id is None:
-        return _read_shared(unit, "latest", place)
-    found = _read_shared(unit, "id", {**place, "wanted": parent_id})
-    if found[0] is None:
-        raise NotFound(
-            "checkpoint",
-            parent_id,
-            "A parent must be in the same thread and namespace; fork() leads to another thread.",
-        )
-    return found
-
-
-def _read_shared(
-    unit: Unit, by: str, parameters: Mapping[str, Any]
-) -> tuple[str | None, int, dict[str, tuple[Node, bool]]]:
-    rows = unit.connection.execute(parent_with_nodes(unit.tables, by=by), parameters).all()
-    if not rows:
         return None, -1, {}
-    shared = {
-        row.name: (node_of(row), row.length == row.last_length)
-        for row in rows
-        if row.name is not None
-    }
-    return rows[0].id, rows[0].step, shared
+    raise NotFound(
+        "checkpoint",
+        parent_id,
+        "A parent must be in the same thread and namespace; fork() leads to another thread.",
+    )
 
 
 @lru_cache(maxsize=64)
-def _enter(tables: Tables, dialect: EngineDialect) -> ReturningUpdate[Any]:
+def _enter(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepared:
     threads, sessions = tables.checkpoint_threads, tables.sessions.c
     closed = select(sessions.pk).where(
         sessions.id == threads.c.session_id, not_(session_is_open(tables))
     )
-    return (
+    entered = (
         update(threads)
         .where(
             threads.c.id == bindparam("wanted"),
@@ -299,10 +308,12 @@ def _enter(tables: Tables, dialect: EngineDialect) -> ReturningUpdate[Any]:
             activity=dialect.next_put(tables),
             last_line=threads.c.last_line + cast(bindparam("lines"), BigInteger),
         )
-        .returning(threads.c.user_id, threads.c.session_id, threads.c.last_line)
+        .returning(*(threads.c[owner] for owner in _OWNERS), threads.c.last_line)
     )
+    return Prepared(entered, driver)
 
 
 @lru_cache(maxsize=64)
-def _insert(tables: Tables) -> ReturningInsert[Any]:
-    return insert(tables.checkpoints).returning(*tables.checkpoints.c)
+def _insert(tables: Tables, driver: Dialect) -> Prepared:
+    columns = [column.name for column in tables.checkpoints.c if column.name != "pk"]
+    return Prepared(insert(tables.checkpoints).returning(*tables.checkpoints.c), driver, columns)

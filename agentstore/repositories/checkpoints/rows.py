@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
+    ColumnElement,
+    Dialect,
     FromClause,
     Integer,
     Row,
     Select,
     and_,
     bindparam,
+    cast,
     literal,
     literal_column,
     select,
+    tuple_,
 )
 
+from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.engines.registry import EngineDialect
 from agentstore.errors import InvalidInput, NotFound
 from agentstore.execution.unit import Unit
 from agentstore.models.deleting import owner_stays, session_stays, thread_stays
 from agentstore.models.tables import Tables
-from agentstore.records.base import complete
+from agentstore.records.base import Page, complete
 from agentstore.records.checkpoints import CheckpointInfo, CheckpointRecord, ThreadRecord
-from agentstore.repositories.checkpoints.value_lines import NODE_COLUMNS, last_length, load_values
+from agentstore.repositories.checkpoints.value_lines import PieceAt, with_pieces
+from agentstore.repositories.checkpoints.value_parts import (
+    BASE,
+    Held,
+    Part,
+    held_by,
+    shared_out,
+    values_of,
+    with_parts,
+)
 from agentstore.values import validation
 from agentstore.values.encoding import encode_text
+from agentstore.values.paging import Cursors, check_limit
 
 ROOT = ""
 """The root namespace, in which an id belongs to one thread alone."""
@@ -117,7 +132,7 @@ def find_checkpoint(
         query = query.where(in_root(checkpoints))
     else:
         query = query.where(
-            checkpoints.c.thread_id == thread_id, checkpoints.c.namespace == namespace
+            checkpoints.c.thread_id == thread_id, in_namespace(checkpoints, namespace)
         )
     return unit.connection.execute(query).first()
 
@@ -147,20 +162,97 @@ def path_rows(unit: Unit, row: Row[Any]) -> Sequence[Row[Any]]:
     return sorted(found, key=lambda ancestor: ancestor.height)
 
 
+def in_namespace(checkpoints: FromClause, namespace: str | None = None) -> ColumnElement[bool]:
+    """Give the condition that a checkpoint is in a namespace, or in that of the parameter.
+
+    Bound as it is, the value would be compared with that of the index which only the root namespace
+    has; so SQLite compiles the statement anew for each value: 80 microseconds instead of 9.
+    """
+    column = checkpoints.c.namespace
+    value: Any = bindparam("namespace", namespace, type_=column.type, required=namespace is None)
+    return column == cast(value, column.type)
+
+
 def in_root(checkpoints: FromClause) -> Any:
     """Give the condition of the index that only the root namespace has, word by word."""
     return checkpoints.c.namespace == literal_column("''")
 
 
-def checkpoint_info(row: Any) -> CheckpointInfo:
+def checkpoint_info(row: Row[Any]) -> CheckpointInfo:
     """Make a record without values of a row."""
-    return complete(CheckpointInfo(**_fields(row)))
+    return info_of(row._mapping)
 
 
-def checkpoint_record(unit: Unit, row: Any) -> CheckpointRecord:
-    """Make a record with values of a row: one more statement."""
-    values = load_values(unit, row.thread_id, row.pk)
-    return complete(CheckpointRecord(**_fields(row), values=values))
+def info_of(columns: Any) -> CheckpointInfo:
+    """Make a record without values of a row's columns."""
+    return complete(CheckpointInfo(**_info(columns)))
+
+
+def find_state(unit: Unit, by: str, parameters: Mapping[str, Any]) -> CheckpointRecord | None:
+    """Find a checkpoint with its values, by one statement.
+
+    Args:
+        unit: The open unit.
+        by: What finds it: ``pk``, ``root``, ``place`` or ``latest``; see ``_chosen``.
+        parameters: What that needs.
+    """
+    point, parts = _read_state(unit, by, parameters)
+    return (
+        None
+        if point is None
+        else complete(CheckpointRecord(**_info(point), values=values_of(parts)))
+    )
+
+
+def find_held(unit: Unit, pk: int) -> dict[str, Held]:
+    """Read the values of a checkpoint without decoding them."""
+    return held_by(_read_state(unit, "pk", {"wanted": pk})[1])
+
+
+def _read_state(
+    unit: Unit, by: str, parameters: Mapping[str, Any]
+) -> tuple[dict[str, Any] | None, list[Part]]:
+    points, parts = _read_states(unit, by, parameters, several=False)
+    return (points[0], parts[points[0]["pk"]]) if points else (None, [])
+
+
+def states_page(unit: Unit, place: tuple[str, str], limit: int, cursor: str | None) -> Page[Any]:
+    """Read checkpoints of a place with all their values, the latest first, by one statement."""
+    check_limit(limit)
+    cursors = Cursors("checkpoints", *place)
+    parameters = {"thread_id": place[0], "namespace": place[1], "limit": limit + 1}
+    if cursor is not None:
+        parameters["step"], parameters["pk"] = cursors.read(cursor, 2)
+    by = "page" if cursor is None else "next page"
+    points, parts = _read_states(unit, by, parameters, several=True)
+    points.sort(key=lambda point: (point["step"], point["pk"]), reverse=True)
+    last = points[limit - 1] if len(points) > limit else None
+    return Page(
+        tuple(
+            complete(CheckpointRecord(**_info(point), values=values_of(parts[point["pk"]])))
+            for point in points[:limit]
+        ),
+        None if last is None else cursors.make([last["step"], last["pk"]]),
+    )
+
+
+def _read_states(
+    unit: Unit, by: str, parameters: Mapping[str, Any], *, several: bool
+) -> tuple[list[dict[str, Any]], dict[int, list[Part]]]:
+    plain, with_bases = _states(unit.tables, dialect_of(unit.connection), by, several)
+    rows = plain.fetch(unit.connection, parameters)
+    if any(row[BASE] is not None for row in rows):
+        several, rows = False, with_bases.fetch(unit.connection, parameters)
+    own, names = len(Part._fields), column_names(unit.tables)
+    points = {row[own]: row[own:] for row in rows if row[own] is not None}
+    found = [dict(zip(names, values, strict=True)) for values in points.values()]
+    parts = [Part(*row[:own]) for row in rows]
+    if several:
+        return found, shared_out(parts)
+    of_point: dict[int, list[Part]] = {pk: [] for pk in points}
+    for part in parts:
+        of_point[part.checkpoint_pk].append(part)
+    return found, of_point
 
 
 def thread_record(row: Any) -> ThreadRecord:
@@ -168,7 +260,7 @@ def thread_record(row: Any) -> ThreadRecord:
     latest = None
     if row.latest_pk is not None:
         fields = {column: getattr(row, f"latest_{column}") for column in _COLUMNS}
-        latest = complete(CheckpointInfo(**_info(fields)))
+        latest = info_of(fields)
     return complete(ThreadRecord(row.id, row.user_id, row.session_id, row.created_at, latest))
 
 
@@ -178,7 +270,7 @@ def checkpoints_of(tables: Tables) -> Select[Any]:
     checkpoints = tables.checkpoints
     return _checkpoints(tables).where(
         checkpoints.c.thread_id == bindparam("thread_id"),
-        checkpoints.c.namespace == bindparam("namespace"),
+        in_namespace(checkpoints),
     )
 
 
@@ -207,43 +299,52 @@ def threads_with_latest(tables: Tables, dialect: EngineDialect) -> Select[Any]:
     )
 
 
+def read_parent(unit: Unit, by: str, parameters: Mapping[str, Any]) -> list[PieceAt]:
+    """Read a checkpoint with the lines of its values, a row for each piece; see ``find_state``."""
+    statement = _parents(unit.tables, dialect_of(unit.connection), by)
+    return [PieceAt(*row) for row in statement.fetch(unit.connection, parameters)]
+
+
 @lru_cache(maxsize=64)
-def parent_with_nodes(tables: Tables, *, by: str) -> Select[Any]:
-    """Read a checkpoint with the versions of its values, a row for each: by ``id``, the
-    ``latest`` one, or by ``pk``.
+def column_names(tables: Tables) -> tuple[str, ...]:
+    """Name the columns of checkpoints, in their order."""
+    return tuple(tables.checkpoints.c.keys())
+
+
+@lru_cache(maxsize=64)
+def _states(tables: Tables, driver: Dialect, by: str, several: bool) -> tuple[Prepared, Prepared]:
+    chosen = _chosen(tables, by)
+    plain = Prepared(with_parts(tables, chosen, bases=False, several=several), driver)
+    return plain, Prepared(with_parts(tables, chosen, bases=True), driver)
+
+
+@lru_cache(maxsize=64)
+def _parents(tables: Tables, driver: Dialect, by: str) -> Prepared:
+    chosen = _chosen(tables, by).with_only_columns(tables.checkpoints.c.pk)
+    return Prepared(with_pieces(tables, chosen), driver)
+
+
+def _chosen(tables: Tables, by: str) -> Select[Any]:
+    """Choose a checkpoint by its number; by its id, in the ``root`` namespace or in any ``place``;
+    the ``latest`` of a place; or a ``page`` of these, or the ``next page``.
     """
-    nodes, entries = tables.checkpoint_values, tables.checkpoint_entries
     checkpoints = tables.checkpoints
-    wanted: Any = bindparam("wanted")
-    pk: Any
-    if by == "id":
-        pk = checkpoints_of(tables).with_only_columns(tables.checkpoints.c.pk)
-        pk = pk.where(tables.checkpoints.c.id == wanted).correlate(None).scalar_subquery()
-    elif by == "latest":
-        pk = _latest(tables).with_only_columns(tables.checkpoints.c.pk)
-        pk = pk.correlate(None).scalar_subquery()
-    else:
-        pk = wanted
-    return (
-        select(
-            checkpoints.c.id,
-            checkpoints.c.step,
-            entries.c.name,
-            *(nodes.c[column] for column in NODE_COLUMNS),
-            last_length(nodes).label("last_length"),
-        )
-        .select_from(
-            checkpoints.outerjoin(entries, entries.c.checkpoint_pk == checkpoints.c.pk).outerjoin(
-                nodes,
-                and_(
-                    nodes.c.thread_id == entries.c.thread_id,
-                    nodes.c.line == entries.c.line,
-                    nodes.c.length == entries.c.length,
-                ),
-            )
-        )
-        .where(checkpoints.c.pk == pk)
-    )
+    if by == "latest":
+        return _latest(tables)
+    if by in ("page", "next page"):
+        page = _latest(tables).limit(bindparam("limit", type_=Integer))
+        key = tuple_(checkpoints.c.step, checkpoints.c.pk)
+        return page.where(key < _after(checkpoints)) if by == "next page" else page
+    query = checkpoints_of(tables) if by == "place" else _checkpoints(tables)
+    if by == "root":
+        query = query.where(in_root(checkpoints))
+    column = checkpoints.c.pk if by == "pk" else checkpoints.c.id
+    return query.where(column == bindparam("wanted"))
+
+
+def _after(checkpoints: Any) -> Any:
+    names = ("step", "pk")
+    return tuple_(*(bindparam(name, type_=checkpoints.c[name].type) for name in names))
 
 
 @lru_cache(maxsize=64)
@@ -271,16 +372,12 @@ def _path(tables: Tables) -> Select[Any]:
     parent = checkpoints.alias("parent")
     up = and_(
         parent.c.thread_id == bindparam("thread_id"),
-        parent.c.namespace == bindparam("namespace"),
+        in_namespace(parent),
         parent.c.id == path.c.parent_id,
     )
     path = path.union_all(select(parent.c.pk, parent.c.parent_id, path.c.height + 1).join(path, up))
     query = _checkpoints(tables).add_columns(path.c.height)
     return query.join(path, path.c.pk == checkpoints.c.pk)
-
-
-def _fields(row: Any) -> dict[str, Any]:
-    return _info(row._mapping)
 
 
 def _info(fields: Any) -> dict[str, Any]:

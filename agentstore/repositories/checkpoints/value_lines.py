@@ -1,109 +1,89 @@
-"""The nodes of values in the database: read, written, and dropped when nobody needs them.
+"""The lines of values in the database: gone on with, and dropped when nobody needs them.
 
-What the nodes mean is said in ``values``, beside this module; here are the queries. A version is
-read by one statement, whatever it is made of: its own line and the lines below are found by
-recursion, the nodes of each by a range of the primary key.
+What the lines mean is said in ``values``, beside this module; here are the queries. Whoever changes
+a line has locked its thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
-from itertools import count
-from typing import Any
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import count, groupby
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
-    CTE,
-    FromClause,
+    Dialect,
     Integer,
-    Row,
     Select,
-    Table,
     and_,
     bindparam,
     delete,
     func,
     insert,
-    literal,
     select,
+    update,
 )
 
-from agentstore.errors import UnsoundRow, named
+from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
 from agentstore.repositories.base.operations import chunks
-from agentstore.repositories.checkpoints.values import (
-    Chain,
-    NewNode,
-    Node,
-    Part,
-    Stretch,
-    assemble,
-    digest_of_bytes,
-    next_node,
-)
-from agentstore.values.encoding import key_step
+from agentstore.repositories.checkpoints.value_parts import BASE, Part, held_by, with_parts
+from agentstore.repositories.checkpoints.values import Encoded, Piece, Plan, Stored, Version, plan
 
-NODE_COLUMNS = (
-    "line",
-    "length",
-    "start",
-    "base_line",
-    "base_length",
-    "depth",
-    "position",
-    "kind",
-    "digest",
-)
-
-Shared = Mapping[str, tuple[Node, bool]]
-"""By name, a version that the next one may share with, and whether it is its line's last node."""
+Shared = Mapping[str, Stored]
+"""By name, a version that the next one may share with."""
 
 
-def load_values(unit: Unit, thread_id: str, checkpoint_pk: int) -> dict[str, Any]:
-    """Read the values of a checkpoint, in the order of their names, by one statement."""
-    found = unit.connection.execute(
-        _parts(unit.tables), {"thread_id": thread_id, "checkpoint_pk": checkpoint_pk}
-    )
-    kinds: dict[str, str] = {}
-    digests: dict[str, bytes] = {}
-    parts: dict[str, list[Part]] = {}
-    levels: dict[str, int] = {}
-    # Sorted here: the engines would move the data about to sort it.
-    for name, level, start, _, kind, encoding, data, digest in sorted(found, key=_lowest_first):
-        kinds[name] = kind
-        digests[name] = digest
-        on_new_line = levels.get(name) != level
-        levels[name] = level
-        parts.setdefault(name, []).append((start if on_new_line else None, encoding, data))
-    return {
-        name: _value(kinds[name], parts[name], digests[name], checkpoint_pk, name)
-        for name in sorted(parts)
-    }
+class PieceAt(NamedTuple):
+    """A row of what ``with_pieces`` reads: a piece of a line that a checkpoint's value is on,
+    without its bytes. All behind ``step`` are None if the checkpoint has no values.
+    """
+
+    pk: int
+    id: str
+    step: int
+    name: str
+    kind: str
+    line: int
+    length: int
+    size: int
+    item_count: int
+    digest: bytes
+    start: int
+    prefix: int | None
+    depth: int
+    bytes: int
 
 
-def _value(kind: str, parts: list[Part], digest: bytes, checkpoint_pk: int, name: str) -> Any:
-    """Give a value; of JSON the digest is not compared, which would take longer than reading it."""
-    try:
-        value = assemble(kind, parts)
-        if kind == "bytes" and digest_of_bytes(value) != digest:
-            raise UnsoundRow("checkpoint_values", "data", OTHER_BYTES)
-    except UnsoundRow as error:
-        key = f"of the checkpoint with pk={checkpoint_pk}, name={named(name)}"
-        raise UnsoundRow(error.table, error.column, error.problem, key) from None
-    return value
+def planned(
+    unit: Unit, values: Mapping[str, Encoded], shared: Shared, first_line: int
+) -> dict[str, Plan]:
+    """Say what is to be stored for values; nothing is written yet.
+
+    Args:
+        unit: In a write transaction that has locked the thread.
+        values: By name.
+        shared: What they may share with.
+        first_line: The first of as many numbers of lines as there are values.
+    """
+    lines: Iterator[int] = count(first_line)
+    plans: dict[str, Plan] = {}
+    for name, new in values.items():
+        parent = shared.get(name)
+        read = partial(_read, unit, parent, name)
+        plans[name] = plan(new, parent, new_line=lines.__next__, read=read)
+    return plans
 
 
-OTHER_BYTES = "other bytes than were stored"
-
-
-def store_values(
+def write_values(
     unit: Unit,
     thread_id: str,
     checkpoint_pk: int,
-    values: Mapping[str, Any],
-    shared: Shared,
-    first_line: int,
+    plans: Mapping[str, Plan],
+    inherited: Mapping[str, Version],
 ) -> None:
     """Write the values of a checkpoint that has none.
 
@@ -111,103 +91,89 @@ def store_values(
         unit: In a write transaction that has locked the thread.
         thread_id: The thread.
         checkpoint_pk: The checkpoint's row number.
-        values: JSON or bytes by name.
-        shared: What they may share with.
-        first_line: The first of as many numbers of lines as there are values.
-
-    Raises:
-        InvalidJson: JSON cannot say a value. Nothing was written for any of them.
+        plans: By name.
+        inherited: Versions that it has as they are, by name.
     """
-    nodes, entries = planned(unit, thread_id, values, shared, first_line)
-    write_nodes(unit, thread_id, nodes)
-    write_entries(unit, thread_id, checkpoint_pk, entries)
-
-
-def planned(
-    unit: Unit, thread_id: str, values: Mapping[str, Any], shared: Shared, first_line: int
-) -> tuple[list[NewNode], dict[str, Node]]:
-    """Say which nodes values need, and which node each name stands for; see ``store_values``."""
-    lines: Iterator[int] = count(first_line)
-    nodes: list[NewNode] = []
-    entries: dict[str, Node] = {}
-    extended: set[tuple[int, int]] = set()
-    for position, (name, value) in enumerate(values.items()):
-        parent, is_tip = shared.get(name, (None, False))
-        found = next_node(
-            f"values{key_step(name, position)}",
-            value,
-            parent,
-            is_tip=is_tip and (parent is None or (parent.line, parent.length) not in extended),
-            new_line=lambda: next(lines),
-            chain_of=lambda node: read_chain(unit, thread_id, node),
-        )
-        if isinstance(found, NewNode):
-            nodes.append(found)
-            if parent is not None and found.node.line == parent.line:
-                extended.add((parent.line, parent.length))
-            found = found.node
-        entries[name] = found
-    return nodes, entries
-
-
-def write_nodes(unit: Unit, thread_id: str, nodes: Iterable[NewNode]) -> None:
-    """Insert nodes."""
-    rows = [
-        {
-            "thread_id": thread_id,
-            "line": new.node.line,
-            "length": new.node.length,
-            "start": new.node.start,
-            "base_line": None if new.node.base is None else new.node.base[0],
-            "base_length": None if new.node.base is None else new.node.base[1],
-            "depth": new.node.depth,
-            "position": new.node.position,
-            "kind": new.node.kind,
-            "encoding": new.encoding,
-            "digest": new.node.digest,
-            "data": new.data,
-        }
-        for new in nodes
-    ]
-    if rows:
-        unit.connection.execute(insert(unit.tables.checkpoint_values).inline(), rows)
-
-
-def write_entries(
-    unit: Unit, thread_id: str, checkpoint_pk: int, entries: Mapping[str, Node]
-) -> None:
-    """Insert which node each name of a checkpoint stands for."""
-    rows = [
+    statements = _statements(unit.tables, dialect_of(unit.connection))
+    merging, pieces = [], []
+    for found in plans.values():
+        if found.piece is not None:
+            pieces.append(_piece_row(thread_id, found.piece))
+            merging += pieces[-1:] if found.merges else []
+    if merging:
+        statements.drop.execute_many(unit.connection, merging)
+    if pieces:
+        statements.pieces.execute_many(unit.connection, pieces)
+    entries = [
         {
             "checkpoint_pk": checkpoint_pk,
             "name": name,
             "thread_id": thread_id,
-            "line": node.line,
-            "length": node.length,
+            "line": version.line,
+            "start": 0,
+            "length": version.length,
+            "kind": version.kind,
+            "size": version.size,
+            "item_count": version.items,
+            "digest": version.digest,
         }
-        for name, node in entries.items()
+        for name, version in (
+            *((name, found.version) for name, found in plans.items()),
+            *inherited.items(),
+        )
     ]
-    if rows:
-        unit.connection.execute(insert(unit.tables.checkpoint_entries).inline(), rows)
+    if entries:
+        statements.entries.execute_many(unit.connection, entries)
 
 
-def read_chain(unit: Unit, thread_id: str, node: Node) -> Chain:
-    """Read a version whole: its own line first."""
-    found = unit.connection.execute(
-        _chain(unit.tables), {"thread_id": thread_id, "line": node.line, "length": node.length}
+def stored_by(rows: Iterable[PieceAt]) -> dict[str, Stored]:
+    """Give what the next values may share with, by name."""
+    found: dict[str, Stored] = {}
+    there = sorted((row for row in rows if row.name is not None), key=attrgetter("name", "start"))
+    for name, group in groupby(there, key=attrgetter("name")):
+        depth, pieces = 0, list[int]()
+        for row in group:
+            if row.start < row.length:
+                depth = row.depth
+            pieces = [*pieces, row.start] if row.start and row.prefix is None else []
+        version = Version(
+            row.kind, row.line, row.length, row.size, row.item_count, bytes(row.digest)
+        )
+        found[name] = Stored(row.pk, version, depth, row.start + row.bytes, pieces)
+    return found
+
+
+def with_pieces(tables: Tables, chosen: Select[Any]) -> Select[Any]:
+    """Read a checkpoint with the lines of its values: a row for each ``PieceAt``.
+
+    Args:
+        tables: The tables.
+        chosen: Selects the checkpoint's ``pk``, and nothing else.
+    """
+    points, entries, values = (
+        tables.checkpoints,
+        tables.checkpoint_entries,
+        tables.checkpoint_values,
     )
-    stretches: dict[int, list[NewNode]] = {}
-    for row in sorted(found, key=lambda row: (row.level, row.length)):
-        stored = NewNode(node_of(row), row.encoding, bytes(row.data))
-        stretches.setdefault(row.level, []).append(stored)
-    return [Stretch(nodes) for nodes in stretches.values()]
+    held = entries.c.checkpoint_pk == points.c.pk
+    on_line = and_(values.c.thread_id == entries.c.thread_id, values.c.line == entries.c.line)
+    return (
+        select(
+            *(points.c[column] for column in PieceAt._fields[:3]),
+            *(entries.c[column] for column in PieceAt._fields[3:10]),
+            *(values.c[column] for column in PieceAt._fields[10:13]),
+            func.length(values.c.data),
+        )
+        .select_from(points.outerjoin(entries, held).outerjoin(values, on_line))
+        .where(points.c.pk == chosen.correlate(None).scalar_subquery())
+    )
 
 
 def drop_entries(unit: Unit, checkpoint_pks: Iterable[int]) -> tuple[int, set[int]]:
-    """Take the values away from checkpoints; their nodes stay.
+    """Take the values away from checkpoints; their lines stay.
 
     Returns:
-        How many entries went, and the lines that they were on.
+        How many entries went, and the lines that they named.
     """
     entries = unit.tables.checkpoint_entries
     gone, lines = 0, set[int]()
@@ -219,140 +185,122 @@ def drop_entries(unit: Unit, checkpoint_pks: Iterable[int]) -> tuple[int, set[in
 
 
 def drop_unneeded(unit: Unit, thread_id: str, lines: Iterable[int]) -> int:
-    """Delete the nodes of these lines, and of those below, that no version consists of any more.
+    """Delete the bytes of these lines, and of those below, that no version consists of any more.
 
-    A node is needed by every entry, and by every base, further along its line.
+    A line goes when no entry and no base names it; until then its first piece stays, and of the
+    others what is behind the end of the longest version goes.
 
     Returns:
-        How many nodes went.
+        How many pieces went.
     """
-    nodes = unit.tables.checkpoint_values
-    entries = unit.tables.checkpoint_entries
-    above = nodes.alias("above")
-    held = select(literal(1)).where(
-        entries.c.thread_id == nodes.c.thread_id,
-        entries.c.line == nodes.c.line,
-        entries.c.length >= nodes.c.length,
-    )
-    built_on = select(literal(1)).where(
-        above.c.thread_id == nodes.c.thread_id,
-        above.c.base_line == nodes.c.line,
-        above.c.base_length >= nodes.c.length,
-    )
+    values, entries = unit.tables.checkpoint_values, unit.tables.checkpoint_entries
     gone = 0
     pending = set(lines)
     while pending:  # once for each level of lines that became free, MAX_DEPTH at most
         below: set[int] = set()
         for chunk in chunks(sorted(pending)):
-            unneeded = delete(nodes).where(
-                nodes.c.thread_id == thread_id,
-                nodes.c.line.in_(chunk),
-                ~held.exists(),
-                ~built_on.exists(),
+            needed = dict.fromkeys(chunk, -1)
+            held = select(entries.c.line, func.max(entries.c.length)).where(
+                entries.c.thread_id == thread_id, entries.c.line.in_(chunk)
             )
-            bases = unit.connection.execute(unneeded.returning(nodes.c.base_line)).scalars().all()
-            gone += len(bases)
-            below.update(base for base in bases if base is not None)
+            based = select(values.c.base_line, func.max(values.c.base_length)).where(
+                values.c.thread_id == thread_id, values.c.base_line.in_(chunk)
+            )
+            for query in (held.group_by(entries.c.line), based.group_by(values.c.base_line)):
+                for line, length in unit.connection.execute(query):
+                    needed[line] = max(needed[line], length)
+            free = [line for line, length in needed.items() if length < 0]
+            whole = delete(values).where(values.c.thread_id == thread_id, values.c.line.in_(free))
+            if free:
+                bases = unit.connection.execute(whole.returning(values.c.base_line)).scalars().all()
+                gone += len(bases)
+                below.update(base for base in bases if base is not None)
+            gone += _cut(unit, thread_id, {k: n for k, n in needed.items() if n >= 0})
         pending = below
     return gone
 
 
-def node_of(row: Row[Any] | Any) -> Node:
-    """Make a node of a row that has ``NODE_COLUMNS``."""
-    base = None if row.base_line is None else (row.base_line, row.base_length)
-    return Node(
-        row.line,
-        row.length,
-        row.start,
-        base,
-        row.depth,
-        row.position,
-        row.kind,
-        bytes(row.digest),
+def _cut(unit: Unit, thread_id: str, needed: Mapping[int, int]) -> int:
+    """Delete what lines have behind the ends of their longest versions, but for their first pieces.
+
+    Returns:
+        How many pieces went.
+    """
+    if not needed:
+        return 0
+    values = unit.tables.checkpoint_values.c
+    further = and_(values.thread_id == thread_id, values.line.in_([*needed]), values.start > 0)
+    query = select(values.line, values.start, func.length(values.data)).where(further)
+    gone, shorter = [], []
+    for line, start, size in unit.connection.execute(query):
+        at = {"of_thread": thread_id, "of_line": line, "at": start}
+        if start >= needed[line]:
+            gone.append(at)
+        elif start + size > needed[line]:
+            shorter.append({**at, "size": needed[line] - start})
+    table = unit.tables.checkpoint_values
+    this = and_(
+        values.thread_id == bindparam("of_thread"),
+        values.line == bindparam("of_line"),
+        values.start == bindparam("at"),
     )
+    if gone:
+        unit.connection.execute(delete(table).where(this), gone)
+    if shorter:
+        rest = func.substr(values.data, 1, bindparam("size", type_=Integer))
+        unit.connection.execute(update(table).where(this).values(data=rest), shorter)
+    return len(gone)
 
 
-def last_length(nodes: Table) -> Any:
-    """Give the length of the last node on a node's line, as an expression."""
-    along = nodes.alias("along")
-    return (
-        select(func.max(along.c.length))
-        .where(along.c.thread_id == nodes.c.thread_id, along.c.line == nodes.c.line)
-        .correlate(nodes)
-        .scalar_subquery()
-    )
+def _read(unit: Unit, parent: Stored | None, name: str) -> bytes:
+    """Read the body of a value that a checkpoint holds."""
+    assert parent is not None
+    statements = _statements(unit.tables, dialect_of(unit.connection))
+    parameters = {"wanted": parent.of, "name": name}
+    rows = statements.read.fetch(unit.connection, parameters)
+    if any(row[BASE] is not None for row in rows):
+        rows = statements.read_bases.fetch(unit.connection, parameters)
+    return held_by(Part(*row[: len(Part._fields)]) for row in rows)[name].encoded.body
+
+
+def _piece_row(thread_id: str, piece: Piece) -> dict[str, Any]:
+    return {
+        "thread_id": thread_id,
+        "line": piece.line,
+        "start": piece.start,
+        "base_line": piece.base_line,
+        "base_start": None if piece.base_line is None else 0,
+        "base_length": piece.base_length,
+        "prefix": piece.prefix,
+        "suffix": piece.suffix,
+        "depth": piece.depth,
+        "data": piece.data,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Statements:
+    read: Prepared
+    read_bases: Prepared
+    drop: Prepared
+    pieces: Prepared
+    entries: Prepared
 
 
 @lru_cache(maxsize=64)
-def _parts(tables: Tables) -> Select[Any]:
-    """Read the versions that a checkpoint names, in no order."""
-    nodes, entries = tables.checkpoint_values, tables.checkpoint_entries
-    begun = (
-        select(entries.c.name, *_position(nodes))
-        .join(nodes, _same_node(nodes, entries))
-        .where(entries.c.checkpoint_pk == bindparam("checkpoint_pk"))
+def _statements(tables: Tables, driver: Dialect) -> _Statements:
+    values, entries = tables.checkpoint_values, tables.checkpoint_entries
+    points = tables.checkpoints.c
+    this = select(points.pk).where(points.pk == bindparam("wanted", type_=points.pk.type))
+    from_there = delete(values).where(
+        values.c.thread_id == bindparam("thread_id"),
+        values.c.line == bindparam("line"),
+        values.c.start >= bindparam("start"),
     )
-    lines, along = _lines(tables, begun)
-    columns = (
-        lines.c.name,
-        lines.c.level,
-        nodes.c.start,
-        nodes.c.length,
-        nodes.c.kind,
-        nodes.c.encoding,
-        nodes.c.data,
-        nodes.c.digest,
-    )
-    return select(*columns).select_from(along)
-
-
-def _lowest_first(row: Any) -> tuple[int, int]:
-    return -row.level, row.length
-
-
-@lru_cache(maxsize=64)
-def _chain(tables: Tables) -> Select[Any]:
-    """Read one version with all that is known of its nodes, in no order."""
-    nodes = tables.checkpoint_values
-    begun = select(literal("", nodes.c.kind.type).label("name"), *_position(nodes)).where(
-        nodes.c.thread_id == bindparam("thread_id"),
-        nodes.c.line == bindparam("line"),
-        nodes.c.length == bindparam("length"),
-    )
-    lines, along = _lines(tables, begun)
-    columns = [nodes.c[column] for column in (*NODE_COLUMNS, "encoding", "data")]
-    return select(lines.c.level, *columns).select_from(along)
-
-
-def _lines(tables: Tables, begun: Select[Any]) -> tuple[CTE, FromClause]:
-    """Go down from versions to the lines below; give the lines, and their nodes beside them."""
-    nodes = tables.checkpoint_values
-    below = nodes.alias("below")
-    thread_id = bindparam("thread_id", type_=nodes.c.thread_id.type)
-    lines = begun.cte("lines", recursive=True)
-    base = and_(
-        below.c.thread_id == thread_id,
-        below.c.line == lines.c.base_line,
-        below.c.length == lines.c.base_length,
-    )
-    lower = select(lines.c.name, *_position(below, lines.c.level + 1)).join(below, base)
-    lines = lines.union_all(lower)
-    taken = and_(
-        nodes.c.thread_id == thread_id,
-        nodes.c.line == lines.c.line,
-        nodes.c.length <= lines.c.length,
-    )
-    return lines, lines.join(nodes, taken)
-
-
-def _position(nodes: FromClause, level: Any = None) -> list[Any]:
-    named = [nodes.c[column] for column in ("line", "length", "base_line", "base_length")]
-    return [*named, (literal(0, Integer) if level is None else level).label("level")]
-
-
-def _same_node(nodes: Table, entries: Table) -> Any:
-    return and_(
-        nodes.c.thread_id == entries.c.thread_id,
-        nodes.c.line == entries.c.line,
-        nodes.c.length == entries.c.length,
+    return _Statements(
+        Prepared(with_parts(tables, this, bases=False, name=bindparam("name")), driver),
+        Prepared(with_parts(tables, this, bases=True, name=bindparam("name")), driver),
+        Prepared(from_there, driver),
+        Prepared(insert(values).inline(), driver, [column.name for column in values.c]),
+        Prepared(insert(entries).inline(), driver, [column.name for column in entries.c]),
     )

@@ -152,7 +152,7 @@ def _count_in_thread(unit: Unit, terms: PruningTerms, thread_id: str) -> Counter
 
 
 def _count_unneeded(unit: Unit, thread_id: str, needed: dict[int, int], touched: set[int]) -> int:
-    """Count the nodes on touched lines, and below, that nothing is left to need.
+    """Count the pieces of touched lines, and of those below, that nothing is left to need.
 
     Lines are numbered as they are begun, so those that a line is built on have smaller numbers.
 
@@ -162,12 +162,14 @@ def _count_unneeded(unit: Unit, thread_id: str, needed: dict[int, int], touched:
         needed: For each line, the length up to which checkpoints that stay hold it; is changed.
         touched: The lines that checkpoints hold which go; is changed.
     """
-    nodes = unit.tables.checkpoint_values.c
-    query = select(nodes.base_line, nodes.base_length).where(nodes.thread_id == thread_id)
+    values = unit.tables.checkpoint_values.c
+    query = select(values.base_line, values.base_length).where(values.thread_id == thread_id)
     gone = 0
-    for rows in pages(unit, query, [nodes.line, nodes.length], descending=True):
+    for rows in pages(unit, query, [values.line, values.start], descending=True):
         for row in rows:
-            goes = row.line in touched and needed.get(row.line, -1) < row.length
+            goes = row.line in touched and row.start >= max(needed.get(row.line, 0), 1)
+            if not row.start:  # the first piece goes with the line
+                goes = row.line in touched and row.line not in needed
             gone += goes
             if row.base_line is None:
                 continue

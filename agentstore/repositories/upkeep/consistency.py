@@ -180,7 +180,7 @@ def copies(connection: Connection, tables: Tables) -> Iterator[Finding]:
     value = and_(
         values.thread_id == entries.thread_id,
         values.line == entries.line,
-        values.length == entries.length,
+        values.start == entries.start,
     )
     point = and_(points.pk == entries.checkpoint_pk, points.thread_id == entries.thread_id)
     query = select(entries.name).where(~exists().where(value) | ~exists().where(point))

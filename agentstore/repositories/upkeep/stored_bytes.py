@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, Select, select, tuple_
+from sqlalchemy import Connection, Select, Table, select, tuple_
 
 from agentstore.errors import UnsoundRow, named
 from agentstore.models.tables import Tables
 from agentstore.records.findings import Finding, Severity, listed
-from agentstore.repositories.checkpoints.values import decode, digest_of_bytes
+from agentstore.repositories.checkpoints import pending
+from agentstore.repositories.checkpoints.value_parts import damaged_versions
 
 _MOST = 1_000
 _READ = 20
@@ -22,10 +24,10 @@ _RESTORE = "Restore them from a backup, or delete what they belong to"
 
 def stored_bytes(connection: Connection, tables: Tables) -> Iterator[Finding]:
     """Compare the bytes of attachments and checkpoints with their digests, and decode them."""
-    blobs, values, writes = tables.blobs, tables.checkpoint_values, tables.checkpoint_writes
-    kinds = [values.c.kind, values.c.encoding]
+    blobs, writes = tables.blobs, tables.checkpoint_writes
     yield from _compared(connection, blobs, [blobs.c.digest, blobs.c.data], _is_attached)
-    yield from _compared(connection, values, [*kinds, values.c.digest, values.c.data], _is_value)
+    wrong = damaged_versions(connection, tables, _READ)
+    yield from _found(tables.checkpoint_values, [*islice(wrong, _MOST)])
     kinds = [writes.c.kind, writes.c.encoding]
     yield from _compared(connection, writes, [*kinds, writes.c.data], _is_written)
 
@@ -34,13 +36,8 @@ def _is_attached(digest: str, data: bytes) -> bool:
     return hashlib.sha256(data).hexdigest() == digest
 
 
-def _is_value(kind: str, encoding: str, digest: bytes, data: bytes) -> bool:
-    value = decode("json" if kind == "list" else kind, encoding, data)
-    return kind != "bytes" or digest_of_bytes(value) == digest
-
-
 def _is_written(kind: str, encoding: str, data: bytes) -> bool:
-    decode(kind, encoding, data)
+    pending.decode(kind, encoding, data)
     return True
 
 
@@ -61,6 +58,10 @@ def _compared(connection: Connection, table: Any, columns: Any, sound: Any) -> I
         if len(wrong) >= _MOST:
             break
         after = query.where(tuple_(*key) > tuple(rows[-1][: len(key)]))
+    yield from _found(table, wrong)
+
+
+def _found(table: Table, wrong: list[str]) -> Iterator[Finding]:
     if wrong:
         rows_hold = "1 row holds" if len(wrong) == 1 else f"{len(wrong):,} rows hold"
         what = f"{rows_hold} other bytes than were stored (data)."
