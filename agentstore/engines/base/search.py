@@ -31,6 +31,7 @@ class IndexState:
         walked: The index has met every message up to this row number; making it anew begins at 0.
         pending: Changes that are not in the index yet, counted no further than was asked.
         missing: The objects (tables, triggers, functions) that are gone.
+        guarded: Whether the engine hides rows of it from this role, and so cannot use it as meant.
     """
 
     segmentation: str | None
@@ -38,6 +39,7 @@ class IndexState:
     walked: int
     pending: int
     missing: tuple[str, ...]
+    guarded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +136,13 @@ class Question:
         phrases: All of them must be in a message.
         beginnings: Characters with each of which one of its tokens must begin.
         sessions: The sessions that it may belong to; None means any.
+        reader: The user whose messages alone are seen, where the index is guarded.
     """
 
     phrases: tuple[Phrase, ...]
     beginnings: tuple[str, ...]
     sessions: tuple[str, ...] | None
+    reader: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

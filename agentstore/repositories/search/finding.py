@@ -114,9 +114,7 @@ def in_order(
             waiting = index.waiting(unit.connection, unit.tables, most, theirs)
             if len(waiting) > MOST_PENDING or _too_much(unit, waiting, characters):
                 raise _far_behind(len(waiting))
-        return TextSearch(
-            unit, asked, state.newest, columns(unit), record, characters, waiting
-        ).page()
+        return TextSearch(unit, asked, state, columns(unit), record, characters, waiting).page()
 
     page = units.run(Mode.SNAPSHOT, look, last=False)
     if page is None:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Select, select
 
-from agentstore.engines.base.search import Phrase, Question
+from agentstore.engines.base.search import IndexState, Phrase, Question
 from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord, Page, SearchHit
 from agentstore.repositories.base.operations import chunks
@@ -90,7 +90,7 @@ class TextSearch:
         self,
         unit: Unit,
         asked: Request,
-        newest: int,
+        state: IndexState,
         columns: Select[Any],
         record: Callable[[Any], MessageRecord],
         characters: int | None,
@@ -100,7 +100,7 @@ class TextSearch:
         self._characters = characters
         self._waiting = waiting
         self._asked = asked
-        self._newest = newest
+        self._state = state
         self._left = MOST_READ
         self._conditions: list[ColumnElement[bool]] = []
         self._columns = columns
@@ -153,11 +153,12 @@ class TextSearch:
                 beginnings.append(term.tokens[-1])
             if words := term.tokens[:-1] if begins else term.tokens:
                 phrases.append(Phrase(words, term.prefix and not begins))
-        return Question(tuple(phrases), tuple(beginnings), wanted)
+        reader = only if self._state.guarded else None
+        return Question(tuple(phrases), tuple(beginnings), wanted, reader)
 
     def _recent(self, question: Question, key: list[int] | None) -> tuple[list[_Match], str | None]:
         limit = self._asked.limit
-        before = self._newest + 1 if key is None else key[0]
+        before = self._state.newest + 1 if key is None else key[0]
         found, rest = self._matches(question, before, limit + 1)
         if len(found) > limit:
             found, rest = found[:limit], found[limit - 1].row.pk
@@ -167,7 +168,7 @@ class TextSearch:
         # A block is bounded below, too, by what it was on the page before: a hit that is deleted
         # must not pull one of the next block in, past the place where this page begins.
         limit = self._asked.limit
-        top, bottom, micros, last = key or (self._newest + 1, -1, MAX_INTEGER, 0)
+        top, bottom, micros, last = key or (self._state.newest + 1, -1, MAX_INTEGER, 0)
         found: list[_Match] = []
         place: list[int] = []
         while True:
