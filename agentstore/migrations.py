@@ -50,20 +50,7 @@ from agentstore.settings import Settings
 if TYPE_CHECKING:
     from alembic.config import Config
 
-REVISIONS = (
-    "0001",
-    "0002",
-    "0003",
-    "0004",
-    "0005",
-    "0006",
-    "0007",
-    "0008",
-    "0009",
-    "0010",
-    "0011",
-    "0012",
-)
+REVISIONS = tuple(f"{number:04}" for number in range(1, 14))
 """Every revision, oldest first. A test holds this equal to the tree."""
 
 HEAD = REVISIONS[-1]

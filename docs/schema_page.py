@@ -153,9 +153,9 @@ _BESIDES = f"""\
   schema, so an application's own stays apart. While a copy into the database is not finished the
   row says `copying`, and no store opens.
 - `{INDEX}`, `{QUEUE}` and `{STATE}` are the search index; see [search](search.md). All of it is
-  made of `messages`, and `agentstore reindex` makes it again. On SQLite it is an FTS5 table without
-  content, which brings tables of its own. On PostgreSQL it is a table of `tsvector`s under a GIN
-  index. Triggers on `messages` tell it of changes.
+  made of `messages`, and `agentstore reindex` makes it again. On SQLite it is two FTS5 tables
+  without content, which bring tables of their own. On PostgreSQL it is a table of words, with a
+  function that makes lexemes of them for a GIN index. Triggers on `messages` tell it of changes.
 - On PostgreSQL every table that holds anything of anybody's has a policy of row-level security, and
   there are a few functions that the policies call; see [one user's data](isolation.md).
 - `activity`, a sequence of PostgreSQL, numbers what was written last. SQLite counts on from the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Literal, cast
 
 import typer
@@ -64,7 +65,8 @@ def search(
     Example: [bold]agentstore search 'weather fore*' --role assistant[/bold]
     """
     with Database(url, schema, table_prefix).read() as store:
-        page = store.messages.search(
+        find = partial(
+            store.messages.search,
             text,
             user_id=user,
             session_id=None if session is None else whole_id(store, session),
@@ -73,11 +75,13 @@ def search(
             until=until,
             order=cast("Literal['relevance', 'recent']", order),
             limit=limit,
-            cursor=cursor,
         )
+        page = find(cursor=cursor)
         if as_json:
             print_json(plain(page))
             return
+        while not page.items and page.next_cursor is not None:
+            page = find(cursor=page.next_cursor)
         if not page.items:
             hint("Nothing was found.")
         titles: dict[str, str | None] = {}

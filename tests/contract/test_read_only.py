@@ -23,7 +23,7 @@ from agentstore.errors import (
     SearchIndexStale,
 )
 from agentstore.moving.backup import backup
-from agentstore.repositories.search import finding
+from agentstore.repositories.search import finding, pages
 from agentstore.testing import BlockingStore
 
 WRITES = {
@@ -138,7 +138,7 @@ def walk(store, limit, options):
 
 
 def test_what_waits_is_looked_at_in_pieces_and_each_hit_comes_once(place, store, monkeypatch):
-    monkeypatch.setattr(finding, "BLOCK", 3)
+    monkeypatch.setattr(pages, "BLOCK", 3)
     session = store.sessions.create()
     for n in range(20):
         store.messages.save(session.id, "user", "apple" if n % 3 else "pear")

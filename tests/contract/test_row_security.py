@@ -27,6 +27,8 @@ from tests.conftest import DRIVERS, VERSIONS
 from tests.contract.roles import Server, serve
 from tests.contract.scoped_calls import CALLS, FOR_SOMEBODY_ELSE, NOBODYS, TAKEN, WHOLE, filled
 from tests.contract.test_scoped import Watch, called, furnish, nobodys, outcome
+from tests.contract.test_search_bounds import rows_of, sent_by
+from tests.programs.probes import engine_of
 
 ON_A_SERVER = [driver for driver in DRIVERS if driver.engine == "postgresql"]
 
@@ -218,6 +220,30 @@ def test_a_scope_finds_what_it_saved_and_leaves_the_index_of_others_whole(server
                 assert found[0].message.id == saved.id
                 assert {hit.message.session_id for hit in found} == {alice.session}
         assert len(store.messages.search("pear")) == 4
+
+
+def test_who_sees_some_rows_of_the_index_alone_reads_no_others_in_a_search(server, filled_server):
+    alice, _ = filled_server
+    with Store(server.url_of(server.owner)) as store:
+        for _ in range(60):
+            session = store.sessions.create("bob").id
+            store.messages.save_many(session, [{"role": "user", "content": "pear"}] * 50)
+        saved = [store.messages.save(alice.session, "user", "pear 梨").id for _ in range(5)]
+        store.search.refresh()
+    for role in (server.guest, server.owner):
+        server.run("ANALYZE search_index, messages, sessions", server.owner)
+        with Store(server.url_of(role)) as store, sent_by(store) as sent:
+            found = store.scoped("alice").messages.search("pear", order="recent").items
+            assert [hit.message.id for hit in found] == saved[::-1]
+            asked = [each for each in sent if "search_lexemes" in each[0]]
+            assert asked
+            with engine_of(store).connect() as connection:
+                enter = "SELECT set_config('agentstore.user_id', 'alice', true)"
+                connection.exec_driver_sql(enter)
+                for statement, parameters in asked:
+                    explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}"
+                    plan = connection.exec_driver_sql(explain, parameters).scalar_one()
+                    assert rows_of(plan[0]["Plan"]) < 300
 
 
 def test_a_scope_does_not_search_while_the_index_is_made_anew(server, filled_server):

@@ -24,7 +24,7 @@ from sqlalchemy import text as sql
 from agentstore import errors
 from agentstore.database.engine import open_engine, parse_url
 from agentstore.engines.registry import dialect_for
-from agentstore.repositories.search import finding, search
+from agentstore.repositories.search import finding, pages, search
 from agentstore.settings import Settings
 from tests.conftest import in_the_process
 from tests.drivers import FULL
@@ -150,13 +150,10 @@ def scalar(place: Any, query: str) -> Any:
 def in_the_index(place: Any, word: str) -> int:
     """Count what the engine's index itself has under a word, joined with nothing."""
     if place.driver.engine == "sqlite":
-        return int(
-            scalar(
-                place,
-                f"SELECT count(*) FROM search_index WHERE search_index MATCH '{word}'",  # noqa: S608
-            )
-        )
-    return int(scalar(place, f"SELECT count(*) FROM search_index WHERE words @@ '{word}'"))  # noqa: S608
+        found = f"search_index MATCH '{word}'"
+    else:
+        found = f"search_lexemes(message_pk, scope, words) @@ '{word}'"
+    return int(scalar(place, f"SELECT count(*) FROM search_index WHERE {found}"))  # noqa: S608
 
 
 # --- Beside the oracle -----------------------------------------------------------------------
@@ -236,6 +233,25 @@ def test_hits_in_mixed_scripts_are_those_that_plain_python_finds(store, session)
     ]
     for query in asked:
         assert set(ids(every(store, query, order="recent"))) == expected(corpus, query), query
+
+
+def test_signs_that_unicode_takes_apart_find_themselves_alone(store, session):
+    contents = ("25℃", "25 °C", "25 C", "77℉", "key 1️⃣", "key １⃣", "key 1", "(1)", "Ａ ｶ", "A カ")
+    saved = dict(zip(contents, save(store, session, *contents), strict=True))
+    for query, found in {
+        "℃": ("25℃", "25 °C"),
+        "25°c": ("25℃", "25 °C"),
+        "C": ("25 C",),
+        "℉": ("77℉",),
+        "1️⃣": ("key 1️⃣", "key １⃣"),
+        "key 1": ("key 1",),
+        "1": ("key 1", "(1)"),
+        "a": ("Ａ ｶ", "A カ"),
+        "カ": ("Ａ ｶ", "A カ"),
+        "ｶ": ("Ａ ｶ", "A カ"),
+    }.items():
+        assert sorted(ids(every(store, query))) == sorted(saved[c] for c in found), query
+    assert store.messages.search("1️⃣").items[-1].snippet == "key **1️⃣**"
 
 
 def test_a_hit_says_the_same_on_every_engine(store, session):
@@ -388,7 +404,7 @@ def test_filters_let_through_what_is_theirs_alone(place):
 def test_a_user_with_more_sessions_than_are_named_to_the_index_is_searched_whole(
     store, monkeypatch
 ):
-    monkeypatch.setattr(finding, "_MOST_SESSIONS", 3)
+    monkeypatch.setattr(pages, "_MOST_SESSIONS", 3)
     ann, bob = store.users.create("Ann"), store.users.create("Bob")
     hers = [
         save(store, store.sessions.create(user.id), "the word")[0]
@@ -402,7 +418,7 @@ def test_a_user_with_more_sessions_than_are_named_to_the_index_is_searched_whole
 def test_pages_hold_every_hit_once_while_others_write_and_delete(
     store, session, order, monkeypatch
 ):
-    monkeypatch.setattr(finding, "BLOCK", 7)
+    monkeypatch.setattr(pages, "BLOCK", 7)
     contents = ["word " * (n % 5 + 1) + f"number{n}" for n in range(30)]
     saved = save(store, session, *contents)
     at_first = store.messages.search("word", order=order, limit=1000)
@@ -432,17 +448,15 @@ def test_pages_hold_every_hit_once_while_others_write_and_delete(
     assert len(set(scores)) > 1
 
 
-def test_hits_of_all_branches_of_the_timeline_come_newest_first_beyond_an_era(
-    store, session, monkeypatch
-):
-    """Eras of two messages: the walk from the newest back has to pass many of them."""
-    from agentstore.engines.postgresql import search as postgresql_search
-
-    monkeypatch.setattr(postgresql_search, "_ERA", 1)
+@pytest.mark.parametrize("apart", [1, 700, 70_000, 10_000_000])
+def test_hits_come_newest_first_however_far_apart_the_messages_are(place, store, session, apart):
     saved = save(store, session, *(f"{'rare' if n in (0, 7) else 'x'} word" for n in range(20)))
-    assert ids(store.messages.search("word", order="recent", limit=20)) == saved[::-1]
-    assert ids(store.messages.search("rare", order="recent")) == [saved[7], saved[0]]
+    plain_sql(place, "UPDATE messages SET pk = pk * :apart + 100000000", apart=apart)
+    assert ids(every(store, "word", order="recent", limit=20)) == saved[::-1]
+    assert ids(every(store, "rare", order="recent")) == [saved[7], saved[0]]
     assert ids(every(store, "word", order="recent", limit=3)) == saved[::-1]
+    assert sorted(ids(every(store, "word", limit=3))) == sorted(saved)
+    assert ids(every(store, "word", session_id=session.id, order="recent", limit=3)) == saved[::-1]
 
 
 # --- Long texts ------------------------------------------------------------------------------
@@ -621,8 +635,10 @@ def test_a_batch_that_fails_half_way_loses_nothing(place, store, session, monkey
     index = dialect_for(parse_url(place.url)).search
     write = type(index).write
 
-    def fail(self: Any, connection: Any, tables: Any, removed: Any, added: Any) -> None:
-        write(self, connection, tables, removed, added[:2])
+    def fail(
+        self: Any, connection: Any, tables: Any, removed: Any, added: Any, **options: Any
+    ) -> None:
+        write(self, connection, tables, removed, added[:2], **options)
         raise RuntimeError("the power is gone")
 
     monkeypatch.setattr(type(index), "write", fail)
@@ -724,7 +740,7 @@ def test_an_index_of_another_version_is_not_searched_but_made_anew(place, store,
     plain_sql(place, "UPDATE search_state SET segmentation = '0'")
     assert "version 0" in store.search.status().trouble
     for call in (lambda: store.messages.search("apple"), store.search.refresh):
-        with pytest.raises(errors.SearchIndexStale, match=r"version 0 .* not 1"):
+        with pytest.raises(errors.SearchIndexStale, match=r"version 0 .* not 2"):
             call()
     store.messages.pop(session.id)  # the rest of the store goes on
     save(store, session, "apple")

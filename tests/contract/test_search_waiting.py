@@ -81,10 +81,10 @@ def watched(store, place, monkeypatch):
             cut_under.extend(held)
             return tokens(text)
 
-        def written(self, connection, tables, removed, added):
+        def written(self, connection, tables, removed, added, **options):
             entries = (*removed, *added)
             sizes.append([sum(map(len, entry.tokens)) + len(entry.tokens) for entry in entries])
-            write(self, connection, tables, removed, added)
+            write(self, connection, tables, removed, added, **options)
 
         monkeypatch.setattr(search, "tokens", cut)
         monkeypatch.setattr(index_of(place), "write", written)
@@ -387,11 +387,11 @@ def test_a_changed_limit_holds_when_the_index_is_made_anew_and_leaves_no_ghost(
     assert len(store.messages.search("pear")) == 1
     with place.open(search_characters=50) as other:
         status = other.search.status()
-        assert (status.segmentation, status.needed, status.trouble) == ("1:250000", "1:50", None)
+        assert (status.segmentation, status.needed, status.trouble) == ("2:250000", "2:50", None)
         save(other, session, "apple " + "x" * 100 + " plum")
         assert len(other.messages.search("plum")) == 1
         assert other.search.reindex() == 2
-        assert other.search.status().segmentation == "1:50"
+        assert other.search.status().segmentation == "2:50"
         assert len(other.messages.search("plum")) == 0
         plain_sql(place, "UPDATE messages SET content = 'apple ' || content")
     assert len(store.messages.search("pear")) == 0
@@ -401,18 +401,18 @@ def test_a_changed_limit_holds_when_the_index_is_made_anew_and_leaves_no_ghost(
     store.messages.clear(session.id)
     assert in_the_index(place, "apple") == 0
     store.search.reindex()
-    assert store.search.status().segmentation == "1:50"
+    assert store.search.status().segmentation == "2:50"
 
 
 def test_an_index_from_before_there_was_a_limit_holds_the_whole_text(place, store, session):
-    plain_sql(place, "UPDATE search_state SET segmentation = '1'")
+    plain_sql(place, "UPDATE search_state SET segmentation = '2'")
     (saved,) = save(store, session, words(LIMIT) + " beyond")
     assert ids(store.messages.search("beyond")) == [saved]
     store.messages.delete([saved])
     assert in_the_index(place, "beyond") == 0
     save(store, session, words(LIMIT) + " beyond")
     store.search.reindex()
-    assert store.search.status().segmentation == "1:250000"
+    assert store.search.status().segmentation == "2:250000"
     assert len(store.messages.search("beyond")) == 0
 
 

@@ -6,17 +6,30 @@ import pytest
 from sqlalchemy import text
 
 from agentstore import Store, migrations
+from agentstore.database.engine import open_engine, parse_url
+from agentstore.settings import Settings
 from agentstore.values.text.segmentation import MOST_CHARACTERS
 from tests.migrations.support import run_sql
-from tests.programs.probes import engine_of
 
 
 def opened(url, names):
     return Store(url, schema=names.schema, table_prefix=names.prefix)
 
 
+def prefix_of(names):
+    return f"{names.schema}.{names.prefix}" if names.schema else names.prefix
+
+
+def scalar(url, query):
+    engine = open_engine(parse_url(url), Settings())
+    with engine.connect() as connection:
+        found = connection.execute(text(query)).scalar()
+    engine.dispose()
+    return found
+
+
 @pytest.mark.parametrize("longest", [100, MOST_CHARACTERS + 10])
-def test_what_is_indexed_and_what_waits_is_found_before_and_after(databases, longest):
+def test_what_waits_is_found_afterwards_but_for_what_is_beyond_the_limit(databases, longest):
     url, names = databases.upgraded(), databases.names
     with opened(url, names) as store:
         session = store.sessions.create(id="s").id
@@ -26,45 +39,22 @@ def test_what_is_indexed_and_what_waits_is_found_before_and_after(databases, lon
     migrations.downgrade(url, revision="0006", names=names)
     migrations.upgrade(url, names=names)
     with opened(url, names) as store:
-        assert store.search.status().segmentation == "1:250000"
+        assert store.search.status().segmentation == "2:250000"
         store.messages.save(session, "user", "apple pie")
         assert len(store.messages.search("apple")) == 2
         assert len(store.messages.search("beyond")) == (1 if longest < MOST_CHARACTERS else 0)
 
 
-def test_an_index_that_holds_a_longer_message_goes_on_holding_all_of_it(databases):
+@pytest.mark.parametrize("longest", [100, MOST_CHARACTERS + 10])
+def test_an_index_is_said_to_be_limited_where_no_message_is_longer(databases, longest):
     url, names = databases.upgraded(), databases.names
-    state = f"{names.schema}.{names.prefix}" if names.schema else names.prefix
-    run_sql(url, f"UPDATE {state}search_state SET segmentation = '1'")  # noqa: S608 - as 0002 left it
     with opened(url, names) as store:
         session = store.sessions.create(id="s").id
-        store.messages.save(session, "user", "x" * MOST_CHARACTERS + " beyond")
-        assert len(store.messages.search("beyond")) == 1
-    migrations.downgrade(url, revision="0006", names=names)
-    migrations.upgrade(url, names=names)
-    with opened(url, names) as store:
-        assert store.search.status().segmentation == "1"
-        assert len(store.messages.search("beyond")) == 1
-        store.search.reindex()
-        assert store.search.status().segmentation == "1:250000"
-        assert len(store.messages.search("beyond")) == 0
-
-
-def test_of_a_longer_message_that_was_deleted_nothing_stays_in_the_index(databases):
-    url, names = databases.upgraded(), databases.names
-    prefix = f"{names.schema}.{names.prefix}" if names.schema else names.prefix
-    run_sql(url, f"UPDATE {prefix}search_state SET segmentation = '1'")  # noqa: S608 - as 0002 left it
-    with opened(url, names) as store:
-        session = store.sessions.create(id="s").id
-        store.messages.save(session, "user", "x" * MOST_CHARACTERS + " beyond")
-        assert store.search.refresh() == 1
-    run_sql(url, f"DELETE FROM {prefix}messages")  # noqa: S608 - which SQLite's queue keeps
-    migrations.downgrade(url, revision="0006", names=names)
-    migrations.upgrade(url, names=names)
-    with opened(url, names) as store:
+        store.messages.save(session, "user", "x" * longest)
         store.search.refresh()
-        sqlite = engine_of(store).dialect.name == "sqlite"
-        found = f"{prefix}search_index MATCH 'beyond'" if sqlite else "words @@ 'beyond'"
-        with engine_of(store).connect() as connection:
-            query = f"SELECT count(*) FROM {prefix}search_index WHERE {found}"  # noqa: S608
-            assert connection.execute(text(query)).scalar_one() == 0
+    migrations.downgrade(url, revision="0006", names=names)
+    state = f"{prefix_of(names)}search_state"
+    run_sql(url, f"UPDATE {state} SET segmentation = '1'")  # noqa: S608 - as 0002 left it
+    migrations.upgrade(url, revision="0007", names=names)
+    made = scalar(url, f"SELECT segmentation FROM {state}")  # noqa: S608
+    assert made == ("1:250000" if longest < MOST_CHARACTERS else "1")

@@ -8,7 +8,7 @@ not answer with too few. ``agentstore.repositories`` looks at the text of what i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ class IndexState:
         walked: The index has met every message up to this row number; making it anew begins at 0.
         pending: Changes that are not in the index yet, counted no further than was asked.
         missing: The objects (tables, triggers, functions) that are gone.
+        guarded: Whether the engine hides rows of it from this role, and so cannot use it as meant.
     """
 
     segmentation: str | None
@@ -38,6 +39,7 @@ class IndexState:
     walked: int
     pending: int
     missing: tuple[str, ...]
+    guarded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,11 @@ class Entry:
     session_id: str
     tokens: list[str]
 
+    @property
+    def beginnings(self) -> Iterable[str]:
+        """Give the characters with which tokens begin, each once."""
+        return dict.fromkeys(token[0] for token in self.tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
@@ -127,13 +134,30 @@ class Question:
 
     Attributes:
         phrases: All of them must be in a message.
+        beginnings: Characters with each of which one of its tokens must begin.
         sessions: The sessions that it may belong to; None means any.
-        conditions: On columns of ``messages`` and ``sessions``.
+        reader: The user whose messages alone are seen, where the index is guarded.
     """
 
     phrases: tuple[Phrase, ...]
+    beginnings: tuple[str, ...]
     sessions: tuple[str, ...] | None
-    conditions: tuple[ColumnElement[bool], ...]
+    reader: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What an index found among the messages under a row number.
+
+    Attributes:
+        pks: The row numbers of messages that may be hits, the largest first.
+        reached: No others from this row number on may be; 0 where there are no more at all.
+        read: How many rows of the index were read for it.
+    """
+
+    pks: Sequence[int]
+    reached: int
+    read: int
 
 
 class SearchIndex(ABC):
@@ -231,11 +255,21 @@ class SearchIndex(ABC):
         tables: Tables,
         removed: Sequence[Entry],
         added: Sequence[Entry],
+        *,
+        bulk: bool = False,
     ) -> None:
-        """Take entries out of the index, then put entries in."""
+        """Take entries out of the index, then put entries in.
+
+        Args:
+            connection: In a write transaction.
+            tables: The tables.
+            removed: What goes.
+            added: What comes.
+            bulk: Whether many more follow, and ``tidy`` at last.
+        """
 
     @abstractmethod
-    def candidates(
+    def looks(
         self,
         connection: Connection,
         tables: Tables,
@@ -243,12 +277,23 @@ class SearchIndex(ABC):
         *,
         before: int,
         count: int,
-    ) -> list[int]:
-        """Give the row numbers of messages that may be hits, the largest first.
+    ) -> Iterator[Candidates]:
+        """Look for messages that may be hits, from a row number down, a bounded piece at a time.
 
-        Returns:
-            As many as asked for, all under ``before``. Fewer only where there are no more.
+        A look reads no more than some thousand rows, so whoever stops after some of them knows
+        what was read at most. A look may find nothing and yet not be the last one.
+
+        Args:
+            connection: Where to look.
+            tables: The tables.
+            question: What for.
+            before: Under which row number.
+            count: How many are wanted, for a first guess.
         """
+
+    def among(self, column: ColumnElement[int], numbers: Sequence[int]) -> ColumnElement[bool]:
+        """Say that a column is one of some hundred numbers, as is quickest to send."""
+        return column.in_(numbers)
 
     def may_write(self, connection: Connection) -> bool:
         """Say whether a write need not wait for somebody who keeps the engine's one writer's lock.

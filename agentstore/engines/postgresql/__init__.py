@@ -15,8 +15,9 @@ What follows from being a server:
   statements there. ``silence`` finds connections that died while they were idle.
 - A fork shares sockets. ``forks`` replaces them in the child.
 
-``dialect`` is the entry; ``search`` and ``search_queue`` are the index of tsvectors, and ``parts``
-loads what a store at work does not need. The driver is imported only where a module needs it.
+``dialect`` is the entry; ``search``, ``search_words`` and ``search_queue`` are the search index,
+and ``parts`` loads what a store at work does not need. The driver is imported only where a module
+needs it.
 
 The invariant: saving messages locks the rows of their sessions, and nothing else.
 """

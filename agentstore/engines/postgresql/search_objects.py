@@ -69,6 +69,74 @@ END $$""",
 """Since 0007 the queue says whose session it is: a scope looks for its own entries by that, past
 however many of others, each of which the policy would have to be asked about."""
 
+_WORDS = {
+    "{p}search_lexemes(bigint, integer, text)": """
+CREATE OR REPLACE FUNCTION {s}{p}search_lexemes(message_pk bigint, scope integer, words text)
+RETURNS tsvector LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE COST 1000 AS $$
+DECLARE
+    found text[] := ARRAY[
+        'S' || pg_catalog.to_hex(scope),
+        'E10x' || pg_catalog.to_hex(message_pk >> 10),
+        'E14x' || pg_catalog.to_hex(message_pk >> 14),
+        'E18x' || pg_catalog.to_hex(message_pk >> 18)
+    ];
+    runs text[] := pg_catalog.string_to_array(words, '+');
+    word text;
+    letter text;
+    before text;
+BEGIN
+    FOREACH word IN ARRAY
+        pg_catalog.string_to_array(pg_catalog.split_part(words, '+', 1), ' ')
+    LOOP
+        found := pg_catalog.array_append(found, 'B' || pg_catalog.left(word, 1));
+        found := pg_catalog.array_append(found, word);
+    END LOOP;
+    FOREACH word IN ARRAY runs[2:] LOOP
+        before := NULL;
+        FOREACH letter IN ARRAY pg_catalog.string_to_array(word, NULL) LOOP
+            found := pg_catalog.array_append(found, 'B' || letter);
+            IF before IS NOT NULL THEN
+                found := pg_catalog.array_append(found, before || letter);
+            END IF;
+            before := letter;
+        END LOOP;
+    END LOOP;
+    RETURN pg_catalog.array_to_tsvector(found);
+END $$""",
+    "{p}search_index": """
+CREATE TABLE {s}{p}search_index (
+    message_pk bigint NOT NULL,
+    part smallint NOT NULL,
+    words text NOT NULL,
+    scope integer NOT NULL,
+    CONSTRAINT pk_{p}search_index PRIMARY KEY (message_pk, part),
+    CONSTRAINT fk_{p}search_index_message_pk FOREIGN KEY (message_pk)
+        REFERENCES {s}{p}messages (pk) ON UPDATE CASCADE ON DELETE CASCADE
+)""",
+    "ix_{p}search_index_words": """
+CREATE INDEX ix_{p}search_index_words ON {s}{p}search_index
+USING gin ({s}{p}search_lexemes(message_pk, scope, words)) WITH (fastupdate = on)""",
+}
+"""Since 0013 rows hold words as text, and their lexemes are in the index alone: in the row they
+took two to five times as much as the text. Who writes rows says how long a list ``fastupdate`` may
+leave, see ``search.write``. The stated cost keeps the planner from calling it for every row."""
+
+_TO_WORDS = (
+    "TRUNCATE {s}{p}search_index",
+    "DROP INDEX IF EXISTS {s}ix_{p}search_index_words",
+    "ALTER TABLE {s}{p}search_index ALTER COLUMN part TYPE smallint,"
+    " ALTER COLUMN words TYPE text, ADD COLUMN scope integer NOT NULL",
+    _WORDS["{p}search_lexemes(bigint, integer, text)"],
+    _WORDS["ix_{p}search_index_words"],
+)
+_FROM_WORDS = (
+    "TRUNCATE {s}{p}search_index",
+    "DROP INDEX IF EXISTS {s}ix_{p}search_index_words",
+    "DROP FUNCTION {s}{p}search_lexemes(bigint, integer, text)",
+    "ALTER TABLE {s}{p}search_index ALTER COLUMN part TYPE integer, DROP COLUMN scope,"
+    " ALTER COLUMN words TYPE tsvector USING words::tsvector",
+    _OBJECTS["ix_{p}search_index_words"],
+)
 _TO_SESSIONS = (
     "ALTER TABLE {s}{p}search_queue ADD COLUMN session_id text",
     "UPDATE {s}{p}search_queue AS queue SET session_id = message.session_id"
@@ -93,6 +161,7 @@ _DROPS = (
     *TRIGGER_DROPS,
     "DROP FUNCTION IF EXISTS {s}{p}search_changed()",
     "DROP TABLE IF EXISTS {s}{p}search_index",
+    "DROP FUNCTION IF EXISTS {s}{p}search_lexemes(bigint, integer, text)",
     "DROP TABLE IF EXISTS {s}{p}search_queue",
     "DROP TABLE IF EXISTS {s}{p}search_state",
 )
@@ -103,9 +172,11 @@ def objects(schema: str | None = None, prefix: str = "") -> dict[str, str]:
     return all_named(_OBJECTS, schema, prefix)
 
 
-def objects_by_session(schema: str | None = None, prefix: str = "") -> dict[str, str]:
-    """Give the statements that create the objects as they are since 0007."""
-    return all_named({**_OBJECTS, **_QUEUE_BY_SESSION}, schema, prefix)
+def objects_of_words(schema: str | None = None, prefix: str = "") -> dict[str, str]:
+    """Give the statements that create the objects as they are since 0013."""
+    function = "{p}search_lexemes(bigint, integer, text)"
+    ours = {function: _WORDS[function], **_OBJECTS, **_QUEUE_BY_SESSION, **_WORDS}
+    return all_named(ours, schema, prefix)
 
 
 def queue_by_session(
@@ -113,6 +184,14 @@ def queue_by_session(
 ) -> list[str]:
     """Give the statements that lead from the objects of 0002 to those of 0007, or back."""
     return [named(sql, schema, prefix) for sql in (_FROM_SESSIONS if back else _TO_SESSIONS)]
+
+
+def words_as_text(schema: str | None = None, prefix: str = "", *, back: bool = False) -> list[str]:
+    """Give the statements that lead from the objects of 0007 to those of 0013, or back.
+
+    Both leave an empty index.
+    """
+    return [named(sql, schema, prefix) for sql in (_FROM_WORDS if back else _TO_WORDS)]
 
 
 def drops(schema: str | None = None, prefix: str = "") -> list[str]:

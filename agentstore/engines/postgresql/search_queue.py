@@ -7,11 +7,12 @@ deleting: it leaves both, and reads what is not indexed itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     Column,
     ColumnElement,
@@ -21,14 +22,16 @@ from sqlalchemy import (
     MetaData,
     Select,
     Table,
+    Text,
+    any_,
     delete,
     func,
     insert,
+    literal,
     select,
     true,
     update,
 )
-from sqlalchemy.types import UserDefinedType
 
 from agentstore.engines.base.search import Batch, Change, Room, SearchIndex, Source, whose
 from agentstore.engines.base.search_objects import INDEX, QUEUE, state_of
@@ -36,18 +39,12 @@ from agentstore.models.tables import Names, Tables
 from agentstore.values.types import SafeText
 
 
-class TsVector(UserDefinedType[str]):
-    """SQLAlchemy's own would import the driver, which a store on SQLite has no use for."""
-
-    cache_ok = True
-
-    def get_col_spec(self, **_: Any) -> str:
-        """Name the type."""
-        return "tsvector"
-
-
 class PostgreSQLQueue(SearchIndex):
     """The half of PostgreSQL's index that has to do with changes; see ``SearchIndex``."""
+
+    def among(self, column: ColumnElement[int], numbers: Sequence[int]) -> ColumnElement[bool]:
+        """Send an array."""
+        return _among(column, numbers)
 
     def waiting(
         self, connection: Connection, tables: Tables, limit: int, user_id: str | None
@@ -90,7 +87,7 @@ class PostgreSQLQueue(SearchIndex):
             some = own_entries(tables, user_id)
         entries = connection.execute(some.limit(rows)).all()
         sized = select(messages.pk, _size(tables)).where(
-            messages.pk.in_({entry.message_pk for entry in entries})
+            _among(messages.pk, {entry.message_pk for entry in entries})
         )
         sizes = {row[0]: row[1] for row in connection.execute(sized)} if entries else {}
         queued: dict[int, list[tuple[str, int]]] = {}
@@ -149,7 +146,7 @@ class PostgreSQLQueue(SearchIndex):
         walks = batch.walk is not None and batch.walk[0] == turn.indexed_through
         changes = [change for change in batch.changes if change.seen or walks]
         pks = [change.message_pk for change in changes]
-        these = select(messages.pk).where(messages.pk.in_(pks))
+        these = select(messages.pk).where(_among(messages.pk, pks))
         there = set(connection.execute(these).scalars())
         # Whoever deletes one of them has to wait now, as long as the insertion takes; the other way
         # round nobody waits, and so nobody for each other.
@@ -163,13 +160,13 @@ class PostgreSQLQueue(SearchIndex):
         if seen:
             # Both columns of the key, each by itself: row numbers of the queue are unique.
             theirs = queue.c.session_id.in_({session_id for session_id, _ in seen})
-            taken = _unlocked(queue, theirs, queue.c.pk.in_([pk for _, pk in seen]))
+            taken = _unlocked(queue, theirs, _among(queue.c.pk, [pk for _, pk in seen]))
             free.update(connection.execute(taken.returning(queue.c.message_pk)).scalars())
         if walks:
             # What is in the index although the walk has not come to it was changed, and taken in
             # by its entry: that is newer than what the walk has read.
             ahead = {c.message_pk for c in changes if not c.seen and c.message_pk not in left}
-            newer = select(index.c.message_pk).where(index.c.message_pk.in_(ahead))
+            newer = select(index.c.message_pk).where(_among(index.c.message_pk, ahead))
             free |= ahead.difference(connection.execute(newer).scalars())
             later = [c.message_pk for c in changes if not c.seen and c.message_pk in left]
             if later:
@@ -179,7 +176,7 @@ class PostgreSQLQueue(SearchIndex):
             assert batch.walk is not None
             connection.execute(update(state).values(indexed_through=batch.walk[1]))
         if free:
-            connection.execute(delete(index).where(index.c.message_pk.in_(free)))
+            connection.execute(delete(index).where(_among(index.c.message_pk, free)))
         return {pk: pk in held for pk in free}
 
     def forget_sessions(
@@ -235,6 +232,11 @@ def own_entries(tables: Tables, user_id: Any) -> Select[Any]:
     )
 
 
+def _among(column: ColumnElement[int], numbers: Iterable[int]) -> ColumnElement[bool]:
+    """Say that a number is one of these, by one parameter: a list is written anew each time."""
+    return column == any_(literal(list(numbers), ARRAY(BigInteger)))
+
+
 def _size(tables: Tables) -> ColumnElement[int]:
     messages = tables.messages.c
     text = func.coalesce(func.octet_length(messages.content), 0)
@@ -250,7 +252,7 @@ def _sources(connection: Connection, tables: Tables, pks: set[int]) -> dict[int,
     messages = tables.messages.c
     query = select(
         messages.pk, messages.session_id, messages.content, messages.blocks, messages.payload
-    ).where(messages.pk.in_(pks))
+    ).where(_among(messages.pk, pks))
     return {pk: Source(*source) for pk, *source in connection.execute(query).all()}
 
 
@@ -274,5 +276,6 @@ def index_of(names: Names) -> Table:
         MetaData(schema=names.schema),
         Column("message_pk", BigInteger, primary_key=True),
         Column("part", Integer, primary_key=True),
-        Column("words", TsVector()),
+        Column("scope", BigInteger),
+        Column("words", Text),
     )

@@ -76,7 +76,7 @@ from agentstore.repositories.messages.streams import (
     idle_streams,
 )
 from agentstore.repositories.messages.summaries import find_summary
-from agentstore.repositories.search import finding
+from agentstore.repositories.search import finding, pages
 from agentstore.values import validation
 from agentstore.values.paging import Cursors, check_limit
 from agentstore.values.states import COMPLETE, INCOMPLETE, MAIN, STREAMING
@@ -568,7 +568,7 @@ class Messages(Repository):
         role: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
-        order: finding.Order = "relevance",
+        order: pages.Order = "relevance",
         limit: int = 20,
         cursor: str | None = None,
     ) -> Page[SearchHit]:
@@ -597,7 +597,9 @@ class Messages(Repository):
             cursor: The ``next_cursor`` of the page before, of the same search.
 
         Returns:
-            Hits. Order and scores are the same on both engines.
+            Hits. Order and scores are the same on both engines. A page reads no more than some
+            10,000 entries of the index: where filters let few through, it has fewer hits than
+            ``limit``, or none, and a ``next_cursor`` to go on. The last page has no cursor.
 
         Raises:
             SearchIndexStale: The index is damaged, of another version, or too far behind: by more

@@ -16,5 +16,6 @@ and what is a hit, its score and its snippet come from this code, not from the e
 engines give the same answer.
 
 ``search`` is the repository of the index (status, refresh, reindex); ``finding`` is
-``messages.search``. What differs between the engines is in ``engines``.
+``messages.search``, and ``pages`` looks for its hits. What differs between the engines is in
+``engines``.
 """

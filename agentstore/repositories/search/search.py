@@ -106,13 +106,17 @@ class Search(Repository):
             if progress is not None and indexed:
                 progress(done, max(done, total))
 
-        _all_rounds(units, None, tell)
+        _all_rounds(units, None, tell, bulk=True)
         units.run(Mode.WRITE, _tidy)
         return done
 
 
 def _all_rounds(
-    units: Units, limit: int | None, tell: Callable[[int], None] = lambda indexed: None
+    units: Units,
+    limit: int | None,
+    tell: Callable[[int], None] = lambda indexed: None,
+    *,
+    bulk: bool = False,
 ) -> int:
     """Take in what waits, waiting for others who do; give the number of changes.
 
@@ -120,11 +124,12 @@ def _all_rounds(
         units: Runs the transactions.
         limit: Stop when so many are taken.
         tell: Told after each round how many messages it put into the index.
+        bulk: Whether the index is filled from the beginning.
     """
     done = misses = 0
     while (limit is None or done < limit) and misses < _MISSES:
         ready = units.run(Mode.SNAPSHOT, segmented)
-        taken, indexed = units.run(Mode.WRITE, take_in, ready, wait=True) or (0, 0)
+        taken, indexed = units.run(Mode.WRITE, take_in, ready, wait=True, bulk=bulk) or (0, 0)
         done += taken
         misses = 0 if taken or not ready.batch.changes else misses + 1
         tell(indexed)
@@ -214,13 +219,14 @@ def segmented(unit: Unit, user_id: str | None = None) -> Ready:
     return Ready(batch, state.segmentation, removed, added)
 
 
-def take_in(unit: Unit, ready: Ready, *, wait: bool) -> tuple[int, int] | None:
+def take_in(unit: Unit, ready: Ready, *, wait: bool, bulk: bool = False) -> tuple[int, int] | None:
     """Write a batch into the index, as far as it is still as it was read.
 
     Args:
         unit: In a write transaction.
         ready: The batch.
         wait: Whether to wait for somebody else who is at it, where that is possible.
+        bulk: Whether many more follow, and ``tidy`` at last.
 
     Returns:
         The number of changes that were taken, and of messages that are in the index now; None if
@@ -232,7 +238,7 @@ def take_in(unit: Unit, ready: Ready, *, wait: bool) -> tuple[int, int] | None:
         return None
     removed = [entry for pk, entry in ready.removed.items() if pk in taken]
     added = [entry for pk, entry in ready.added.items() if taken.get(pk)]
-    index.write(unit.connection, unit.tables, removed, added)
+    index.write(unit.connection, unit.tables, removed, added, bulk=bulk)
     return len(taken), len(added)
 
 

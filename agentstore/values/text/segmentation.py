@@ -9,8 +9,9 @@ sees nothing but tokens:
   Thai, Lao, Khmer, Burmese) become overlapping pairs and a last single character: ``北京天气`` is
   ``北京 京天 天气 气``. A word of two or more characters is then a phrase of pairs, and one of a
   single character the beginning of a pair.
-- A run of other letters and digits is one token, an emoji is one token, and a flag is. All else
-  separates.
+- A run of other letters and digits is one token, an emoji is one token, and so is a flag, a keycap
+  such as 1️⃣, and the sign of a degree with its letter: ``℃`` is ``°c``, however it is written, and
+  no ``c``. All else separates.
 
 The invariant: what is indexed depends on the text, on ``VERSION`` and on how many characters of a
 message count, and on nothing else. An index remembers both, see ``manner``. Whoever changes a token
@@ -26,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-VERSION = "1"
+VERSION = "2"
 """The version of what this module makes of a text; an index remembers it."""
 
 MOST_CHARACTERS = 250_000
@@ -58,7 +59,7 @@ _MARKS = (
 _FLAG = "\U0001f1e6-\U0001f1ff"
 _EMOJI = (
     "\u00a9\u00ae\u2190-\u21ff\u2300-\u23ff\u25a0-\u27bf\u2900-\u297f\u2b00-\u2bff"
-    "\U0001f000-\U0001f1e5\U0001f200-\U0001faff"
+    "\u20e3\U0001f000-\U0001f1e5\U0001f200-\U0001faff"
 )
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
@@ -66,7 +67,9 @@ _INVISIBLE = re.compile(
 )
 """Joiners, directions, variation selectors: they would cut a word that looks whole."""
 
-_RUN = rf"([{_UNSPACED}]+)|([{_FLAG}]{{2}}|[{_EMOJI}{_FLAG}]|(?:[^\W_{_UNSPACED}]+|[{_MARKS}]+)+)"
+_LETTER = rf"[^\W_{_UNSPACED}]"
+_SIGN = rf"[{_FLAG}]{{2}}|[0-9]\u20e3|[{_EMOJI}{_FLAG}]|\u00b0[cf](?!{_LETTER})"
+_RUN = rf"([{_UNSPACED}]+)|({_SIGN}|(?:{_LETTER}+(?!\u20e3)|[{_MARKS}]+)+)"
 _ASCII_RUN = re.compile(r"[a-z0-9]+")
 
 
@@ -161,6 +164,12 @@ def spans(ready: str) -> tuple[list[str], list[tuple[int, int]]]:
             found += pairs(match[0])
             places += [(at, min(at + 2, end)) for at in range(start, end)]
     return found, places
+
+
+@lru_cache(maxsize=10_000)
+def is_unspaced(character: str) -> bool:
+    """Say whether a word can begin and end at the character, so that its tokens are pairs."""
+    return _compiled(f"[{_UNSPACED}]").match(character) is not None
 
 
 def joined(found: Sequence[str]) -> str:
