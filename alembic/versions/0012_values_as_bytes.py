@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from alembic import op
+from alembic import context, op
 
 from agentstore.database.revisions import (
     BYTES,
@@ -126,6 +126,7 @@ NULLABLE = {"base_line", "base_start", "base_length", "prefix"}
 def upgrade() -> None:
     """Make new rows of the old ones, a line at a time, beside them; then they take their place."""
     place = Place()
+    _refuse_a_script(op.get_context().as_sql and context.get_starting_revision_argument())
     _create_beside(place, NEW)
     for thread_id, line in _lines(place):
         _to_bytes(place, thread_id, line)
@@ -138,6 +139,7 @@ def downgrade() -> None:
     It refuses before it begins where a value is a list of encoded items, which old rows cannot be.
     """
     place = Place()
+    _refuse_a_script(op.get_context().as_sql and context.get_revision_argument())
     if not op.get_context().as_sql:
         held = _table(place, NEW, ENTRIES).c
         packed = sa.select(held.line).where(held.kind == "items").limit(1)
@@ -150,6 +152,15 @@ def downgrade() -> None:
     for thread_id in _threads(place):
         _to_items(place, thread_id)
     _replace(place, NEW, OLD)
+
+
+def _refuse_a_script(revision: object) -> None:
+    """Refuse to print SQL between this and any revision but the empty one: it has no values."""
+    if revision not in (False, None, "base", ()):
+        raise RuntimeError(
+            "SQL cannot convert the values of checkpoints, which Python has to read. Use a "
+            "connection: agentstore upgrade, or alembic without --sql."
+        )
 
 
 # --- The tables ----------------------------------------------------------------------------------

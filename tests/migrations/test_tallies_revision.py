@@ -82,4 +82,5 @@ def test_a_script_counts_too(before):
     url, names = before
     script = alembic("upgrade", "0010:0011", "--sql", url=url, names=names).well().out
     run_sql(url, script)
+    migrations.upgrade(url, names=names)
     require_counted(url, names)

@@ -13,7 +13,7 @@ from agentstore import Store, doctor, migrations
 from agentstore.database.engine import open_engine, parse_url
 from agentstore.records.checkpoints import Items
 from agentstore.settings import Settings
-from tests.migrations.support import as_stored, rows_of
+from tests.migrations.support import alembic, as_stored, rows_of
 from tests.strategies import exact
 
 ODD = ["plain", "\x00 \ud800 \ufdd00000 天气", [[]], {}, "", [1e22, -0.0, 2**80], {"a": '],["}'}]
@@ -202,3 +202,9 @@ def test_lists_of_encoded_items_do_not_go_back_and_nothing_is_changed(databases)
     with pytest.raises(RuntimeError, match="lists of encoded items"):
         migrations.downgrade(url, revision="0011", names=names)
     assert (as_stored(url), rows_of(url, names)) == (schema, rows)
+
+
+@pytest.mark.parametrize("way", [("upgrade", "0011:0012"), ("downgrade", "0012:0011")])
+def test_no_script_is_printed_that_would_drop_values_unread(databases, way):
+    with pytest.raises(RuntimeError, match="Use a connection: agentstore upgrade"):
+        alembic(*way, "--sql", url=databases.upgraded(), names=databases.names)

@@ -28,6 +28,7 @@ REVISIONS = CHECKOUT / "alembic" / "versions"
 
 LONGEST_MODULE = 400
 LONG = {
+    "engines.base.dialect": "the contract of an engine, one method after the other",
     "testing.contract": "one class, to be inherited as one",
     "stores.aio": "a table of lifted methods, one line each",
     "errors": "one tree, to be read as one",
