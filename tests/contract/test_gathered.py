@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -353,7 +354,7 @@ def test_if_the_connection_breaks_the_outcome_is_in_doubt_for_each(place, store,
 
     with held_up(place, store, threads) as submit:
         event.listen(engine_of(store), "before_cursor_execute", break_it)
-        futures = submit([lambda id=id: store.messages.save(id, "user", "x") for id in sessions])
+        futures = submit([partial(store.messages.save, each, "user", "x") for each in sessions])
     found = [outcome(each) for each in futures]
     event.remove(engine_of(store), "before_cursor_execute", break_it)
     assert [type(each) for each in found] == [errors.ConnectionLost] * 6
