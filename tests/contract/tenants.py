@@ -347,6 +347,7 @@ DRAWN: dict[str, Draw] = {
     "branches.create.after_turn": _one_of(1, None, None),
     "checkpoints.put.thread_id": _name("t", 3),
     "checkpoints.put.checkpoint_id": _name("c", 6),
+    "checkpoints.put.inherit": _one_of((), (), ("list",)),
     "checkpoints.put_writes.thread_id": _name("t", 3),
     "checkpoints.put_writes.checkpoint_id": _name("c", 6),
     "checkpoints.put_writes.task_id": _one_of("t"),

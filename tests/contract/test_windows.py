@@ -74,5 +74,8 @@ def test_a_session_knows_whether_its_messages_are_in_order_of_time(
     timed.messages.save(session, "user", "x")
     clock.now -= back * SECOND
     timed.messages.save(session, "user", "x")
-    with create_engine(place.url).connect() as connection:
-        assert connection.execute(text("SELECT in_order FROM sessions")).scalar_one() == in_order
+    engine = create_engine(place.url)
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT in_order FROM sessions")).scalar_one()
+    engine.dispose()
+    assert found == in_order
