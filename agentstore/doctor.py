@@ -5,7 +5,7 @@ finding too, so that a damaged file or a missing table gives a report and no tra
 only, each on a connection of its own. A quick look costs little whatever the size; a deep one reads
 every page and whole tables. Engines bring their own (``engines.base.checks``), the others are here.
 
-``mend`` does what is safe: counts again, makes missing indexes, makes the search index anew.
+``mend`` does what is safe: counts again, makes missing indexes, rebuilds the search index.
 Everything else is for people, and each finding names the command.
 """
 
@@ -87,7 +87,7 @@ def mend(
     """Mend what can be mended safely while others work, and say what was done.
 
     Counters and reservations are added up again with their rows locked; indexes that are missing
-    are made, for which writers of the table wait; the search index is made anew if it is damaged
+    are made, for which writers of the table wait; the search index is rebuilt if it is damaged
     or of another version. Calling it twice does nothing the second time.
 
     Args:
@@ -124,7 +124,7 @@ def mend(
             engine.dispose()
         if store.search.status().trouble is not None:
             say("search index")
-            done.append(f"indexed {store.search.reindex():,} messages anew")
+            done.append(f"indexed {store.search.reindex():,} messages again")
     return done
 
 

@@ -437,7 +437,7 @@ class AuthenticationFailed(AgentStoreError):
     """An API key that is not valid."""
 
     reason: str
-    """``unknown``, ``revoked`` or ``expired``; for the log, not for whoever presented the key."""
+    """``unknown``, ``revoked`` or ``expired``; for the log, not for the key's holder."""
 
 
 # --- The schema ------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ def upgrade_connection(
 
 
 def run_env() -> None:
-    """Do the work of ``alembic/env.py``, whoever started Alembic."""
+    """Do the work of ``alembic/env.py``, however Alembic was started."""
     from alembic import context
 
     config = context.config

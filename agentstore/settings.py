@@ -27,7 +27,7 @@ Clock = Callable[[], datetime]
 
 
 def default_url() -> str:
-    """Give the URL for whoever names none: ``AGENTSTORE_URL``, else a file in this folder."""
+    """Give the URL of a store that names none: ``AGENTSTORE_URL``, else a file in this folder."""
     return os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
 

@@ -70,7 +70,7 @@ def print_text(
         shown.append(f"\n… {rest:,} more characters: --full shows them", style="dim")
     width = max(console.width - indent, 2)
     for line in shown.wrap(console, width, overflow="fold", tab_size=4):
-        line.rstrip()  # or whoever copies it would copy spaces, too
+        line.rstrip()  # or copying it from a terminal would copy spaces, too
         line.pad_left(indent if line.plain else 0)
         console.print(line, soft_wrap=True)
 

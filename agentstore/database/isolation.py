@@ -19,7 +19,7 @@ def grant_statements(url: str | URL | None, role: str, *, names: Names = PLAIN) 
     Run it as the owner of the tables. The role is there already, and is no superuser, owns none of
     the tables and has no BYPASSRLS; it needs CONNECT and, where the tables are in a schema of the
     server's, its USAGE, which ``public`` gives to all. Granting it TRUNCATE, or ALL, lifts the
-    restriction. What a later revision adds has to be granted anew: run it again after an upgrade.
+    restriction. What a later revision adds has to be granted too: run it again after an upgrade.
 
     Args:
         url: The database; it is not connected to.

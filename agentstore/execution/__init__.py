@@ -8,7 +8,7 @@ The words that are used here:
   has a ``UnitRunner``, ``AsyncStore`` a ``ThreadRunner`` (SQLite) or a ``GreenletRunner``
   (PostgreSQL). A transaction has a ``JoinRunner``: each call in it is a savepoint.
 
-SQLite takes one writer. Writes of one store queue up (``writer``); whoever finds no leader leads::
+SQLite takes one writer. Writes of one store queue up (``writer``); the first one leads::
 
     queue   [A leads] [B] [C] | [D] ...      at most 100 in a batch
                |

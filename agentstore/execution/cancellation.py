@@ -1,6 +1,6 @@
 """Work that settles although who asked for it is cancelled: the cancellation goes on after it.
 
-It runs in a task of its own, which its event loop does not list: whoever cancels all tasks of
+It runs in a task of its own, which its event loop does not list: cancelling all tasks of
 a loop, as ``asyncio.run`` does in the end, would cancel it as well, perhaps before its first step.
 Then a connection would never come back to its pool, and callers who wait for an outcome never hear
 of one. They wait, so the loop does not end before it. Only who started it can cancel it, and what

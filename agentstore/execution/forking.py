@@ -3,7 +3,7 @@
 Connections, locks and threads do not go through a fork: a socket would be read by two processes,
 each of which gets the other's answers; SQLite forgets its locks; a lock may be held by a thread
 that is not there. So whatever holds one is told in the child, once, and refuses from then on. That
-costs nothing where nobody forks. ``subprocess``, and ``multiprocessing`` by ``spawn``, begin anew.
+costs nothing where nobody forks. ``subprocess``, and ``multiprocessing`` by ``spawn``, begin fresh.
 """
 
 from __future__ import annotations

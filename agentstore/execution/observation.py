@@ -50,7 +50,7 @@ _current: ContextVar[_ObservedCall | None] = ContextVar("agentstore_call", defau
 
 
 def retried() -> None:
-    """Hear, from whoever repeats a call, that it does."""
+    """Hear that a call is being repeated."""
     call = _current.get()
     if call is not None:
         call.attempts += 1

@@ -61,7 +61,7 @@ class QueuedWrite:
 
     def run(self, unit: Unit) -> None:
         """Run the body, and keep what it returns."""
-        assert self.work is not None, "whoever asks for the lead runs what it likes"
+        assert self.work is not None, "a caller that asked for the lead runs its own work"
         if self._context is None:
             self.result = performed(unit, self.work)
         else:
@@ -93,7 +93,7 @@ class QueuedWrite:
 
     def wait(self, timeout: float | None) -> bool:
         """Wait for the lead or the outcome; say whether it came in time."""
-        assert self._heard is not None, "whoever leads does not wait"
+        assert self._heard is not None, "a leader does not wait"
         return self._heard.wait(timeout)
 
 

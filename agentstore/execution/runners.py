@@ -57,7 +57,7 @@ def in_own_transaction(store: object) -> bool:
 
 
 def refuse_inside_own_transaction(store: object) -> None:
-    """Refuse a call on a store by whoever has a transaction open on it.
+    """Refuse a call on a store by a caller that has a transaction open on it.
 
     On SQLite the call would wait for that transaction, and the transaction for the call; on
     PostgreSQL it would silently not belong to it.
@@ -301,7 +301,7 @@ class UnitRunner:
 
     @contextmanager
     def own_transaction(self, mode: Mode) -> Iterator[Unit]:
-        """Do what ``transaction`` does for whoever needs not wait for the writer."""
+        """Do what ``transaction`` does, for callers that need not wait for the writer."""
         committing = False
         try:
             with opened(self._engines[mode]) as connection:

@@ -1,7 +1,7 @@
 """The documents of sessions that were read before, so that large ones need not be read again.
 
 The invariant: an entry says what a committed version of the documents *was*, never what they
-are. Whoever reads a session asks the database first which version it has, and takes the
+are. Reading a session asks the database first which version it has, and takes the
 documents from here only if the entry is of that very version; so nothing here is ever stale,
 whichever process wrote, and no clock decides. Entries come from committed states alone: only
 units that read, outside of transactions, fill and use the cache (see ``Unit.cache``).

@@ -1,11 +1,11 @@
 """The one writer of a database that takes one writer at a time, and group commit.
 
-Units that write queue up. Whoever finds nobody writing leads: it takes what waits, in the order of
+Units that write queue up. Who finds nobody writing leads: it takes what waits, in the order of
 arrival and up to a limit, runs each unit in a savepoint of one transaction, commits once, and only
 then tells all of them. Units in a row whose writes can go together are a group (see ``gathering``),
 and share their statements. So a sync of the disk is shared by all who wait for one, a lone caller
 pays for no thread switch, and nobody waits for more than one batch beyond its turn: after each
-batch the lead goes to whoever is first in the queue then.
+batch the lead goes to the first in the queue then.
 
 One unit's failure is its own: its savepoint is rolled back and its caller gets its error. If units
 that went together fail as one, the batch is run again with a savepoint for each. If the engine
@@ -180,7 +180,7 @@ class Writer:
             self.hand_over()
 
     def hand_over(self) -> None:
-        """Give the lead to whoever is first in the queue."""
+        """Give the lead to the first in the queue."""
         with self._lock:
             if not self._queue:
                 if self._closing:

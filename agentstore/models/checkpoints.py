@@ -20,7 +20,7 @@ from agentstore.schema import checkpoints as tables
 class CheckpointThread(Base):
     """A thread of checkpoints; ``activity`` orders the threads by what was put last.
 
-    Whoever changes a thread changes this row first, and so waits for who is at it. ``last_line``
+    A call that changes a thread changes this row first, and so waits for others. ``last_line``
     is the largest number that was set aside for a line of values.
     """
 

@@ -1,7 +1,7 @@
 """Users who are being deleted: nothing of theirs is there any more, as conditions of queries.
 
 Deleting a user takes many transactions. The first marks the user's row, and nothing else: from
-then on whoever reads or writes leaves out what belongs to a user with this mark, as if it had gone
+then on every call leaves out what belongs to a user with this mark, as if it had gone
 already. So the moment at which everything is closed does not depend on how much there is.
 
 While nobody is being deleted, which is nearly always, a condition costs one look into an index

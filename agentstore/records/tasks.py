@@ -17,7 +17,7 @@ class TaskRecord:
         failures: How many attempts failed, or were abandoned: their lease ran out.
         max_retries: How often a failed attempt may be repeated.
         alone_in_session: Whether it waits while another such task of its session runs.
-        cancel_requested: Whether whoever runs it is asked to stop.
+        cancel_requested: Whether its worker is asked to stop.
         fence: The fencing token of the latest attempt; every attempt has a larger one.
         worker: Who holds it under a lease; None if nobody does.
         lease_expires_at: Until when, unless a heartbeat comes.

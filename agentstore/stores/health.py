@@ -3,8 +3,8 @@
 For a readiness probe: an unhealthy database is an answer here, not an error. The question is one
 look at the revision and one at the search index, and reads no rows of the application's. A driver
 may hang for as long as its socket does, so the question is asked beside the caller, in a thread or
-a task, whom it waits for no longer than it said. One question at a time is under way: whoever asks
-meanwhile shares it, so that probes of a database that hangs do not pile up.
+a task, whom it waits for no longer than it said. Only one question is asked at a time: callers that
+ask meanwhile share it, so that probes of a database that hangs do not pile up.
 """
 
 from __future__ import annotations

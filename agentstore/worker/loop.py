@@ -168,7 +168,7 @@ class WorkerLoop(Generic[S, H]):
             )
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
-        self._until_idle = until_idle  # not _stopping: whoever stops may come first
+        self._until_idle = until_idle  # not _stopping: a call of stop() may come first
         beating = asyncio.create_task(self._beat())
         try:
             with stopped_by_signals(self._loop, self.stop):

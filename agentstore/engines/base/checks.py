@@ -67,7 +67,7 @@ class TableSize:
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """Rows that the engine keeps from whoever is connected, without an error.
+    """Rows that the engine hides from the connected role, without an error.
 
     Attributes:
         tables: Those whose rows are not all seen.
@@ -138,7 +138,7 @@ class Checks(ABC):
         """Give the bytes that a text takes, which is not NULL."""
 
     def hidden(self, connection: Connection, tables: Tables) -> Hidden | None:
-        """Say which rows are kept from whoever is connected; None where all are seen."""
+        """Say which rows are hidden from the connected role; None where all are seen."""
         return None
 
     @abstractmethod

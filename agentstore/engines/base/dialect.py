@@ -276,7 +276,7 @@ class EngineDialect(ABC):
     def insert_missing(self, table: Table) -> Insert:
         """Give an INSERT that does nothing where a row with the same key is there already.
 
-        It waits for whoever is writing that key, so that a look afterwards finds the row.
+        It waits for a transaction that writes that key, so that a look afterwards finds the row.
         """
 
     @abstractmethod

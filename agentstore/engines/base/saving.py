@@ -89,7 +89,7 @@ class Files(Protocol):
         """
 
     def counts(self, connection: Connection) -> dict[str, int]:
-        """Count the rows of every table in the file, whoever's it is."""
+        """Count the rows of every table in the file, of all users."""
 
 
 def count_rows(

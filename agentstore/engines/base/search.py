@@ -28,7 +28,7 @@ class IndexState:
         segmentation: How its tokens were made, see ``segmentation.manner``; None where the index
             has lost its state.
         newest: The largest row number of a message.
-        walked: The index has met every message up to this row number; making it anew begins at 0.
+        walked: The index has met every message up to this row number; a rebuild begins at 0.
         pending: Changes that are not in the index yet, counted no further than was asked.
         missing: The objects (tables, triggers, functions) that are gone.
         guarded: Whether the engine hides rows of it from this role, and so cannot use it as meant.
@@ -234,14 +234,14 @@ class SearchIndex(ABC):
         """Take those changes of a batch that are still as they were read.
 
         ``write`` must follow in this transaction, of these and no others. The rest is left for
-        whoever reads next: others have taken it, or the message has changed again.
+        the next reader: others have taken it, or the message has changed again.
 
         Args:
             connection: In a write transaction.
             tables: The tables.
             segmentation: Take nothing if the index was rebuilt with another segmentation meanwhile.
             batch: What was read.
-            wait: Whether to wait for whoever else is taking, where that is possible.
+            wait: Whether to wait for others that are taking, where that is possible.
 
         Returns:
             The row numbers of the messages whose changes were taken, and whether they are still
@@ -280,8 +280,8 @@ class SearchIndex(ABC):
     ) -> Iterator[Candidates]:
         """Look for messages that may be hits, from a row number down, a bounded piece at a time.
 
-        A look reads no more than some thousand rows, so whoever stops after some of them knows
-        what was read at most. A look may find nothing and yet not be the last one.
+        A look reads at most a few thousand rows, so a caller that stops after n looks has read at
+        most n times as many. A look may find nothing and yet not be the last one.
 
         Args:
             connection: Where to look.

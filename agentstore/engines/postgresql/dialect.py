@@ -212,7 +212,7 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
         constraint = _constraint(error)
         if constraint is not None:
             if state in _RACES:
-                # Whoever wrote looked before. The next look finds what is there, or not, now.
+                # The writer had looked before. The next look finds what is there, or not, now.
                 conflict = errors.TransactionConflict(
                     f"The constraint {constraint} is violated: another caller wrote the same key, "
                     "or deleted the row that this one refers to, meanwhile. Repeat the transaction."

@@ -10,7 +10,7 @@ Statements have names that no other client has. So even who insists on preparing
 pooler that names the server's process, gets an error and never another's answer.
 
 Dates come as text, which the driver reads in the style ISO alone; and it writes what the client's
-encoding has. Both may be set for a role or a database, whoever uses it.
+encoding has. Both may be set for a role or a database, whichever program uses it.
 """
 
 from __future__ import annotations

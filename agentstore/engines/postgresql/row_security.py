@@ -3,8 +3,8 @@
 A scope is the setting ``agentstore.user_id`` of a transaction. While it is set, nobody sees or
 writes rows of other users, the tables' owner included (FORCE); only superusers and roles with
 BYPASSRLS do. While it is not set, a role sees everything if it has the right to TRUNCATE the table,
-as its owner has, and who was granted ALL; and otherwise nothing. So whoever could empty a table
-past every policy is the one who needs no scope, and nothing names a role: a dump is restored, or
+as its owner has, and who was granted ALL; and otherwise nothing. So a role that could empty a table
+past every policy is one that needs no scope, and nothing names a role: a dump is restored, or
 an owner changed, without a policy that lets the wrong one through.
 
 A table that does not say ``user_id`` asks its parent, whose own policy answers: what belongs to
@@ -101,7 +101,7 @@ _BYTES = (
     "CREATE POLICY {p}store_bytes ON {s}{p}blobs FOR INSERT"
     " WITH CHECK (digest = encode(sha256(data), 'hex'))"
 )
-"""Bytes are stored before they are attached, and by whoever has them, under their digest alone."""
+"""Bytes are stored before they are attached, by any user, under their digest alone."""
 
 _IN_HOME = """
 DO $make$
@@ -129,7 +129,7 @@ BEGIN
         SELECT FROM @home.{p}{parent} AS parent WHERE parent.{key} OPERATOR(pg_catalog.=) wanted
     );
 END $body$"""
-"""Says whether a row's parent is visible to whoever asks. A function, because a subquery in every
+"""Says whether the role that asks sees a row's parent. A function, because a subquery in every
 policy is planned with every statement, and made saving a tool log take half as long again.
 """
 
@@ -229,7 +229,7 @@ class Function(NamedTuple):
         signature: Its name, with its schema and prefix, and the types of its arguments.
         body: What it does; ``@home`` stands for the schema of the tables, quoted.
         as_owner: Whether it does so with the rights of its owner, and for whom it was granted.
-        statements: What makes it, or makes it anew.
+        statements: What makes it, or replaces it.
     """
 
     signature: str
@@ -263,8 +263,8 @@ def functions(names: Names) -> list[Function]:
     found = []
     for signature, function in described:
         as_owner = "SECURITY DEFINER" in function
-        anew = function.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION")
-        make = _named(_IN_HOME, names, function=anew)
+        replacing = function.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION")
+        make = _named(_IN_HOME, names, function=replacing)
         withheld = (_named(_NOT_ALL, names),) if as_owner else ()
         body = function.split("$body$")[1]
         where = _named("{t}", names, signature)

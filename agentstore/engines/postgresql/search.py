@@ -177,8 +177,8 @@ class PostgreSQLSearch(PostgreSQLQueue):
         connection.execute(delete(index))
         newest = select(func.coalesce(func.max(tables.messages.c.pk), 0)).scalar_subquery()
         # The row is kept, because others may be waiting for the lock on it.
-        anew = {"segmentation": segmentation, "indexed_through": 0, "walk_through": newest}
-        row = insert(state).values(number=1, **anew) if turn is None else update(state).values(anew)
+        new = {"segmentation": segmentation, "indexed_through": 0, "walk_through": newest}
+        row = insert(state).values(number=1, **new) if turn is None else update(state).values(new)
         connection.execute(row)
         # What the walk will come to need not wait in the queue; what is not committed yet must.
         through = select(state.c.walk_through).scalar_subquery()

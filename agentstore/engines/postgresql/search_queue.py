@@ -148,7 +148,7 @@ class PostgreSQLQueue(SearchIndex):
         pks = [change.message_pk for change in changes]
         these = select(messages.pk).where(_among(messages.pk, pks))
         there = set(connection.execute(these).scalars())
-        # Whoever deletes one of them has to wait now, as long as the insertion takes; the other way
+        # A deletion of one of them has to wait now, as long as the insertion takes; the other way
         # round nobody waits, and so nobody for each other.
         kept = these.order_by(messages.pk).with_for_update(
             read=True, key_share=True, skip_locked=True
@@ -217,8 +217,8 @@ def own_entries(tables: Tables, user_id: Any) -> Select[Any]:
 
     The queue is asked for each session by itself, so that its key is used, and the policy is not
     asked about all others' entries: that took 50 us each. The OFFSET is what keeps them apart. Of
-    one message the oldest comes first: whoever took a later one alone could be written over by
-    somebody else who had read the oldest before.
+    one message the oldest comes first: a reader that took a later one alone could be overwritten by
+    another that had read the oldest before.
     """
     queue, sessions = queue_of(tables.names).c, tables.sessions
     of_one = select(queue.pk, queue.message_pk, queue.session_id).where(
@@ -233,7 +233,7 @@ def own_entries(tables: Tables, user_id: Any) -> Select[Any]:
 
 
 def _among(column: ColumnElement[int], numbers: Iterable[int]) -> ColumnElement[bool]:
-    """Say that a number is one of these, by one parameter: a list is written anew each time."""
+    """Compare with an array, one parameter: the statement's text stays the same."""
     return column == any_(literal(list(numbers), ARRAY(BigInteger)))
 
 

@@ -38,7 +38,7 @@ class NotifyingTasks:
     """What ``EngineDialect`` says of tasks."""
 
     def server_clock(self) -> ColumnElement[datetime]:
-        """Read the server's clock, anew for each statement even inside a transaction."""
+        """Read the server's clock, again for each statement even inside a transaction."""
         return func.statement_timestamp(type_=DateTime(timezone=True))
 
     def announcing(
@@ -61,7 +61,7 @@ class NotifyingTasks:
 
     def task_signal(self, connection: Connection, tables: Tables) -> TaskSignal:
         """Listen on a connection of its own, made as this one was."""
-        # Imported here, with the driver that it needs: whoever is on SQLite does without both.
+        # Imported here, with the driver that it needs: programs on SQLite do without both.
         from agentstore.engines.postgresql.signal import ListeningSignal
 
         info = cast("Any", connection.connection.driver_connection).info

@@ -1,4 +1,4 @@
-"""Whether row-level security hides rows from whoever is connected to PostgreSQL.
+"""Whether row-level security hides rows from the role that is connected to PostgreSQL.
 
 Then what is read is no error: it is less than there is, or nothing. Who counts, saves or copies
 has to ask first.
@@ -35,7 +35,7 @@ def hidden_rows(connection: Connection, tables: Sequence[str], policy: str) -> H
     restrict others is taken to hide something.
 
     Args:
-        connection: Whoever is connected.
+        connection: A connection of the role.
         tables: Their names, as ``to_regclass`` reads them; those that are not there are left out.
         policy: The policy's name, which is the same for all of them.
     """

@@ -8,7 +8,7 @@ What follows from being a file in this process:
 
 - No round trips: a call takes microseconds, and rows may arrive one by one.
 - An AsyncStore runs units in threads, as the engine would block the event loop.
-- Whoever can open the file can read all of it. A scope is kept by the queries alone.
+- A person who can open the file can read all of it. A scope is kept by the queries alone.
 - Workers learn of tasks by asking whether the file has changed.
 - A fork is dangerous: SQLite notes locks by process. ``forks`` sees to what a child inherits.
 

@@ -1,4 +1,4 @@
-"""A log of the rows that change in a SQLite file, kept by triggers, so by whoever writes there."""
+"""A log of the rows that change in a SQLite file, by any program: triggers keep it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ChangeLog:
         return None if found is None else str(found[0])
 
     def begin(self, connection: Connection, names: Names, shapes: Sequence[TableShape]) -> str:
-        """Begin to log, or begin anew; numbers may begin anew too.
+        """Start a log, or start it over; its numbers may start over too.
 
         Returns:
             The log's identity.

@@ -128,7 +128,7 @@ def _version_table(names: Names) -> Any:
 
 
 def _writable(connection: Connection) -> bool:
-    """Ask the connection and the file system; a row of ours would wait for whoever writes."""
+    """Ask the connection and the file system; writing a row would wait for other writers."""
     url = connection.engine.url
     if pragma(connection, "PRAGMA query_only") or url.query.get("mode") == "ro":
         return False

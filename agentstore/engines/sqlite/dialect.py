@@ -168,7 +168,7 @@ class SQLite(FileTasks, FileParts, EngineDialect):
     def begin_to_write(self, connection: Connection, patience: float) -> None:
         """Try again after short pauses of different lengths.
 
-        SQLite's own pauses grow to 100 ms. As the lock goes to whoever happens to try in the
+        SQLite's own pauses grow to 100 ms. As the lock goes to the one who happens to try in the
         moments between two transactions, a writer that rarely tries waits very long beside one
         that is busy.
         """
@@ -227,7 +227,7 @@ class SQLite(FileTasks, FileParts, EngineDialect):
     def unlock_after_migration(self, connection: Connection) -> None:
         """Enforce foreign keys again, and bring what was committed from the log into the file.
 
-        As far as readers let it: it is on the disk already, but only until the log begins anew,
+        As far as readers let it: it is on the disk already, but only until the log starts over,
         which with ``synchronous=OFF`` waits for nothing.
         """
         with suppress(sqlite3.Error):  # a disk that is full, say; the commit stands

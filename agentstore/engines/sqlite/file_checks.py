@@ -194,7 +194,7 @@ def permissions(context: CheckContext) -> Iterator[Finding]:
             yield Finding(
                 Severity.INFO,
                 "permissions",
-                "Whoever runs this may not write to the file.",
+                "The user who runs this may not write to the file.",
                 f"{file} ({mode:o})",
             )
     if len(owners) > 1:

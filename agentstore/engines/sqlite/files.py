@@ -1,7 +1,7 @@
 """SQLite's connections: their pragmas, and files that are only to be read.
 
 A store that only reads names its file with ``mode=ro``, and SQLite itself refuses all writes.
-Whoever reads a file in WAL mode needs the index of the WAL, the ``-shm`` file. Where that is not
+Reading a file in WAL mode needs the index of the WAL, the ``-shm`` file. Where that is not
 there, and the folder does not let it be made, the file cannot be read. ``immutable=1`` would read
 it, without any lock, and what others write meanwhile would be read in part.
 """
@@ -22,7 +22,7 @@ from agentstore.settings import Settings
 _NO_INDEX = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 """What SQLite says where the index of a WAL is not there and cannot be made."""
 LONGEST_LOG = 64 * 1024 * 1024
-"""Bytes to which a WAL is cut when it is begun anew. A reader that stays for long makes it grow,
+"""Bytes to which a WAL is cut when it starts over. A reader that stays for long makes it grow,
 and without a limit it would keep that size for ever. A log of a usual size is never cut: to grow
 again costs each commit more than to write over what is there."""
 

@@ -75,7 +75,7 @@ def abandon(connection: Connection) -> None:
 
 
 class _Nothing:
-    """What whoever still has a connection rolls back and closes instead."""
+    """What the holder of a connection rolls back and closes instead."""
 
     def rollback(self) -> None:
         """Do nothing."""

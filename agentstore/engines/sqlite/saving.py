@@ -1,9 +1,9 @@
 """Saving SQLite databases: page by page, while others write, and what is checked afterwards.
 
 The backup is read through a connection that is in a read transaction, from its first page to its
-last. SQLite begins a backup anew whenever another connection has written between two steps: beside
-a process that committed a hundred times a second, a file of 164 MB in steps of 500 pages began
-anew 549 times in 20 seconds and was not done then. In the transaction there is but one state, and
+last. SQLite starts a backup over whenever another connection has written between two steps: beside
+a process that committed a hundred times a second, a file of 164 MB in steps of 500 pages started
+over 549 times in 20 seconds and was not done then. In the transaction there is but one state, and
 it took half a second. With a WAL, writers do not notice; what they write stays in the WAL until
 the transaction ends.
 """

@@ -131,7 +131,7 @@ class SQLiteSearch(SQLiteQueue):
             count = min(2 * count, MOST_ROWS)
 
     def reset(self, connection: Connection, tables: Tables, segmentation: str) -> None:
-        """Throw the index away, whatever state it is in, and begin anew."""
+        """Drop the index, whatever state it is in, and make an empty one."""
         names = tables.names
         missing = set(_missing(connection, names))
         for index in _indexes(names):

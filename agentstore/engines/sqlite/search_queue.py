@@ -196,7 +196,7 @@ class SQLiteQueue(SearchIndex):
                 time.sleep(_PAUSE)
         finally:
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(patience)}")
-            connection.exec_driver_sql("BEGIN")  # for whoever ends it
+            connection.exec_driver_sql("BEGIN")  # the caller ends it
 
     def held(self, connection: Connection, tables: Tables, limit: int) -> list[Change]:
         """Look from the newest entry back: what this transaction left is there."""
@@ -208,7 +208,7 @@ class SQLiteQueue(SearchIndex):
             return [_change(entry.message_pk, _held(entry), None) for entry in entries]
 
     def forget(self, connection: Connection, tables: Tables, changes: Sequence[Change]) -> None:
-        """Queue what is still there anew, as if it had never been indexed."""
+        """Queue what is still there again, as if it had never been indexed."""
         queue, messages = queue_of(tables.names), tables.messages.c
         pks = [change.message_pk for change in changes]
         connection.execute(delete(queue).where(queue.c.message_pk.in_(pks)))

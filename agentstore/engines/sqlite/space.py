@@ -2,7 +2,7 @@
 
 Deleted rows leave free pages, which later rows fill. A file that was made with
 ``auto_vacuum=INCREMENTAL`` can also give them back, some at a time: pages from its end move into
-the gaps, and it is cut off. Any other file only ever grows, until ``VACUUM`` writes it anew.
+the gaps, and it is cut off. Any other file only ever grows, until ``VACUUM`` rewrites it.
 """
 
 from __future__ import annotations

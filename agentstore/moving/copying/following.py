@@ -96,10 +96,10 @@ class Following:
 
     @contextmanager
     def stopped(self, writing: Connection) -> Iterator[None]:
-        """Hold off whoever writes to the source nevertheless, once all has arrived."""
+        """Lock the source against writers for the last round, once all has arrived."""
         with self._source.working() as holding:
             self._round(writing)
-            with holding.begin():  # whoever wants to write waits now
+            with holding.begin():  # writers wait from here on
                 self._round(writing)
                 yield
 

@@ -3,7 +3,7 @@
 It is written in the transactions that it speaks of, so it is right whatever happens to the
 process or to the machine. The last transaction takes it away.
 
-It also says which run goes on with the copy. Whoever takes a copy over writes himself in; each
+It also says which run goes on with the copy. A run that takes a copy over enters its own name; each
 transaction of a run asks whether it is still the one, and holds that until it is committed. So of
 two runs into one target only the later one changes anything, and only it can open the target.
 """

@@ -57,7 +57,7 @@ class Loading:
                 self._table(own, theirs, contents)
 
     def _table(self, own: TableShape, theirs: TableShape, contents: Contents) -> None:
-        """Bring a table; anew, where what has arrived of it is in the way.
+        """Load a table; begin again where what has arrived of it is in the way.
 
         Where the source went on between two runs, a row may have now what is unique and was that
         of another one, which has arrived.

@@ -40,7 +40,7 @@ class Attachments(Repository):
     ) -> AttachmentRecord:
         """Attach bytes to a message.
 
-        The same bytes are stored once, whoever attaches them and however often; each call makes
+        The same bytes are stored once, however often and by whom they are attached; each call makes
         an attachment of its own. Bytes that are stored already are not sent again.
 
         Args:

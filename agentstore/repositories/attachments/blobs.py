@@ -1,7 +1,7 @@
 """Blobs: bytes that are stored once for all who attach them, and for as long as somebody does.
 
 The invariant: a blob is there if, and only if, an attachment refers to it. Who attaches locks
-the blob against being deleted until the transaction ends, and stores it anew if it has just
+the blob against being deleted until the transaction ends, and stores it again if it has just
 gone. Who detaches deletes the attachments first, then locks the blobs for themselves alone, in
 the order of their digests, and only then looks, in a statement of its own, whether anybody is
 left: of two who detach the last two at the same moment the second one sees that nobody is.
@@ -50,7 +50,7 @@ def keep_blob(unit: Unit, digest: str, data: bytes, now: datetime) -> None:
 def attached_digests(unit: Unit, *conditions: ColumnElement[bool]) -> list[str]:
     """Give the digests of what is attached, without repeating any, in their order.
 
-    One statement. Whoever deletes the attachments asks before and calls ``drop_unattached``
+    One statement. A call that deletes attachments asks before and calls ``drop_unattached``
     after; the session's row must be locked meanwhile, so that nobody attaches anything.
 
     Args:

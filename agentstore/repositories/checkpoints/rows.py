@@ -166,7 +166,7 @@ def in_namespace(checkpoints: FromClause, namespace: str | None = None) -> Colum
     """Give the condition that a checkpoint is in a namespace, or in that of the parameter.
 
     Bound as it is, the value would be compared with that of the index which only the root namespace
-    has; so SQLite compiles the statement anew for each value: 80 microseconds instead of 9.
+    has; so SQLite compiles the statement again for each value: 80 microseconds instead of 9.
     """
     column = checkpoints.c.namespace
     value: Any = bindparam("namespace", namespace, type_=column.type, required=namespace is None)

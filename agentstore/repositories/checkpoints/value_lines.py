@@ -1,7 +1,7 @@
 """The lines of values in the database: gone on with, and dropped when nobody needs them.
 
-What the lines mean is said in ``values``, beside this module; here are the queries. Whoever changes
-a line has locked its thread.
+What the lines mean is said in ``values``, beside this module; here are the queries. The caller has
+locked the thread of a line that it changes.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Encoded:
     Attributes:
         kind: ``json``, ``list``, ``bytes`` or ``items``.
         body: See the module.
-        items: How many a list has; 0 for what is none.
+        items: How many items the value has, if it is a list; 0 for other values.
     """
 
     kind: str
@@ -242,7 +242,7 @@ def plan(
 
     Args:
         new: The value.
-        parent: The version that it may share with; None if there is none.
+        parent: The version whose bytes it may share, if any.
         new_line: Gives the number of a line that nobody uses.
         read: Reads the parent's body. Asked only if the value is neither the parent's nor goes on
             from it.

@@ -33,7 +33,7 @@ What holds:
 - The numbers on a line only rise, so an order by number is the order of the conversation.
 - A segment is never changed, only replaced. So any number of branches share the older ones, and
   what is done to one branch changes no other.
-- Whoever appends or removes messages, or changes a line, has the session's row locked, and the
+- A call that appends or removes messages, or changes a line, locks the session's row, and the
   session's counters agree with its messages.
 
 ``lines`` reads, by the expressions of ``queries`` and the columns of ``rows``; ``segments`` changes

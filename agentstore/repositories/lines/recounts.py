@@ -1,4 +1,4 @@
-"""The tallies of segments and branches, counted anew; see ``tallies`` for what they are.
+"""Counting the tallies of segments and branches again; see ``tallies`` for what they are.
 
 The messages of each branch are counted once, in pieces: between any two numbers at which a segment
 begins or has ended. However many segments overlap, each of them is the sum of some pieces.

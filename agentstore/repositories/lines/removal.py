@@ -1,6 +1,6 @@
 """Removing messages: with all that hangs on them, and off their session's counters.
 
-Whoever removes has locked the session's row; so has whoever appends, and the counters agree.
+Removing and appending both lock the session's row, so the counters agree.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def message_records(unit: Unit, rows: Iterable[Any]) -> list[MessageRecord]:
 def with_what_has_come(unit: Unit, records: Sequence[MessageRecord]) -> list[MessageRecord]:
     """Give records with the text of those that are being streamed as it is now.
 
-    One of which nothing came for ``stream_timeout`` seconds is ``incomplete``: whoever wrote it
+    One of which nothing came for ``stream_timeout`` seconds is ``incomplete``: its writer
     has probably died. If it goes on after all, it says ``streaming`` again. One that has ended
     since it was read, and has no pieces any more, is read again: no text is ever seen to vanish.
     """

@@ -2,8 +2,8 @@
 
 Segments lead from the newest to the oldest, and are never changed, only replaced: so any number
 of branches may share the older part of a line. Only the newest segment of a branch, which ends at
-the largest number, is its own. What nobody leads to any more is released at once, and a message is
-there as long as a branch shows it.
+the largest number, is its own. A segment that no branch reaches any more is deleted at once, and a
+message is kept as long as a branch shows it.
 
 All of this happens under the session's lock.
 """
@@ -104,14 +104,14 @@ class NewLine:
 
 
 def set_tip(unit: Unit, session: LockedSession, branch: int, tip: int | None, own: Tally) -> None:
-    """Have a branch end with this segment, or make it whole.
+    """Set the newest segment of a branch; with none, it shows all its own messages.
 
     Args:
         unit: In a write transaction.
         session: The session, locked.
         branch: The branch.
         tip: Its newest segment; None for a whole branch.
-        own: What that shows.
+        own: What it counts itself; see ``tallies``.
     """
     branches, sessions = unit.tables.branches, unit.tables.sessions
     unit.connection.execute(

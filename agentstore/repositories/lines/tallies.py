@@ -1,14 +1,18 @@
-"""How many messages, and turns, a line shows: kept by segments, so that nobody counts messages.
+"""How many messages and turns a line shows: counters per segment, so that no query counts messages.
 
-A segment that ends counts what it shows. What a branch adds to is counted in the branch's row; and
-in that of the active branch less by what the session's row counts, its messages and its last turn.
-These two grow with what is saved, by as much as the branch does, so a save changes no tally. All
-else that changes them changes the tally too, under the session's lock:
+- A segment that has ended has counters of its own.
+- The last part of a branch, the one that still grows, is counted in the branch's row
+  (``own_messages``, ``own_turns``).
+- For the active branch that row holds the count *minus* the session's counters (its number of
+  messages and its last turn). A save raises the session's counters anyway, and so the sum stays
+  right without another write.
 
-- another branch becomes the active one: what the session counts is added to the row of the one that
-  was, and taken off that of the other (``put_down``, ``take_up``);
-- messages go, or the session's turn is another one after that (``take_off``, ``turn_changed``);
-- a line is cut: ``tally_through`` says what stays.
+Whatever else changes these numbers happens under the session's lock:
+
+- switching branches: the session's counters are added to the old branch's row and subtracted from
+  the new one's (``put_down``, ``take_up``);
+- deleting messages, which may also lower the session's turn (``take_off``);
+- cutting a line: ``tally_through`` says what stays.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Appending messages: what is there already, what is replaced, and what is written anew."""
+"""Appending messages: what is there already, what is replaced, and what is new."""
 
 from __future__ import annotations
 

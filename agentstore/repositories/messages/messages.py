@@ -206,7 +206,7 @@ class Messages(Repository):
     ) -> MessageRecord:
         """Append an empty message, to be written piece by piece; see ``save``.
 
-        Whoever reads it meanwhile sees the text that has come so far, in status ``streaming``; in
+        A reader meanwhile sees the text that has come so far, in status ``streaming``; in
         status ``incomplete`` if nothing has come for ``stream_timeout`` seconds, because its writer
         has died then, or hangs. To begin and to finish is activity of the session; a piece is not.
 
@@ -574,7 +574,7 @@ class Messages(Repository):
     ) -> Page[SearchHit]:
         """Find messages by their words, on all branches, in any language.
 
-        What was saved before the call is found, whoever saved it: the index is brought up to
+        What any caller saved before the call is found: the index is brought up to
         date first, for the one user if one is named, which is a write where something is new
         and costs nothing otherwise. Where others keep it from writing, or in a transaction,
         it reads what is new itself. Of a message its first 250,000 characters are searched,

@@ -1,4 +1,4 @@
-"""Writing a message anew where it stands: replacing one, finishing one that was streamed."""
+"""Rewriting a message where it stands: replacing one, finishing one that was streamed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The search index as a whole: bringing it up to date, asking after it, making it anew.
+"""The search index as a whole: bringing it up to date, its state, rebuilding it.
 
-Triggers note every change of a message, whoever makes it. What they note is taken in here, in
+Triggers note every change of a message, by any program. What they note is taken in here, in
 rounds: changes are read, and their text is cut into tokens, while nothing is locked; then a short
 transaction hands the tokens to the engine's index, of those changes that are still as they were
 read. A crash anywhere loses nothing, because a change waits until its tokens are in.
@@ -56,7 +56,7 @@ class Search(Repository):
         state = self.unit.dialect.search.state(
             self.connection, self.tables, _COUNTLESS, thorough=True
         )
-        needed = made_anew(self.unit.settings, state.segmentation)
+        needed = segmentation_of_a_rebuild(self.unit.settings, state.segmentation)
         return SearchStatus(state.segmentation, needed, state.pending, trouble_with(state))
 
     @several_units
@@ -81,7 +81,7 @@ class Search(Repository):
 
     @several_units
     def reindex(self, progress: Progress | None = None) -> int:
-        """Make the index anew, and mend what is missing of it.
+        """Rebuild the index, and mend what is missing of it.
 
         Needed after an upgrade of agentstore that cuts text differently, after a damage, and
         for a large database that had no index yet. Messages can be read and written meanwhile,
@@ -149,8 +149,8 @@ def trouble_with(state: IndexState) -> str | None:
     return None
 
 
-def made_anew(settings: Settings, made: str | None) -> str:
-    """Name the manner in which an index would be made anew.
+def segmentation_of_a_rebuild(settings: Settings, made: str | None) -> str:
+    """Name the segmentation that a rebuilt index would have.
 
     Args:
         settings: May say how many characters of a message count.
@@ -278,7 +278,7 @@ def _entry(message_pk: int, source: Source, characters: int | None) -> Entry:
 def _reset(unit: Unit) -> int:
     index = unit.dialect.search
     made = index.state(unit.connection, unit.tables, 1, thorough=True).segmentation
-    index.reset(unit.connection, unit.tables, made_anew(unit.settings, made))
+    index.reset(unit.connection, unit.tables, segmentation_of_a_rebuild(unit.settings, made))
     return index.state(unit.connection, unit.tables, _COUNTLESS).pending
 
 

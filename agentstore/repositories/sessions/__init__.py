@@ -16,8 +16,8 @@ Beside its row a session has three *documents*, JSON of the application's: ``met
 ``update(expected_version=...)`` changes nothing if somebody else was faster. The row has
 *counters* (messages, tokens, cost), which are written with each message.
 
-The invariants: the counters agree with the messages (``verify`` compares them), and whoever
-changes a session locks its row first, so two changes wait for each other and never deadlock.
+The invariants: the counters agree with the messages (``verify`` compares them), and a call
+that changes a session locks its row first, so two changes wait for each other and never deadlock.
 
 ``sessions`` holds all methods. Beside it: ``rows`` reads sessions, with documents from the cache
 if they are current; ``restoring`` reads all that an agent needs after a crash; ``reconnecting``

@@ -120,6 +120,6 @@ def _version(row: Any) -> tuple[Any, ...]:
     """Give what tells this version of the documents from every other.
 
     The version counts from 1 in each session; the rest is for sessions that are deleted and made
-    anew under the same id, and for databases that are restored from a backup.
+    again under the same id, and for databases that are restored from a backup.
     """
     return row.pk, row.created_at, row.version, row.updated_at

@@ -528,7 +528,7 @@ class Sessions(Repository):
     def _lock(self, session_id: str) -> Any:
         """Lock the session's row until the unit ends; give its status and last activity.
 
-        Whoever changes a session locks this row first, so that two changes wait for each other
+        A call that changes a session locks this row first, so that two changes wait for each other
         instead of deadlocking.
         """
         sessions = self.tables.sessions.c

@@ -13,7 +13,7 @@ from agentstore.values.paging import MAX_LIMIT
 
 DEFAULT_LEASE = 60.0
 MAX_LEASE = 86_400.0
-"""Seconds. Whoever needs longer sends heartbeats."""
+"""Seconds. A task that needs longer sends heartbeats."""
 
 MAX_QUEUES = 100
 """Queues, or kinds, in one claim."""

@@ -329,7 +329,7 @@ def _may_start(
     """Say that a task need not be alone, or is the one of its session whose turn it is.
 
     The unique index on running tasks is what keeps the promise. That only the first in line is
-    ever a candidate is what keeps concurrent claims from running into it: whoever comes second
+    ever a candidate is what keeps concurrent claims from running into it: the second one
     finds that row locked and passes over it, and no other row of the session is a candidate.
     """
     other = tasks.alias("before")

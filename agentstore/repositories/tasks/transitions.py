@@ -44,7 +44,7 @@ def move(
         wanted: The status to go to. A task whose cancellation was asked for while it ran is
             cancelled instead of being paused or made pending.
         only_from: The statuses from which alone; all from which it is legal if empty.
-        holder: The fence of whoever holds the task.
+        holder: The fencing token of the worker that holds the task.
         held: Whether the holder alone may do this, if the task is held.
         values: Other columns to set.
 

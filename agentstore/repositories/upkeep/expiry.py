@@ -7,7 +7,7 @@ activity, read under its lock, is long enough ago; otherwise the bound is moved 
 No transaction is large. Sessions are deleted together as long as they have few rows in all. A
 session with many is *closed* in the transaction that finds it expired: this deletes its documents
 and all of its tasks that could still be done, and clears its active branch, so nobody can read,
-change or append to it by its id any more. So it ends at a single moment, whoever writes to it then,
+change or append to it by its id any more. So it ends at a single moment for all its writers,
 and the rest can be deleted in pieces. If that is interrupted, the next clean-up continues with it
 first. ``docs/retention.md`` says what can be read meanwhile.
 """
@@ -68,7 +68,7 @@ def delete_expired(units: Units, batch_size: int, limit: int | None) -> ExpiryRe
     ids: list[str] = []
     rows: Counter[str] = Counter()
     postponed = 0
-    # Whoever expires after this moment is left to the next clean-up: so there is an end.
+    # A session that expires after this moment is left to the next clean-up: so there is an end.
     deadline = units.run(Mode.READ, first_deadline)
     for user_id in units.run(Mode.READ, unfinished):  # left by a deletion that was interrupted
         rows.update(finish_user(user_id, pace).rows)

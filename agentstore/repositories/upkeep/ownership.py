@@ -128,9 +128,9 @@ def delete_some_owned(
 ) -> Counter[str]:
     """Delete up to so many rows that belong to a user or to sessions, and leave the rest.
 
-    Whoever calls this again and again deletes all of them, in transactions of a bounded size, and
+    Calling this again and again deletes all of them, in transactions of a bounded size, and
     ends with ``delete_owned``. Meanwhile tasks go first, for somebody might do them, and then
-    checkpoints, each whole and the latest of a thread last: whoever still reads one gets all of it.
+    checkpoints, each whole and the latest of a thread last: a reader of one still gets all of it.
 
     Args:
         unit: In a write transaction that has the user's row or the sessions' rows locked.
@@ -330,7 +330,7 @@ def _detach_some(unit: Unit, kind: str, key: str | list[str], most: int) -> Sequ
 
 
 def _lock_threads(unit: Unit, kind: str, key: str | list[str]) -> None:
-    """Wait for whoever is putting into a thread, and keep others out."""
+    """Wait for calls that are putting into a thread, and keep others out."""
     threads = unit.tables.checkpoint_threads
     of_them = threads.c.id.in_(_threads(unit.tables, kind, key))
     put_into = select(threads.c.pk).where(of_them).order_by(threads.c.pk)

@@ -2,7 +2,7 @@
 
 Every change of a quota is one conditional UPDATE of the user's row, so that any number of callers
 at once never overshoot. A reservation counts in ``users.quota_reserved`` until it is settled,
-released or found expired; whoever finds too little left lets the expired ones lapse
+released or found expired; a call that finds too little left lets the expired ones lapse
 first and looks again.
 """
 
