@@ -192,7 +192,22 @@ def _plain(expression: str, home: str) -> str:
     schema = rf'(?<![\w"])({re.escape(home)}|"{re.escape(home)}")\.'
     for noise in (schema, r"::\w+", r"\bAS \w+", r"\s"):
         expression = re.sub(noise, "", expression)
-    return expression.lower()
+    return _flat(expression.lower())
+
+
+def _flat(expression: str) -> str:
+    """Write ``a OR (b OR c)`` as ``a OR b OR c``, which is how pg_dump writes it."""
+    groups: list[list[str]] = [[]]
+    for piece in re.findall(r"[()]|[^()]+", expression):
+        if piece == "(":
+            groups.append([])
+        elif piece == ")" and len(groups) > 1:
+            inner = groups.pop()
+            nested = "or" in inner and groups[-1][-1:] == ["or"]
+            groups[-1] += inner if nested else [f"({''.join(inner)})"]
+        else:
+            groups[-1].append(piece)
+    return "(".join("".join(group) for group in groups)
 
 
 def _words(body: str) -> list[str]:
