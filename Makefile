@@ -6,7 +6,7 @@ PEERS := .venv-peers
 URL ?=
 TRANSCRIPTS ?=
 
-.PHONY: help install dev test test-all everything lint types check demo docs site wheel bench bench-peers chaos clean coverage
+.PHONY: help install dev test test-all everything lint types mypy pyright check demo docs site wheel bench bench-peers chaos clean coverage
 
 help:
 	@echo "make demo    a whole conversation on a fresh SQLite file (URL=..., TRANSCRIPTS=...)"
@@ -36,18 +36,25 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: install
+types: mypy pyright
+
+mypy: install
 	$(BIN)/mypy
+
+pyright: install
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
-test: lint types
+check: install
+	$(MAKE) --jobs 2 mypy pyright lint
+
+test: check
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-all:
 	$(PYTHON) tests/interpreters.py "$(MAKE)"
 
 # For one Python, which test-all names.
-everything: lint types
+everything: check
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 coverage: install

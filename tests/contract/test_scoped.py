@@ -262,6 +262,7 @@ def test_every_argument_that_names_something_is_somebody_elses_in_a_call():
 # --- Somebody else's ids ---------------------------------------------------------------------
 
 
+@pytest.mark.long(but=["sqlite3-alone", "psycopg-async-in a transaction"])
 @pytest.mark.parametrize("together", [False, True], ids=["alone", "in a transaction"])
 def test_what_is_somebody_elses_is_answered_as_what_nobody_has(furnished, watch, together):
     scope, alice, bob = furnished

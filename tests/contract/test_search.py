@@ -448,6 +448,7 @@ def test_pages_hold_every_hit_once_while_others_write_and_delete(
     assert len(set(scores)) > 1
 
 
+@pytest.mark.long(but=["sqlite3-70000", "psycopg-async-700", "psycopg-async-10000000"])
 @pytest.mark.parametrize("apart", [1, 700, 70_000, 10_000_000])
 def test_hits_come_newest_first_however_far_apart_the_messages_are(place, store, session, apart):
     saved = save(store, session, *(f"{'rare' if n in (0, 7) else 'x'} word" for n in range(20)))
