@@ -347,10 +347,11 @@ def _make(kind: type[errors.DatabaseError], message: str) -> errors.DatabaseErro
 
 
 def _without_sqlstate(error: DBAPIError) -> Diagnosis:
-    if error.connection_invalidated:
+    words = " ".join(str(error.orig).split())
+    # A new connection that the server closes is nothing that SQLAlchemy could invalidate.
+    if error.connection_invalidated or words.startswith("consuming input failed"):
         lost = errors.ConnectionLost("The connection to the server broke.", in_doubt=False)
         return Diagnosis(Failure.DISCONNECTED, lost)
-    words = " ".join(str(error.orig).split())
     if isinstance(error, DataError):  # of psycopg, which could not read what came
         if words.startswith(("timestamp too ", "date too ")):
             unsound = errors.UnsoundRow("", "", "a time outside the years 1 to 9999")
