@@ -166,9 +166,7 @@ def test_the_dialects_do_not_take_a_conflict_for_a_broken_connection() -> None:
     assert POSTGRESQL.diagnose(from_postgresql("57014")).failure is Failure.FINAL
 
 
-def test_a_new_connection_that_the_server_closes_is_one_that_broke_and_not_a_server_that_is_away() -> (
-    None
-):
+def test_a_new_connection_that_the_server_closes_is_one_that_broke() -> None:
     closed = "consuming input failed: server closed the connection unexpectedly"
     assert POSTGRESQL.diagnose(from_postgresql(None, closed)).failure is Failure.DISCONNECTED
     away = POSTGRESQL.diagnose(from_postgresql(None, "connection failed: Connection refused"))
