@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import shlex
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,11 @@ HEAD = REVISIONS[-1]
 UNFINISHED = "copying"
 """What stands in the place of the revision while a copy into a database is not finished."""
 
+Progress = Callable[[str, str], object]
+"""Is told the number of a revision that has run, and the first line of what it says of itself."""
+
 _PLACE = "agentstore_names"
+_PROGRESS = "agentstore_progress"
 _alembic_is_not_reentrant = threading.Lock()
 
 
@@ -71,14 +76,19 @@ def script_location() -> Path:
 
 
 def upgrade(
-    url: str | URL | None = None, revision: str = "head", *, names: Names | None = None
+    url: str | URL | None = None,
+    revision: str = "head",
+    *,
+    names: Names | None = None,
+    progress: Progress | None = None,
 ) -> str:
-    """Bring a database to a revision.
+    """Bring a database to a revision. All revisions on the way are committed together.
 
     Args:
         url: The database; None means ``AGENTSTORE_URL``, else ``sqlite:///agentstore.db``.
         revision: ``head``, or a revision's number, or ``+1``.
         names: Schema and table prefix, where they are not the plain ones.
+        progress: Called after each revision on the way, with its number and its subject.
 
     Returns:
         The revision that the database is at now. Where it is there already nothing is done.
@@ -87,7 +97,7 @@ def upgrade(
         SchemaFromFuture: The database is at a revision that this version does not know.
         DatabaseError: The database failed; it is as it was before.
     """
-    return _migrate(url, "upgrade", revision, names or PLAIN)
+    return _migrate(url, "upgrade", revision, names or PLAIN, progress)
 
 
 def downgrade(url: str | URL | None = None, *, revision: str, names: Names | None = None) -> str:
@@ -195,7 +205,13 @@ def _run(connection: Connection, names: Names) -> None:
     dialect = dialect_for(connection.engine.url)
     names = _possible(names, connection.engine.url)
     dialect.lock_for_migration(connection, names)
-    context.configure(connection=connection, **_opts(names))
+    progress: Progress | None = context.config.attributes.get(_PROGRESS)
+
+    def applied(ctx: Any, step: Any, heads: Any, run_args: Any) -> None:  # noqa: ARG001
+        if progress is not None:
+            progress(step.up_revision_id, step.up_revision.doc)
+
+    context.configure(connection=connection, on_version_apply=applied, **_opts(names))
     with context.begin_transaction():
         context.run_migrations()
     dialect.check_after_migration(connection)
@@ -224,7 +240,13 @@ def _opts(names: Names) -> dict[str, Any]:
     }
 
 
-def _migrate(url: str | URL | None, command: str, revision: str, names: Names) -> str:
+def _migrate(
+    url: str | URL | None,
+    command: str,
+    revision: str,
+    names: Names,
+    progress: Progress | None = None,
+) -> str:
     engine = _engine(parse_url(url))
     dialect = dialect_for(engine.url)
     try:
@@ -236,7 +258,7 @@ def _migrate(url: str | URL | None, command: str, revision: str, names: Names) -
             if found is not None and found not in REVISIONS:
                 raise SchemaFromFuture(found, HEAD)
             if found != HEAD or revision != "head":
-                _run_alembic(command, revision, names, connection)
+                _run_alembic(command, revision, names, connection, progress)
             after = current(connection, names)
             connection.rollback()
             return after or "base"
@@ -244,12 +266,19 @@ def _migrate(url: str | URL | None, command: str, revision: str, names: Names) -
         raise dialect.diagnose(error).error from cause_of(error)
 
 
-def _run_alembic(command: str, revision: str, names: Names, connection: Connection) -> None:
+def _run_alembic(
+    command: str,
+    revision: str,
+    names: Names,
+    connection: Connection,
+    progress: Progress | None = None,
+) -> None:
     from alembic import command as commands
     from alembic.util import CommandError
 
     config = _config(names)
     config.attributes["connection"] = connection
+    config.attributes[_PROGRESS] = progress
     with _alembic_is_not_reentrant:
         try:
             getattr(commands, command)(config, revision)

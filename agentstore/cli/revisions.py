@@ -24,11 +24,15 @@ def upgrade(
     Example: [bold]agentstore upgrade --url postgresql://me@localhost/agents[/bold]
     """
     database = Database(url, schema, table_prefix)
-    at = migrations.upgrade(url, revision, names=database.names)
+    at = migrations.upgrade(url, revision, names=database.names, progress=_tell)
     if as_json:
         print_json({"database": str(database), "current": at, "head": migrations.HEAD})
     else:
         say(f"{database} is at revision {at}.")
+
+
+def _tell(revision: str, subject: str) -> None:
+    typer.echo(f"{revision}: {subject}", err=True)
 
 
 @app.command(rich_help_panel=KEEP)

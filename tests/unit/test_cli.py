@@ -35,7 +35,10 @@ def test_the_same_commands_work_on_each_engine(run, engine_url):
 def test_upgrade_and_current_tell_the_revision(run, empty_url):
     if empty_url.startswith("postgresql"):
         assert "no schema" in run("current", "--url", empty_url).stdout
-    assert f"revision {migrations.HEAD}" in run("upgrade", "--url", empty_url).stdout
+    upgraded = run("upgrade", "--url", empty_url)
+    assert f"revision {migrations.HEAD}" in upgraded.stdout
+    told = [line.partition(": ")[0] for line in upgraded.stderr.splitlines()]
+    assert told == list(migrations.REVISIONS)
     assert json.loads(run("current", "--url", empty_url, "--json").stdout) == {
         "current": migrations.HEAD,
         "head": migrations.HEAD,
