@@ -14,10 +14,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import Pool, event, make_url
 
 from agentstore import Store, migrations
+from agentstore.engines.postgresql.moving import PostgreSQLMoving
+from agentstore.engines.registry import dialect_for
 from agentstore.errors import (
     CopyDiffers,
     CopyInterrupted,
@@ -29,18 +32,22 @@ from agentstore.errors import (
 )
 from agentstore.models.tables import PLAIN, tables
 from agentstore.moving import copying as transfer
+from agentstore.moving.copying.copying import _Copy
 from tests.drivers import FULL
 from tests.migrations.support import CHECKOUT, environment, names_on, revision_of, run_sql
 from tests.programs.copies import (
     NAMED,
     Stop,
     copy,
+    digests,
+    driver_url,
     dump,
     each_engine,
     filled,
     schema_of,
     schema_of_new,
 )
+from tests.programs.copying import crowd
 
 
 def program(**order: Any) -> subprocess.Popen[str]:
@@ -211,7 +218,6 @@ def test_one_that_is_killed_goes_on_with_all_that_was_written_since(new, engine,
 )
 @each_engine
 def test_wherever_it_stops_it_goes_on_though_the_source_did_too(new, engine, step):
-    """After the last step references were back, and would have taken children with them."""
     source, target = filled(new, "sqlite"), new(engine, head=True)
 
     def stop(progress: transfer.Progress) -> None:
@@ -220,6 +226,47 @@ def test_wherever_it_stops_it_goes_on_though_the_source_did_too(new, engine, ste
 
     with pytest.raises(Stop):
         copy(source, target, follow=lambda: True, progress=stop)
+    goes_on(source, target)
+
+
+@pytest.mark.long(but=["*_complete*", "postgresql*"])
+@pytest.mark.parametrize("where", ["_run_last_at_once", "_complete", "_open"])
+@each_engine
+def test_one_that_stops_after_the_yes_goes_on_though_the_source_did_too(
+    new, engine, where, monkeypatch
+):
+    """References are back by then, and would take children with them."""
+    source, target = filled(new, "sqlite"), new(engine, head=True)
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        copy(source, target, follow=lambda: patch.setattr(_Copy, where, until(where)) or True)
+    goes_on(source, target)
+    assert schema_of(target, PLAIN) == schema_of_new(new, engine)
+    assert unproven(target) == []
+
+
+def until(where: str) -> Any:
+    """Give a step of a copy that is stopped at its end; opening never begins."""
+    step = getattr(_Copy, where)
+
+    def stopped(*arguments: Any, **options: Any) -> None:
+        if where != "_open":
+            step(*arguments, **options)
+        raise Stop
+
+    return stopped
+
+
+def unproven(target: str) -> list[Any]:
+    """Give the references that a server has not checked for all rows."""
+    if target.startswith("sqlite"):
+        return []
+    with psycopg.connect(driver_url(target)) as server:
+        query = "SELECT conname FROM pg_constraint WHERE NOT convalidated"
+        return server.execute(query).fetchall()
+
+
+def goes_on(source: str, target: str) -> None:
+    """Change the source of a copy that was stopped, and resume it."""
     with Store(source) as store:
         store.messages.save("the \x00 session", "user", "meanwhile")
         again(store)
@@ -261,6 +308,21 @@ def test_a_log_that_is_forgotten_leaves_a_source_as_it_was(new):
     assert (schema_of(source, PLAIN), dump(source)) == before
 
 
+def after_the_yes(act: Callable[[], None]) -> dict[str, Any]:
+    """Give a copy's options so that something is done once, after the yes."""
+    left: list[Callable[[], None]] = []
+
+    def ready() -> bool:
+        left.append(act)
+        return True
+
+    def progress(progress: transfer.Progress) -> None:
+        if left and progress.step == "indexing":
+            left.pop()()
+
+    return {"follow": ready, "progress": progress}
+
+
 @pytest.mark.long(but=["sqlite"])
 @each_engine
 def test_who_writes_after_the_yes_waits_and_writes_to_the_source(new, engine):
@@ -279,15 +341,14 @@ def test_who_writes_after_the_yes_waits_and_writes_to_the_source(new, engine):
 
     late = threading.Thread(target=write_late)
 
-    def watch(progress: transfer.Progress) -> None:
-        if (progress.step, progress.subject) == ("verifying", "blobs") and not began.is_set():
-            late.start()
-            began.wait(60)
-            assert not ended.wait(0.2)
-            with pytest.raises(DatabaseBusy), Store(source, busy_timeout=0.05) as store:
-                store.sessions.create(id="impatient")
+    def watch() -> None:
+        late.start()
+        began.wait(60)
+        assert not ended.wait(0.2)
+        with pytest.raises(DatabaseBusy), Store(source, busy_timeout=0.05) as store:
+            store.sessions.create(id="impatient")
 
-    assert copy(source, target, follow=lambda: True, progress=watch).equal
+    assert copy(source, target, **after_the_yes(watch)).equal
     late.join(100)
     assert states == [migrations.HEAD]  # it had to wait until the target was open
     assert dump(target) == at_the_yes
@@ -458,6 +519,162 @@ def test_a_row_that_gets_lost_is_brought_again_though_it_never_changes(new, engi
         copy(source, target, follow=lambda: True, progress=lose)
     assert copy(source, target, follow=lambda: True, resume=True).equal
     assert log_of(source) == []
+
+
+# --- What was compared is not read again --------------------------------------------------------
+
+
+def steps_after_the_yes(source: str, target: str) -> int:
+    """Copy; count what SQLite does after the yes, in hundreds of steps of its machine."""
+    counted = [0]
+    asked: list[bool] = []
+
+    def count() -> None:
+        counted[0] += len(asked)
+
+    def watch(connection: Any, _: Any) -> None:
+        if isinstance(connection, sqlite3.Connection):
+            connection.set_progress_handler(count, 100)
+
+    def ready() -> bool:
+        with Store(source) as store:
+            store.messages.save("the \x00 session", "user", "the last one")
+        asked.append(True)
+        return True
+
+    event.listen(Pool, "connect", watch)
+    try:
+        assert copy(source, target, follow=ready).equal
+    finally:
+        event.remove(Pool, "connect", watch)
+    return counted[0]
+
+
+@each_engine
+def test_the_end_reads_no_more_of_a_large_database_than_of_a_small_one(new, engine):
+    found = []
+    for messages in (500, 5_000):
+        source = new("sqlite", head=True)
+        crowd(source, messages)
+        found.append(steps_after_the_yes(source, new(engine, head=True)))
+    small, large = found
+    assert 0 < large < 1.2 * small
+
+
+@each_engine
+def test_the_end_reads_the_rows_alone_that_changed(new, engine, monkeypatch):
+    source, target = filled(new, "sqlite"), new(engine, head=True)
+    read: list[str] = []
+
+    def counting(examine: Any) -> Any:
+        def counted(self: Any, connection: Any, shape: Any, *rest: Any, **options: Any) -> Any:
+            found = examine(self, connection, shape, *rest, **options)
+            read.extend([shape.name] * found[0].rows)
+            return found
+
+        return counted
+
+    def ready() -> bool:
+        with Store(source) as store:
+            store.users.create("Joan")
+        for each in {type(dialect_for(make_url(url)).moving) for url in (source, target)}:
+            monkeypatch.setattr(each, "examine", counting(each.examine))
+        return True
+
+    report = copy(source, target, follow=ready)
+    monkeypatch.undo()
+    assert read == ["users", "users"]  # on either side once
+    assert dump(target) == dump(source)
+    assert digests(report) == digests(transfer.verify(source, target))
+
+
+def test_references_are_checked_by_the_server_once_the_target_is_open(new, monkeypatch):
+    source, target = filled(new, "sqlite"), new("postgresql", head=True)
+    found: list[Any] = []
+    prove = PostgreSQLMoving.prove
+
+    def look(self: Any, *arguments: Any) -> None:
+        found.extend((revision_of(target), len(unproven(target))))
+        prove(self, *arguments)
+
+    monkeypatch.setattr(PostgreSQLMoving, "prove", look)
+    assert copy(source, target, follow=lambda: True).equal
+    references = sum(len(t.foreign_key_constraints) for t in tables(PLAIN).metadata.sorted_tables)
+    assert found == [migrations.HEAD, references]
+    assert unproven(target) == []
+
+
+@pytest.mark.long(but=["sqlite"])
+@each_engine
+def test_what_changes_while_the_sides_are_compared_is_in_the_copy(new, engine):
+    source, target = filled(new, "sqlite"), new(engine, head=True)
+    left = [again, cascade, populate_again]
+
+    def write(progress: transfer.Progress) -> None:
+        if left and (progress.step, progress.done) == ("verifying", 0):
+            with Store(source) as store:
+                left.pop(0)(store)
+
+    assert copy(source, target, follow=lambda: True, progress=write).equal
+    assert left == []
+    assert dump(target) == dump(source)
+
+
+@each_engine
+def test_a_row_that_gets_lost_at_the_end_is_noticed(new, engine, monkeypatch):
+    source, target = filled(new, "sqlite"), new(engine, head=True)
+    moving = type(dialect_for(make_url(target)).moving)
+    load = moving.load
+
+    def forgetful(self: Any, connection: Any, shape: Any, rows: Any) -> None:
+        load(self, connection, shape, list(rows)[1:])
+
+    def lose(store: Any) -> None:
+        store.users.create("Joan")
+        monkeypatch.setattr(moving, "load", forgetful)
+
+    with pytest.raises(CopyDiffers, match="users"):
+        following(source, target, lose)
+    monkeypatch.undo()
+    with pytest.raises(CopyUnfinished):
+        Store(target, create=False)
+    assert copy(source, target, follow=lambda: True, resume=True).equal
+    assert dump(target) == dump(source)
+
+
+@pytest.mark.long(but=["sqlite"])
+@each_engine
+def test_a_table_that_has_lost_a_trigger_is_not_followed_blindly(new, engine):
+    """A migration, or another program, makes it anew: then its changes are in no log."""
+    source, target = filled(new, "sqlite"), new(engine, head=True)
+
+    def make_anew(store: Any) -> None:
+        with closing(sqlite3.connect(str(make_url(source).database))) as connection, connection:
+            connection.execute('DROP TRIGGER "agentstore_changes_users_insert"')
+        store.users.create("Unseen")
+
+    with pytest.raises(CopyInterrupted, match="removed by another program"):
+        following(source, target, make_anew)
+    assert following(source, target, resume=True).equal
+    assert dump(target) == dump(source)
+
+
+@pytest.mark.long(but=["sqlite*"])
+@pytest.mark.parametrize("change", ["DELETE FROM sessions", "UPDATE sessions SET id = id || '2'"])
+@each_engine
+def test_rows_whose_parent_goes_without_them_are_not_brought(new, engine, change, tmp_path):
+    """They do not change themselves: so does a program that does not enforce references."""
+    source, target = filled(new, "sqlite"), new(engine, head=True)
+
+    def orphan(_: Any) -> None:
+        with closing(sqlite3.connect(str(make_url(source).database))) as connection, connection:
+            connection.execute(change)
+
+    with pytest.raises(CopyInterrupted, match="not sound"):
+        following(source, target, orphan)
+    report = following(source, target, resume=True, quarantine=tmp_path / "aside.jsonl")
+    assert report.equal
+    assert report.set_aside > 10
 
 
 def test_only_a_file_can_be_followed(new):

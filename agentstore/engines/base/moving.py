@@ -124,6 +124,14 @@ class TableDigest:
     rows: int
     sums: tuple[int, int]
 
+    def after(self, gone: TableDigest, come: TableDigest) -> TableDigest:
+        """Give the digest of the table once some rows are gone from it, and others are there."""
+        first, second = (
+            old - less + more
+            for old, less, more in zip(self.sums, gone.sums, come.sums, strict=True)
+        )
+        return TableDigest(self.rows - gone.rows + come.rows, (first, second))
+
     def __str__(self) -> str:
         """Write the sums as 32 hexadecimal digits."""
         return "".join(f"{each % _MODULUS:016x}" for each in self.sums)
@@ -153,6 +161,8 @@ LeftOut = Mapping[str, Collection[int]]
 
 Key = tuple[Any, ...]
 Row = tuple[Any, ...]
+Among = Sequence[Key] | None
+"""The keys of the rows that are looked at, by the primary key's index; None for all rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +185,9 @@ class Moving(ABC):
     """The most bytes of text in one entry of an index; None where there is no such limit."""
 
     @abstractmethod
-    def dangling(self, connection: Connection, shape: TableShape, left_out: LeftOut) -> list[Flaw]:
+    def dangling(
+        self, connection: Connection, shape: TableShape, left_out: LeftOut, among: Among = None
+    ) -> list[Flaw]:
         """Find the rows that refer to one that is not there, or is left out."""
 
     @abstractmethod
@@ -185,6 +197,7 @@ class Moving(ABC):
         shape: TableShape,
         left_out: LeftOut,
         longest: int | None = None,
+        among: Among = None,
     ) -> tuple[TableDigest, list[Flaw]]:
         """Read a table: digest what is sound and not left out, and say what is not sound.
 
@@ -194,6 +207,7 @@ class Moving(ABC):
             left_out: The rows that are left out.
             longest: The ``longest_entry`` of where the rows are to go. An engine that has the
                 limit itself need not look.
+            among: The rows that are looked at.
 
         Raises:
             DatabaseCorrupt: So many rows are not sound that this is no data of ours.
@@ -240,3 +254,13 @@ class Moving(ABC):
 
     def refresh(self, connection: Connection, tables: Sequence[Table]) -> None:
         """Refresh the planner's statistics; in no transaction."""
+
+    def unproven(self, statement: str) -> str:
+        """Give one of ``Stripped.last`` so that it reads no rows; ``prove`` does that later."""
+        return statement
+
+    def prove(self, connection: Connection, tables: Tables) -> None:
+        """Let the engine see that what it has not read itself is so; in no transaction.
+
+        Others may write meanwhile.
+        """

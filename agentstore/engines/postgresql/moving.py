@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Table
 
 from agentstore.engines.base.moving import (
     MOST_FLAWS,
+    Among,
     Flaw,
     Key,
     Kind,
@@ -74,6 +75,11 @@ _FORCED = """
 SELECT oid::regclass::text FROM pg_class
 WHERE relforcerowsecurity AND oid = ANY(%s::regclass[]) ORDER BY 1"""
 
+_UNPROVEN = """
+SELECT conrelid::regclass::text, quote_ident(conname) FROM pg_constraint
+WHERE NOT convalidated AND conrelid = ANY(%s::regclass[]) ORDER BY 1, 2"""
+_ADD, _NOT_VALID = "ALTER TABLE {} ADD CONSTRAINT {} {}", " NOT VALID"
+
 _ACTIVITY = "activity"
 
 
@@ -82,7 +88,9 @@ class PostgreSQLMoving(Moving):
 
     longest_entry: int | None = LONGEST_ENTRY
 
-    def dangling(self, connection: Connection, shape: TableShape, left_out: LeftOut) -> list[Flaw]:
+    def dangling(
+        self, connection: Connection, shape: TableShape, left_out: LeftOut, among: Among = None
+    ) -> list[Flaw]:
         """Find those alone whose parent is left out: the server has let no others in."""
         found: dict[int, Flaw] = {}
         for constraint in shape.table.foreign_key_constraints:
@@ -106,7 +114,8 @@ class PostgreSQLMoving(Moving):
             )
             columns = ", ".join(element.parent.name for element in constraint.elements)
             reason = sql.Literal(f"{columns}: no such row of {plain}")
-            for flaw in _flaws(connection, shape, left_out, condition, reason):
+            wanted = _wanted(shape, left_out, among)
+            for flaw in _flaws(connection, shape, wanted, condition, reason):
                 found[flaw.number] = flaw
         return list(found.values())
 
@@ -116,31 +125,32 @@ class PostgreSQLMoving(Moving):
         shape: TableShape,
         left_out: LeftOut,
         longest: int | None = None,
+        among: Among = None,
     ) -> tuple[TableDigest, list[Flaw]]:
         """Let the server compute the digest; what no other engine can hold is in none."""
-        _require_all_rows(connection, shape)
+        if among is None:
+            _require_all_rows(connection, shape)
         written = sql.SQL(", ").join(
             sql.SQL(_WRITTEN[kind]).format(sql.Identifier(name)) for name, kind in shape.columns
         )
+        wanted = _wanted(shape, left_out, among)
         kinds = unsound(shape)
         wrong = either(condition for _, condition, _ in kinds)
         # OFFSET 0 keeps the planner from computing each hash once for each of its halves.
         query = sql.SQL("""
-SELECT count(*),
+SELECT count(hash), count(*) - count(hash),
     coalesce(sum(('x' || encode(substr(hash, 1, 8), 'hex'))::bit(64)::bigint), 0),
     coalesce(sum(('x' || encode(substr(hash, 9, 8), 'hex'))::bit(64)::bigint), 0)
 FROM (
-    SELECT sha256(convert_to(concat({written}), 'UTF8')) AS hash FROM {table} AS child
-    WHERE {wanted} AND {sound} OFFSET 0
-) AS hashed""").format(
-            written=written,
-            table=_named(shape.table),
-            wanted=_wanted(shape, left_out),
-            sound=sql.SQL("{} IS NOT TRUE").format(wrong),
-        )
+    SELECT CASE WHEN {wrong} IS NOT TRUE THEN sha256(convert_to(concat({written}), 'UTF8')) END
+        AS hash FROM {table} AS child WHERE {wanted} OFFSET 0
+) AS hashed""").format(wrong=wrong, written=written, table=_named(shape.table), wanted=wanted)
         found = driver_of(connection).execute(query).fetchone()
         assert found is not None
-        rows, first, second = found
+        rows, others, first, second = found
+        digest = TableDigest(rows, (int(first), int(second)))
+        if not others:
+            return digest, []
         reasons = sql.SQL("concat_ws('; ', {})").format(
             sql.SQL(", ").join(
                 [
@@ -154,8 +164,7 @@ FROM (
                 ]
             )
         )
-        flaws = _flaws(connection, shape, left_out, wrong, reasons)
-        return TableDigest(rows, (int(first), int(second))), flaws
+        return digest, _flaws(connection, shape, wanted, wrong, reasons)
 
     def read(
         self, connection: Connection, shape: TableShape, after: Key | None, left_out: LeftOut
@@ -261,6 +270,16 @@ FROM (
         for table in tables:
             driver_of(connection).execute(sql.SQL("ANALYZE {}").format(_named(table)))
 
+    def unproven(self, statement: str) -> str:
+        """Add references as NOT VALID: they hold for every row that is written from then on."""
+        return statement + _NOT_VALID if " FOREIGN KEY " in statement else statement
+
+    def prove(self, connection: Connection, tables: Tables) -> None:
+        """Validate them, one by one."""
+        driver = driver_of(connection)
+        for table, name in driver.execute(_UNPROVEN, [_list(connection, tables)]).fetchall():
+            driver.execute(f"ALTER TABLE {table} VALIDATE CONSTRAINT {name}".encode())
+
     def _sequences(self, connection: Connection, tables: Tables) -> Iterator[tuple[str, str]]:
         """Give the sequences' names, quoted, by what they number."""
         driver = driver_of(connection)
@@ -275,19 +294,32 @@ FROM (
         yield _ACTIVITY, _qualified(names.schema, f"{names.prefix}activity").as_string(driver)
 
 
-def _wanted(shape: TableShape, left_out: LeftOut) -> sql.Composable:
-    """Write the condition that a row is not left out."""
-    missing = left_out.get(shape.name)
-    if not missing:
-        return sql.SQL("true")
-    number = sql.SQL(_NUMBER).format(sql.SQL("child"))
-    return sql.SQL("{} <> ALL ({})").format(number, sql.Literal(list(missing)))
+def _wanted(shape: TableShape, left_out: LeftOut, among: Among = None) -> sql.Composable:
+    """Write the condition that a row is looked at, and not left out."""
+    conditions: list[sql.Composable] = [sql.SQL("true")]
+    if missing := left_out.get(shape.name):
+        number = sql.SQL(_NUMBER).format(sql.SQL("child"))
+        conditions.append(sql.SQL("{} <> ALL ({})").format(number, sql.Literal(list(missing))))
+    if among is not None:
+        kinds = dict(shape.columns)
+        columns = [
+            sql.SQL("{}::{}[]").format(
+                sql.Literal([key[place] for key in among]), sql.SQL(_TYPES[kinds[name]])
+            )
+            for place, name in enumerate(shape.key)
+        ]
+        conditions.append(
+            sql.SQL("({}) IN (SELECT * FROM unnest({}))").format(
+                sql.SQL(", ").join(map(sql.Identifier, shape.key)), sql.SQL(", ").join(columns)
+            )
+        )
+    return sql.SQL(" AND ").join(conditions)
 
 
 def _flaws(
     connection: Connection,
     shape: TableShape,
-    left_out: LeftOut,
+    wanted: sql.Composable,
     condition: sql.Composable,
     reason: sql.Composable,
 ) -> list[Flaw]:
@@ -299,7 +331,7 @@ def _flaws(
         number=sql.SQL(_NUMBER).format(sql.SQL("child")),
         reason=reason,
         table=_named(shape.table),
-        wanted=_wanted(shape, left_out),
+        wanted=wanted,
         condition=condition,
         limit=sql.Literal(MOST_FLAWS + 1),
     )
@@ -348,7 +380,7 @@ def _drop_keys(connection: Connection, ours: list[str], *kinds: str) -> dict[str
     for table, name, _ in found:
         connection.exec_driver_sql(f"ALTER TABLE {table} DROP CONSTRAINT {name}")
     return {
-        f"{table}.{name}": f"ALTER TABLE {table} ADD CONSTRAINT {name} {definition}"
+        f"{table}.{name}": _ADD.format(table, name, definition.removesuffix(_NOT_VALID))
         for table, name, definition in found
     }
 

@@ -1,4 +1,9 @@
-"""A log of the rows that change in a SQLite file, by any program: triggers keep it."""
+"""A log of the rows that change in a SQLite file, by any program: triggers keep it.
+
+A row whose parent goes or gets another key without it has changed too, for it refers to nothing
+now: a connection that does not enforce references does that. So such children are logged with
+their parent. Where references are enforced there are none left at that moment.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,14 @@ from collections.abc import Iterator, Sequence
 from sqlalchemy import Connection
 
 from agentstore.engines.base.moving import Key, Row, TableShape
-from agentstore.engines.sqlite.sound import driver_of, quoted, sound, sound_rows
+from agentstore.engines.sqlite.sound import (
+    driver_of,
+    listed,
+    quoted,
+    sound,
+    sound_rows,
+    with_keys,
+)
 from agentstore.models.tables import Names
 
 _CHUNK = 500
@@ -23,9 +35,19 @@ class ChangeLog:
         query = "SELECT 1 FROM sqlite_master WHERE name = ?"
         return driver_of(connection).execute(query, (_log(names),)).fetchone() is not None
 
-    def identity(self, connection: Connection, names: Names) -> str | None:
-        """Tell the log from every other one, also of the same source; None if there is none."""
+    def identity(
+        self, connection: Connection, names: Names, shapes: Sequence[TableShape]
+    ) -> str | None:
+        """Tell the log from every other one, also of the same source.
+
+        None if there is none, or one that misses changes: a table that was made anew, by a
+        migration or another program, has lost its triggers.
+        """
         if not self.is_kept(connection, names):
+            return None
+        query = "SELECT sql FROM sqlite_master WHERE type = 'trigger'"
+        there = {sql for (sql,) in driver_of(connection).execute(query)}
+        if not there.issuperset(_triggers(names, shapes)):
             return None
         query = f"SELECT key FROM {quoted(_log(names))} WHERE number = 0"
         found = driver_of(connection).execute(query).fetchone()
@@ -44,22 +66,8 @@ class ChangeLog:
             f"CREATE TABLE {log} (number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, key TEXT)"
         )
         driver_of(connection).execute(f"INSERT INTO {log} VALUES (0, NULL, ?)", (identity,))
-        for shape in shapes:
-            new, old = _key(shape, "new"), _key(shape, "old")
-            note = f"INSERT INTO {log} (name, key)"
-            bodies = {
-                "INSERT": f"{note} VALUES ('{shape.name}', {new});",
-                "DELETE": f"{note} VALUES ('{shape.name}', {old});",
-                "UPDATE": (
-                    f"{note} VALUES ('{shape.name}', {new});"
-                    f"{note} SELECT '{shape.name}', {old} WHERE {old} <> {new};"
-                ),
-            }
-            for event, body in bodies.items():
-                driver_of(connection).execute(
-                    f"CREATE TRIGGER {_trigger(names, shape, event)} AFTER {event}"
-                    f" ON {quoted(shape.table.name)} BEGIN {body} END"
-                )
+        for trigger in _triggers(names, shapes):
+            driver_of(connection).execute(trigger)
         return identity
 
     def end(self, connection: Connection, names: Names, shapes: Sequence[TableShape]) -> None:
@@ -90,24 +98,58 @@ class ChangeLog:
 
     def rows(self, connection: Connection, shape: TableShape, keys: Sequence[Key]) -> list[Row]:
         """Give those rows with these keys that are there, and sound."""
-        same = " AND ".join(
-            f"row.{quoted(name)} = json_extract(wanted.value, '$[{place}]')"
-            for place, name in enumerate(shape.key)
-        )
         table = quoted(shape.table.name)
         columns = ", ".join(f"row.{quoted(name)}" for name, _ in shape.columns)
         query = (
-            f"SELECT {columns} FROM json_each(?) AS wanted"
-            f" JOIN {table} AS row ON {same}"
+            f"SELECT {columns} {with_keys(shape, 'row')}"
             f" WHERE EXISTS (SELECT 1 FROM {table} WHERE rowid = row.rowid AND {sound(shape)})"
         )
-        # As it is stored: a key may hold what ``encoding`` writes in the place of a NUL.
-        wanted = json.dumps(keys, ensure_ascii=False)
-        return sound_rows(connection, shape, query, (wanted,))
+        return sound_rows(connection, shape, query, (listed(keys),))
 
 
 def _log(names: Names) -> str:
     return f"{names.prefix}agentstore_changes"
+
+
+def _triggers(names: Names, shapes: Sequence[TableShape]) -> list[str]:
+    """Write all that the log needs, as the file will hold it."""
+    made = []
+    for shape in shapes:
+        new, old = _key(shape, "new"), _key(shape, "old")
+        note = f"INSERT INTO {quoted(_log(names))} (name, key)"
+        left = "".join(f"{note} {each};" for each in _children(shape, shapes, "TRUE"))
+        moved = "".join(
+            f"{note} {each};" for each in _children(shape, shapes, "old.{0} <> new.{0}")
+        )
+        bodies = {
+            "INSERT": f"{note} VALUES ('{shape.name}', {new});",
+            "DELETE": f"{note} VALUES ('{shape.name}', {old});{left}",
+            "UPDATE": (
+                f"{note} VALUES ('{shape.name}', {new});"
+                f"{note} SELECT '{shape.name}', {old} WHERE {old} <> {new};{moved}"
+            ),
+        }
+        made += [
+            f"CREATE TRIGGER {_trigger(names, shape, event)} AFTER {event}"
+            f" ON {quoted(shape.table.name)} BEGIN {body} END"
+            for event, body in bodies.items()
+        ]
+    return made
+
+
+def _children(shape: TableShape, shapes: Sequence[TableShape], changed: str) -> Iterator[str]:
+    """Select the keys of rows that refer to what a row of the table was."""
+    for child in shapes:
+        for reference in child.table.foreign_key_constraints:
+            if reference.referred_table is not shape.table:
+                continue
+            pairs = [(each.parent.name, each.column.name) for each in reference.elements]
+            same = " AND ".join(f"child.{quoted(own)} = old.{quoted(its)}" for own, its in pairs)
+            differs = " OR ".join(changed.format(quoted(its)) for _, its in pairs)
+            yield (
+                f"SELECT '{child.name}', {_key(child, 'child')}"
+                f" FROM {quoted(child.table.name)} AS child WHERE ({differs}) AND {same}"
+            )
 
 
 def _trigger(names: Names, shape: TableShape, event: str) -> str:

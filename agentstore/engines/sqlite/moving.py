@@ -16,6 +16,7 @@ from sqlalchemy import Connection, func, select, update
 from agentstore.engines.base.digests import Summing, batches
 from agentstore.engines.base.moving import (
     MOST_FLAWS,
+    Among,
     Flaw,
     Key,
     Kind,
@@ -33,9 +34,11 @@ from agentstore.engines.sqlite.sound import (
     driver_of,
     entry,
     fits,
+    listed,
     quoted,
     rules,
     sound_value,
+    with_keys,
 )
 from agentstore.errors import DatabaseCorrupt
 from agentstore.models.tables import Tables
@@ -48,9 +51,12 @@ class SQLiteMoving(Moving):
 
     longest_entry: int | None = None
 
-    def dangling(self, connection: Connection, shape: TableShape, left_out: LeftOut) -> list[Flaw]:
+    def dangling(
+        self, connection: Connection, shape: TableShape, left_out: LeftOut, among: Among = None
+    ) -> list[Flaw]:
         """Look for the parent of each row, by the parents' index."""
         found: dict[int, Flaw] = {}
+        wanted, keys = _wanted(shape, among)
         for constraint in shape.table.foreign_key_constraints:
             parent = constraint.referred_table
             plain = parent.name[len(shape.table.name) - len(shape.name) :]
@@ -63,13 +69,14 @@ class SQLiteMoving(Moving):
             missing = left_out.get(plain, ())
             query = (
                 f"SELECT child.rowid FROM {quoted(shape.table.name)} AS child"
-                f" WHERE {given} AND child.rowid {_NOT_IN} AND NOT EXISTS"
+                f" WHERE {given} AND child.rowid {_NOT_IN}{wanted} AND NOT EXISTS"
                 f" (SELECT 1 FROM {quoted(parent.name)} AS parent"
                 f" WHERE {there} AND parent.rowid {_NOT_IN})"
             )
             own = _list(left_out.get(shape.name, ()))
             with bytes_for_text(connection) as driver:
-                numbers = driver.execute(query, (own, _list(missing))).fetchmany(MOST_FLAWS + 1)
+                parameters = (own, *keys, _list(missing))
+                numbers = driver.execute(query, parameters).fetchmany(MOST_FLAWS + 1)
             for (number,) in numbers:
                 columns = ", ".join(element.parent.name for element in constraint.elements)
                 reason = f"{columns}: no such row of {plain}"
@@ -83,12 +90,14 @@ class SQLiteMoving(Moving):
         shape: TableShape,
         left_out: LeftOut,
         longest: int | None = None,
+        among: Among = None,
     ) -> tuple[TableDigest, list[Flaw]]:
         """Read it in batches; SQLite looks at the types, Python at the encoding."""
         summing = Summing([kind for _, kind in shape.columns])
         bad: dict[int, str | None] = {}
         with bytes_for_text(connection) as driver:
-            for batch in batches(_rows(driver, shape, left_out.get(shape.name, ()), longest)):
+            rows = _rows(driver, shape, left_out.get(shape.name, ()), longest, among)
+            for batch in batches(rows):
                 sound = [row for row in batch if row[1]]
                 bad |= {row[0]: None for row in batch if not row[1]}
                 wrong = _undecodable(shape, sound)
@@ -189,8 +198,16 @@ def _list(numbers: Collection[int]) -> str:
     return json.dumps(list(numbers))
 
 
+def _wanted(shape: TableShape, among: Among) -> tuple[str, list[str]]:
+    """Write what else holds of the rowid of a row that is looked at, with its parameters."""
+    if among is None:
+        return "", []
+    found = f"SELECT wanted.rowid {with_keys(shape, 'wanted')}"
+    return f" AND rowid IN ({found})", [listed(among)]
+
+
 def _rows(
-    driver: Any, shape: TableShape, missing: Collection[int], longest: int | None
+    driver: Any, shape: TableShape, missing: Collection[int], longest: int | None, among: Among
 ) -> Iterable[Row]:
     """Give rows: number, whether SQLite finds it sound, the columns, and its length or so."""
     length = " + ".join(
@@ -198,11 +215,12 @@ def _rows(
         for name, kind in shape.columns
         if kind in (Kind.TEXT, Kind.JSON, Kind.BYTES)
     )
+    wanted, keys = _wanted(shape, among)
     query = (
         f"SELECT rowid, {fits(shape, longest)}, {_columns(shape)}, {length or 0}"
-        f" FROM {quoted(shape.table.name)} WHERE rowid {_NOT_IN}"
+        f" FROM {quoted(shape.table.name)} WHERE rowid {_NOT_IN}{wanted}"
     )
-    rows: Iterable[Row] = driver.execute(query, (_list(missing),))
+    rows: Iterable[Row] = driver.execute(query, (_list(missing), *keys))
     return rows
 
 

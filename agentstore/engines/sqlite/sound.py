@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -9,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import CheckConstraint, Connection
 
-from agentstore.engines.base.moving import Kind, Row, TableShape
+from agentstore.engines.base.moving import Key, Kind, Row, TableShape
 
 _DAY = "[0-9][0-9][0-9][0-9]-[0-1][0-9]-[0-3][0-9]"
 _TIME = "[0-2][0-9]:[0-5][0-9]:[0-5][0-9]." + "[0-9]" * 6
@@ -52,6 +53,20 @@ def bytes_for_text(connection: Connection) -> Iterator[Any]:
 def quoted(name: str) -> str:
     """Quote a name."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def with_keys(shape: TableShape, row: str) -> str:
+    """Write what selects, under a name, the rows of a table whose keys a parameter lists."""
+    same = " AND ".join(
+        f"{row}.{quoted(name)} = json_extract(listed.value, '$[{place}]')"
+        for place, name in enumerate(shape.key)
+    )
+    return f"FROM json_each(?) AS listed JOIN {quoted(shape.table.name)} AS {row} ON {same}"
+
+
+def listed(keys: Sequence[Key]) -> str:
+    """List keys as they are stored: one may hold what ``encoding`` writes in place of a NUL."""
+    return json.dumps(keys, ensure_ascii=False)
 
 
 def holds(shape: TableShape, name: str, kind: Kind) -> str:

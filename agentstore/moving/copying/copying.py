@@ -24,7 +24,7 @@ from agentstore.errors import (
 from agentstore.models.tables import PLAIN, Names
 from agentstore.moving.copying.ends import End, opened, upgraded
 from agentstore.moving.copying.following import Following, Ready, change_log
-from agentstore.moving.copying.inspection import Contents, compare, inspect
+from agentstore.moving.copying.inspection import AGAIN, Contents, compare, inspect
 from agentstore.moving.copying.journal import Journal
 from agentstore.moving.copying.loading import Loading
 from agentstore.moving.copying.quarantine import Quarantine
@@ -219,26 +219,53 @@ class _Copy:
                 counters = self._source.dialect.moving.counters(reading, self._source.tables)
             with self._timed("indexing"):
                 self._run_statements(writing, last=False)
+                if following is None:
+                    self._refresh(writing)
+            tables = None
             if following is not None:
-                with self._timed("following"):
-                    following.catch_up(writing)
+                contents = self._follow(following, writing, aside)
                 stack.enter_context(following.stopped(writing))
+                tables = following.verdict
                 with self._source.reading() as reading:
-                    contents = self._inspect(reading, aside)
-                    if contents.flaws:  # some of these may have been brought while they were sound
-                        self._forget_followed(writing)
-                        self._loading(reading, writing).changed(contents)
+                    if tables is None:
+                        contents = self._inspect(reading, aside)
+                        if contents.flaws:  # some may have been brought while they were sound
+                            self._forget_followed(writing)
+                            self._loading(reading, writing).changed(contents)
                     counters = self._source.dialect.moving.counters(reading, self._source.tables)
             with self._timed("indexing"):
-                self._run_statements(writing, last=True)
+                if following is None:
+                    self._run_statements(writing, last=True)
+                else:
+                    self._run_last_at_once(writing)
                 self._complete(writing, counters)
-            digests = self._verify(contents, writing)
+            if tables is None:
+                tables = compare(contents.digests, self._verify(contents, writing))
             self._open()
         if following is not None:
             following.end()
-        tables = compare(contents.digests, digests)
+            self._prove()
         listed = str(aside.newest) if aside is not None and contents.flaws else None
         return CopyReport(tables, len(contents.flaws), resumed, self._seconds, listed)
+
+    def _follow(
+        self, following: Following, writing: Connection, aside: Quarantine | None
+    ) -> Contents:
+        """Follow until the writers have stopped; compare both sides before they are asked to.
+
+        Returns:
+            What the source held before they were asked.
+        """
+        with self._timed("following"):
+            following.catch_up(writing, ready=False)
+        self._refresh(writing)
+        with following.level(writing) as reading:
+            contents = self._inspect(reading, aside)
+            if not contents.flaws:
+                following.keep(contents, self._verify(contents, writing))
+        with self._timed("following"):
+            following.catch_up(writing, ready=True)
+        return contents
 
     def _require_room(self, *, resume: bool) -> bool:
         """Say whether a copy is resumed; refuse a target that is no place for one."""
@@ -312,6 +339,16 @@ class _Copy:
                 writing.exec_driver_sql(statement)
                 self._journal.has_run(writing, name, last=last)
 
+    def _run_last_at_once(self, writing: Connection) -> None:
+        """Bring back what comes last while writers wait, and leave the rest to ``_prove``."""
+        self._progress(Progress("indexing", "", 0, None))
+        moving = self._target.dialect.moving
+        with self._target.committing(writing):
+            left = self._journal.statements(writing, last=True)
+            for statement in left.values():
+                writing.exec_driver_sql(moving.unproven(statement))
+            self._journal.has_run(writing, *left, last=True)
+
     def _complete(self, writing: Connection, counters: Mapping[str, int]) -> None:
         """Bring what no statement brings."""
         dialect, tables = self._target.dialect, self._target.tables
@@ -319,7 +356,12 @@ class _Copy:
             self._journal.require_own(writing)
             dialect.moving.set_counters(writing, tables, counters)
             dialect.search.reset(writing, tables, manner(MOST_CHARACTERS))
-        dialect.moving.refresh(writing, [shape.table for shape in self._target.shapes])
+
+    def _refresh(self, writing: Connection) -> None:
+        """Refresh the planner's statistics, which reading row by row needs too."""
+        with self._timed("indexing"), self._target.translating():
+            tables = [shape.table for shape in self._target.shapes]
+            self._target.dialect.moving.refresh(writing, tables)
 
     def _verify(self, contents: Contents, writing: Connection) -> dict[str, TableDigest]:
         """Read the target whole; where it differs, the next run looks at every table again."""
@@ -333,7 +375,7 @@ class _Copy:
         different = [name for name, digest in contents.digests.items() if found[name] != digest]
         if different:
             self._forget_followed(writing)
-            raise CopyDiffers(tuple(different), "run the same command again with --resume")
+            raise CopyDiffers(tuple(different), AGAIN)
         return found
 
     def _open(self) -> None:
@@ -342,6 +384,13 @@ class _Copy:
             migrations.open_after_copy(connection, self._target.names)
             self._journal.require_complete(connection)
             self._journal.end(connection)
+
+    def _prove(self) -> None:
+        """Do what need not be done before others write; nothing is lost if it is not done."""
+        moving = self._target.dialect.moving
+        with self._timed("indexing"), self._target.working() as connection:
+            moving.prepare_to_load(connection)
+            moving.prove(connection, self._target.tables)
 
     @contextmanager
     def _stopping(self, *, followed: bool) -> Iterator[None]:

@@ -12,6 +12,9 @@ from agentstore.errors import UnsoundRows
 from agentstore.moving.copying.ends import End
 from agentstore.moving.copying.records import OnProgress, Progress, TableReport
 
+AGAIN = "run the same command again with --resume"
+"""What to do where the two sides of a copy differ."""
+
 _SHOWN = 1000
 
 

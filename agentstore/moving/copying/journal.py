@@ -93,10 +93,11 @@ class Journal:
         found: dict[str, str] = self._read(connection, _statements(last=last))
         return found
 
-    def has_run(self, connection: Connection, name: str, *, last: bool) -> None:
-        """Note that a statement was run."""
+    def has_run(self, connection: Connection, *names: str, last: bool) -> None:
+        """Note that statements were run."""
         left = self.statements(connection, last=last)
-        del left[name]
+        for name in names:
+            del left[name]
         self._write(connection, _statements(last=last), left)
 
     def add_last(self, connection: Connection, statements: dict[str, str]) -> None:
