@@ -108,13 +108,13 @@ class ThreadRunner:
             if mode in READING:
                 return await _settled(self._readers, lambda: self._runner.once(mode, work))
             async with self._room:
+                self._runner.prepare(work)
                 write = _LoopWrite(work, self._lead)
-                await self._heard(write)
-                return cast("T", write.result)
+                return cast("T", await self._heard(write))
         finally:
             self._turns.release(writer=False)
 
-    async def _heard(self, write: _LoopWrite) -> None:
+    async def _heard(self, write: _LoopWrite) -> Any:
         """Queue a write, and wait until it is done, or, if it has no body, has the lead."""
         writer = self._job_writer
         if writer.enqueue(write):
@@ -135,8 +135,7 @@ class ThreadRunner:
             if not self._deadlines and self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-        if write.error is not None:
-            raise write.error
+        return write.outcome()
 
     def _expire(self) -> None:
         """Have those who waited too long give up, and look again when the next one will have.
