@@ -11,13 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from contextvars import copy_context
 from functools import partial
 from typing import Any
 
 from agentstore.execution.cancellation import OwnTask, until_done
 from agentstore.execution.gatherers import GatherQueue, delivering, settle, together
-from agentstore.execution.gathering import LEFT_OUT, GatheredCall, Write
+from agentstore.execution.gathering import LEFT_OUT, GatheredCall
 from agentstore.execution.queued_writes import QueuedWrite, State
 from agentstore.execution.unit import Unit
 
@@ -35,7 +34,6 @@ class _TaskWrite(QueuedWrite):
 
     def __init__(self, call: GatheredCall) -> None:
         super().__init__(call)
-        self._context = copy_context()
         self.place = asyncio.get_running_loop()
         self.heard: asyncio.Future[None] = self.place.create_future()
         self.group: Sequence[_TaskWrite] = ()
@@ -69,7 +67,7 @@ class AsyncGatherer:
     def __init__(self, run: Callable[[Callable[[Unit], Any]], Awaitable[Any]]) -> None:
         """Gather what this runs in a unit that is one statement; it raises Trouble."""
         self._run = run
-        self._queues: defaultdict[type[Write], GatherQueue[_TaskWrite]] = defaultdict(GatherQueue)
+        self._queues: defaultdict[Any, GatherQueue[_TaskWrite]] = defaultdict(GatherQueue)
         self._carriers: set[OwnTask[None]] = set()
 
     async def run(self, call: GatheredCall) -> Any:
@@ -86,7 +84,7 @@ class AsyncGatherer:
             await self._wait(queue, write)
         if write.error is not None:
             raise write.error
-        return await self._run(call) if write.result is LEFT_OUT else write.result
+        return await self._run(call) if write.result is LEFT_OUT else call.finish(write.result)
 
     async def _run_one(self, queue: GatherQueue[_TaskWrite], write: _TaskWrite) -> None:
         """Run a group of one; cancelled, it ends at once."""

@@ -30,7 +30,7 @@ from agentstore.engines.registry import EngineDialect
 from agentstore.errors import TransactionMisuse
 from agentstore.execution.async_gatherer import AsyncGatherer
 from agentstore.execution.cancellation import finished
-from agentstore.execution.gathering import GatheredCall
+from agentstore.execution.gathering import goes_with_others
 from agentstore.execution.observation import retried
 from agentstore.execution.queued_writes import turn_never_came
 from agentstore.execution.recovery import HANDLED, Trouble, performed, trouble
@@ -251,14 +251,11 @@ class GreenletRunner:
 
     async def once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
         """Run a body in a transaction of its own, one time; raises Trouble."""
+        self._runner.prepare(work)
         writer = await self._turns.acquire(mode)
         try:
             result: T
-            if (
-                self._gatherer is not None
-                and mode is Mode.STATEMENT
-                and isinstance(work, GatheredCall)
-            ):
+            if self._gatherer is not None and mode is Mode.STATEMENT and goes_with_others(work):
                 result = await self._gatherer.run(work)
             else:
                 result = await self._uncut(self._once(mode, work))

@@ -23,7 +23,12 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from agentstore import errors
-from agentstore.execution.gathering import LEFT_OUT, MOST_TOGETHER, GatheredCall, Write, run_group
+from agentstore.execution.gathering import (
+    LEFT_OUT,
+    MOST_TOGETHER,
+    GatheredCall,
+    write_group,
+)
 from agentstore.execution.queued_writes import QueuedWrite, State, interrupted
 from agentstore.execution.recovery import Trouble
 from agentstore.execution.unit import Unit
@@ -105,7 +110,7 @@ class Gatherer:
         """Gather what this runs in a unit that is one statement; it raises Trouble."""
         self._run = run
         self._lock = threading.Lock()
-        self._queues: defaultdict[type[Write], GatherQueue[_ThreadWrite]] = defaultdict(GatherQueue)
+        self._queues: defaultdict[Any, GatherQueue[_ThreadWrite]] = defaultdict(GatherQueue)
 
     def run(self, call: GatheredCall) -> Any:
         """Run a call, in a group of one or more.
@@ -132,7 +137,7 @@ class Gatherer:
                 self._lead(queue, write.group)
         if write.error is not None:
             raise write.error
-        return self._run(call) if write.result is LEFT_OUT else write.result
+        return self._run(call) if write.result is LEFT_OUT else call.finish(write.result)
 
     def _lead(self, queue: GatherQueue[_ThreadWrite], group: Sequence[_ThreadWrite]) -> None:
         """Run a group, the caller's own write included, and tell the others."""
@@ -168,9 +173,8 @@ class Gatherer:
 
 def together(group: Sequence[QueuedWrite]) -> Callable[[Unit], list[Any]]:
     """Make a unit's work of a group."""
-    kind = group[0].kind
-    assert kind is not None, "only such calls are gathered"
-    return lambda unit: run_group(unit, kind, [write.start for write in group])
+    calls = [write.work for write in group if isinstance(write.work, GatheredCall)]
+    return lambda unit: write_group(unit, calls)
 
 
 @contextmanager

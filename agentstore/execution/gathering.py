@@ -4,6 +4,10 @@ The body of such a method has two halves, around a ``yield``: the first checks t
 yields a ``Write``, the second makes the result of what was written. So one body serves every call,
 and ``Write.write`` is the one way into the database, for one write or for many.
 
+Neither half uses the database. The caller runs them, the first before the call waits for its turn
+and the second once it has heard that it was written: in between the others wait, so nothing is
+done there that can be done elsewhere.
+
 The words: a *group* is the calls whose writes go together; a lone call is a group of one. A call
 that its group leaves out gets the outcome LEFT_OUT, and is run again *by itself*: as the only one
 of its unit, where it may look things up first, wait for a lock, and raise its own error.
@@ -12,7 +16,7 @@ of its unit, where it may look things up first, wait for a lock, and raise its o
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeGuard, TypeVar
 
 from agentstore.execution.unit import Unit
 
@@ -61,14 +65,16 @@ class GatheredCall:
     """A method and its arguments, on their way to a unit. May be run more than once.
 
     Attributes:
-        kind: The kind of its write; a group is of one kind.
+        kind: The kind of its write; a group is of one kind. None if it goes with no others.
     """
 
-    __slots__ = ("_args", "_body", "_kwargs", "_repository", "kind")
+    __slots__ = ("_args", "_body", "_kwargs", "_prepared", "_repository", "_rest", "kind")
+
+    _rest: Body[Any]
 
     def __init__(
         self,
-        kind: type[Write],
+        kind: type[Write] | None,
         body: Callable[..., Body[Any]],
         repository: Callable[[Unit], Any],
         args: Sequence[Any],
@@ -80,59 +86,52 @@ class GatheredCall:
         self._repository = repository
         self._args = args
         self._kwargs = kwargs
+        self._prepared: Write | None = None
 
-    def start(self, unit: Unit) -> tuple[Body[Any], Write]:
-        """Run the first half; give the rest, and what it wants to be written."""
-        body = self._body(self._repository(unit), *self._args, **self._kwargs)
-        return body, next(body)
+    def prepare(self, unit: Unit) -> None:
+        """Run the first half, unless what it gave has not been written yet.
+
+        Args:
+            unit: Any; it needs no connection.
+        """
+        if self._prepared is None:
+            self._rest = self._body(self._repository(unit), *self._args, **self._kwargs)
+            self._prepared = next(self._rest)
+
+    def take(self, unit: Unit) -> Write:
+        """Give what is to be written. It is given once: whoever writes it again makes it anew."""
+        self.prepare(unit)
+        write, self._prepared = self._prepared, None
+        assert write is not None, "it was prepared"
+        return write
+
+    def finish(self, written: Any) -> Any:
+        """Run the second half; give the result."""
+        try:
+            self._rest.send(written)
+        except StopIteration as end:
+            return end.value
+        raise AssertionError("a body yields once")
 
     def __call__(self, unit: Unit) -> Any:
-        """Run it by itself."""
-        return run_by_itself(self._body(self._repository(unit), *self._args, **self._kwargs), unit)
+        """Run it by itself, both halves included."""
+        write = self.take(unit)
+        (written,) = write.write(unit, [write], by_itself=True)
+        return self.finish(written)
 
 
-def run_by_itself(body: Body[T], unit: Unit) -> T:
-    """Run a body that has not begun, by itself."""
-    write = next(body)
-    (written,) = write.write(unit, [write], by_itself=True)
-    return _ended(body, written)
+def goes_with_others(work: Callable[[Unit], Any]) -> TypeGuard[GatheredCall]:
+    """Say whether a body's write can go together with others."""
+    return isinstance(work, GatheredCall) and work.kind is not None
 
 
-def _ended(body: Body[T], written: Any) -> T:
-    """Run the second half of a body."""
-    try:
-        body.send(written)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    raise AssertionError("a body yields once")
-
-
-def run_group(
-    unit: Unit,
-    kind: type[Write],
-    starts: Sequence[Callable[[Unit], tuple[Body[Any], Write]]],
-) -> list[Any]:
-    """Run the calls of a group.
-
-    Args:
-        unit: Where.
-        kind: The kind of their writes.
-        starts: What starts each.
+def write_group(unit: Unit, calls: Sequence[GatheredCall]) -> list[Any]:
+    """Write what calls of one kind have prepared.
 
     Returns:
-        For each in the same order its result, or LEFT_OUT. If this raises, nothing was written.
+        For each in the same order what its second half needs, or LEFT_OUT. If this raises, nothing
+        was written.
     """
-    outcomes: list[Any] = [LEFT_OUT] * len(starts)
-    started: list[tuple[int, Body[Any], Write]] = []
-    for position, start in enumerate(starts):
-        try:
-            body, write = start(unit)
-        except Exception:  # noqa: BLE001, S112 - by itself it raises the same, for its caller
-            continue
-        started.append((position, body, write))
-    written = kind.write(unit, [write for _, _, write in started], by_itself=False)
-    for (position, body, _), result in zip(started, written, strict=True):
-        if result is not LEFT_OUT:
-            outcomes[position] = _ended(body, result)
-    return outcomes
+    kind = calls[0].kind
+    assert kind is not None, "only such calls go together"
+    return kind.write(unit, [call.take(unit) for call in calls], by_itself=False)

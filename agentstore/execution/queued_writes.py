@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from agentstore.errors import ConnectionLost, DatabaseBusy
-from agentstore.execution.gathering import Body, GatheredCall, Write
+from agentstore.execution.gathering import GatheredCall, Write
 from agentstore.execution.recovery import Trouble, performed
 from agentstore.execution.unit import Unit
 
@@ -36,12 +36,24 @@ class QueuedWrite:
 
     Attributes:
         work: The body; None asks only for the lead, for a transaction of the caller's own.
-        result: What the body returned, once that is committed.
+        result: What the body returned, once that is committed; or, where it went with a group, what
+            its second half needs.
         error: What the caller is to see instead.
+        finish: The second half, where it went with a group.
         place: Where the caller waits, if callers in one place are told together.
     """
 
-    __slots__ = ("_context", "_heard", "error", "place", "result", "state", "unit", "work")
+    __slots__ = (
+        "_context",
+        "_heard",
+        "error",
+        "finish",
+        "place",
+        "result",
+        "state",
+        "unit",
+        "work",
+    )
 
     def __init__(self, work: Callable[[Unit], Any] | None) -> None:
         """Make a write that is not queued yet."""
@@ -51,6 +63,7 @@ class QueuedWrite:
         self.unit: Unit | None = None
         self.result: Any = None
         self.error: BaseException | None = None
+        self.finish: Callable[[Any], Any] | None = None
         self._heard: threading.Event | None = None
         self._context: Context | None = None
 
@@ -62,17 +75,17 @@ class QueuedWrite:
     def run(self, unit: Unit) -> None:
         """Run the body, and keep what it returns."""
         assert self.work is not None, "a caller that asked for the lead runs its own work"
+        self.finish = None
         if self._context is None:
             self.result = performed(unit, self.work)
         else:
             self.result = self._context.run(performed, unit, self.work)
 
-    def start(self, unit: Unit) -> tuple[Body[Any], Write]:
-        """Run the first half of the body."""
-        assert isinstance(self.work, GatheredCall), "only such bodies have halves"
-        if self._context is None:
-            return self.work.start(unit)
-        return self._context.run(self.work.start, unit)
+    def outcome(self) -> Any:
+        """Give the result, or raise the error; for the caller, once it has heard."""
+        if self.error is not None:
+            raise self.error
+        return self.result if self.finish is None else self.finish(self.result)
 
     @property
     def kind(self) -> type[Write] | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from sqlalchemy import Connection, Engine
 
@@ -24,7 +24,7 @@ from agentstore.engines.registry import EngineDialect
 from agentstore.errors import AgentStoreError, DatabaseReadOnly, TransactionMisuse
 from agentstore.execution.forking import of_this_process, store_of_parent
 from agentstore.execution.gatherers import Gatherer
-from agentstore.execution.gathering import GatheredCall
+from agentstore.execution.gathering import GatheredCall, goes_with_others
 from agentstore.execution.observation import TRANSACTION, Observer, retried
 from agentstore.execution.recovery import HANDLED, Trouble, pause_before_retry, performed, trouble
 from agentstore.execution.session_cache import SessionCache
@@ -256,6 +256,7 @@ class UnitRunner:
         self.writer = self._make_writer(engine, owns_engine) if dialect.single_writer else None
         self._gatherer = None if dialect.single_writer else Gatherer(self._statement)
         self._segmented = RecentIds()
+        self._unconnected = self.unit(cast("Connection", None), Mode.WRITE)
         self._cache = SessionCache(settings.session_cache) if settings.session_cache else None
 
     def _make_writer(self, engine: Engine, owns_engine: bool) -> Writer:
@@ -279,6 +280,11 @@ class UnitRunner:
             cache,
             segmented=self._segmented,
         )
+
+    def prepare(self, work: Callable[[Unit], T]) -> None:
+        """Do what a body does without the database, before it waits for anything."""
+        if isinstance(work, GatheredCall):
+            work.prepare(self._unconnected)
 
     def committed(self, unit: Unit) -> None:
         """Take note of what a unit did, now that it is committed."""
@@ -326,10 +332,11 @@ class UnitRunner:
         Raises:
             Trouble: The database failed.
         """
+        self.prepare(work)
         if self.writer is not None and mode not in READING and not here:
             result: T = self.writer.run(work)
             return result
-        if self._gatherer is not None and mode is Mode.STATEMENT and isinstance(work, GatheredCall):
+        if self._gatherer is not None and mode is Mode.STATEMENT and goes_with_others(work):
             gathered: T = self._gatherer.run(work)
             return gathered
         with self.transaction(mode) as unit:

@@ -31,7 +31,7 @@ _MOST_WAITING = 1_000
 class _LoopWrite(QueuedWrite):
     """A write whose caller is a task of an event loop, which must not wait for a thread."""
 
-    __slots__ = ("_lead", "heard")
+    __slots__ = ("_lead", "heard", "told")
 
     def __init__(self, work: Callable[[Unit], Any] | None, lead: Callable[[], None]) -> None:
         """Make a write of the running loop.
@@ -44,6 +44,7 @@ class _LoopWrite(QueuedWrite):
         self._context = copy_context()
         self.place = asyncio.get_running_loop()
         self.heard: asyncio.Future[None] = self.place.create_future()
+        self.told = False
         self._lead = lead
 
     def will_wait(self) -> None:
@@ -65,8 +66,15 @@ class _LoopWrite(QueuedWrite):
     @staticmethod
     def _wake(writes: Sequence[_LoopWrite]) -> None:
         for write in writes:
-            if not write.heard.done():
+            write.told = True
+            if not write.heard.done():  # its task is cancelled, and may wait for another
                 write.heard.set_result(None)
+
+    async def settled(self) -> None:
+        """Wait until the task is told, however often it is cancelled meanwhile."""
+        if not self.told:
+            self.heard = self.place.create_future()  # the first was cancelled with the task
+            await until_done(self.heard)
 
     def expire(self, writer: Writer) -> None:
         """Give up waiting, unless the write has begun."""
@@ -84,6 +92,8 @@ class ThreadRunner:
         self._owns_engine = owns_engine
         self._turns = AsyncTurns(runner.settings, one_by_one=False)
         self._room = asyncio.Semaphore(_MOST_WAITING)
+        self._deadlines: dict[_LoopWrite, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
         assert runner.writer is not None, "an engine in this process has one writer"
         self._job_writer = runner.writer
         workers = runner.settings.pool_size
@@ -98,30 +108,46 @@ class ThreadRunner:
             if mode in READING:
                 return await _settled(self._readers, lambda: self._runner.once(mode, work))
             async with self._room:
+                self._runner.prepare(work)
                 write = _LoopWrite(work, self._lead)
-                await self._heard(write)
-                return cast("T", write.result)
+                return cast("T", await self._heard(write))
         finally:
             self._turns.release(writer=False)
 
-    async def _heard(self, write: _LoopWrite) -> None:
+    async def _heard(self, write: _LoopWrite) -> Any:
         """Queue a write, and wait until it is done, or, if it has no body, has the lead."""
         writer = self._job_writer
         if writer.enqueue(write):
             write.lead()
-        too_long = write.place.call_later(self._runner.settings.busy_timeout, write.expire, writer)
+        self._deadlines[write] = write.place.time() + self._runner.settings.busy_timeout
+        if self._timer is None:
+            self._expire()
         try:
-            await asyncio.shield(write.heard)
+            await write.heard
         except asyncio.CancelledError:
             if not writer.take_back(write):
-                await until_done(write.heard)
+                await write.settled()
                 if write.work is None:
                     writer.leave(write)
             raise
         finally:
-            too_long.cancel()
-        if write.error is not None:
-            raise write.error
+            del self._deadlines[write]
+            if not self._deadlines and self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+        return write.outcome()
+
+    def _expire(self) -> None:
+        """Have those who waited too long give up, and look again when the next one will have.
+
+        All may wait equally long, so who came first is first; one timer is enough.
+        """
+        self._timer = None
+        for write, deadline in self._deadlines.items():
+            if deadline > write.place.time():
+                self._timer = write.place.call_at(deadline, self._expire)
+                return
+            write.expire(self._job_writer)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncRunner]:

@@ -33,7 +33,7 @@ from agentstore.engines.base.prepared import run_sql
 from agentstore.engines.registry import EngineDialect
 from agentstore.errors import DatabaseBusy
 from agentstore.execution.forking import of_this_process
-from agentstore.execution.gathering import LEFT_OUT, MOST_TOGETHER, Write, run_group
+from agentstore.execution.gathering import LEFT_OUT, MOST_TOGETHER, GatheredCall, write_group
 from agentstore.execution.queued_writes import (
     GroupFailed,
     QueuedWrite,
@@ -101,9 +101,7 @@ class Writer:
         except BaseException:
             self.leave(write)
             raise
-        if write.error is not None:
-            raise write.error
-        return write.result
+        return write.outcome()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -264,10 +262,9 @@ class Writer:
             self._dialect.begin_to_write(connection, self._timeout)
             begun = True
             for group in groups:
-                kind = group[0].kind
                 left = group
-                if kind is not None and len(group) > 1:
-                    left = self._run_group(connection, kind, group)
+                if group[0].kind is not None and len(group) > 1:
+                    left = self._run_group(connection, group)
                 for write in left:
                     self._run_in_savepoint(connection, write)
             for write in batch:
@@ -294,7 +291,7 @@ class Writer:
         return True
 
     def _run_group(
-        self, connection: Connection, kind: type[Write], writes: Sequence[QueuedWrite]
+        self, connection: Connection, writes: Sequence[QueuedWrite]
     ) -> list[QueuedWrite]:
         """Run the writes of a group; give those that it leaves out.
 
@@ -304,18 +301,20 @@ class Writer:
             GroupFailed: They failed as a whole, and may have left something behind.
         """
         unit = self._make_unit(connection)
+        calls = [write.work for write in writes if isinstance(write.work, GatheredCall)]
         try:
-            outcomes = run_group(unit, kind, [write.start for write in writes])
+            outcomes = write_group(unit, calls)
         except BaseException as error:
             if not of_the_body(error):
                 raise
             raise GroupFailed from error
         left: list[QueuedWrite] = []
-        for write, outcome in zip(writes, outcomes, strict=True):
+        for write, call, outcome in zip(writes, calls, outcomes, strict=True):
             if outcome is LEFT_OUT:
                 left.append(write)
             else:
                 write.error, write.result, write.unit = None, outcome, unit
+                write.finish = call.finish
         return left
 
     def _run_in_savepoint(self, connection: Connection, write: QueuedWrite) -> None:

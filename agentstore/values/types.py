@@ -366,7 +366,7 @@ class UtcDateTime(Named, TypeDecorator[datetime]):
 
 def iso(instant: datetime) -> str:
     """Write an instant in UTC as text of one width, so that texts sort as instants do."""
-    return instant.isoformat(sep="T", timespec="microseconds")
+    return instant.isoformat("T", "microseconds")
 
 
 class Nanos(Named, TypeDecorator[Decimal]):

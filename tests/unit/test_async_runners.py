@@ -291,6 +291,20 @@ async def test_a_turn_that_does_not_come_in_time_is_an_error(file_url: str, way:
         await still_works(store, session.id)
 
 
+@in_loop
+async def test_each_of_several_turns_that_do_not_come_in_time_is_an_error(file_url: str) -> None:
+    async with AsyncStore(file_url, busy_timeout=0.05) as store:
+        session = await store.sessions.create()
+        async with holding(store, session.id), asyncio.timeout(20):
+            late = []
+            for _ in range(3):
+                late.append(asyncio.create_task(WAYS["save"](store, session.id)))
+                await asyncio.sleep(0.02)
+            assert [type(result) for result in await end_of(*late)] == [DatabaseBusy] * 3
+        assert await contents(store, session.id) == ["held"]
+        await still_works(store, session.id)
+
+
 # --- Cancelled while running ----------------------------------------------------------------------
 
 

@@ -23,6 +23,9 @@ from agentstore.values.types import (
     Strict,
     UtcDateTime,
     Word,
+    iso,
+    require_utc,
+    to_nanos,
 )
 
 _NOTHING = Decimal(0)
@@ -34,8 +37,10 @@ def binder(kind: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | No
         return partial(_text_in, kind, dialect)
     if isinstance(kind, Json):
         return _document_in
-    if isinstance(kind, Nanos | UtcDateTime):
-        return partial(kind.process_bind_param, dialect=dialect)
+    if isinstance(kind, Nanos):
+        return partial(to_nanos, "cost")
+    if isinstance(kind, UtcDateTime):
+        return _instant_text_in if kind.is_text(dialect) else partial(require_utc, "the time")
     return kind.dialect_impl(dialect).bind_processor(dialect)
 
 
@@ -73,6 +78,10 @@ def _text_in(kind: SafeText, dialect: Dialect, value: Any) -> Any:
     if type(value) is str and value.isascii() and "\x00" not in value:
         return value
     return kind.process_bind_param(value, dialect)
+
+
+def _instant_text_in(value: Any) -> str:
+    return iso(require_utc("the time", value))
 
 
 def _document_in(value: Any) -> str:

@@ -14,6 +14,7 @@ Errors are those of SQLAlchemy either way.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -160,33 +161,44 @@ def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], A
     """
     order = compiled.positiontup
     written = places_to_write(compiled)
-    given = dict.fromkeys(compiled.bind_names.values()) if order is None else order
-    names = [name for name in given if name not in written]
-    plan: list[tuple[str | None, Any, Callable[[Any], Any] | None]] = []
-    for name in names:
+    used = dict.fromkeys(compiled.bind_names.values() if order is None else order)
+    names: list[str] = []
+    constants: dict[str, Any] = {}
+    processes: list[tuple[int, Callable[[Any], Any]]] = []
+    for name in used:
         bind = compiled.binds[name]
         process = binder(bind.type, dialect)
-        if bind.required:
-            plan.append((name, None, process))
-        else:
+        if name in written:
+            continue
+        if not bind.required:
             value = compiled.params[name]
-            plan.append((None, value if process is None else process(value), None))
+            constants[name] = value if process is None else process(value)
+            continue
+        if process is not None:
+            processes.append((len(names), process))
+        names.append(name)
+    take = _getter(names)
 
     def values(parameters: Parameters) -> tuple[Any, ...]:
-        return tuple(
-            [
-                constant
-                if name is None
-                else value
-                if (value := parameters[name]) is None or process is None
-                else process(value)
-                for name, constant, process in plan
-            ]
-        )
+        bound = [*take(parameters)]
+        for position, process in processes:
+            if (value := bound[position]) is not None:
+                bound[position] = process(value)
+        return (*bound, *constants.values())
 
-    if order is not None:
+    named = [*names, *constants]
+    if order is None:
+        return lambda parameters: dict(zip(named, values(parameters), strict=True))
+    if named == order:
         return values
-    return lambda parameters: dict(zip(names, values(parameters), strict=True))
+    # A name that is used twice is processed once.
+    spread = _getter([named.index(name) for name in order if name not in written])
+    return lambda parameters: spread(values(parameters))
+
+
+def _getter(keys: Sequence[Any]) -> Callable[[Any], tuple[Any, ...]]:
+    """Give what takes these of something, in their order; ``itemgetter`` takes one as it is."""
+    return itemgetter(*keys) if len(keys) > 1 else lambda given: tuple([given[k] for k in keys])
 
 
 def _readers(statement: Any, dialect: Dialect) -> list[tuple[int, Callable[[Column], Column]]]:

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Select, literal, tuple_
 
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import InvalidCursor, InvalidInput
-from agentstore.execution.gathering import Body, GatheredCall, Write, run_by_itself
+from agentstore.execution.gathering import Body, GatheredCall, Write
 from agentstore.execution.unit import Runner, Unit
 from agentstore.models.tables import Tables
 from agentstore.records import Page
@@ -126,13 +126,11 @@ class _GatheredOperation(Operation):
         self._looks_first = looks_first
 
     def work(self, repository: type[Repository], args: Any, kwargs: Any) -> Callable[[Unit], Any]:
-        if self._looks_first(kwargs):
-            body = self.body
-            return lambda unit: run_by_itself(body(repository(unit), *args, **kwargs), unit)
-        return GatheredCall(self._kind, self.body, repository, args, kwargs)
+        kind = None if self._looks_first(kwargs) else self._kind
+        return GatheredCall(kind, self.body, repository, args, kwargs)
 
     def here(self, repository: Repository, args: Any, kwargs: Any) -> Any:
-        return run_by_itself(self.body(repository, *args, **kwargs), repository.unit)
+        return self.work(type(repository), args, kwargs)(repository.unit)
 
 
 def _never(_: Mapping[str, Any]) -> bool:

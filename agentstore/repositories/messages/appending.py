@@ -68,6 +68,7 @@ class Append:
         "drafts",
         "fresh",
         "idempotency_key",
+        "known",
         "now",
         "on_duplicate",
         "session_id",
@@ -94,14 +95,16 @@ class Append:
         self.now = now
         self.fresh = drafts
         self.there: dict[str, MessageRecord] = {}
+        self.known: list[MessageRecord] | None = None
 
     @classmethod
     def write(cls, unit: Unit, writes: Sequence[Self], *, by_itself: bool) -> list[Any]:
         """Append messages, each session's in their order.
 
         Returns:
-            For each write the records of its messages; LEFT_OUT, in a group, for one that looks
-            something up first, is too large for the group, or whose session cannot take it now.
+            For each the write itself, which can give its ``records`` now; LEFT_OUT, in a group, for
+            one that looks something up first, is too large for the group, or whose session cannot
+            take it now.
 
         Raises:
             NotFound: By itself: there is no such session.
@@ -109,8 +112,10 @@ class Append:
             AlreadyExists: By itself: an external id is there, and is to be refused.
             InvalidInput: By itself: a message would be replaced by one of another role.
         """
-        if by_itself and (known := writes[0]._look(unit)) is not None:
-            return [known]
+        if by_itself:
+            writes[0].known = writes[0]._look(unit)
+            if writes[0].known is not None:
+                return [*writes]
         going = writes if by_itself else _group(writes)
         additions = _additions(going)
         if by_itself and max(additions[0].tokens, additions[0].cost) > FULL:
@@ -128,8 +133,8 @@ class Append:
             )
         if by_itself and not landed:
             raise _why_not(unit, writes[0].session_id)
-        outcomes = {write: write._records() for write in going if write.session_id in landed}
-        return [outcomes.get(write, LEFT_OUT) for write in writes]
+        written = {write for write in going if write.session_id in landed}
+        return [write if write in written else LEFT_OUT for write in writes]
 
     @property
     def looks_nothing_up(self) -> bool:
@@ -166,10 +171,12 @@ class Append:
             return None
         if not drafts:
             require(unit, session_id)
-        return self._records()
+        return self.records()
 
-    def _records(self) -> list[MessageRecord]:
+    def records(self) -> list[MessageRecord]:
         """Give a record for each draft, once those that were to be written are."""
+        if self.known is not None:
+            return self.known
         written = iter(self.fresh)
         records: list[MessageRecord] = []
         for new in self.drafts:

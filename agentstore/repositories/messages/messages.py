@@ -154,9 +154,9 @@ class Messages(Repository):
                 "marks": marks,
             }
         )
-        records: list[MessageRecord]
-        records = yield Append(session_id, [new], on_duplicate, idempotency_key, self.unit.now())
-        return records[0]
+        append: Append
+        append = yield Append(session_id, [new], on_duplicate, idempotency_key, self.unit.now())
+        return append.records()[0]
 
     @gathers(Append, takes_several=replaces, looks_first=looks_first)
     def save_many(
@@ -187,9 +187,9 @@ class Messages(Repository):
         if isinstance(messages, Mapping | str) or not isinstance(messages, Collection):
             raise InvalidInput("messages must be a list of mappings.")
         drafts = [draft(message, f"messages[{n}].") for n, message in enumerate(messages)]
-        records: list[MessageRecord]
-        records = yield Append(session_id, drafts, on_duplicate, idempotency_key, self.unit.now())
-        return records
+        append: Append
+        append = yield Append(session_id, drafts, on_duplicate, idempotency_key, self.unit.now())
+        return append.records()
 
     @appends
     def begin(
@@ -232,9 +232,8 @@ class Messages(Repository):
         begun.row["status"] = STREAMING
         now = self.unit.now()
         append = Append(session_id, [begun], "refuse", idempotency_key, now)
-        record: MessageRecord
-        ((record,),) = Append.write(self.unit, [append], by_itself=True)
-        return record
+        Append.write(self.unit, [append], by_itself=True)
+        return append.records()[0]
 
     @appends
     def append(self, message_id: str, text: str, *, position: int | None = None) -> int:
