@@ -207,7 +207,7 @@ def _run(connection: Connection, names: Names) -> None:
     dialect.lock_for_migration(connection, names)
     progress: Progress | None = context.config.attributes.get(_PROGRESS)
 
-    def applied(ctx: Any, step: Any, heads: Any, run_args: Any) -> None:  # noqa: ARG001
+    def applied(ctx: Any, step: Any, heads: Any, run_args: Any) -> None:
         if progress is not None:
             progress(step.up_revision_id, step.up_revision.doc)
 
