@@ -20,6 +20,8 @@ from agentstore.schema.base import (
     row_number,
     table,
 )
+from agentstore.schema.session_ids import session_id
+from agentstore.schema.sessions import sessions
 from agentstore.values.states import MESSAGE_STATUSES, ROLES
 from agentstore.values.types import Word
 
@@ -35,7 +37,7 @@ messages = table(
     "messages",
     row_number(),
     column("id", TEXT, unique=True),
-    column("session_id", TEXT),
+    session_id(sessions),
     column("branch", WHOLE),
     column("seq", WHOLE),
     column("turn", WHOLE),
@@ -74,7 +76,7 @@ message_tool_calls = table(
     "message_tool_calls",
     column("message_id", TEXT, ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True),
     column("position", WHOLE, primary_key=True, autoincrement=False),
-    column("session_id", TEXT),
+    session_id(sessions),
     column("seq", WHOLE),
     column("name", TEXT),
     nullable("call_id", TEXT),
@@ -86,7 +88,7 @@ message_marks = table(
     "message_marks",
     column("message_id", TEXT, ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True),
     column("mark", TEXT, primary_key=True),
-    column("session_id", TEXT),
+    session_id(sessions),
     column("seq", WHOLE),
     Index(None, "session_id", "mark", "seq"),
 )
@@ -95,7 +97,7 @@ message_chunks = table(
     "message_chunks",
     column("message_id", TEXT, ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True),
     column("position", WHOLE, primary_key=True, autoincrement=False),
-    column("session_id", TEXT),
+    session_id(sessions),
     column("content", TEXT),
     nullable("created_at", INSTANT),
     Index(None, "session_id"),
@@ -114,7 +116,7 @@ attachments = table(
     row_number(),
     column("id", TEXT, unique=True),
     column("message_id", TEXT, ForeignKey("messages.id", ondelete="CASCADE")),
-    column("session_id", TEXT),
+    session_id(sessions),
     column("digest", TEXT, ForeignKey("blobs.digest")),
     column("media_type", TEXT),
     nullable("name", TEXT),

@@ -19,6 +19,7 @@ from agentstore.schema.base import (
     row_number,
     table,
 )
+from agentstore.schema.session_ids import session_id
 from agentstore.values.states import SESSION_STATUSES
 from agentstore.values.types import Word
 
@@ -74,7 +75,7 @@ session_data = table(
 
 branch_segments = table(
     "branch_segments",
-    column("session_id", TEXT, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    session_id(sessions, ForeignKey("sessions.pk", ondelete="CASCADE"), primary_key=True),
     column("number", WHOLE, primary_key=True, autoincrement=False),
     column("branch", WHOLE),
     column("first_seq", WHOLE),
@@ -92,7 +93,7 @@ branch_segments = table(
 
 branches = table(
     "branches",
-    column("session_id", TEXT, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    session_id(sessions, ForeignKey("sessions.pk", ondelete="CASCADE"), primary_key=True),
     column("number", WHOLE, primary_key=True, autoincrement=False),
     column("name", TEXT),
     nullable("parent", WHOLE),
@@ -115,7 +116,7 @@ branches = table(
 
 summaries = table(
     "summaries",
-    column("session_id", TEXT, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    session_id(sessions, ForeignKey("sessions.pk", ondelete="CASCADE"), primary_key=True),
     column("branch", WHOLE, primary_key=True, autoincrement=False),
     column("content", TEXT),
     column("metadata", OBJECT),

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Dialect
 from sqlalchemy.types import Float, TypeEngine
 
+from agentstore.schema.session_ids import SessionId
 from agentstore.values.encoding import decode_texts, dump_json
 from agentstore.values.types import (
     Column,
@@ -51,7 +52,7 @@ def column_reader(
     """
     if isinstance(kind, Word):
         return partial(_words_out, kind, kind.words.union(() if required else (None,)))
-    if isinstance(kind, SafeText):
+    if isinstance(kind, SafeText | SessionId):
         return partial(_texts_out, kind, _TEXT if required else _TEXTS)
     if isinstance(kind, Nanos):
         return partial(_money_out, kind, required)
@@ -85,7 +86,7 @@ def _words_out(kind: Word, known: frozenset[str | None], column: Column) -> Colu
     return column
 
 
-def _texts_out(kind: SafeText, known: Set[type[Any]], column: Column) -> Column:
+def _texts_out(kind: SafeText | SessionId, known: Set[type[Any]], column: Column) -> Column:
     kinds = {*map(type, column)}
     if not kinds <= known:
         raise kind.unsound()

@@ -23,10 +23,11 @@ from sqlalchemy import BigInteger, Boolean, Float, LargeBinary
 from sqlalchemy.types import TypeEngine
 
 from agentstore.models.tables import indexed_texts
+from agentstore.schema.session_ids import SessionId
 from agentstore.values.types import Json, Nanos, SafeText, UtcDateTime, Word
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Table
+    from sqlalchemy import Column, Connection, Table
 
     from agentstore.models.tables import Tables
 
@@ -69,6 +70,10 @@ class TableShape:
         """The texts that stand side by side in an entry of an index, by their columns' names."""
         return indexed_texts(self.table)
 
+    def column(self, name: str) -> Column[Any]:
+        """Give a column by the name that it has in the database."""
+        return next(column for column in self.table.columns if column.name == name)
+
     @property
     def key_positions(self) -> tuple[int, ...]:
         """Where the columns of the key are among the columns."""
@@ -84,6 +89,7 @@ _KINDS: tuple[tuple[type[Any], Kind], ...] = (
     (LargeBinary, Kind.BYTES),
     (BigInteger, Kind.WHOLE),
     (Nanos, Kind.WHOLE),
+    (SessionId, Kind.WHOLE),
     (SafeText, Kind.TEXT),
 )
 
@@ -108,7 +114,7 @@ def _kind(column: TypeEngine[Any]) -> Kind:
 
 def words_of(shape: TableShape, name: str) -> str | None:
     """Write the words of which a column holds one, for ``IN``; None if it may hold any."""
-    kind = shape.table.c[name].type
+    kind = shape.column(name).type
     return f"({', '.join(map(repr, sorted(kind.words)))})" if isinstance(kind, Word) else None
 
 

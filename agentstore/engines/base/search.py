@@ -44,9 +44,9 @@ class IndexState:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The columns of a message that searching reads."""
+    """The columns of a message that searching reads, and the number of its session."""
 
-    session_id: str
+    session: int
     content: str | None
     blocks: Any
     payload: Any
@@ -111,7 +111,7 @@ class Entry:
     """A message as an index takes it: whose it is, and its tokens in their order."""
 
     message_pk: int
-    session_id: str
+    session: int
     tokens: list[str]
 
     @property
@@ -135,13 +135,13 @@ class Question:
     Attributes:
         phrases: All of them must be in a message.
         beginnings: Characters with each of which one of its tokens must begin.
-        sessions: The sessions that it may belong to; None means any.
+        sessions: The numbers of the sessions that it may belong to; None means any.
         reader: The user whose messages alone are seen, where the index is guarded.
     """
 
     phrases: tuple[Phrase, ...]
     beginnings: tuple[str, ...]
-    sessions: tuple[str, ...] | None
+    sessions: tuple[int, ...] | None
     reader: str | None = None
 
 
@@ -335,7 +335,7 @@ def whose(
     messages, sessions = tables.messages.alias().c, tables.sessions.alias().c
     theirs = select(messages.pk).where(
         messages.pk == message_pk,
-        messages.session_id == sessions.id,
+        messages.session_id == sessions.pk,
         sessions.user_id == user_id,
     )
     return (theirs.exists(),)

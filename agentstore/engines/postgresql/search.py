@@ -38,7 +38,7 @@ from sqlalchemy.types import UserDefinedType
 from agentstore.engines.base.search import Candidates, Entry, IndexState, Question, count_of
 from agentstore.engines.base.search_objects import state_of
 from agentstore.engines.postgresql.row_security import policy
-from agentstore.engines.postgresql.search_objects import objects_of_words
+from agentstore.engines.postgresql.search_objects import objects_by_number
 from agentstore.engines.postgresql.search_queue import (
     PostgreSQLQueue,
     index_of,
@@ -167,7 +167,7 @@ class PostgreSQLSearch(PostgreSQLQueue):
         """Empty the index; the walk goes to the newest message, later ones are queued."""
         names = tables.names
         missing = _missing(connection, tables)
-        for name, statement in objects_of_words(names.schema, names.prefix).items():
+        for name, statement in objects_by_number(names.schema, names.prefix).items():
             if name in missing:
                 connection.exec_driver_sql(statement)
                 for secured in policy(names, name.removeprefix(names.prefix)):
@@ -236,7 +236,7 @@ def _found(tables: Tables, runs: int, *, guarded: bool) -> Select[Any]:
         messages, sessions = tables.messages, tables.sessions
         own = (
             select(messages.c.pk)
-            .join(sessions, sessions.c.id == messages.c.session_id)
+            .join(sessions, sessions.c.pk == messages.c.session_id)
             .where(sessions.c.user_id == bindparam("reader", type_=SafeText))
             .where(messages.c.pk >= floor, messages.c.pk < before)
         )
@@ -270,7 +270,7 @@ def _missing(connection: Connection, tables: Tables) -> tuple[str, ...]:
     ).c
     messages = func.to_regclass(f"{schema}{tables.messages.name}")
     checks: dict[str, ColumnElement[bool]] = {}
-    for name in objects_of_words(names.schema, names.prefix):
+    for name in objects_by_number(names.schema, names.prefix):
         if name.endswith(")"):
             checks[name] = func.to_regprocedure(f"{schema}{name}").is_not(None)
         elif name.endswith(("search_inserted", "search_updated")):

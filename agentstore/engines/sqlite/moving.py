@@ -262,7 +262,7 @@ def _too_long(connection: Connection, shape: TableShape, number: int, longest: i
 
 
 def _of(shape: TableShape, name: str, kind: Kind) -> str:
-    holds = getattr(shape.table.c[name].type, "holds", kind.value)
+    holds = getattr(shape.column(name).type, "holds", kind.value)
     return holds if kind is Kind.JSON else kind.value
 
 

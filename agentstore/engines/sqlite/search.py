@@ -15,7 +15,6 @@ What waits for the index is in ``search_queue``.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -77,7 +76,7 @@ class SQLiteSearch(SQLiteQueue):
                 raise
             return IndexState(None, 0, 0, 0, missing)
         newest = int(row.newest or 0)
-        if row.objects < len(search_objects.objects_with_beginnings(names.prefix)):
+        if row.objects < len(search_objects.objects_by_number(names.prefix)):
             return IndexState(None, newest, 0, 0, _missing(connection, names))
         if row.indexed_through is None:
             return IndexState(None, newest, 0, 0, ())
@@ -138,7 +137,7 @@ class SQLiteSearch(SQLiteQueue):
             if index.name not in missing:
                 connection.execute(DropTable(Table(index.name, MetaData())))
                 missing.add(index.name)
-        for name, statement in search_objects.objects_with_beginnings(names.prefix).items():
+        for name, statement in search_objects.objects_by_number(names.prefix).items():
             if name in missing:
                 connection.exec_driver_sql(statement)
         connection.execute(delete(queue_of(names)))
@@ -169,13 +168,16 @@ def _match(question: Question) -> str:
     return f"(words : ({words})) AND (scope : ({scopes}))" if scopes else f"words : ({words})"
 
 
-def _scope(session_id: str) -> str:
-    """Give the token that a session's messages carry, so that few others are walked."""
-    return hashlib.blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+def _scope(session: int) -> str:
+    """Give the token that a session's messages carry, so that few others are walked.
+
+    It is longer than one character, as no beginning is.
+    """
+    return f"s{session}"
 
 
 def _row(entry: Entry) -> dict[str, Any]:
-    scope = _scope(entry.session_id)
+    scope = _scope(entry.session)
     return {
         "rowid_": entry.message_pk,
         "words_": " ".join(entry.tokens),
@@ -187,7 +189,7 @@ def _row(entry: Entry) -> dict[str, Any]:
 def _missing(connection: Connection, names: Names) -> tuple[str, ...]:
     there = set(connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars())
     return tuple(
-        name for name in search_objects.objects_with_beginnings(names.prefix) if name not in there
+        name for name in search_objects.objects_by_number(names.prefix) if name not in there
     )
 
 
@@ -210,7 +212,7 @@ def _state_query(tables: Tables) -> Select[Any]:
     state, queue, names = state_of(tables.names), queue_of(tables.names), tables.names
     master = table("sqlite_master", column("name", Text))
     objects = select(func.count()).where(
-        master.c.name.in_(list(search_objects.objects_with_beginnings(names.prefix)))
+        master.c.name.in_(list(search_objects.objects_by_number(names.prefix)))
     )
     return select(
         select(func.max(tables.messages.c.pk)).scalar_subquery().label("newest"),

@@ -57,7 +57,7 @@ def quoted(name: str) -> str:
 def holds(shape: TableShape, name: str, kind: Kind) -> str:
     """Write the condition that holds of a column that is not NULL."""
     condition = _SOUND[kind].format(quoted(name))
-    document = getattr(shape.table.c[name].type, "document", None)
+    document = getattr(shape.column(name).type, "document", None)
     if document in _JSON_TYPES:
         # CASE, since nothing keeps AND from asking for the type of what is no JSON.
         kind_of = f"json_type({quoted(name)}) = '{_JSON_TYPES[document]}'"
@@ -67,7 +67,7 @@ def holds(shape: TableShape, name: str, kind: Kind) -> str:
 
 def sound_value(shape: TableShape, name: str, kind: Kind) -> str:
     """Write the condition that holds of a column, NULL or not."""
-    if shape.table.c[name].nullable:
+    if shape.column(name).nullable:
         return f"({quoted(name)} IS NULL OR {holds(shape, name, kind)})"
     return f"({quoted(name)} IS NOT NULL AND {holds(shape, name, kind)})"
 

@@ -160,7 +160,7 @@ def _deletion(shape: TableShape) -> Delete:
     """Delete by the key as it travels: text as it is stored, which no type is to write again."""
     kinds = dict(shape.columns)
     conditions = [
-        shape.table.c[name]
+        shape.column(name)
         == bindparam(name, type_=BigInteger() if kinds[name] is Kind.WHOLE else Text())
         for name in shape.key
     ]

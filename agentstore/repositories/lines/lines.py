@@ -166,7 +166,7 @@ def segments_of(
     query = (
         select(line, *own_tally(tables), stored.c.messages, stored.c.turns)
         .select_from(line.outerjoin(stored, here).join(branches, this))
-        .join(sessions, sessions.c.id == branches.c.session_id)
+        .join(sessions, sessions.c.pk == branches.c.session_id)
         .order_by(line.c.depth)
     )
     segments: list[Segment] = []

@@ -58,7 +58,7 @@ def idle_streams(tables: Tables, oldest: datetime) -> Select[Any]:
         .where(chunks.message_id == messages.id)
         .scalar_subquery()
     )
-    return select(messages.id, messages.session_id).where(
+    return select(messages.id, messages.session_id.label("session_id")).where(
         messages.status == _STREAMING,
         messages.status != _COMPLETE,
         messages.created_at < oldest,

@@ -35,6 +35,7 @@ from agentstore.execution.unit import Unit
 from agentstore.repositories.base import scoping
 from agentstore.repositories.base.operations import MOST_IDS, Operation, Repository, chunks
 from agentstore.repositories.checkpoints.rows import in_root
+from agentstore.schema.session_ids import key_for
 from agentstore.values.ids import new_id
 from agentstore.values.types import SafeText
 
@@ -196,7 +197,7 @@ def _in_session(table: str) -> Callable[[Unit, bool], Select[Any]]:
         rows, sessions = unit.tables[table], unit.tables.sessions
         return (
             select(rows.c.pk)
-            .join(sessions, sessions.c.id == rows.c.session_id)
+            .join(sessions, key_for(sessions.c, rows.c.session_id) == rows.c.session_id)
             .where(rows.c.id == _wanted(), sessions.c.user_id == unit.only)
         )
 
@@ -262,7 +263,7 @@ def messages(call: ScopedCall, values: Any) -> Any:
     ):
         return values
     rows, theirs = call.unit.tables.messages, call.unit.tables.sessions
-    query = select(rows.c.id).join(theirs, theirs.c.id == rows.c.session_id)
+    query = select(rows.c.id).join(theirs, theirs.c.pk == rows.c.session_id)
     query = query.where(theirs.c.user_id == call.user)
     found: set[str] = set()
     for chunk in chunks(list(dict.fromkeys(values))):

@@ -38,6 +38,7 @@ from agentstore.records import DeletionReceipt
 from agentstore.repositories.attachments.blobs import attached_digests, drop_unattached
 from agentstore.repositories.checkpoints.removal import as_many_as, remove_some, weight
 from agentstore.repositories.search.search import forget_deleted, forget_sessions
+from agentstore.schema.session_ids import in_sessions
 from agentstore.values.types import SafeText
 
 _KEY = bindparam("key", type_=SafeText())
@@ -348,11 +349,10 @@ def owned(tables: Tables, table: Table, kind: str, key: Any) -> ColumnElement[bo
         of_user: ColumnElement[bool] = columns.user_id == key
         return of_user
     if "session_id" in columns:
-        return (
-            columns.session_id.in_(sessions_of(tables, key))
-            if kind == "user"
-            else _is(columns.session_id, key)
-        )
+        column, sessions = columns.session_id, tables.sessions.c
+        if kind == "user":
+            return in_sessions(sessions, column, sessions.user_id == key)
+        return in_sessions(sessions, column, _is(sessions.id, key))
     return None
 
 

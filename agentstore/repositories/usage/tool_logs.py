@@ -56,7 +56,8 @@ class NewLog(NewRow):
         )
         message = (
             select(messages.pk)
-            .where(messages.id == new["message_id"], messages.session_id == new["session_id"])
+            .join_from(tables.messages, tables.sessions, sessions.pk == messages.session_id)
+            .where(messages.id == new["message_id"], sessions.id == new["session_id"])
             .exists()
         )
         return select(*new.values()).where(owner, or_(new["message_id"].is_(None), message))

@@ -101,7 +101,7 @@ class Usage(Repository):
                 func.count(case((~created, 1))).label("only_written_to"),
             )
             .select_from(of_session)
-            .join(sessions, sessions.c.id == of_session.c.session_id)
+            .join(sessions, sessions.c.pk == of_session.c.session_id)
         )
         messages, tokens, cost, only_written_to = self.connection.execute(written).one()
         made = select(func.count()).select_from(sessions).where(*of_user, created)
