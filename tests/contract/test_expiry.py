@@ -49,8 +49,8 @@ def attach(place: Any, session_id: str, message_id: str, digest: str) -> None:
     )
     execute(
         place,
-        "INSERT INTO attachments (id, message_id, session_id, digest, media_type, created_at) "
-        "VALUES (:m, :m, :s, :d, 'text/plain', :t)",
+        "INSERT INTO attachments (id, message_id, session, digest, media_type, created_at) "
+        "VALUES (:m, :m, (SELECT pk FROM sessions WHERE id = :s), :d, 'text/plain', :t)",
         **values,
     )
 

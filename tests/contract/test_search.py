@@ -508,8 +508,8 @@ def test_changes_behind_the_back_are_caught_up_with(place, store, session):
     plain_sql(place, "DELETE FROM messages WHERE id = :id", id=saved[1])
     plain_sql(
         place,
-        "INSERT INTO messages (id, session_id, branch, seq, turn, role, created_at, content)"
-        " SELECT 'mine', session_id, branch, 99, turn, role, created_at, 'a new apple'"
+        "INSERT INTO messages (id, session, branch, seq, turn, role, created_at, content)"
+        " SELECT 'mine', session, branch, 99, turn, role, created_at, 'a new apple'"
         " FROM messages WHERE id = :id",
         id=saved[2],
     )
@@ -544,8 +544,8 @@ def test_a_row_number_that_is_used_again_or_lower_than_others_is_indexed(place, 
     assert ids(store.messages.search("apple")) == [saved]
     plain_sql(
         place,
-        "INSERT INTO messages (pk, id, session_id, branch, seq, turn, role, created_at, content)"
-        " SELECT 7, 'low', session_id, branch, 99, turn, role, created_at, 'a low apple'"
+        "INSERT INTO messages (pk, id, session, branch, seq, turn, role, created_at, content)"
+        " SELECT 7, 'low', session, branch, 99, turn, role, created_at, 'a low apple'"
         " FROM messages",
     )
     assert ids(store.messages.search("apple", order="recent")) == [saved, "low"]

@@ -54,9 +54,9 @@ def much(place, store, monkeypatch):
     last = store.messages.save("elsewhere", "tool", "the common words 词语的").id
     plain_sql(
         place,
-        "INSERT INTO messages (id, session_id, branch, seq, turn, role, created_at, content)"
+        "INSERT INTO messages (id, session, branch, seq, turn, role, created_at, content)"
         " WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :most)"
-        " SELECT 'm' || i, session_id, branch, seq + i, turn,"
+        " SELECT 'm' || i, session, branch, seq + i, turn,"
         " CASE i % 3 WHEN 0 THEN 'assistant' ELSE role END, created_at,"
         " CASE i % 6 WHEN 0 THEN content ELSE content || ' and more' END"
         " FROM n, messages WHERE id = :first",

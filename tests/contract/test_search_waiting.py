@@ -204,11 +204,11 @@ CHANGES = {
     "changed": ["UPDATE messages SET content = 'a cherry' WHERE content = 'a new apple'"],
     "deleted": ["DELETE FROM messages WHERE content = 'a new apple'"],
     "deleted, and its number used again": [
-        "CREATE TABLE kept AS SELECT pk, id, session_id, branch, seq, turn, role, created_at"
+        "CREATE TABLE kept AS SELECT pk, id, session, branch, seq, turn, role, created_at"
         " FROM messages WHERE content = 'a new apple'",
         "DELETE FROM messages WHERE content = 'a new apple'",
-        "INSERT INTO messages (pk, id, session_id, branch, seq, turn, role, created_at, content)"
-        " SELECT pk, id, session_id, branch, seq, turn, role, created_at, 'a cherry' FROM kept",
+        "INSERT INTO messages (pk, id, session, branch, seq, turn, role, created_at, content)"
+        " SELECT pk, id, session, branch, seq, turn, role, created_at, 'a cherry' FROM kept",
         "DROP TABLE kept",
     ],
     "taken in by another": [],
