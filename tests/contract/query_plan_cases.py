@@ -316,11 +316,11 @@ ROWS: dict[str, tuple[int, Columns]] = {
 def rows_for(name: str) -> list[dict[str, Any]]:
     count, given = ROWS[name]
     table = tables(PLAIN)[name]
-    assert given.keys() <= {column.name for column in table.columns}, name
+    assert given.keys() <= {column.key for column in table.columns}, name
     same = {
-        column.name: value_for(table, column)
+        column.key: value_for(table, column)
         for column in table.columns
-        if column.name not in given and column.name != "pk"
+        if column.key not in given and column.key != "pk"
     }
     return [same | {column: make(n) for column, make in given.items()} for n in range(count)]
 

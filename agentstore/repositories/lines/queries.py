@@ -53,16 +53,20 @@ def line_of(tables: Tables, *, active: bool) -> CTE:
     return line_from(tables, anchor_of(tables, active=active))
 
 
-def shown_by(line: CTE, messages: Any) -> ColumnElement[bool]:
-    """Say that a message, given by its columns, is on the line."""
-    return (
-        select(line.c.branch)
-        .where(
-            line.c.branch == messages.branch,
-            messages.seq.between(line.c.first_seq, line.c.last_seq),
-        )
-        .exists()
+def shown_by(line: CTE, messages: Any, *, in_order: bool = False) -> ColumnElement[bool]:
+    """Say that a message, given by its columns, is on the line.
+
+    Args:
+        line: The segments.
+        messages: The columns.
+        in_order: Whether messages that an index gives in their order are to stay in it, because
+            the first few are wanted: PostgreSQL may sort after a join, but makes none of an OFFSET.
+    """
+    this = select(line.c.branch).where(
+        line.c.branch == messages.branch,
+        messages.seq.between(line.c.first_seq, line.c.last_seq),
     )
+    return (this.offset(0) if in_order else this).exists()
 
 
 def for_each_segment(
