@@ -16,11 +16,11 @@ from typing import Any, Protocol
 
 import psycopg
 from psycopg import sql
-from sqlalchemy import URL, insert, make_url
+from sqlalchemy import URL, column, insert, make_url
+from sqlalchemy import table as described
 from sqlalchemy.dialects import sqlite as sqlite_dialect
 
 from agentstore import migrations
-from agentstore.models.tables import tables
 from agentstore.values.types import iso
 from benchmarks.data import Row
 from benchmarks.raw import Raw, RawPostgreSQL, RawSQLite
@@ -149,16 +149,14 @@ def _insert(connection: sqlite3.Connection, table: str, rows: Iterator[Row]) -> 
     first = next(rows, None)
     if first is None:
         return
-    statement = insert(tables()[table]).compile(
-        dialect=sqlite_dialect.dialect(), column_keys=list(first)
-    )
-    columns = statement.positiontup or []
-    connection.execute(str(statement), _values(first, columns))
-    connection.executemany(str(statement), (_values(row, columns) for row in rows))
+    statement = insert(described(table, *map(column, first)))
+    sql = str(statement.compile(dialect=sqlite_dialect.dialect()))
+    connection.execute(sql, _values(first))
+    connection.executemany(sql, map(_values, rows))
 
 
-def _values(row: Row, columns: list[str]) -> list[Any]:
-    return [iso(v) if isinstance(v := row[c], datetime) else v for c in columns]
+def _values(row: Row) -> list[Any]:
+    return [iso(value) if isinstance(value, datetime) else value for value in row.values()]
 
 
 def _copy_in(connection: psycopg.Connection[Any], table: str, rows: Iterator[Row]) -> None:

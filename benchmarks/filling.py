@@ -68,16 +68,17 @@ class Grown:
     def stretches(self) -> Iterator[dict[str, Any]]:
         """Give the parameters of the statements that fill, in the order of the index.
 
-        Of an ordinary session the name is made from the number of the row.
+        The number of an ordinary session is made from that of the row.
         """
         number = 0
         total = self.ordinary * EACH
         for start in range(0, total, _STRETCH):
             yield _stretch(number + start, min(_STRETCH, total - start), EACH, None)
         number += total
-        for name, size in ((LONG, self.long), (SHORT, self.short)):
+        for session, size in ((3, self.long), (2, self.short)):
             for start in range(0, size, _STRETCH):
-                yield _stretch(start, min(_STRETCH, size - start), size, name) | {"base": number}
+                stretch = _stretch(start, min(_STRETCH, size - start), size, session)
+                yield stretch | {"base": number}
             number += size
 
     # The tables around the messages, as databases.Databases fills them.
@@ -89,7 +90,7 @@ class Grown:
         yield "users", (_user(number) for number in range(len(ids) // _LISTED_BY + 1))
         yield "sessions", self._sessions(ids, sizes)
         yield "session_data", map(documents, ids)
-        yield "branches", map(main_branch, ids)
+        yield "branches", (main_branch(number) for number, _ in enumerate(ids, start=1))
 
     def _sessions(self, ids: list[str], sizes: dict[str, int]) -> Iterator[Row]:
         told = spoken()
@@ -116,8 +117,8 @@ class Grown:
             }
 
 
-def _stretch(first: int, count: int, size: int, name: str | None) -> dict[str, Any]:
-    return {"first": first, "count": count, "size": size, "name": name, "base": 0}
+def _stretch(first: int, count: int, size: int, session: int | None) -> dict[str, Any]:
+    return {"first": first, "count": count, "size": size, "session": session, "base": 0}
 
 
 def _between(sums: list[int], first: int, size: int) -> int:
@@ -170,10 +171,10 @@ WITH RECURSIVE counted (x) AS (
     SELECT :first UNION ALL SELECT x + 1 FROM counted WHERE x < :first + :count - 1
 )
 INSERT INTO messages (
-    id, session_id, branch, seq, turn, role, token_count, cost, created_at, content, metadata
+    id, session, branch, seq, turn, role, token_count, cost, created_at, content, metadata
 )
 SELECT printf('01900000-0000-7000-8000-%012x', :base + x),
-    coalesce(:name, printf('s%09d', x / :size)), 0, x % :size + 1, x % :size / 2 + 1,
+    coalesce(:session, x / :size + 4), 0, x % :size + 1, x % :size / 2 + 1,
     spoken.role, spoken.token_count, spoken.cost,
     strftime('%Y-%m-%dT%H:%M:%S', :epoch + x % :size + 1, 'unixepoch') || :fraction,
     spoken.content, spoken.metadata
@@ -181,10 +182,10 @@ FROM counted CROSS JOIN spoken ON spoken.number = x % :texts
 """
 _POSTGRESQL: LiteralString = """
 INSERT INTO messages (
-    id, session_id, branch, seq, turn, role, token_count, cost, created_at, content, metadata
+    id, session, branch, seq, turn, role, token_count, cost, created_at, content, metadata
 )
 SELECT '01900000-0000-7000-8000-' || lpad(to_hex(%(base)s + x), 12, '0'),
-    coalesce(%(name)s::text, 's' || lpad((x / %(size)s)::text, 9, '0')), 0,
+    coalesce(%(session)s::bigint, x / %(size)s + 4), 0,
     x %% %(size)s + 1, x %% %(size)s / 2 + 1, spoken.role, spoken.token_count, spoken.cost,
     %(start)s + (x %% %(size)s + 1) * interval '1 second', spoken.content, spoken.metadata
 FROM generate_series(%(first)s::bigint, %(first)s::bigint + %(count)s - 1) AS x

@@ -136,8 +136,9 @@ and constraints carry the prefix; with `schema=` they are in that schema of Post
 | instant | `TEXT` | `timestamptz` | UTC, to the microsecond; as text ISO 8601 that sorts |
 | money | `BIGINT` | `bigint` | whole billionths of the unit, so that sums are exact |
 | `pk` | `INTEGER` | `bigint` | the order of creation; never shown by the API |
+| `session` | `BIGINT` | `bigint` | the `pk` of a session; in models `session_id`, and an id |
 
-`id` is what the API shows, and what other tables refer to. Every `id` is unique.
+`id` is what the API shows, and what other tables refer to, but for `session`. Every `id` is unique.
 """
 
 _READING = """\
