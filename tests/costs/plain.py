@@ -11,15 +11,15 @@ from uuid import uuid4
 from agentstore.records import MessageRecord
 
 HISTORY = """
-SELECT id, session_id, seq, branch, turn, role, content, tool_calls, tool_call_id, name,
+SELECT id, ?, seq, branch, turn, role, content, tool_calls, tool_call_id, name,
   token_count, cost, metadata, payload, external_id, status, created_at
-FROM messages WHERE session_id = ? ORDER BY seq DESC LIMIT ?"""
+FROM messages WHERE session = (SELECT pk FROM sessions WHERE id = ?) ORDER BY seq DESC LIMIT ?"""
 COUNT = """
 UPDATE sessions SET last_seq = last_seq + ?, message_count = message_count + ?,
   total_tokens = total_tokens + ?, last_active_at = ?
-WHERE id = ? RETURNING last_seq, active_branch, turn"""
+WHERE id = ? RETURNING pk, last_seq, active_branch, turn"""
 INSERT = """
-INSERT INTO messages (id, session_id, seq, branch, turn, role, content, token_count, created_at)
+INSERT INTO messages (id, session, seq, branch, turn, role, content, token_count, created_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 
@@ -37,7 +37,7 @@ class Plain:
 
     def history(self, session_id: str, limit: int) -> list[MessageRecord]:
         """Read the last messages, none of which may have a document."""
-        rows = self._connection.execute(self._history, (session_id, limit)).fetchall()
+        rows = self._connection.execute(self._history, (session_id, session_id, limit)).fetchall()
         return [record(row) for row in reversed(rows)]
 
     def save(self, session_id: str, messages: Sequence[dict[str, Any]]) -> list[MessageRecord]:
@@ -46,16 +46,27 @@ class Plain:
         written, tokens = at.isoformat(), sum(each["token_count"] for each in messages)
         cursor = self._connection.cursor()
         cursor.execute(self._count, (number, number, tokens, written, session_id))
-        last, branch, turn = cursor.fetchone()
+        session, last, branch, turn = cursor.fetchone()
         rows = []
         for seq, each in enumerate(messages, last - number + 1):
-            place = (str(uuid4()), session_id, seq, branch, turn)
+            place = (str(uuid4()), session, seq, branch, turn)
             rows.append((*place, each["role"], each["content"], each["token_count"], written))
         cursor.executemany(self._insert, rows)
         self._connection.commit()
         documents, ids = (None, None, None), (None, None)
         return [
-            MessageRecord(*row[:7], None, *ids, row[7], Decimal(0), *documents, "complete", at)
+            MessageRecord(
+                row[0],
+                session_id,
+                *row[2:7],
+                None,
+                *ids,
+                row[7],
+                Decimal(0),
+                *documents,
+                "complete",
+                at,
+            )
             for row in rows
         ]
 

@@ -32,6 +32,7 @@ class IndexState:
         pending: Changes that are not in the index yet, counted no further than was asked.
         missing: The objects (tables, triggers, functions) that are gone.
         guarded: Whether the engine hides rows of it from this role, and so cannot use it as meant.
+        session: The number of the session that was asked about; None where there is none.
     """
 
     segmentation: str | None
@@ -40,6 +41,7 @@ class IndexState:
     pending: int
     missing: tuple[str, ...]
     guarded: bool = False
+    session: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +175,7 @@ class SearchIndex(ABC):
         tables: Tables,
         count_to: int,
         user_id: str | None = None,
+        session_id: str | None = None,
         *,
         thorough: bool = False,
     ) -> IndexState:
@@ -183,6 +186,7 @@ class SearchIndex(ABC):
             tables: The tables.
             count_to: How far to count the changes that wait.
             user_id: Count those of this user's messages alone.
+            session_id: Say the number of this session too.
             thorough: Look for missing objects even where that takes a query of its own.
         """
 

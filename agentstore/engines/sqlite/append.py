@@ -42,7 +42,8 @@ def append_messages(
     """Count, then insert; see ``EngineDialect.append_messages``.
 
     Nobody else can have a session locked: who writes has the lock of the whole file. The activity
-    of a session is the row number of its newest message.
+    of a session is the row number of its newest message. The rows have the session's number
+    afterwards.
     """
     count, list_anew, add, index, mark = _statements(tables, dialect_of(connection))
     added: dict[str, tuple[int, int]] = {}
@@ -57,7 +58,7 @@ def append_messages(
             if behind >= LISTED_WITHIN:
                 list_anew.execute_many(connection, [session])
             for pk, row in enumerate(own, activity - len(own) + 1):
-                row["pk"], row["session"] = pk, session_pk
+                row["pk"], row["session_id"] = pk, session_pk
             first = number_rows(numbers, session, own)
             added[session["session_id"]] = first, session_pk
             there += own
@@ -67,7 +68,7 @@ def append_messages(
     for more, insertion in ((calls, index), (marks, mark)):
         owned = [each for each in more if each["session_id"] in added]
         for each in owned:
-            first, each["session"] = added[each["session_id"]]
+            first, each["session_id"] = added[each["session_id"]]
             each["seq"] += first
         if owned:
             insertion.execute_many(connection, owned)
@@ -116,6 +117,6 @@ def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, ...]:
 
 def _insertion(table: Table, driver: Dialect) -> Prepared:
     """Insert rows that say their session by the number, which was just read."""
-    number = bindparam("session", type_=BigInteger())
-    rest = [column.name for column in table.columns if column.name != "session"]
+    number = bindparam("session_id", type_=BigInteger())
+    rest = [column.key for column in table.columns if column.key != "session_id"]
     return Prepared(insert(table).inline().values(session_id=number), driver, rest)

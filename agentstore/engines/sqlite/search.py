@@ -64,13 +64,14 @@ class SQLiteSearch(SQLiteQueue):
         tables: Tables,
         count_to: int,
         user_id: str | None = None,
+        session_id: str | None = None,
         *,
         thorough: bool = False,
     ) -> IndexState:
         """Read it in one statement, which fails if a table is gone and counts the triggers."""
         names = tables.names
         try:
-            row = connection.execute(_state_query(tables)).one()
+            row = connection.execute(_state_query(tables), {"session_id": session_id}).one()
         except OperationalError:
             if not (missing := _missing(connection, names)):
                 raise
@@ -85,7 +86,8 @@ class SQLiteSearch(SQLiteQueue):
             queries = queries_for_waiting(connection, tables, row.indexed_through, user_id)
             waiting = sum(count_of(connection, query, count_to) for query in queries)
         waiting = min(waiting, count_to)
-        return IndexState(row.segmentation, newest, row.indexed_through, waiting, ())
+        through = row.indexed_through
+        return IndexState(row.segmentation, newest, through, waiting, (), session=row.session)
 
     def write(
         self,
@@ -214,7 +216,10 @@ def _state_query(tables: Tables) -> Select[Any]:
     objects = select(func.count()).where(
         master.c.name.in_(list(search_objects.objects_by_number(names.prefix)))
     )
+    sessions = tables.sessions.c
+    session = select(sessions.pk).where(sessions.id == bindparam("session_id"))
     return select(
+        session.scalar_subquery().label("session"),
         select(func.max(tables.messages.c.pk)).scalar_subquery().label("newest"),
         objects.scalar_subquery().label("objects"),
         select(queue.c.pk).exists().label("queued"),

@@ -41,7 +41,7 @@ from agentstore.repositories.lines.queries import (
     line_of,
     select_newest,
 )
-from agentstore.repositories.lines.rows import Columns, message_columns
+from agentstore.repositories.lines.rows import Columns, line_columns
 from agentstore.repositories.lines.tallies import Segment, Tally, own_tally
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER
@@ -58,7 +58,7 @@ def newest(
     branch: str | None = None,
     through: int = MAX_INTEGER,
     whole: bool | None = None,
-    columns: Columns = message_columns,
+    columns: Columns = line_columns,
 ) -> Rows:
     """Read the newest messages of a line, the newest first.
 
@@ -90,7 +90,7 @@ def between(
     *,
     branch: str | None = None,
     whole: bool | None = None,
-    columns: Columns = message_columns,
+    columns: Columns = line_columns,
 ) -> Rows:
     """Read all messages of a line between two sequence numbers, both included, in their order.
 

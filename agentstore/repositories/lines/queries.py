@@ -28,7 +28,7 @@ from sqlalchemy import (
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.models.deleting import owner_stays, session_stays
 from agentstore.models.tables import Tables
-from agentstore.repositories.lines.rows import Columns, message_columns
+from agentstore.repositories.lines.rows import Columns, line_columns
 from agentstore.values.types import MAX_INTEGER
 
 SESSION_ID = "session_id"
@@ -180,7 +180,7 @@ def select_newest(
     dialect: EngineDialect,
     *conditions: Callable[[Any], ColumnElement[bool]],
     active: bool,
-    columns: Columns = message_columns,
+    columns: Columns = line_columns,
 ) -> Select[Any]:
     """Select the newest messages, from no more segments than are needed for so many.
 

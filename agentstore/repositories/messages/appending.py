@@ -176,7 +176,7 @@ class Append:
             external_id = new.row["external_id"]
             record = self.there.get(external_id)
             if record is None:
-                record = next(written).record()
+                record = next(written).record(self.session_id)
                 if external_id is not None:
                     self.there[external_id] = record
             records.append(record)

@@ -60,8 +60,8 @@ class Draft:
     calls: list[dict[str, Any]]
     marks: list[dict[str, Any]] | None
 
-    def record(self) -> MessageRecord:
-        """Give what a reader would see, once the row is complete."""
+    def record(self, session_id: str) -> MessageRecord:
+        """Give what a reader would see of a message of a session, once the row is complete."""
         row = self.row
 
         def read(column: str) -> Any:
@@ -70,7 +70,7 @@ class Draft:
 
         return MessageRecord(
             id=row["id"],
-            session_id=row["session_id"],
+            session_id=session_id,
             seq=row["seq"],
             branch=row["branch"],
             turn=row["turn"],

@@ -97,7 +97,8 @@ def in_order(
     def look(unit: Unit, *, last: bool) -> Page[SearchHit] | None:
         """Give the hits; None if the index is to be brought up to date before."""
         index, theirs = unit.dialect.search, asked.whose(unit)
-        state = index.state(unit.connection, unit.tables, MOST_PENDING + 1, theirs)
+        most = MOST_PENDING + 1
+        state = index.state(unit.connection, unit.tables, most, theirs, asked.session_id)
         if (problem := trouble_with(state)) is not None:
             raise SearchIndexStale(problem, state.pending)
         assert state.segmentation is not None
@@ -110,7 +111,6 @@ def in_order(
         if state.pending:
             if not (last or unit.settings.read_only or in_transaction(unit)):
                 return None
-            most = MOST_PENDING + 1
             waiting = index.waiting(unit.connection, unit.tables, most, theirs)
             if len(waiting) > MOST_PENDING or _too_much(unit, waiting, characters):
                 raise _far_behind(len(waiting))

@@ -128,11 +128,10 @@ class TextSearch:
         conditions = self._conditions
         wanted: tuple[int, ...] | None = None
         if asked.session_id is not None:
-            this = select(sessions.pk).where(sessions.id == asked.session_id)
-            wanted = tuple(self._unit.connection.execute(this).scalars())
-            if not wanted:
+            if self._state.session is None:
                 return None
-            conditions.append(sessions.pk == wanted[0])
+            wanted = (self._state.session,)
+            conditions.append(sessions.pk == self._state.session)
         only = self._unit.only
         if only is not None and asked.user_id not in (None, only):
             return None
