@@ -25,6 +25,8 @@ from agentstore.values.types import Word
 
 _NEVER = text("'1970-01-01T00:00:00.000000+00:00'")
 
+_OF_A_USER = text("user_id IS NOT NULL")
+
 _NOT_NULL_EXPIRY = text("expires_at IS NOT NULL")
 
 sessions = table(
@@ -56,7 +58,7 @@ sessions = table(
         "message_count >= 0 AND total_tokens >= 0 AND total_cost >= 0", name="counters"
     ),
     Index(None, "status", "listed_activity"),
-    Index(None, "user_id", "status", "listed_activity"),
+    PartialIndex(None, "user_id", "status", "listed_activity", where=_OF_A_USER),
     PartialIndex(None, "expires_at", where=_NOT_NULL_EXPIRY),
 )
 

@@ -4,6 +4,8 @@ An id is text of 36 characters, and stood in each of their rows and indexes. The
 its sessions by number too, so it begins anew: ``agentstore reindex`` or, where there are few
 messages, the first search fills it.
 
+Sessions of nobody leave the index of users' sessions.
+
 SQLite copies the tables, one after the other; PostgreSQL rewrites them in place. Either needs room
 for the largest of them once more, and no more memory for more rows.
 
@@ -108,6 +110,10 @@ def downgrade() -> None:
 def _change(place: Place, old: Way, new: Way) -> None:
     if not op.get_context().as_sql:
         _refuse_rows_of_no_session(place, old)
+    lists = ("user_id", "status", "listed_activity")
+    place.drop_index("_".join(lists), "sessions")
+    where = None if new is BY_ID else "user_id IS NOT NULL"
+    place.index("_".join(lists), "sessions", *lists, where=where)
     if place.on_postgresql:
         _rewrite(place, old, new)
     else:
