@@ -134,7 +134,7 @@ def test_a_copy_is_written_to_and_searched_like_the_first(pair, new):
     for table, column in (("messages", "pk"), ("users", "pk"), ("sessions", "activity")):
         assert largest(after, table, column) > largest(before, table, column)
     assert saved.seq > max(
-        row["seq"] for row in before[f"{prefix}messages"] if row["session_id"] == saved.session_id
+        row["seq"] for row in before[f"{prefix}messages"] if row["session"] == saved.session_id
     )
 
 
