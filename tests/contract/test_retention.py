@@ -509,7 +509,7 @@ def no_orphans(place: Any) -> None:
         "SELECT count(*) FROM checkpoint_entries e WHERE NOT EXISTS (SELECT 1 FROM "
         "checkpoints c WHERE c.pk = e.checkpoint_pk)",
         "SELECT count(*) FROM messages m WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE "
-        "s.id = m.session_id)",
+        "s.pk = m.session)",
         "SELECT count(*) FROM tool_logs t WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE "
         "s.id = t.session_id)",
         "SELECT count(*) FROM blobs b WHERE NOT EXISTS (SELECT 1 FROM attachments a WHERE "
