@@ -21,7 +21,7 @@ from sqlalchemy.dialects import sqlite as sqlite_dialect
 
 from agentstore import migrations
 from agentstore.models.tables import tables
-from agentstore.values.types import iso
+from agentstore.values.instants import iso
 from benchmarks.data import Row
 from benchmarks.raw import Raw, RawPostgreSQL, RawSQLite
 from tests.servers import Server

@@ -20,6 +20,7 @@ from sqlalchemy import Column, Index, MetaData, Table, TextClause
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeEngine
 
+from agentstore.values.own_ids import OwnId
 from agentstore.values.types import (
     Bytes,
     Flag,
@@ -45,6 +46,7 @@ NAMING_CONVENTION = {
 METADATA = MetaData(naming_convention=NAMING_CONVENTION)
 """All tables, under their plain names."""
 
+OWN_ID = OwnId()
 TEXT = SafeText()
 WHOLE = Whole()
 REAL = Real(53)

@@ -11,6 +11,7 @@ from agentstore.schema.base import (
     JSON,
     MONEY,
     OBJECT,
+    OWN_ID,
     TEXT,
     WHOLE,
     PartialIndex,
@@ -34,7 +35,7 @@ _UNFINISHED = text("status <> 'complete'")
 messages = table(
     "messages",
     row_number(),
-    column("id", TEXT, unique=True),
+    column("id", OWN_ID, unique=True),
     column("session_id", TEXT),
     column("branch", WHOLE),
     column("seq", WHOLE),
@@ -72,7 +73,7 @@ messages = table(
 
 message_tool_calls = table(
     "message_tool_calls",
-    column("message_id", TEXT, ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True),
+    column("message_id", OWN_ID, ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True),
     column("position", WHOLE, primary_key=True, autoincrement=False),
     column("session_id", TEXT),
     column("seq", WHOLE),
@@ -84,7 +85,7 @@ message_tool_calls = table(
 
 message_marks = table(
     "message_marks",
-    column("message_id", TEXT, ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True),
+    column("message_id", OWN_ID, ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True),
     column("mark", TEXT, primary_key=True),
     column("session_id", TEXT),
     column("seq", WHOLE),
@@ -93,7 +94,7 @@ message_marks = table(
 
 message_chunks = table(
     "message_chunks",
-    column("message_id", TEXT, ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True),
+    column("message_id", OWN_ID, ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True),
     column("position", WHOLE, primary_key=True, autoincrement=False),
     column("session_id", TEXT),
     column("content", TEXT),
@@ -112,8 +113,8 @@ blobs = table(
 attachments = table(
     "attachments",
     row_number(),
-    column("id", TEXT, unique=True),
-    column("message_id", TEXT, ForeignKey("messages.id", ondelete="CASCADE")),
+    column("id", OWN_ID, unique=True),
+    column("message_id", OWN_ID, ForeignKey("messages.id", ondelete="CASCADE")),
     column("session_id", TEXT),
     column("digest", TEXT, ForeignKey("blobs.digest")),
     column("media_type", TEXT),

@@ -22,8 +22,6 @@ from agentstore.schema.base import (
 from agentstore.values.states import SESSION_STATUSES
 from agentstore.values.types import Word
 
-_NEVER = text("'1970-01-01T00:00:00.000000+00:00'")
-
 _NOT_NULL_EXPIRY = text("expires_at IS NOT NULL")
 
 sessions = table(
@@ -46,7 +44,7 @@ sessions = table(
     nullable("expires_at", INSTANT),
     column("created_at", INSTANT),
     column("last_active_at", INSTANT),
-    column("newest_at", INSTANT, server_default=_NEVER),
+    column("newest_at", INSTANT),
     column("in_order", FLAG, server_default=text("true")),
     nullable("title", TEXT),
     nullable("model", TEXT),

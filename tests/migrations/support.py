@@ -10,6 +10,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Self, TextIO
 from unittest import mock
+from uuid import UUID
 
 import psycopg
 from alembic.config import CommandLine, Config
@@ -41,6 +43,7 @@ from agentstore import cli, migrations
 from agentstore.database.engine import open_engine, parse_url
 from agentstore.models.tables import PLAIN, Names, tables
 from agentstore.settings import URL_VARIABLE, Settings
+from agentstore.values.own_ids import OwnId
 from agentstore.values.types import Json, Nanos, SafeText, UtcDateTime
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -389,6 +392,8 @@ def value_for(table: Table, column: Column[Any]) -> Any:
     kind = column.type
     if isinstance(kind, SafeText):
         return f"{table.name}.{column.name} \x00 \ud83d 天气"
+    if isinstance(kind, OwnId):
+        return str(UUID(int=zlib.crc32(f"{table.name}.{column.name}".encode())))
     if isinstance(kind, UtcDateTime):
         return INSTANT
     if isinstance(kind, Nanos):

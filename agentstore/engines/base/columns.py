@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from datetime import UTC, datetime
+from datetime import timedelta
 from decimal import Decimal
 from functools import partial
 from types import NoneType
@@ -13,6 +13,8 @@ from sqlalchemy import Dialect
 from sqlalchemy.types import Float, TypeEngine
 
 from agentstore.values.encoding import decode_texts, dump_json
+from agentstore.values.instants import EPOCH
+from agentstore.values.own_ids import OwnId, id_bytes, known_or_nobodys
 from agentstore.values.types import (
     Column,
     Document,
@@ -34,6 +36,8 @@ def binder(kind: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | No
         return partial(_text_in, kind, dialect)
     if isinstance(kind, Json):
         return _document_in
+    if isinstance(kind, OwnId):
+        return id_bytes if kind.is_bytes(dialect) else known_or_nobodys
     if isinstance(kind, Nanos | UtcDateTime):
         return partial(kind.process_bind_param, dialect=dialect)
     return kind.dialect_impl(dialect).bind_processor(dialect)
@@ -57,8 +61,12 @@ def column_reader(
         return partial(_money_out, kind, required)
     if isinstance(kind, Json):
         return partial(_all, kind.read) if required else partial(_each, kind.read)
-    if isinstance(kind, UtcDateTime) and kind.is_text(dialect):
-        return partial(_instants_out, kind, required)
+    if isinstance(kind, UtcDateTime) and kind.is_number(dialect):
+        return partial(_instants_out, kind, _NUMBER if required else _NUMBERS)
+    if isinstance(kind, OwnId):
+        if kind.is_bytes(dialect):
+            return partial(_all if required else _each, kind.read)
+        return partial(_given_ids_out, kind, _TEXT if required else _TEXTS)
     if isinstance(kind, Strict) and kind.result_processor(dialect, None) is not None:
         return partial(kind.all_strictly, required=required)
     # Drivers give floats as they are; SQLAlchemy would have to know the server's type for that.
@@ -102,21 +110,27 @@ def _money_out(kind: Nanos, required: bool, column: Column) -> Column:
     return [_NOTHING if n == 0 else None if n is None else kind.read(n) for n in column]
 
 
-def _instants_out(kind: UtcDateTime, required: bool, column: Column) -> Column:
-    read = datetime.fromisoformat
-    try:
-        if required:
-            instants: Column = [*map(read, column)]
-        else:
-            instants = [None if text is None else read(text) for text in column]
-    except (TypeError, ValueError):
-        raise kind.unsound() from None
-    if not {instant.tzinfo for instant in instants if instant is not None} <= _IN_UTC:
+def _instants_out(kind: UtcDateTime, known: Set[type[Any]], column: Column) -> Column:
+    if not {*map(type, column)} <= known:
         raise kind.unsound()
-    return instants
+    span = timedelta
+    try:
+        return [None if n is None else EPOCH + span(0, 0, n) for n in column]
+    except OverflowError:
+        raise kind.unsound() from None
 
 
-_IN_UTC = {UTC}
+_NUMBER: Set[type[Any]] = {int}
+_NUMBERS = _NUMBER | {NoneType}
+
+
+def _given_ids_out(kind: OwnId, known: Set[type[Any]], column: Column) -> Column:
+    """Take ids as our own connections give them, or as those of an application's engine do."""
+    if {*map(type, column)} <= known:
+        return column
+    if None in column and NoneType not in known:
+        raise kind.unsound()
+    return [None if value is None else str(value) for value in column]
 
 
 def _all(read: Callable[[Any], Any], column: Column) -> Column:

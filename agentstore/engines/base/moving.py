@@ -1,11 +1,12 @@
 """What the engines do to be read whole and to be loaded whole.
 
 Rows travel in one form, whatever engine they come from: text as it is stored, JSON as its text,
-instants as ISO-8601 text in UTC, flags as 0 and 1, whole numbers, floats, bytes, and None.
+ids that agentstore made as text, instants as ISO-8601 text in UTC, flags as 0 and 1, whole numbers,
+floats, bytes, and None.
 
 The digest of a table does not depend on the order of its rows. Each row is written as one line of
-bytes, column after column: text and JSON as ``4:text``, with the length in bytes, and ``:`` for
-NULL; all else as its text and a comma, nothing and a comma for NULL; of bytes their SHA-256 in
+bytes, column after column: text, ids and JSON as ``4:text``, with the length in bytes, and ``:``
+for NULL; all else as its text and a comma, nothing and a comma for NULL; of bytes their SHA-256 in
 hexadecimal, of a float its eight bytes, the largest first, in hexadecimal. The SHA-256 of the line
 begins with two whole numbers of eight bytes with a sign, the largest byte first, and these are
 summed over all rows. So a row that is missing, doubled or different changes the sums.
@@ -23,6 +24,7 @@ from sqlalchemy import BigInteger, Boolean, Float, LargeBinary
 from sqlalchemy.types import TypeEngine
 
 from agentstore.models.tables import indexed_texts
+from agentstore.values.own_ids import OwnId
 from agentstore.values.types import Json, Nanos, SafeText, UtcDateTime, Word
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class Kind(Enum):
     """What a column holds."""
 
     TEXT = "text"
+    ID = "an id"
     JSON = "JSON"
     INSTANT = "an instant"
     WHOLE = "a whole number"
@@ -77,6 +80,7 @@ class TableShape:
 
 
 _KINDS: tuple[tuple[type[Any], Kind], ...] = (
+    (OwnId, Kind.ID),
     (Json, Kind.JSON),
     (UtcDateTime, Kind.INSTANT),
     (Boolean, Kind.FLAG),

@@ -30,6 +30,7 @@ from agentstore.models.tables import LONGEST_ENTRY, Names, Tables
 
 _ISO: LiteralString = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')"""
 _SELECTED: dict[Kind, LiteralString] = {
+    Kind.ID: "{}::text",
     Kind.JSON: "{}::text",
     Kind.INSTANT: _ISO,
     Kind.FLAG: "{}::int",
@@ -38,6 +39,7 @@ _SELECTED: dict[Kind, LiteralString] = {
 
 _TYPES = {
     Kind.TEXT: "text",
+    Kind.ID: "text",
     Kind.JSON: "text",
     Kind.INSTANT: "text",
     Kind.WHOLE: "int8",
@@ -47,6 +49,7 @@ _TYPES = {
 }
 _WRITTEN: dict[Kind, LiteralString] = {
     Kind.TEXT: "octet_length({0}), ':', {0}",
+    Kind.ID: "octet_length({0}::text), ':', {0}::text",
     Kind.JSON: "octet_length({0}::text), ':', {0}::text",
     Kind.INSTANT: _ISO + ", ','",
     Kind.WHOLE: "{0}, ','",

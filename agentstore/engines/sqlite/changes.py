@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from agentstore.engines.base.moving import Key, Row, TableShape
 from agentstore.engines.sqlite.sound import driver_of, quoted, sound, sound_rows
+from agentstore.engines.sqlite.stored import as_stored, know_ids, travels
 from agentstore.models.tables import Names
 
 _CHUNK = 500
@@ -90,12 +91,14 @@ class ChangeLog:
 
     def rows(self, connection: Connection, shape: TableShape, keys: Sequence[Key]) -> list[Row]:
         """Give those rows with these keys that are there, and sound."""
+        kinds = dict(shape.columns)
+        know_ids(driver_of(connection))
         same = " AND ".join(
-            f"row.{quoted(name)} = json_extract(wanted.value, '$[{place}]')"
+            f"row.{quoted(name)} = {as_stored(kinds[name], _part(place))}"
             for place, name in enumerate(shape.key)
         )
         table = quoted(shape.table.name)
-        columns = ", ".join(f"row.{quoted(name)}" for name, _ in shape.columns)
+        columns = ", ".join(travels(kind, f"row.{quoted(name)}") for name, kind in shape.columns)
         query = (
             f"SELECT {columns} FROM json_each(?) AS wanted"
             f" JOIN {table} AS row ON {same}"
@@ -115,4 +118,10 @@ def _trigger(names: Names, shape: TableShape, event: str) -> str:
 
 
 def _key(shape: TableShape, row: str) -> str:
-    return f"json_array({', '.join(f'{row}.{quoted(name)}' for name in shape.key)})"
+    kinds = dict(shape.columns)
+    parts = (travels(kinds[name], f"{row}.{quoted(name)}") for name in shape.key)
+    return f"json_array({', '.join(parts)})"
+
+
+def _part(place: int) -> str:
+    return f"json_extract(wanted.value, '$[{place}]')"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import (
     URL,
     AsyncAdaptedQueuePool,
+    BigInteger,
     ColumnElement,
     Connection,
     Engine,
@@ -28,7 +29,6 @@ from sqlalchemy import (
     QueuePool,
     Select,
     Table,
-    Text,
     event,
     func,
     select,
@@ -55,6 +55,7 @@ from agentstore.engines.sqlite.forks import abandon, close_what_is_left, leave_b
 from agentstore.engines.sqlite.parts import FileParts
 from agentstore.engines.sqlite.search import SQLiteSearch
 from agentstore.engines.sqlite.space import FileSpace
+from agentstore.engines.sqlite.stored import MICROS, YEAR_1
 from agentstore.engines.sqlite.tasks import FileTasks
 from agentstore.models.tables import Names, Tables
 from agentstore.settings import Settings
@@ -238,8 +239,10 @@ class SQLite(FileTasks, FileParts, EngineDialect):
         _pragma(connection, "foreign_keys=ON")
 
     def utc_day(self, instant: ColumnElement[Any]) -> ColumnElement[str]:
-        """Cut the day off the text."""
-        return func.substr(type_coerce(instant, Text()), 1, 10)
+        """Let SQLite write the day of the whole second."""
+        micros = type_coerce(instant, BigInteger()) + YEAR_1
+        seconds = micros // MICROS - YEAR_1 // MICROS
+        return func.date(seconds, "unixepoch")
 
     def has_no_room(self, error: DBAPIError) -> bool:
         """Look for what SQLite says where a sum is more than 64 bits hold."""

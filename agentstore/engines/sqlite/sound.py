@@ -10,17 +10,14 @@ from typing import Any
 from sqlalchemy import CheckConstraint, Connection
 
 from agentstore.engines.base.moving import Kind, Row, TableShape
+from agentstore.engines.sqlite.stored import YEAR_1, YEAR_10000
+from agentstore.values.own_ids import ID_BYTES
 
-_DAY = "[0-9][0-9][0-9][0-9]-[0-1][0-9]-[0-3][0-9]"
-_TIME = "[0-2][0-9]:[0-5][0-9]:[0-5][0-9]." + "[0-9]" * 6
 _SOUND = {
     Kind.TEXT: "typeof({0}) = 'text' AND instr({0}, char(0)) = 0",
     Kind.JSON: "typeof({0}) = 'text' AND json_valid({0}) AND instr({0}, char(0)) = 0",
-    Kind.INSTANT: (
-        f"typeof({{0}}) = 'text' AND {{0}} GLOB '{_DAY}T{_TIME}+00:00'"
-        " AND date(julianday(substr({0}, 1, 19))) = substr({0}, 1, 10) AND {0} >= '0001'"
-        " AND instr({0}, char(0)) = 0"  # what follows one is seen by neither of these
-    ),
+    Kind.ID: f"typeof({{0}}) = 'blob' AND length({{0}}) = {ID_BYTES}",
+    Kind.INSTANT: (f"typeof({{0}}) = 'integer' AND {{0}} >= -{YEAR_1} AND {{0}} < {YEAR_10000}"),
     Kind.WHOLE: "typeof({0}) = 'integer'",
     Kind.REAL: "typeof({0}) IN ('real', 'integer') AND abs({0}) < 9e999",
     Kind.FLAG: "typeof({0}) = 'integer' AND {0} IN (0, 1)",

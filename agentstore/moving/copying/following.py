@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import BigInteger, Connection, Delete, Text, bindparam, delete
 
@@ -21,6 +21,7 @@ from agentstore.errors import DatabaseError, InvalidInput
 from agentstore.moving.copying.ends import End
 from agentstore.moving.copying.journal import Journal
 from agentstore.moving.copying.records import OnProgress, Progress
+from agentstore.values.own_ids import OwnId
 
 if TYPE_CHECKING:
     from agentstore.engines.sqlite.changes import ChangeLog
@@ -159,9 +160,9 @@ def change_log(source: End) -> ChangeLog:
 def _deletion(shape: TableShape) -> Delete:
     """Delete by the key as it travels: text as it is stored, which no type is to write again."""
     kinds = dict(shape.columns)
+    types: dict[Kind, Any] = {Kind.WHOLE: BigInteger(), Kind.ID: OwnId()}
     conditions = [
-        shape.table.c[name]
-        == bindparam(name, type_=BigInteger() if kinds[name] is Kind.WHOLE else Text())
+        shape.table.c[name] == bindparam(name, type_=types.get(kinds[name], Text()))
         for name in shape.key
     ]
     return delete(shape.table).where(*conditions)

@@ -29,11 +29,12 @@ from agentstore.repositories.search.search import (
     trouble_with,
 )
 from agentstore.values import validation
+from agentstore.values.instants import require_utc
 from agentstore.values.paging import check_limit
 from agentstore.values.states import ROLES
 from agentstore.values.text.search_terms import parse
 from agentstore.values.text.segmentation import characters_of
-from agentstore.values.types import MAX_INTEGER, require_utc
+from agentstore.values.types import MAX_INTEGER
 
 MOST_PENDING = 10_000
 """Changes that a search takes into the index before it answers: a second or two. With more it

@@ -31,8 +31,8 @@ from agentstore.repositories.base.operations import Repository, gathers, one_pag
 from agentstore.repositories.base.sums import finite, mean_of, milliseconds
 from agentstore.values import validation
 from agentstore.values.ids import new_id
+from agentstore.values.instants import iso
 from agentstore.values.paging import DEFAULT_LIMIT, Cursors
-from agentstore.values.types import iso
 
 
 class NewLog(NewRow):

@@ -33,8 +33,9 @@ from agentstore.repositories.usage.tool_logs import tool_stats
 from agentstore.repositories.usage.windows import messages_between
 from agentstore.values import validation
 from agentstore.values.ids import new_id
+from agentstore.values.instants import require_utc
 from agentstore.values.states import NO_BRANCH
-from agentstore.values.types import from_nanos, require_utc
+from agentstore.values.types import from_nanos
 
 _MAX_DAYS = 36500
 
