@@ -21,7 +21,8 @@ from sqlalchemy.dialects import sqlite as sqlite_dialect
 
 from agentstore import migrations
 from agentstore.models.tables import tables
-from agentstore.values.instants import iso
+from agentstore.values.instants import to_micros
+from agentstore.values.own_ids import OwnId, id_bytes
 from benchmarks.data import Row
 from benchmarks.raw import Raw, RawPostgreSQL, RawSQLite
 from tests.servers import Server
@@ -153,12 +154,20 @@ def _insert(connection: sqlite3.Connection, table: str, rows: Iterator[Row]) -> 
         dialect=sqlite_dialect.dialect(), column_keys=list(first)
     )
     columns = statement.positiontup or []
-    connection.execute(str(statement), _values(first, columns))
-    connection.executemany(str(statement), (_values(row, columns) for row in rows))
+    own_ids = {c.name for c in tables()[table].columns if isinstance(c.type, OwnId)}
 
+    def values(row: Row) -> list[Any]:
+        return [
+            to_micros(v)
+            if isinstance(v := row[c], datetime)
+            else id_bytes(v)
+            if c in own_ids and v is not None
+            else v
+            for c in columns
+        ]
 
-def _values(row: Row, columns: list[str]) -> list[Any]:
-    return [iso(v) if isinstance(v := row[c], datetime) else v for c in columns]
+    connection.execute(str(statement), values(first))
+    connection.executemany(str(statement), map(values, rows))
 
 
 def _copy_in(connection: psycopg.Connection[Any], table: str, rows: Iterator[Row]) -> None:

@@ -25,7 +25,7 @@ from sqlalchemy import URL
 
 from agentstore import Store
 from agentstore.values.encoding import dump_json
-from agentstore.values.instants import iso
+from agentstore.values.instants import to_micros
 from benchmarks.data import START, Row, documents, main_branch, messages
 from benchmarks.databases import Databases
 
@@ -172,10 +172,10 @@ WITH RECURSIVE counted (x) AS (
 INSERT INTO messages (
     id, session_id, branch, seq, turn, role, token_count, cost, created_at, content, metadata
 )
-SELECT printf('01900000-0000-7000-8000-%012x', :base + x),
+SELECT filling_id(:base + x),
     coalesce(:name, printf('s%09d', x / :size)), 0, x % :size + 1, x % :size / 2 + 1,
     spoken.role, spoken.token_count, spoken.cost,
-    strftime('%Y-%m-%dT%H:%M:%S', :epoch + x % :size + 1, 'unixepoch') || :fraction,
+    :start + (x % :size + 1) * 1000000,
     spoken.content, spoken.metadata
 FROM counted CROSS JOIN spoken ON spoken.number = x % :texts
 """
@@ -183,7 +183,7 @@ _POSTGRESQL: LiteralString = """
 INSERT INTO messages (
     id, session_id, branch, seq, turn, role, token_count, cost, created_at, content, metadata
 )
-SELECT '01900000-0000-7000-8000-' || lpad(to_hex(%(base)s + x), 12, '0'),
+SELECT ('01900000-0000-7000-8000-' || lpad(to_hex(%(base)s + x), 12, '0'))::uuid,
     coalesce(%(name)s::text, 's' || lpad((x / %(size)s)::text, 9, '0')), 0,
     x %% %(size)s + 1, x %% %(size)s / 2 + 1, spoken.role, spoken.token_count, spoken.cost,
     %(start)s + (x %% %(size)s + 1) * interval '1 second', spoken.content, spoken.metadata
@@ -193,10 +193,17 @@ ORDER BY x
 """
 
 
+def _id(number: int) -> bytes:
+    return _FIRST_ID + number.to_bytes(6, "big")
+
+
+_FIRST_ID = bytes.fromhex("01900000000070008000")
+
+
 def _fill_sqlite(url: URL, grown: Grown) -> None:
     path = str(url.database)
-    start = iso(START)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.create_function("filling_id", 1, _id, deterministic=True)
         for pragma in ("synchronous=OFF", "cache_size=-500000"):
             connection.execute(f"PRAGMA {pragma}")
         connection.execute(
@@ -210,7 +217,7 @@ def _fill_sqlite(url: URL, grown: Grown) -> None:
         for stretch in grown.stretches():
             connection.execute(
                 _SQLITE,
-                stretch | {"texts": TEXTS, "epoch": int(START.timestamp()), "fraction": start[19:]},
+                stretch | {"texts": TEXTS, "start": to_micros(START)},
             )
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         connection.execute("PRAGMA analysis_limit=1000")

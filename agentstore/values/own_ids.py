@@ -2,8 +2,8 @@
 
 SQLite keeps them as a BLOB, PostgreSQL as uuid. Only the usual form is such an id: 36 characters,
 lower case, with hyphens. PostgreSQL would also read capitals and braces; here these are other
-texts, so that a text finds the same rows on both engines. What is no such id is written as
-``NOBODYS``, which no row has: whoever looks for it finds nothing.
+texts, so that a text finds the same rows on both engines. A text that is no such id cannot be
+stored. Whoever looks for one finds nothing: it is sent as ``NOBODYS``, which no row has.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Dialect, LargeBinary, Uuid
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from agentstore.errors import InvalidInput
+from agentstore.errors import InvalidInput, named
 from agentstore.values.types import Named
 
 NOBODYS = "ffffffff-ffff-ffff-ffff-ffffffffffff"
@@ -25,20 +25,14 @@ ID_BYTES = 16
 _is_own = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 
 
-def known_or_nobodys(text: str) -> str:
-    """Give an id as it is, and what is no id of agentstore's as one that nobody has.
-
-    Raises:
-        InvalidInput: It is no text.
-    """
-    if not isinstance(text, str):
-        raise InvalidInput(f"An id or a text must be a str, not {type(text).__name__}.")
-    return text if _is_own(text) else NOBODYS
+def is_own_id(text: str) -> bool:
+    """Say whether a text has the form of an id that agentstore makes, and is not ``NOBODYS``."""
+    return _is_own(text) is not None and text != NOBODYS
 
 
 def id_bytes(text: str) -> bytes:
-    """Write an id, or ``NOBODYS``, as bytes."""
-    return bytes.fromhex(known_or_nobodys(text).replace("-", ""))
+    """Write an id as bytes."""
+    return bytes.fromhex(text.replace("-", ""))
 
 
 def id_text(stored: bytes) -> str:
@@ -63,11 +57,31 @@ class OwnId(Named, TypeDecorator[str]):
         """Say whether the engine keeps it as bytes."""
         return dialect.name == "sqlite"
 
+    def coerce_compared_value(self, op: Any, value: Any) -> TypeEngine[Any]:
+        """Look for whatever text it is compared with."""
+        return SOUGHT_ID
+
     def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | str | None:
         """Write the id; raises InvalidInput."""
         if value is None:
             return None
-        return id_bytes(value) if self.is_bytes(dialect) else known_or_nobodys(value)
+        return self.write_bytes(value) if self.is_bytes(dialect) else self.write_text(value)
+
+    def write_bytes(self, value: str) -> bytes:
+        """Write the id as bytes; raises InvalidInput."""
+        return id_bytes(self.write_text(value))
+
+    def write_text(self, value: str) -> str:
+        """Give the id as it is; raises InvalidInput."""
+        if not isinstance(value, str):
+            raise InvalidInput(f"An id or a text must be a str, not {type(value).__name__}.")
+        return value if is_own_id(value) else self.other(value)
+
+    def other(self, value: str) -> str:
+        """Refuse a text that is no such id; raises InvalidInput."""
+        raise InvalidInput(
+            f"{self.table}.{self.column} holds ids that agentstore makes, not {named(value)}."
+        )
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> str | None:
         """Read the id; raises UnsoundRow."""
@@ -80,3 +94,16 @@ class OwnId(Named, TypeDecorator[str]):
         if type(value) is not bytes or len(value) != ID_BYTES:
             raise self.unsound()
         return id_text(value)
+
+
+class SoughtId(OwnId):
+    """An id that is looked for, or is stored only where a row with it was found."""
+
+    cache_ok = True
+
+    def other(self, value: str) -> str:
+        """Look for nothing."""
+        return NOBODYS
+
+
+SOUGHT_ID = SoughtId()

@@ -573,15 +573,15 @@ LARGE = """
 PRAGMA foreign_keys = OFF;
 WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 150000)
 INSERT INTO messages (id, session_id, branch, seq, turn, role, created_at, content)
-SELECT 'small' || n, id, 0, 1000 + n, 1, 'user', created_at, hex(randomblob(150))
+SELECT randomblob(16), id, 0, 1000 + n, 1, 'user', created_at, hex(randomblob(150))
 FROM numbers, sessions WHERE sessions.pk = 2;
 WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 20)
 INSERT INTO messages (id, session_id, branch, seq, turn, role, created_at, content)
-SELECT 'large' || n, id, 0, 500000 + n, 1, 'user', created_at, hex(randomblob(1500000))
+SELECT randomblob(16), id, 0, 500000 + n, 1, 'user', created_at, hex(randomblob(1500000))
 FROM numbers, sessions WHERE sessions.pk = 2;
 WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 10)
 INSERT INTO blobs (digest, size, data, created_at)
-SELECT 'blob' || n, 5000000, randomblob(5000000), '2026-01-01T00:00:00.000000+00:00' FROM numbers;
+SELECT 'blob' || n, 5000000, randomblob(5000000), 1767225600000000 FROM numbers;
 """
 
 

@@ -31,6 +31,7 @@ from tests.contract.test_expiry import Interrupted, everything_of, grown, rows_o
 from tests.contract.test_forks import killed_child
 from tests.contract.test_sessions import at_once, execute
 from tests.programs.probes import engine_of
+from tests.raw_sql import Own
 
 DAY = timedelta(days=1)
 
@@ -265,7 +266,7 @@ def dead(place: Any, task_id: str) -> None:
     execute(
         place,
         "UPDATE tasks SET status = 'dead', dead_at = created_at WHERE id = :id",
-        id=task_id,
+        id=Own(task_id),
     )
 
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 from threading import Barrier
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine
 
 from agentstore import AgentStoreError
 from agentstore.errors import (
@@ -25,6 +25,7 @@ from agentstore.values.paging import LISTED_WITHIN
 from agentstore.values.redaction import Secrets
 from agentstore.values.states import SESSION_STATUSES, SESSION_TRANSITIONS
 from tests.drivers import FULL
+from tests.raw_sql import raw
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 KEY = "sk-abcdefghijklmnopqrstuv"
@@ -82,7 +83,7 @@ def execute(place, statement, **parameters):
     """Write behind the store's back."""
     engine = create_engine(place.url)
     with engine.begin() as connection:
-        connection.execute(text(statement), parameters)
+        connection.execute(raw(statement, **parameters))
     engine.dispose()
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.types import Float, TypeEngine
 
 from agentstore.values.encoding import decode_texts, dump_json
 from agentstore.values.instants import EPOCH
-from agentstore.values.own_ids import OwnId, id_bytes, known_or_nobodys
+from agentstore.values.own_ids import OwnId
 from agentstore.values.types import (
     Column,
     Document,
@@ -37,7 +37,7 @@ def binder(kind: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | No
     if isinstance(kind, Json):
         return _document_in
     if isinstance(kind, OwnId):
-        return id_bytes if kind.is_bytes(dialect) else known_or_nobodys
+        return kind.write_bytes if kind.is_bytes(dialect) else kind.write_text
     if isinstance(kind, Nanos | UtcDateTime):
         return partial(kind.process_bind_param, dialect=dialect)
     return kind.dialect_impl(dialect).bind_processor(dialect)

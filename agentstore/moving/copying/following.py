@@ -21,7 +21,7 @@ from agentstore.errors import DatabaseError, InvalidInput
 from agentstore.moving.copying.ends import End
 from agentstore.moving.copying.journal import Journal
 from agentstore.moving.copying.records import OnProgress, Progress
-from agentstore.values.own_ids import OwnId
+from agentstore.values.own_ids import SOUGHT_ID
 
 if TYPE_CHECKING:
     from agentstore.engines.sqlite.changes import ChangeLog
@@ -160,7 +160,7 @@ def change_log(source: End) -> ChangeLog:
 def _deletion(shape: TableShape) -> Delete:
     """Delete by the key as it travels: text as it is stored, which no type is to write again."""
     kinds = dict(shape.columns)
-    types: dict[Kind, Any] = {Kind.WHOLE: BigInteger(), Kind.ID: OwnId()}
+    types: dict[Kind, Any] = {Kind.WHOLE: BigInteger(), Kind.ID: SOUGHT_ID}
     conditions = [
         shape.table.c[name] == bindparam(name, type_=types.get(kinds[name], Text()))
         for name in shape.key

@@ -35,6 +35,7 @@ from agentstore.repositories.base import scoping
 from agentstore.repositories.base.operations import MOST_IDS, Operation, Repository, chunks
 from agentstore.repositories.checkpoints.rows import in_root
 from agentstore.values.ids import new_id
+from agentstore.values.own_ids import SOUGHT_ID, OwnId
 
 Taken = Callable[["ScopedCall"], AgentStoreError | None]
 """Says what it means that the database, which hides others' rows, refuses a key as taken."""
@@ -179,7 +180,8 @@ def owner(call: ScopedCall, value: Any) -> Any:
 
 
 def _wanted(column: ColumnElement[Any]) -> ColumnElement[bool]:
-    return column == bindparam("wanted", type_=column.type)
+    kind = SOUGHT_ID if isinstance(column.type, OwnId) else column.type
+    return column == bindparam("wanted", type_=kind)
 
 
 def _session(unit: Unit, locks: bool) -> Select[Any]:
