@@ -133,11 +133,25 @@ and constraints carry the prefix; with `schema=` they are in that schema of Post
 |---|---|---|---|
 | text | `TEXT` | `text` | NUL and lone surrogates, which PostgreSQL refuses, are escaped |
 | JSON | `TEXT` | `json` | as it was written: `jsonb` would forget the order of keys |
-| instant | `TEXT` | `timestamptz` | UTC, to the microsecond; as text ISO 8601 that sorts |
+| own id | `BLOB` of 16 bytes | `uuid` | UUIDv7; ids that an application may make are text |
+| instant | `BIGINT` | `timestamptz` | UTC, exact; on SQLite the microseconds since 1970 |
 | money | `BIGINT` | `bigint` | whole billionths of the unit, so that sums are exact |
 | `pk` | `INTEGER` | `bigint` | the order of creation; never shown by the API |
 
 `id` is what the API shows, and what other tables refer to. Every `id` is unique.
+"""
+
+_BY_HAND = """\
+In a SQLite file ids and instants are written out, and looked for, like this:
+
+```sql
+SELECT lower(hex(id)) AS id,
+    strftime('%Y-%m-%d %H:%M:%f', created_at / 1000000.0, 'unixepoch') AS created_at,
+    content
+FROM messages
+WHERE id = x'01900000000070008000000000000001' -- the digits of an id, without hyphens
+    OR created_at >= strftime('%s', '2026-01-01') * 1000000;
+```
 """
 
 _READING = """\
@@ -175,7 +189,13 @@ def main() -> None:
 
 def written() -> str:
     """Give the page."""
-    parts = [_INTRODUCTION, "## Overview\n", "What leads from one part to another.\n", _READING]
+    parts = [
+        _INTRODUCTION,
+        _BY_HAND,
+        "## Overview\n",
+        "What leads from one part to another.\n",
+        _READING,
+    ]
     parts.append(_diagram(_across(), []))
     for module, title in AGGREGATES.items():
         members = tables_of(module)

@@ -67,6 +67,8 @@ NOBODYS = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 ID_BYTES = 16
+DECLARED = {"id": "BLOB", "instant": "BIGINT"}
+STORED = {"id": "blob", "instant": "integer"}
 BYTES_FOR_TEXT = """CASE typeof("{0}") WHEN 'text' THEN CAST("{0}" AS BLOB) ELSE "{0}" END"""
 """Python is handed no text, since a damaged one may be no UTF-8."""
 
@@ -85,7 +87,7 @@ def upgrade() -> None:
         op.alter_column(place.table("sessions"), "newest_at", server_default=None, **_in(place))
     else:
         _refuse_a_script(op.get_context().as_sql and context.get_starting_revision_argument())
-        _rebuild_all(place, _changes(back=False), {"id": _id_bytes, "instant": _micros})
+        _rebuild_all(place, {"id": _id_bytes, "instant": _micros}, back=False)
 
 
 def downgrade() -> None:
@@ -98,7 +100,7 @@ def downgrade() -> None:
         )
     else:
         _refuse_a_script(op.get_context().as_sql and context.get_revision_argument())
-        _rebuild_all(place, _changes(back=True), {"id": _id_text, "instant": _iso})
+        _rebuild_all(place, {"id": _id_text, "instant": _iso}, back=True)
 
 
 def _refuse_a_script(revision: object) -> None:
@@ -119,7 +121,8 @@ def _refuse_other_ids(place: Place) -> None:
                 long = sa.func.length(sa.cast(stored, BYTES)) == len(NOBODYS)
                 known = sa.and_(sa.func.typeof(stored) == "text", long, stored.op("GLOB")(SHAPE))
             others = sa.or_(sa.not_(known), stored == NOBODYS)
-            count = op.get_bind().execute(sa.select(sa.func.count()).where(others)).scalar()
+            query = sa.select(sa.func.count()).where(stored.is_not(None), others)
+            count = op.get_bind().execute(query).scalar()
             if count:
                 raise RuntimeError(
                     f"The column {each} of {place.table(name)} holds {count:,} ids that are not "
@@ -165,58 +168,80 @@ def _to_kind(place: Place, kind: str) -> None:
 # --- SQLite --------------------------------------------------------------------------------------
 
 
-def _changes(*, back: bool) -> dict[str, dict[str, tuple[str, str, str]]]:
-    """Give by tables and columns how they are declared, how they are to be, and what they hold."""
-    changes: dict[str, dict[str, tuple[str, str, str]]] = {}
-    for found, kind, declared in ((IDS, "id", "BLOB"), (INSTANTS, "instant", "BIGINT")):
-        for name, columns in found.items():
-            for each in columns:
-                old, new = f"{each} TEXT", f"{each} {declared}"
-                if each == "newest_at":
-                    old += f" DEFAULT {NEVER}"
-                wanted = (new, old, kind) if back else (old, new, kind)
-                changes.setdefault(name, {})[each] = wanted
-    return changes
+def _columns() -> dict[str, dict[str, str]]:
+    """Give by tables and columns what is converted: an id, or an instant."""
+    columns: dict[str, dict[str, str]] = {}
+    for kind, found in (("id", IDS), ("instant", INSTANTS)):
+        for name, those in found.items():
+            columns.setdefault(name, {}).update(dict.fromkeys(those, kind))
+    return columns
 
 
-def _rebuild_all(
-    place: Place, changes: dict[str, dict[str, tuple[str, str, str]]], functions: dict[str, Any]
-) -> None:
-    if op.get_context().as_sql:  # there are no rows, and nobody can read how a table is declared
-        op.execute("PRAGMA writable_schema=ON")
-        for name, columns in changes.items():
-            declared = "sql"
-            for old, new, _ in columns.values():
-                declared = f"replace({declared}, {_quoted(' ' + old)}, {_quoted(' ' + new)})"
-            op.execute(
-                f"UPDATE sqlite_master SET sql = {declared}"  # noqa: S608 - our own names
-                f" WHERE type = 'table' AND name = '{place.table(name)}'"
-            )
-        op.execute("PRAGMA writable_schema=RESET")
+def _declarations(table: str, columns: dict[str, str], *, back: bool) -> list[tuple[str, str]]:
+    """Give what is replaced in how a table is declared, and by what; at last what ends it.
+
+    The CHECK refuses what a process would write that has an older version and an open store.
+    """
+    changes = []
+    for each, kind in columns.items():
+        old, new = f"{each} TEXT", f"{each} {DECLARED[kind]}"
+        changes.append((f"{old} DEFAULT {NEVER}" if each == "newest_at" else old, new))
+    held = (f"typeof({each}) IN ('{STORED[kind]}', 'null')" for each, kind in columns.items())
+    changes.append((")", f", CONSTRAINT ck_{table}_stored CHECK ({' AND '.join(held)})\n)"))
+    return [(new, old) for old, new in changes] if back else changes
+
+
+def _rebuild_all(place: Place, functions: dict[str, Any], *, back: bool) -> None:
+    if op.get_context().as_sql:
+        _declare_otherwise(place, back=back)
         return
     driver: Any = op.get_bind().connection.dbapi_connection
     for kind, function in functions.items():
         driver.create_function(f"agentstore_{kind}", 1, function)
+    op.execute("PRAGMA ignore_check_constraints=ON")  # what is damaged comes along as it is
     _end_following(place)
-    for name, columns in changes.items():
-        _rebuild(place.table(name), columns)
+    for name, columns in _columns().items():
+        _rebuild(place.table(name), columns, back=back)
+    op.execute("PRAGMA ignore_check_constraints=OFF")
     for kind in functions:
         driver.create_function(f"agentstore_{kind}", 1, None)
 
 
-def _rebuild(table: str, columns: dict[str, tuple[str, str, str]]) -> None:
+def _declare_otherwise(place: Place, *, back: bool) -> None:
+    """Do for a script what it can do: there are no rows, and no table that it could read."""
+    op.execute("PRAGMA writable_schema=ON")
+    for name, columns in _columns().items():
+        table = place.table(name)
+        *changes, (end, new_end) = _declarations(table, columns, back=back)
+        declared = f"substr(sql, 1, length(sql) - {len(end)})"
+        for old, new in changes:
+            declared = f"replace({declared}, {_quoted(' ' + old)}, {_quoted(' ' + new)})"
+        op.execute(
+            f"UPDATE sqlite_master SET sql = {declared} || {_quoted(new_end)}"  # noqa: S608
+            f" WHERE type = 'table' AND name = '{table}'"
+        )
+    op.execute("PRAGMA writable_schema=RESET")
+
+
+def _rebuild(table: str, columns: dict[str, str], *, back: bool) -> None:
     """Copy a table. The old one makes room under its name first, so that what refers to it goes on
     doing so.
     """
     before = f"{table}_before"
     declared = dict(_parts(table, "type = 'table'"))[table]
     parts = _parts(table, "type IN ('index', 'trigger') ORDER BY type, rootpage")
-    for old, new, _ in columns.values():
+    *changes, (end, new_end) = _declarations(table, columns, back=back)
+    known = declared.endswith(end)
+    declared = declared.removesuffix(end)
+    for old, new in changes:
         declared, times = re.subn(rf"(?<!\w){re.escape(old)}(?!\w)", new, declared)
-        assert times == 1, f"{table} is not declared as this revision knows it: {old}"
+        known = known and times == 1
+    if not known:
+        raise RuntimeError(f"The table {table} was changed by hand, so it cannot be converted.")
+    declared += new_end
     listed = op.get_bind().exec_driver_sql(f'PRAGMA table_info("{table}")').all()
     values = [
-        f"agentstore_{columns[row.name][2]}({BYTES_FOR_TEXT.format(row.name)})"
+        f"agentstore_{columns[row.name]}({BYTES_FOR_TEXT.format(row.name)})"
         if row.name in columns
         else f'"{row.name}"'
         for row in listed
