@@ -174,6 +174,7 @@ class Contents:
                 "listed_activity": number + 1,
                 "created_at": at,
                 "last_active_at": at,
+                "newest_at": at,
                 **(totals.get(session_id) or _totals(0)),
             }
 

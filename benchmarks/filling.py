@@ -108,6 +108,7 @@ class Grown:
                 "listed_activity": number + 1,
                 "created_at": START,
                 "last_active_at": at,
+                "newest_at": at,
                 "last_seq": size,
                 "turn": size // 2,
                 "message_count": size,

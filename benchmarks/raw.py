@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import psycopg
@@ -16,6 +17,7 @@ from psycopg.rows import dict_row
 from sqlalchemy import URL
 
 from agentstore.models.tables import tables
+from agentstore.values.own_ids import id_text
 from agentstore.values.types import Json
 from benchmarks.recording import Script
 
@@ -29,7 +31,13 @@ DOCUMENTS = frozenset(
 
 
 class Raw(Protocol):
-    """A connection of a driver, and nothing around it."""
+    """A connection of a driver, and nothing around it.
+
+    Attributes:
+        ids: Makes text of an id of a message, as the driver gives it.
+    """
+
+    ids: Callable[[Any], str]
 
     def write(self, script: Script) -> None:
         """Replay what writes."""
@@ -46,6 +54,8 @@ class Raw(Protocol):
 
 class RawSQLite:
     """sqlite3 in WAL mode with synchronous=FULL."""
+
+    ids = staticmethod(id_text)
 
     def __init__(self, url: URL) -> None:
         self.connection = sqlite3.connect(str(url.database), isolation_level=None)
@@ -83,6 +93,8 @@ class RawSQLite:
 
 class RawPostgreSQL:
     """psycopg in autocommit, every statement prepared."""
+
+    ids = staticmethod(str)
 
     def __init__(self, url: URL) -> None:
         plain = url.set(drivername="postgresql").render_as_string(hide_password=False)

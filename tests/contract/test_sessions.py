@@ -302,7 +302,7 @@ def test_the_list_begins_with_the_newest_activity_whatever_the_clock_says(place)
 
 def listed_under(place, activities):
     """Write sessions with these activities by what they are listed under; give their ids."""
-    row = {"created_at": NOON, "last_active_at": NOON}
+    row = {"created_at": NOON, "last_active_at": NOON, "newest_at": NOON}
     rows = [
         {**row, "id": str(activity), "activity": activity, "listed_activity": listed}
         for listed, activity in activities.items()

@@ -69,7 +69,7 @@ NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 
 
 def session(id: str) -> dict[str, Any]:
-    return {"id": id, "activity": 1, "created_at": NOON, "last_active_at": NOON}
+    return {"id": id, "activity": 1, "created_at": NOON, "last_active_at": NOON, "newest_at": NOON}
 
 
 def blob(data: bytes) -> dict[str, Any]:
