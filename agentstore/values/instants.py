@@ -8,7 +8,7 @@ from agentstore.errors import InvalidInput, NaiveDatetime
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-_MICROSECOND = timedelta(microseconds=1)
+MICROSECOND = timedelta(microseconds=1)
 
 
 def require_utc(name: str, value: datetime) -> datetime:
@@ -32,12 +32,12 @@ def require_utc(name: str, value: datetime) -> datetime:
 
 def to_micros(instant: datetime) -> int:
     """Count the microseconds since 1970, exactly; before that they are negative."""
-    return (instant - EPOCH) // _MICROSECOND
+    return (instant - EPOCH) // MICROSECOND
 
 
 def from_micros(micros: int) -> datetime:
     """Undo ``to_micros``; raises OverflowError outside of the years 1 to 9999."""
-    return EPOCH + timedelta(0, 0, micros)
+    return EPOCH + micros * MICROSECOND
 
 
 def iso(instant: datetime) -> str:

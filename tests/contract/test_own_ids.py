@@ -55,7 +55,7 @@ def test_another_text_finds_nothing_and_says_so_as_ever(store):
             store.users.settle_quota(other, 1)
         with pytest.raises(NotFound):
             store.users.revoke_api_key(other)
-    assert [each.message_id for each in store.tool_logs.list(session)] == [message]
+    assert [each.message_id for each in store.tool_logs.list(session_id=session)] == [message]
     assert store.marks.of([message, "nonsense"]) == {message: ("m",)}
 
 

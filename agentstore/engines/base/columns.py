@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from datetime import timedelta
 from decimal import Decimal
 from functools import partial
 from types import NoneType
@@ -13,8 +12,8 @@ from sqlalchemy import Dialect
 from sqlalchemy.types import Float, TypeEngine
 
 from agentstore.values.encoding import decode_texts, dump_json
-from agentstore.values.instants import EPOCH
-from agentstore.values.own_ids import OwnId
+from agentstore.values.instants import EPOCH, MICROSECOND
+from agentstore.values.own_ids import ID_BYTES, OwnId
 from agentstore.values.types import (
     Column,
     Document,
@@ -65,7 +64,7 @@ def column_reader(
         return partial(_instants_out, kind, _NUMBER if required else _NUMBERS)
     if isinstance(kind, OwnId):
         if kind.is_bytes(dialect):
-            return partial(_all if required else _each, kind.read)
+            return partial(_ids_out, kind, required)
         return partial(_given_ids_out, kind, _TEXT if required else _TEXTS)
     if isinstance(kind, Strict) and kind.result_processor(dialect, None) is not None:
         return partial(kind.all_strictly, required=required)
@@ -113,15 +112,31 @@ def _money_out(kind: Nanos, required: bool, column: Column) -> Column:
 def _instants_out(kind: UtcDateTime, known: Set[type[Any]], column: Column) -> Column:
     if not {*map(type, column)} <= known:
         raise kind.unsound()
-    span = timedelta
+    unit = MICROSECOND
     try:
-        return [None if n is None else EPOCH + span(0, 0, n) for n in column]
+        return [None if n is None else EPOCH + n * unit for n in column]
     except OverflowError:
         raise kind.unsound() from None
 
 
 _NUMBER: Set[type[Any]] = {int}
 _NUMBERS = _NUMBER | {NoneType}
+
+
+def _ids_out(kind: OwnId, required: bool, column: Column) -> Column:
+    given = column if required else [value for value in column if value is not None]
+    if {*map(type, given)} - _BYTES or {*map(len, given)} - _ID_LENGTH:
+        raise kind.unsound()
+    # As ``id_text`` does: a call for each would cost half as much again.
+    return [
+        value if value is None else pairs[:4] + pairs[5:29] + pairs[30:34] + pairs[35:]
+        for value in column
+        if value is None or (pairs := value.hex("-", 2))
+    ]
+
+
+_BYTES: Set[type[Any]] = {bytes}
+_ID_LENGTH = {ID_BYTES}
 
 
 def _given_ids_out(kind: OwnId, known: Set[type[Any]], column: Column) -> Column:

@@ -29,6 +29,7 @@ from sqlalchemy import (
     QueuePool,
     Select,
     Table,
+    case,
     event,
     func,
     select,
@@ -239,10 +240,10 @@ class SQLite(FileTasks, FileParts, EngineDialect):
         _pragma(connection, "foreign_keys=ON")
 
     def utc_day(self, instant: ColumnElement[Any]) -> ColumnElement[str]:
-        """Let SQLite write the day of the whole second."""
+        """Let SQLite write the day of the whole second; NULL for what is damaged."""
         micros = type_coerce(instant, BigInteger()) + YEAR_1
         seconds = micros // MICROS - YEAR_1 // MICROS
-        return func.date(seconds, "unixepoch")
+        return case((func.typeof(instant) == "integer", func.date(seconds, "unixepoch")))
 
     def has_no_room(self, error: DBAPIError) -> bool:
         """Look for what SQLite says where a sum is more than 64 bits hold."""

@@ -184,7 +184,7 @@ def heartbeat_statement(tables: Tables, clock: EngineDialect | None) -> Any:
     holding = (
         select(tasks.c.pk)
         # The ids apart, because not every engine finds pairs by an index.
-        .where(tasks.c.id.in_(bindparam("ids", SOUGHT_ID, expanding=True)), pairs)
+        .where(tasks.c.id.in_(bindparam("ids", type_=SOUGHT_ID, expanding=True)), pairs)
         .where(tasks.c.status == RUNNING, session_stays(tables, tasks.c.session_id))
         .order_by(tasks.c.pk)
         .with_for_update()
