@@ -150,8 +150,10 @@ def _to_kind(place: Place, kind: str) -> None:
         )
     for name, columns in IDS.items():
         changes = (f"ALTER COLUMN {each} TYPE {kind} USING {each}::{kind}" for each in columns)
-        op.execute(f"ALTER TABLE {place.qualified(name)} {', '.join(changes)}")
-        op.execute(f"ANALYZE {place.qualified(name)} ({', '.join(columns)})")
+        table = sa.table(place.table(name), schema=place.schema)
+        named = op.get_context().dialect.identifier_preparer.format_table(table)
+        op.execute(f"ALTER TABLE {named} {', '.join(changes)}")
+        op.execute(f"ANALYZE {named} ({', '.join(columns)})")
     for name, gone in CHILDREN.items():
         op.create_foreign_key(
             op.f(f"fk_{place.table(name)}_message_id"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -15,12 +15,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 from agentstore.engines.base.moving import Kind
 from agentstore.engines.sqlite.stored import as_stored, know_ids, travels
 from agentstore.errors import InvalidInput, UnsoundRow
-from agentstore.values.ids import new_id
 from agentstore.values.instants import from_micros, iso, to_micros
 from agentstore.values.own_ids import NOBODYS, OwnId, SoughtId, id_bytes, id_text
 from agentstore.values.types import UtcDateTime
 
 FILE, SERVER = sqlite.dialect(), postgresql.dialect()  # type: ignore[no-untyped-call]
+SOME_ID = "01900000-0000-7000-8000-00000000abcd"
 INSTANTS = st.datetimes(timezones=st.just(UTC))
 
 
@@ -35,7 +35,7 @@ def test_an_id_is_the_bytes_of_its_uuid(identity: UUID) -> None:
     assert kind.process_result_value(identity, SERVER) == str(identity)
 
 
-@pytest.mark.parametrize("other", ["", "id", str(uuid4()).upper(), f"{{{uuid4()}}}", NOBODYS])
+@pytest.mark.parametrize("other", ["", "id", SOME_ID.upper(), f"{{{SOME_ID}}}", NOBODYS])
 def test_another_text_is_looked_for_as_what_nobody_has_and_is_not_stored(other: str) -> None:
     column = OwnId().of("tasks", "id")
     for dialect in (FILE, SERVER):
@@ -45,7 +45,7 @@ def test_another_text_is_looked_for_as_what_nobody_has_and_is_not_stored(other: 
             column.process_bind_param(other, dialect)
 
 
-@pytest.mark.parametrize("stored", [b"", b"x" * 15, b"x" * 17, new_id(), 7, 1.5])
+@pytest.mark.parametrize("stored", [b"", b"x" * 15, b"x" * 17, SOME_ID, 7, 1.5])
 def test_what_a_file_holds_instead_of_an_id_is_named_and_not_shown(stored: object) -> None:
     with pytest.raises(UnsoundRow, match="something that is not an id") as caught:
         OwnId().of("tasks", "id").process_result_value(stored, FILE)
