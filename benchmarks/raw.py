@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import psycopg
@@ -31,13 +30,11 @@ DOCUMENTS = frozenset(
 
 
 class Raw(Protocol):
-    """A connection of a driver, and nothing around it.
+    """A connection of a driver, and nothing around it."""
 
-    Attributes:
-        ids: Makes text of an id of a message, as the driver gives it.
-    """
-
-    ids: Callable[[Any], str]
+    @staticmethod
+    def ids(stored: Any) -> str:
+        """Make text of an id, as the driver gives it."""
 
     def write(self, script: Script) -> None:
         """Replay what writes."""
@@ -55,7 +52,10 @@ class Raw(Protocol):
 class RawSQLite:
     """sqlite3 in WAL mode with synchronous=FULL."""
 
-    ids = staticmethod(id_text)
+    @staticmethod
+    def ids(stored: Any) -> str:
+        """Read those of 16 bytes."""
+        return id_text(stored) if isinstance(stored, bytes) else str(stored)
 
     def __init__(self, url: URL) -> None:
         self.connection = sqlite3.connect(str(url.database), isolation_level=None)
@@ -94,7 +94,10 @@ class RawSQLite:
 class RawPostgreSQL:
     """psycopg in autocommit, every statement prepared."""
 
-    ids = staticmethod(str)
+    @staticmethod
+    def ids(stored: Any) -> str:
+        """Read UUIDs."""
+        return str(stored)
 
     def __init__(self, url: URL) -> None:
         plain = url.set(drivername="postgresql").render_as_string(hide_password=False)

@@ -49,10 +49,10 @@ EXPECTED: dict[str, dict[str, tuple[float, float | None]]] = {
         "psycopg-async": (4.15, 6.8),
     },
     "history": {
-        "sqlite3": (1.05, 1.9),
+        "sqlite3": (1.05, 1.1),
         "aiosqlite": (1.2, None),
-        "psycopg": (1.1, 1.9),
-        "psycopg-async": (1.2, 2.2),
+        "psycopg": (1.1, 1.2),
+        "psycopg-async": (1.2, 1.45),
     },
 }
 """What a call of a store allocates, as multiples of the plain code: at its height, and in all. The
