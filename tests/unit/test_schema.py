@@ -21,6 +21,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from agentstore import models
 from agentstore.models.tables import MAX_PREFIX, PLAIN, Names, Tables, tables
+from agentstore.values.own_ids import OwnId
 from agentstore.values.types import Bytes, Flag, Json, Nanos, Real, SafeText, UtcDateTime
 
 LONGEST = 63
@@ -60,7 +61,7 @@ def test_a_renamed_table_is_the_same_table(names):
 
 
 PYTHON = {
-    str: SafeText,
+    str: (SafeText, OwnId),
     int: BigInteger,
     float: Real,
     bool: Flag,
