@@ -45,8 +45,8 @@ EXPECTED: dict[str, dict[str, tuple[float, float | None]]] = {
     "save_many": {
         "sqlite3": (2.65, 4.65),
         "aiosqlite": (3.2, None),
-        "psycopg": (3.85, 6.5),
-        "psycopg-async": (4.15, 6.8),
+        "psycopg": (3.2, 1.5),
+        "psycopg-async": (3.5, 1.55),
     },
     "history": {
         "sqlite3": (1.05, 1.9),
