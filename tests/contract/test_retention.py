@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine, event, text
 
 from agentstore import AsyncStore, Store, migrations
+from agentstore.engines.sqlite.search import SQLiteSearch
 from agentstore.errors import InvalidInput, NotFound, TransactionMisuse
 from agentstore.models.tables import Names
 from agentstore.repositories.base import pacing
 from agentstore.repositories.upkeep import (
     checkpoint_pruning,
     expiry,
+    ownership,
     pruning_rules,
     pruning_terms,
 )
@@ -569,6 +571,58 @@ def test_no_transaction_deletes_more_rows_than_it_may(timed, clock, monkeypatch)
     assert 150 < sum(deleted) <= report.total
     assert max(deleted) <= 10
     assert len([count for count in deleted if count]) > 20
+
+
+@pytest.mark.parametrize("name", ["in pieces", "whole"])
+def test_no_transaction_takes_more_text_out_of_the_index_than_it_may(
+    place, timed, clock, monkeypatch, name
+):
+    """To cut a long text into words takes longer than to delete it, and is done under the lock."""
+    if place.driver.engine != "sqlite":
+        pytest.skip("Only there deleted text is taken out of the index at once.")
+    monkeypatch.setattr(ownership, "ROW_CHARACTERS", 100)
+    monkeypatch.setattr(expiry, "ROWS", 44)
+    each = 20 if name == "in pieces" else 2  # a message of 1,000 characters weighs 11 rows
+    for _ in range(40 // each):
+        session = timed.sessions.create().id
+        timed.messages.save_many(session, [{"role": "user", "content": "words " * 170}] * each)
+    timed.search.refresh()
+    clock.now += 2 * DAY
+    taken: list[int] = []
+    forget = SQLiteSearch.write
+
+    def count(self: Any, connection: Any, tables: Any, removed: Any, *rest: Any) -> None:
+        taken.append(len(removed))
+        forget(self, connection, tables, removed, *rest)
+
+    monkeypatch.setattr(SQLiteSearch, "write", count)
+    report = timed.prune(RetentionPolicy(sessions_idle=DAY), reclaim=False)
+    assert report.rows["messages"] == sum(taken) == 40
+    assert max(taken) <= 4
+    assert rows_of(timed) == {}
+
+
+def test_pauses_are_long_only_beside_others_who_write(place, timed, clock, monkeypatch):
+    if place.driver.engine != "sqlite":
+        pytest.skip("Only there writers wait for each other.")
+    monkeypatch.setattr(pacing, "SHORTEST_PAUSE", 0.0)
+    monkeypatch.setattr(pruning_rules, "ROWS", 2)
+    pauses: list[float] = []
+    others = create_engine(place.url)
+
+    def rest(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 4:
+            with others.begin() as connection:
+                connection.execute(text("UPDATE tasks SET priority = priority + 1"))
+
+    monkeypatch.setattr(pacing, "rest", rest)
+    for _ in range(12):
+        timed.tasks.cancel(timed.tasks.create(None, "mail").id)
+    clock.now += 2 * DAY
+    timed.prune(RetentionPolicy(finished_tasks=DAY), reclaim=False)
+    others.dispose()
+    assert [seconds > 0 for seconds in pauses] == [True, False, False, False, True, False]
 
 
 def test_transactions_become_smaller_when_they_take_long(timed, clock, monkeypatch):

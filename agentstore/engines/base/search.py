@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
@@ -106,6 +107,9 @@ class Room:
         return True
 
 
+_FIRST = itemgetter(0)
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A message as an index takes it: whose it is, and its tokens in their order."""
@@ -117,7 +121,7 @@ class Entry:
     @property
     def beginnings(self) -> Iterable[str]:
         """Give the characters with which tokens begin, each once."""
-        return dict.fromkeys(token[0] for token in self.tokens)
+        return dict.fromkeys(map(_FIRST, self.tokens))
 
 
 @dataclass(frozen=True, slots=True)

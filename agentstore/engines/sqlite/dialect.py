@@ -185,6 +185,10 @@ class SQLite(FileTasks, FileParts, EngineDialect):
                     raise
             time.sleep(random.uniform(*_PAUSES))  # noqa: S311 - that they do not try in step
 
+    def writes_of_others(self, connection: Connection) -> int:
+        """Read what SQLite itself uses to tell whether its cache is old."""
+        return int(_pragma(connection, "data_version"))
+
     def modes(self, engine: Engine) -> dict[Mode, Engine]:
         """Tag the engine with the mode, for the begin event."""
         return {mode: engine.execution_options(**{MODE: mode}) for mode in Mode}

@@ -98,16 +98,17 @@ class SQLiteSearch(SQLiteQueue):
         bulk: bool = False,
     ) -> None:
         """Tell FTS5 the old tokens, then the new ones."""
+        gone, come = ([_row(entry) for entry in entries] for entries in (removed, added))
         for index in _indexes(tables.names):
             values: dict[str, Any] = {
                 part: bindparam(f"{part}_") for part in ("rowid", *index.parts)
             }
             if removed:
                 forget = insert(index.table).values({index.name: "delete", **values})
-                connection.execute(forget, [_row(entry) for entry in removed])
+                connection.execute(forget, gone)
             if added:
                 add = insert(index.table).values(values)
-                connection.execute(add, [_row(entry) for entry in added])
+                connection.execute(add, come)
 
     def looks(
         self,

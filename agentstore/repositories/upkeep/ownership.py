@@ -22,12 +22,14 @@ from sqlalchemy import (
     Delete,
     Select,
     Table,
+    Text,
     bindparam,
     delete,
     func,
     literal,
     select,
     tuple_,
+    type_coerce,
     union,
 )
 
@@ -49,6 +51,10 @@ _CHECKPOINTS = 200
 
 ROW_BYTES = 16_384
 """How many bytes of an attachment take as long to delete as a row."""
+
+ROW_CHARACTERS = 2_048
+"""How many characters of a message take as long as a row, where they are cut into words to take
+them out of the search index."""
 
 
 def delete_owned(
@@ -159,11 +165,17 @@ def delete_some_owned(
             digests = _detach_some(unit, kind, key, left)
             detached.update(digests)
             found = len(digests)
+        elif each.table is unit.tables.messages and unit.dialect.search.holds_deleted_text:
+            chosen, _ = _weighed(unit, kind, key, left)
+            messages = unit.tables.messages
+            unit.connection.execute(delete(messages).where(messages.c.pk.in_(chosen)))
+            found = len(chosen)
         else:
             found = unit.connection.execute(each.some, {"key": key, "enough": left}).rowcount
         if found:
             counts[each.name] = found
-        if found >= left or detached:  # bytes take as long as many rows
+        # Bytes take as long as many rows, and so does text.
+        if found >= left or detached or (found and each.table is unit.tables.messages):
             break
     forget_deleted(unit)
     if gone := drop_unattached(unit, sorted(detached)):
@@ -211,7 +223,8 @@ def count_owned(unit: Unit, kind: str, key: str | list[str], most: int) -> int:
     """Count the rows that belong to a user or to sessions, in one statement.
 
     Reads up to ``most`` rows of each table and no more: what is larger than that is some number
-    above ``most``. What is attached counts as a row for every ``ROW_BYTES``.
+    above ``most``. What is attached counts as a row for every ``ROW_BYTES``, and text that is
+    indexed as one for every ``ROW_CHARACTERS``.
     """
     return found_owned(unit, kind, key, most).total()
 
@@ -223,7 +236,13 @@ def found_owned(unit: Unit, kind: str, key: str | list[str], most: int) -> Count
     found = Counter(dict(zip(names, rows, strict=True)))
     if size:
         found["attachments"] += int(size) // ROW_BYTES
+    if found["messages"] and found.total() <= most and unit.dialect.search.holds_deleted_text:
+        found["messages"] = max(found["messages"], _weighed(unit, kind, key, most)[1])
     return +found
+
+
+_ONE_BY_ONE = {"stream_results": True, "max_row_buffer": 1}
+"""To see how long a text is SQLite reads it: so no more are read than are needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +317,29 @@ def _count(tables: Tables, kind: str) -> tuple[list[str], Select[Any]]:
     few = sizes.where(attached).limit(_ENOUGH).subquery()
     counts.append(select(func.coalesce(func.sum(few.c.size), 0)).scalar_subquery())
     return names, select(*counts)
+
+
+def _weighed(unit: Unit, kind: str, key: str | list[str], most: int) -> tuple[list[int], int]:
+    """Choose messages that weigh no more than so many rows, and at least one.
+
+    Returns:
+        Their row numbers; and what all of them weigh, or some number above ``most``.
+    """
+    messages = unit.tables.messages.c
+    condition = owned(unit.tables, unit.tables.messages, kind, key)
+    assert condition is not None
+    texts = (type_coerce(messages[name], Text) for name in ("content", "blocks", "payload"))
+    size = sum((func.coalesce(func.length(text), 0) for text in texts), literal(0))
+    query = select(messages.pk, size).where(condition).limit(most)
+    chosen: list[int] = []
+    weighs = 0
+    with unit.connection.execute(query, execution_options=_ONE_BY_ONE) as rows:
+        for pk, length in rows:
+            weighs += 1 + length // ROW_CHARACTERS
+            if weighs > most and chosen:
+                break
+            chosen.append(pk)
+    return chosen, weighs
 
 
 def _detach_some(unit: Unit, kind: str, key: str | list[str], most: int) -> Sequence[str]:
