@@ -22,9 +22,9 @@ from agentstore.repositories.base import pacing
 from agentstore.repositories.upkeep import (
     checkpoint_pruning,
     expiry,
-    ownership,
     pruning_rules,
     pruning_terms,
+    weighing,
 )
 from agentstore.retention import RetentionPolicy
 from tests.conftest import FULL, in_the_process, on, on_a_server
@@ -580,7 +580,7 @@ def test_no_transaction_takes_more_text_out_of_the_index_than_it_may(
     """To cut a long text into words takes longer than to delete it, and is done under the lock."""
     if place.driver.engine != "sqlite":
         pytest.skip("Only there deleted text is taken out of the index at once.")
-    monkeypatch.setattr(ownership, "ROW_CHARACTERS", 100)
+    monkeypatch.setattr(weighing, "ROW_CHARACTERS", 100)
     monkeypatch.setattr(expiry, "ROWS", 44)
     each = 20 if name == "in pieces" else 2  # a message of 1,000 characters weighs 11 rows
     for _ in range(40 // each):

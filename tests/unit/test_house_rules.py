@@ -422,6 +422,7 @@ PRAGMAS = {
 ABOUT_ANY_TABLE = {
     "engines.postgresql.moving",
     "engines.postgresql.space",
+    "engines.postgresql.stripping",
     "engines.sqlite.changes",
     "engines.sqlite.moving",
     "engines.sqlite.rows",

@@ -19,7 +19,7 @@ from agentstore.moving.copying.following import Following, Ready, change_log
 from agentstore.moving.copying.inspection import Contents, compare, inspect
 from agentstore.moving.copying.journal import Journal
 from agentstore.moving.copying.records import CopyReport, OnProgress
-from agentstore.moving.copying.runs import Run
+from agentstore.moving.copying.runs import CopyRun
 
 
 def copy(
@@ -100,7 +100,7 @@ def copy(
         if follow is not None:
             writable = stack.enter_context(opened(source, source_names, read_only=False))
             following = Following(writable, to, journal, follow, report)
-        work = Run(from_, to, journal, origin, report)
+        work = CopyRun(from_, to, journal, origin, report)
         return work.run(resume=resume, quarantine=quarantine, following=following)
 
 

@@ -34,7 +34,7 @@ _GIVE_UP = (
 )
 
 
-class Run:
+class CopyRun:
     """One run of a copy."""
 
     def __init__(

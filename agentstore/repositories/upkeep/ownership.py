@@ -10,7 +10,7 @@ the root would come upon rows that are still in use, such as the values that a c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -22,14 +22,12 @@ from sqlalchemy import (
     Delete,
     Select,
     Table,
-    Text,
     bindparam,
     delete,
     func,
     literal,
     select,
     tuple_,
-    type_coerce,
     union,
 )
 
@@ -40,6 +38,7 @@ from agentstore.records import DeletionReceipt
 from agentstore.repositories.attachments.blobs import attached_digests, drop_unattached
 from agentstore.repositories.checkpoints.removal import as_many_as, remove_some, weight
 from agentstore.repositories.search.search import forget_deleted, forget_sessions
+from agentstore.repositories.upkeep.weighing import ROW_BYTES, detach_some, weighed_messages
 from agentstore.values.types import SafeText
 
 _KEY = bindparam("key", type_=SafeText())
@@ -48,13 +47,6 @@ _ENOUGH = bindparam("enough", type_=BigInteger())
 
 _CHECKPOINTS = 200
 """Checkpoints that are removed together at most."""
-
-ROW_BYTES = 16_384
-"""How many bytes of an attachment take as long to delete as a row."""
-
-ROW_CHARACTERS = 2_048
-"""How many characters of a message take as long as a row, where they are cut into words to take
-them out of the search index."""
 
 
 def delete_owned(
@@ -162,12 +154,12 @@ def delete_some_owned(
             if more or left <= 0:
                 break
         if each.table is unit.tables.attachments:
-            digests = _detach_some(unit, kind, key, left)
+            digests = detach_some(unit, _theirs(unit, each.table, kind, key), left)
             detached.update(digests)
             found = len(digests)
         elif each.table is unit.tables.messages and unit.dialect.search.holds_deleted_text:
-            chosen, _ = _weighed(unit, kind, key, left)
             messages = unit.tables.messages
+            chosen, _ = weighed_messages(unit, _theirs(unit, messages, kind, key), left)
             unit.connection.execute(delete(messages).where(messages.c.pk.in_(chosen)))
             found = len(chosen)
         else:
@@ -223,8 +215,7 @@ def count_owned(unit: Unit, kind: str, key: str | list[str], most: int) -> int:
     """Count the rows that belong to a user or to sessions, in one statement.
 
     Reads up to ``most`` rows of each table and no more: what is larger than that is some number
-    above ``most``. What is attached counts as a row for every ``ROW_BYTES``, and text that is
-    indexed as one for every ``ROW_CHARACTERS``.
+    above ``most``. What is attached, and indexed text, counts as more rows; see ``weighing``.
     """
     return found_owned(unit, kind, key, most).total()
 
@@ -237,12 +228,9 @@ def found_owned(unit: Unit, kind: str, key: str | list[str], most: int) -> Count
     if size:
         found["attachments"] += int(size) // ROW_BYTES
     if found["messages"] and found.total() <= most and unit.dialect.search.holds_deleted_text:
-        found["messages"] = max(found["messages"], _weighed(unit, kind, key, most)[1])
+        theirs = _theirs(unit, unit.tables.messages, kind, key)
+        found["messages"] = max(found["messages"], weighed_messages(unit, theirs, most)[1])
     return +found
-
-
-_ONE_BY_ONE = {"stream_results": True, "max_row_buffer": 1}
-"""To see how long a text is SQLite reads it: so no more are read than are needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,58 +307,6 @@ def _count(tables: Tables, kind: str) -> tuple[list[str], Select[Any]]:
     return names, select(*counts)
 
 
-def _weighed(unit: Unit, kind: str, key: str | list[str], most: int) -> tuple[list[int], int]:
-    """Choose messages that weigh no more than so many rows, and at least one.
-
-    Returns:
-        Their row numbers; and what all of them weigh, or some number above ``most``.
-    """
-    messages = unit.tables.messages.c
-    condition = owned(unit.tables, unit.tables.messages, kind, key)
-    assert condition is not None
-    texts = (type_coerce(messages[name], Text) for name in ("content", "blocks", "payload"))
-    size = sum((func.coalesce(func.length(text), 0) for text in texts), literal(0))
-    query = select(messages.pk, size).where(condition).limit(most)
-    chosen: list[int] = []
-    weighs = 0
-    with unit.connection.execute(query, execution_options=_ONE_BY_ONE) as rows:
-        for pk, length in rows:
-            weighs += 1 + length // ROW_CHARACTERS
-            if weighs > most and chosen:
-                break
-            chosen.append(pk)
-    return chosen, weighs
-
-
-def _detach_some(unit: Unit, kind: str, key: str | list[str], most: int) -> Sequence[str]:
-    """Delete attachments whose bytes are worth no more than so many rows, and at least one.
-
-    Returns:
-        The digests of what was attached.
-    """
-    attachments, blobs = unit.tables.attachments, unit.tables.blobs
-    condition = owned(unit.tables, attachments, kind, key)
-    assert condition is not None
-    query = (
-        select(attachments.c.pk, blobs.c.size)
-        .join(blobs, blobs.c.digest == attachments.c.digest)
-        .where(condition)
-        .order_by(attachments.c.pk)
-        .limit(most)
-    )
-    chosen: list[int] = []
-    left = most * ROW_BYTES
-    for pk, size in unit.connection.execute(query):
-        left -= size
-        if left < 0 and chosen:
-            break
-        chosen.append(pk)
-    if not chosen:
-        return []
-    light = delete(attachments).where(attachments.c.pk.in_(chosen)).returning(attachments.c.digest)
-    return unit.connection.execute(light).scalars().all()
-
-
 def _lock_threads(unit: Unit, kind: str, key: str | list[str]) -> None:
     """Wait for whoever is putting into a thread, and keep others out."""
     threads = unit.tables.checkpoint_threads
@@ -427,7 +363,11 @@ def _threads(tables: Tables, kind: str, key: Any) -> Select[Any] | CompoundSelec
     )
 
 
-def _attached(unit: Unit, kind: str, key: str | list[str]) -> list[str]:
-    condition = owned(unit.tables, unit.tables.attachments, kind, key)
+def _theirs(unit: Unit, table: Table, kind: str, key: str | list[str]) -> ColumnElement[bool]:
+    condition = owned(unit.tables, table, kind, key)
     assert condition is not None
-    return attached_digests(unit, condition)
+    return condition
+
+
+def _attached(unit: Unit, kind: str, key: str | list[str]) -> list[str]:
+    return attached_digests(unit, _theirs(unit, unit.tables.attachments, kind, key))
