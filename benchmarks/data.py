@@ -143,10 +143,10 @@ class Contents:
         totals = {name: _totals(size) for name, size in self.long.items()}
         yield "sessions", self._sessions(ids, totals)
         yield "session_data", (documents(session_id) for session_id in ids)
-        yield "branches", (main_branch(session_id) for session_id in ids)
-        for session_id, size in self.long.items():
+        yield "branches", (main_branch(number) for number, _ in enumerate(ids, start=1))
+        for session, size in enumerate(self.long.values(), start=1):
             # A message's id is needed twice; so many of them fit into memory.
-            written = list(_written(session_id, size))
+            written = list(_written(session, size))
             yield "messages", (row for row, _ in written)
             yield "message_tool_calls", (call for _, calls in written for call in calls)
             yield "message_marks", (mark for row, _ in written for mark in _marks(row, size))
@@ -174,6 +174,7 @@ class Contents:
                 "listed_activity": number + 1,
                 "created_at": at,
                 "last_active_at": at,
+                "newest_at": at,
                 **(totals.get(session_id) or _totals(0)),
             }
 
@@ -186,7 +187,7 @@ def _marks(message: Row, size: int) -> Iterator[Row]:
         yield {
             "message_id": message["id"],
             "mark": mark,
-            "session_id": message["session_id"],
+            "session": message["session"],
             "seq": message["seq"],
         }
 
@@ -213,19 +214,19 @@ def documents(session_id: str) -> Row:
     }
 
 
-def main_branch(session_id: str) -> Row:
+def main_branch(session: int) -> Row:
     """Give the branch that every session has."""
-    return {"session_id": session_id, "number": 0, "name": "main", "created_at": START}
+    return {"session": session, "number": 0, "name": "main", "created_at": START}
 
 
-def _written(session_id: str, size: int) -> Iterator[tuple[Row, list[Row]]]:
+def _written(session: int, size: int) -> Iterator[tuple[Row, list[Row]]]:
     turn = 0
     for seq, message in enumerate(messages(size), start=1):
         turn += message["role"] == "user"
         identity = new_id()
         row = {
             "id": identity,
-            "session_id": session_id,
+            "session": session,
             "branch": 0,
             "seq": seq,
             "turn": turn,
@@ -244,7 +245,7 @@ def _written(session_id: str, size: int) -> Iterator[tuple[Row, list[Row]]]:
             {
                 "message_id": identity,
                 "position": position,
-                "session_id": session_id,
+                "session": session,
                 "seq": seq,
                 "name": call["function"]["name"],
                 "call_id": call["id"],

@@ -16,12 +16,14 @@ from typing import Any, Protocol
 
 import psycopg
 from psycopg import sql
-from sqlalchemy import URL, insert, make_url
+from sqlalchemy import URL, column, insert, make_url
+from sqlalchemy import table as described
 from sqlalchemy.dialects import sqlite as sqlite_dialect
 
 from agentstore import migrations
 from agentstore.models.tables import tables
-from agentstore.values.types import iso
+from agentstore.values.instants import to_micros
+from agentstore.values.own_ids import OwnId, id_bytes
 from benchmarks.data import Row
 from benchmarks.raw import Raw, RawPostgreSQL, RawSQLite
 from tests.servers import Server
@@ -149,16 +151,20 @@ def _insert(connection: sqlite3.Connection, table: str, rows: Iterator[Row]) -> 
     first = next(rows, None)
     if first is None:
         return
-    statement = insert(tables()[table]).compile(
-        dialect=sqlite_dialect.dialect(), column_keys=list(first)
-    )
-    columns = statement.positiontup or []
-    connection.execute(str(statement), _values(first, columns))
-    connection.executemany(str(statement), (_values(row, columns) for row in rows))
+    statement = insert(described(table, *map(column, first)))
+    sql = str(statement.compile(dialect=sqlite_dialect.dialect()))
+    own_ids = {c.name for c in tables()[table].columns if isinstance(c.type, OwnId)}
 
+    def stored(name: str, value: Any) -> Any:
+        if isinstance(value, datetime):
+            return to_micros(value)
+        return id_bytes(value) if name in own_ids and value is not None else value
 
-def _values(row: Row, columns: list[str]) -> list[Any]:
-    return [iso(v) if isinstance(v := row[c], datetime) else v for c in columns]
+    def values(row: Row) -> list[Any]:
+        return [stored(name, value) for name, value in row.items()]
+
+    connection.execute(sql, values(first))
+    connection.executemany(sql, map(values, rows))
 
 
 def _copy_in(connection: psycopg.Connection[Any], table: str, rows: Iterator[Row]) -> None:

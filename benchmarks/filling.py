@@ -25,7 +25,7 @@ from sqlalchemy import URL
 
 from agentstore import Store
 from agentstore.values.encoding import dump_json
-from agentstore.values.types import iso
+from agentstore.values.instants import to_micros
 from benchmarks.data import START, Row, documents, main_branch, messages
 from benchmarks.databases import Databases
 
@@ -68,16 +68,17 @@ class Grown:
     def stretches(self) -> Iterator[dict[str, Any]]:
         """Give the parameters of the statements that fill, in the order of the index.
 
-        Of an ordinary session the name is made from the number of the row.
+        The number of an ordinary session is made from that of the row.
         """
         number = 0
         total = self.ordinary * EACH
         for start in range(0, total, _STRETCH):
             yield _stretch(number + start, min(_STRETCH, total - start), EACH, None)
         number += total
-        for name, size in ((LONG, self.long), (SHORT, self.short)):
+        for session, size in ((3, self.long), (2, self.short)):
             for start in range(0, size, _STRETCH):
-                yield _stretch(start, min(_STRETCH, size - start), size, name) | {"base": number}
+                stretch = _stretch(start, min(_STRETCH, size - start), size, session)
+                yield stretch | {"base": number}
             number += size
 
     # The tables around the messages, as databases.Databases fills them.
@@ -89,7 +90,7 @@ class Grown:
         yield "users", (_user(number) for number in range(len(ids) // _LISTED_BY + 1))
         yield "sessions", self._sessions(ids, sizes)
         yield "session_data", map(documents, ids)
-        yield "branches", map(main_branch, ids)
+        yield "branches", (main_branch(number) for number, _ in enumerate(ids, start=1))
 
     def _sessions(self, ids: list[str], sizes: dict[str, int]) -> Iterator[Row]:
         told = spoken()
@@ -108,6 +109,7 @@ class Grown:
                 "listed_activity": number + 1,
                 "created_at": START,
                 "last_active_at": at,
+                "newest_at": at,
                 "last_seq": size,
                 "turn": size // 2,
                 "message_count": size,
@@ -116,8 +118,8 @@ class Grown:
             }
 
 
-def _stretch(first: int, count: int, size: int, name: str | None) -> dict[str, Any]:
-    return {"first": first, "count": count, "size": size, "name": name, "base": 0}
+def _stretch(first: int, count: int, size: int, session: int | None) -> dict[str, Any]:
+    return {"first": first, "count": count, "size": size, "session": session, "base": 0}
 
 
 def _between(sums: list[int], first: int, size: int) -> int:
@@ -170,21 +172,21 @@ WITH RECURSIVE counted (x) AS (
     SELECT :first UNION ALL SELECT x + 1 FROM counted WHERE x < :first + :count - 1
 )
 INSERT INTO messages (
-    id, session_id, branch, seq, turn, role, token_count, cost, created_at, content, metadata
+    id, session, branch, seq, turn, role, token_count, cost, created_at, content, metadata
 )
-SELECT printf('01900000-0000-7000-8000-%012x', :base + x),
-    coalesce(:name, printf('s%09d', x / :size)), 0, x % :size + 1, x % :size / 2 + 1,
+SELECT filling_id(:base + x),
+    coalesce(:session, x / :size + 4), 0, x % :size + 1, x % :size / 2 + 1,
     spoken.role, spoken.token_count, spoken.cost,
-    strftime('%Y-%m-%dT%H:%M:%S', :epoch + x % :size + 1, 'unixepoch') || :fraction,
+    :start + (x % :size + 1) * 1000000,
     spoken.content, spoken.metadata
 FROM counted CROSS JOIN spoken ON spoken.number = x % :texts
 """
 _POSTGRESQL: LiteralString = """
 INSERT INTO messages (
-    id, session_id, branch, seq, turn, role, token_count, cost, created_at, content, metadata
+    id, session, branch, seq, turn, role, token_count, cost, created_at, content, metadata
 )
-SELECT '01900000-0000-7000-8000-' || lpad(to_hex(%(base)s + x), 12, '0'),
-    coalesce(%(name)s::text, 's' || lpad((x / %(size)s)::text, 9, '0')), 0,
+SELECT ('01900000-0000-7000-8000-' || lpad(to_hex(%(base)s + x), 12, '0'))::uuid,
+    coalesce(%(session)s::bigint, x / %(size)s + 4), 0,
     x %% %(size)s + 1, x %% %(size)s / 2 + 1, spoken.role, spoken.token_count, spoken.cost,
     %(start)s + (x %% %(size)s + 1) * interval '1 second', spoken.content, spoken.metadata
 FROM generate_series(%(first)s::bigint, %(first)s::bigint + %(count)s - 1) AS x
@@ -193,10 +195,17 @@ ORDER BY x
 """
 
 
+def _id(number: int) -> bytes:
+    return _FIRST_ID + number.to_bytes(6, "big")
+
+
+_FIRST_ID = bytes.fromhex("01900000000070008000")
+
+
 def _fill_sqlite(url: URL, grown: Grown) -> None:
     path = str(url.database)
-    start = iso(START)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.create_function("filling_id", 1, _id, deterministic=True)
         for pragma in ("synchronous=OFF", "cache_size=-500000"):
             connection.execute(f"PRAGMA {pragma}")
         connection.execute(
@@ -210,7 +219,7 @@ def _fill_sqlite(url: URL, grown: Grown) -> None:
         for stretch in grown.stretches():
             connection.execute(
                 _SQLITE,
-                stretch | {"texts": TEXTS, "epoch": int(START.timestamp()), "fraction": start[19:]},
+                stretch | {"texts": TEXTS, "start": to_micros(START)},
             )
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         connection.execute("PRAGMA analysis_limit=1000")

@@ -61,13 +61,15 @@ class Logged:
                 continue
             messages = list(rows)
             yield name, iter(messages)
-            yield "tool_logs", (_log(row) for row in messages if row["tool_calls"])
+            ids = list(self.inner.long)
+            called = (row for row in messages if row["tool_calls"])
+            yield "tool_logs", (_log(row, ids[row["session"] - 1]) for row in called)
 
 
-def _log(message: Row) -> Row:
+def _log(message: Row, session_id: str) -> Row:
     return {
         "id": new_id(),
-        "session_id": message["session_id"],
+        "session_id": session_id,
         "message_id": message["id"],
         "tool": "search",
         "success": True,

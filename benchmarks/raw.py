@@ -16,6 +16,7 @@ from psycopg.rows import dict_row
 from sqlalchemy import URL
 
 from agentstore.models.tables import tables
+from agentstore.values.own_ids import id_text
 from agentstore.values.types import Json
 from benchmarks.recording import Script
 
@@ -30,6 +31,10 @@ DOCUMENTS = frozenset(
 
 class Raw(Protocol):
     """A connection of a driver, and nothing around it."""
+
+    @staticmethod
+    def ids(stored: Any) -> str:
+        """Make text of an id, as the driver gives it."""
 
     def write(self, script: Script) -> None:
         """Replay what writes."""
@@ -46,6 +51,11 @@ class Raw(Protocol):
 
 class RawSQLite:
     """sqlite3 in WAL mode with synchronous=FULL."""
+
+    @staticmethod
+    def ids(stored: Any) -> str:
+        """Read those of 16 bytes."""
+        return id_text(stored) if isinstance(stored, bytes) else str(stored)
 
     def __init__(self, url: URL) -> None:
         self.connection = sqlite3.connect(str(url.database), isolation_level=None)
@@ -83,6 +93,11 @@ class RawSQLite:
 
 class RawPostgreSQL:
     """psycopg in autocommit, every statement prepared."""
+
+    @staticmethod
+    def ids(stored: Any) -> str:
+        """Read UUIDs."""
+        return str(stored)
 
     def __init__(self, url: URL) -> None:
         plain = url.set(drivername="postgresql").render_as_string(hide_password=False)

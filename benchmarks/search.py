@@ -179,6 +179,7 @@ def _fill(store: Store, size: int) -> None:
                     "listed_activity": n,
                     "created_at": START,
                     "last_active_at": START,
+                    "newest_at": START,
                 }
                 for n in sessions
             ],

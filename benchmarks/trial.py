@@ -170,7 +170,8 @@ class _Contest:
             if any(state != states[RAW] for state in states.values()):
                 raise UnequalSides(f"{self.case.key} left different databases: {states}")
         else:
-            rows = {row["id"] for row in self.raw_side.read(self.scripts[0])}
+            kind = self.raw_side.ids
+            rows = {kind(row["id"]) for row in self.raw_side.read(self.scripts[0])}
             for once in (self._once_sync, self._once_async):
                 records = {record.id for record in once(0)}
                 if not records or not records <= rows:

@@ -66,22 +66,22 @@ INDEXES = {
     "status; `sessions.count`",
     "sessions_user_id_status_listed_activity": "the same for one user; `users.delete`",
     "sessions_expires_at": "`sessions.delete_expired`",
-    "branch_segments_session_id_branch": "which branches show a stretch that is to go",
-    "branch_segments_session_id_previous": "which segments lead to one that is to go",
-    "branches_session_id_name": "branches by their names, each there once",
-    "branches_session_id_parent": "what grew from a branch that is to go",
-    "branches_session_id_tip": "which branches show a segment",
-    "messages_session_id_branch_seq": "histories and pages; no two messages in one place",
-    "messages_session_id_branch_turn": "where the turns of a branch begin",
-    "messages_session_id_external_id": "`messages.find_by_external_id`, and that it is there once",
-    "messages_session_id_idempotency_key": "that a repeated call saves once",
+    "branch_segments_session_branch": "which branches show a stretch that is to go",
+    "branch_segments_session_previous": "which segments lead to one that is to go",
+    "branches_session_name": "branches by their names, each there once",
+    "branches_session_parent": "what grew from a branch that is to go",
+    "branches_session_tip": "which branches show a segment",
+    "messages_session_branch_seq": "histories and pages; no two messages in one place",
+    "messages_session_branch_turn": "where the turns of a branch begin",
+    "messages_session_external_id": "`messages.find_by_external_id`, and that it is there once",
+    "messages_session_idempotency_key": "that a repeated call saves once",
     "messages_status_pk": "`messages.give_up_idle`",
-    "message_tool_calls_session_id_name_seq": "`messages.find_by_tool`",
-    "message_tool_calls_session_id_call_id": "which message made a call, for `messages.history`",
-    "message_marks_session_id_mark_seq": "`messages.history(mark=)`, `marks.count`",
-    "message_chunks_session_id": "deleting a session",
+    "message_tool_calls_session_name_seq": "`messages.find_by_tool`",
+    "message_tool_calls_session_call_id": "which message made a call, for `messages.history`",
+    "message_marks_session_mark_seq": "`messages.history(mark=)`, `marks.count`",
+    "message_chunks_session": "deleting a session",
     "attachments_message_id_pk": "`attachments.list`",
-    "attachments_session_id_pk": "`attachments.list_of_session`",
+    "attachments_session_pk": "`attachments.list_of_session`",
     "attachments_digest": "whether somebody else still attaches the same bytes",
     "tool_logs_session_id_pk": "`tool_logs.list` of a session",
     "tool_logs_session_id_tool_pk": "`tool_logs.list` of a tool in a session",
@@ -133,11 +133,26 @@ and constraints carry the prefix; with `schema=` they are in that schema of Post
 |---|---|---|---|
 | text | `TEXT` | `text` | NUL and lone surrogates, which PostgreSQL refuses, are escaped |
 | JSON | `TEXT` | `json` | as it was written: `jsonb` would forget the order of keys |
-| instant | `TEXT` | `timestamptz` | UTC, to the microsecond; as text ISO 8601 that sorts |
+| own id | `BLOB` of 16 bytes | `uuid` | UUIDv7; ids that an application may make are text |
+| instant | `BIGINT` | `timestamptz` | UTC, exact; on SQLite the microseconds since 1970 |
 | money | `BIGINT` | `bigint` | whole billionths of the unit, so that sums are exact |
 | `pk` | `INTEGER` | `bigint` | the order of creation; never shown by the API |
+| `session` | `BIGINT` | `bigint` | the `pk` of a session; in models `session_id`, and an id |
 
-`id` is what the API shows, and what other tables refer to. Every `id` is unique.
+`id` is what the API shows, and what other tables refer to, but for `session`. Every `id` is unique.
+"""
+
+_BY_HAND = """\
+In a SQLite file ids and instants are written out, and looked for, like this:
+
+```sql
+SELECT lower(hex(id)) AS id,
+    strftime('%Y-%m-%d %H:%M:%f', created_at / 1000000.0, 'unixepoch') AS created_at,
+    content
+FROM messages
+WHERE id = x'01900000000070008000000000000001' -- the digits of an id, without hyphens
+    OR created_at >= strftime('%s', '2026-01-01') * 1000000;
+```
 """
 
 _READING = """\
@@ -175,7 +190,13 @@ def main() -> None:
 
 def written() -> str:
     """Give the page."""
-    parts = [_INTRODUCTION, "## Overview\n", "What leads from one part to another.\n", _READING]
+    parts = [
+        _INTRODUCTION,
+        _BY_HAND,
+        "## Overview\n",
+        "What leads from one part to another.\n",
+        _READING,
+    ]
     parts.append(_diagram(_across(), []))
     for module, title in AGGREGATES.items():
         members = tables_of(module)

@@ -99,7 +99,7 @@ class GatheredCall:
             self._prepared = next(self._rest)
 
     def take(self, unit: Unit) -> Write:
-        """Give what is to be written. It is given once: whoever writes it again makes it anew."""
+        """Give what is to be written. It is given once; to write again, make it again."""
         self.prepare(unit)
         write, self._prepared = self._prepared, None
         assert write is not None, "it was prepared"

@@ -272,14 +272,8 @@ class UnitRunner:
     def unit(self, connection: Connection, mode: Mode) -> Unit:
         """Give the unit of an open connection."""
         cache = self._cache if mode is Mode.READ else None
-        return Unit(
-            connection,
-            self.dialect,
-            self.tables,
-            self.settings,
-            cache,
-            segmented=self._segmented,
-        )
+        what = (self.dialect, self.tables, self.settings)
+        return Unit(connection, *what, cache, segmented=self._segmented)
 
     def prepare(self, work: Callable[[Unit], T]) -> None:
         """Do what a body does without the database, before it waits for anything."""
@@ -334,11 +328,9 @@ class UnitRunner:
         """
         self.prepare(work)
         if self.writer is not None and mode not in READING and not here:
-            result: T = self.writer.run(work)
-            return result
+            return cast("T", self.writer.run(work))
         if self._gatherer is not None and mode is Mode.STATEMENT and goes_with_others(work):
-            gathered: T = self._gatherer.run(work)
-            return gathered
+            return cast("T", self._gatherer.run(work))
         with self.transaction(mode) as unit:
             return performed(unit, work)
 

@@ -118,7 +118,10 @@ class ThreadRunner:
         """Queue a write, and wait until it is done, or, if it has no body, has the lead."""
         writer = self._job_writer
         if writer.enqueue(write):
-            write.lead()
+            if self._deadlines:  # others of its batch are about to hear, and may write again
+                write.place.call_soon(write.lead)
+            else:
+                write.lead()
         self._deadlines[write] = write.place.time() + self._runner.settings.busy_timeout
         if self._timer is None:
             self._expire()

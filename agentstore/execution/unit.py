@@ -22,7 +22,7 @@ from agentstore.engines.base.dialect import MODE, EngineDialect, Mode
 from agentstore.execution.session_cache import SessionCache
 from agentstore.models.tables import Tables
 from agentstore.settings import Settings
-from agentstore.values.types import require_utc
+from agentstore.values.instants import require_utc
 
 T = TypeVar("T")
 

@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, exists, literal_column, not_, or_, select
 
 from agentstore.models.tables import Tables
+from agentstore.schema.session_ids import key_for
 from agentstore.values.states import NO_BRANCH
 
 
@@ -65,7 +66,7 @@ def thread_stays(tables: Tables, thread_id: ColumnElement[Any]) -> ColumnElement
 def _of_deleting(tables: Tables, session_id: ColumnElement[Any]) -> ColumnElement[bool]:
     sessions = tables.sessions.alias("of_deleting")
     theirs = select(sessions.c.pk).where(
-        sessions.c.id == session_id, sessions.c.user_id.in_(being_deleted(tables))
+        key_for(sessions.c, session_id) == session_id, sessions.c.user_id.in_(being_deleted(tables))
     )
     return exists(theirs.correlate_except(sessions))
 

@@ -31,6 +31,7 @@ from sqlalchemy.sql.visitors import replacement_traverse
 from agentstore.errors import InvalidInput
 from agentstore.schema import METADATA
 from agentstore.schema.base import PartialIndex
+from agentstore.schema.session_ids import SessionId
 from agentstore.values.types import SafeText
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*\Z")
@@ -157,14 +158,16 @@ def _renamed(names: Names) -> MetaData:
 
 def _copy(table: Table, target: MetaData, names: Names) -> Table:
     new_name = f"{names.prefix}{table.name}"
-    copy = Table(new_name, target, *(_column(c) for c in table.columns))
+    qualified = f"{names.schema}.{names.prefix}" if names.schema else names.prefix
+    sessions = target.tables.get(f"{qualified}sessions")
+    copy = Table(new_name, target, *(_column(c, sessions) for c in table.columns))
 
     def named(constraint: object) -> str:
         name = cast(str, getattr(constraint, "name", None))
         return name.replace(table.name, new_name, 1)
 
     for constraint in sorted(table.constraints, key=lambda c: str(c.name)):
-        columns = [c.name for c in getattr(constraint, "columns", ())]
+        columns = [c.key for c in getattr(constraint, "columns", ())]
         if isinstance(constraint, PrimaryKeyConstraint):
             copy.append_constraint(PrimaryKeyConstraint(*columns, name=named(constraint)))
         elif isinstance(constraint, UniqueConstraint):
@@ -174,19 +177,18 @@ def _copy(table: Table, target: MetaData, names: Names) -> Table:
                 CheckConstraint(text(str(constraint.sqltext)), name=named(constraint))
             )
         elif isinstance(constraint, ForeignKeyConstraint):
-            referred = f"{names.prefix}{constraint.referred_table.name}"
-            qualified = f"{names.schema}.{referred}" if names.schema else referred
+            referred = f"{qualified}{constraint.referred_table.name}"
             copy.append_constraint(
                 ForeignKeyConstraint(
                     columns,
-                    [f"{qualified}.{element.column.name}" for element in constraint.elements],
+                    [f"{referred}.{element.column.key}" for element in constraint.elements],
                     name=named(constraint),
                     ondelete=constraint.ondelete,
                 )
             )
 
     def own_column(element: object, **_: object) -> Column[Any] | None:
-        return copy.c[element.name] if isinstance(element, KeyedColumnElement) else None
+        return copy.c[element.key] if isinstance(element, KeyedColumnElement) else None
 
     for index in sorted(table.indexes, key=lambda i: str(i.name)):
         expressions = [
@@ -201,10 +203,15 @@ def _copy(table: Table, target: MetaData, names: Names) -> Table:
     return copy
 
 
-def _column(column: Column[object]) -> Column[object]:
+def _column(column: Column[Any], sessions: Table | None) -> Column[Any]:
+    kind = column.type
+    if isinstance(kind, SessionId):
+        assert sessions is not None
+        kind = SessionId(sessions).of(kind.table, kind.column)
     return Column(
         column.name,
-        column.type,
+        kind,
+        key=column.key,
         nullable=column.nullable,
         primary_key=column.primary_key,
         autoincrement=column.autoincrement,

@@ -3,7 +3,8 @@
 Every table has ``pk``, the number of its rows in the order of creation. It never leaves the
 database: it gives lists an order that no clock can disturb, and on SQLite it is the rowid and
 costs nothing. What the world sees is ``id``, text, and other tables refer to that, so that a
-person who reads the tables can follow them.
+person who reads the tables can follow them; but messages, and what belongs to them, refer to the
+``pk`` of their session, see ``session_ids``.
 
 Whatever belongs to a user, a session or a checkpoint thread says so itself in ``user_id``,
 ``session_id`` or ``thread_id``, even where it could be found through another table: scoping,
@@ -20,6 +21,7 @@ from sqlalchemy import Column, Index, MetaData, Table, TextClause
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeEngine
 
+from agentstore.values.own_ids import OwnId
 from agentstore.values.types import (
     Bytes,
     Flag,
@@ -45,6 +47,7 @@ NAMING_CONVENTION = {
 METADATA = MetaData(naming_convention=NAMING_CONVENTION)
 """All tables, under their plain names."""
 
+OWN_ID = OwnId()
 TEXT = SafeText()
 WHOLE = Whole()
 REAL = Real(53)

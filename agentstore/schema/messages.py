@@ -11,6 +11,7 @@ from agentstore.schema.base import (
     JSON,
     MONEY,
     OBJECT,
+    OWN_ID,
     TEXT,
     WHOLE,
     PartialIndex,
@@ -20,6 +21,8 @@ from agentstore.schema.base import (
     row_number,
     table,
 )
+from agentstore.schema.session_ids import session_id
+from agentstore.schema.sessions import sessions
 from agentstore.values.states import MESSAGE_STATUSES, ROLES
 from agentstore.values.types import Word
 
@@ -34,8 +37,8 @@ _UNFINISHED = text("status <> 'complete'")
 messages = table(
     "messages",
     row_number(),
-    column("id", TEXT, unique=True),
-    column("session_id", TEXT),
+    column("id", OWN_ID, unique=True),
+    session_id(sessions),
     column("branch", WHOLE),
     column("seq", WHOLE),
     column("turn", WHOLE),
@@ -72,9 +75,9 @@ messages = table(
 
 message_tool_calls = table(
     "message_tool_calls",
-    column("message_id", TEXT, ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True),
+    column("message_id", OWN_ID, ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True),
     column("position", WHOLE, primary_key=True, autoincrement=False),
-    column("session_id", TEXT),
+    session_id(sessions),
     column("seq", WHOLE),
     column("name", TEXT),
     nullable("call_id", TEXT),
@@ -84,18 +87,18 @@ message_tool_calls = table(
 
 message_marks = table(
     "message_marks",
-    column("message_id", TEXT, ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True),
+    column("message_id", OWN_ID, ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True),
     column("mark", TEXT, primary_key=True),
-    column("session_id", TEXT),
+    session_id(sessions),
     column("seq", WHOLE),
     Index(None, "session_id", "mark", "seq"),
 )
 
 message_chunks = table(
     "message_chunks",
-    column("message_id", TEXT, ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True),
+    column("message_id", OWN_ID, ForeignKey("messages.id", ondelete="CASCADE"), primary_key=True),
     column("position", WHOLE, primary_key=True, autoincrement=False),
-    column("session_id", TEXT),
+    session_id(sessions),
     column("content", TEXT),
     nullable("created_at", INSTANT),
     Index(None, "session_id"),
@@ -112,9 +115,9 @@ blobs = table(
 attachments = table(
     "attachments",
     row_number(),
-    column("id", TEXT, unique=True),
-    column("message_id", TEXT, ForeignKey("messages.id", ondelete="CASCADE")),
-    column("session_id", TEXT),
+    column("id", OWN_ID, unique=True),
+    column("message_id", OWN_ID, ForeignKey("messages.id", ondelete="CASCADE")),
+    session_id(sessions),
     column("digest", TEXT, ForeignKey("blobs.digest")),
     column("media_type", TEXT),
     nullable("name", TEXT),

@@ -19,10 +19,11 @@ from agentstore.schema.base import (
     row_number,
     table,
 )
+from agentstore.schema.session_ids import session_id
 from agentstore.values.states import SESSION_STATUSES
 from agentstore.values.types import Word
 
-_NEVER = text("'1970-01-01T00:00:00.000000+00:00'")
+_OF_A_USER = text("user_id IS NOT NULL")
 
 _NOT_NULL_EXPIRY = text("expires_at IS NOT NULL")
 
@@ -46,7 +47,7 @@ sessions = table(
     nullable("expires_at", INSTANT),
     column("created_at", INSTANT),
     column("last_active_at", INSTANT),
-    column("newest_at", INSTANT, server_default=_NEVER),
+    column("newest_at", INSTANT),
     column("in_order", FLAG, server_default=text("true")),
     nullable("title", TEXT),
     nullable("model", TEXT),
@@ -55,7 +56,7 @@ sessions = table(
         "message_count >= 0 AND total_tokens >= 0 AND total_cost >= 0", name="counters"
     ),
     Index(None, "status", "listed_activity"),
-    Index(None, "user_id", "status", "listed_activity"),
+    PartialIndex(None, "user_id", "status", "listed_activity", where=_OF_A_USER),
     PartialIndex(None, "expires_at", where=_NOT_NULL_EXPIRY),
 )
 
@@ -74,7 +75,7 @@ session_data = table(
 
 branch_segments = table(
     "branch_segments",
-    column("session_id", TEXT, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    session_id(sessions, ForeignKey("sessions.pk", ondelete="CASCADE"), primary_key=True),
     column("number", WHOLE, primary_key=True, autoincrement=False),
     column("branch", WHOLE),
     column("first_seq", WHOLE),
@@ -92,7 +93,7 @@ branch_segments = table(
 
 branches = table(
     "branches",
-    column("session_id", TEXT, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    session_id(sessions, ForeignKey("sessions.pk", ondelete="CASCADE"), primary_key=True),
     column("number", WHOLE, primary_key=True, autoincrement=False),
     column("name", TEXT),
     nullable("parent", WHOLE),
@@ -115,7 +116,7 @@ branches = table(
 
 summaries = table(
     "summaries",
-    column("session_id", TEXT, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    session_id(sessions, ForeignKey("sessions.pk", ondelete="CASCADE"), primary_key=True),
     column("branch", WHOLE, primary_key=True, autoincrement=False),
     column("content", TEXT),
     column("metadata", OBJECT),

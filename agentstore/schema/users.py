@@ -8,6 +8,7 @@ from agentstore.schema.base import (
     FLAG,
     INSTANT,
     OBJECT,
+    OWN_ID,
     TEXT,
     WHOLE,
     PartialIndex,
@@ -49,7 +50,7 @@ user_preferences = table(
 api_keys = table(
     "api_keys",
     row_number(),
-    column("id", TEXT, unique=True),
+    column("id", OWN_ID, unique=True),
     column("user_id", TEXT, ForeignKey("users.id", ondelete="CASCADE")),
     column("name", TEXT),
     column("prefix", TEXT, unique=True),
@@ -64,7 +65,7 @@ api_keys = table(
 quota_reservations = table(
     "quota_reservations",
     row_number(),
-    column("id", TEXT, unique=True),
+    column("id", OWN_ID, unique=True),
     column("user_id", TEXT, ForeignKey("users.id", ondelete="CASCADE")),
     column("tokens", WHOLE),
     column("lapsed", FLAG, server_default=text("false")),

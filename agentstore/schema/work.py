@@ -10,6 +10,7 @@ from agentstore.schema.base import (
     JSON,
     MONEY,
     OBJECT,
+    OWN_ID,
     REAL,
     TEXT,
     WHOLE,
@@ -36,9 +37,9 @@ _OF_A_MESSAGE = text("message_id IS NOT NULL")
 tool_logs = table(
     "tool_logs",
     row_number(),
-    column("id", TEXT, unique=True),
+    column("id", OWN_ID, unique=True),
     column("session_id", TEXT, ForeignKey("sessions.id", ondelete="CASCADE")),
-    nullable("message_id", TEXT, ForeignKey("messages.id", ondelete="SET NULL")),
+    nullable("message_id", OWN_ID, ForeignKey("messages.id", ondelete="SET NULL")),
     column("tool", TEXT),
     column("success", FLAG),
     nullable("elapsed_ms", REAL),
@@ -59,7 +60,7 @@ tool_logs = table(
 turn_usage = table(
     "turn_usage",
     row_number(),
-    column("id", TEXT, unique=True),
+    column("id", OWN_ID, unique=True),
     column("session_id", TEXT, ForeignKey("sessions.id", ondelete="CASCADE")),
     column("branch", WHOLE),
     column("turn", WHOLE),
@@ -85,7 +86,7 @@ turn_usage = table(
 tasks = table(
     "tasks",
     row_number(),
-    column("id", TEXT, unique=True),
+    column("id", OWN_ID, unique=True),
     nullable("session_id", TEXT, ForeignKey("sessions.id", ondelete="CASCADE")),
     column("queue", TEXT, server_default=text("'default'")),
     column("kind", TEXT),

@@ -6,7 +6,7 @@ type             SQLite                   PostgreSQL
 ``SafeText``     TEXT                     text
 ``Word``         TEXT, of a few words     text, likewise
 ``Json``         TEXT                     json, never jsonb
-``UtcDateTime``  TEXT, ISO-8601, sorts    timestamptz
+``UtcDateTime``  BIGINT, microseconds     timestamptz
 ``RowNumber``    INTEGER (the rowid)      bigint
 ``Whole``        BIGINT                   bigint
 ``Real``         FLOAT                    double precision
@@ -18,6 +18,8 @@ type             SQLite                   PostgreSQL
 ``Json`` on SQLite is TEXT and not JSON, because a column declared JSON has numeric affinity
 there and would turn the document ``1e22`` into a number. On PostgreSQL it is read as text, so
 that no driver's own JSON decoding comes between; ``agentstore.values.encoding`` says why not jsonb.
+
+``OwnId``, in ``agentstore.values.own_ids``, is a BLOB of 16 bytes and a uuid.
 
 SQLite lets anything into any column, so each type looks at what it reads there. What it cannot read
 is an ``UnsoundRow`` that names the column: the types of the models' columns know which they are.
@@ -46,8 +48,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
-from agentstore.errors import InvalidInput, NaiveDatetime, UnsoundRow, shown
+from agentstore.errors import InvalidInput, UnsoundRow, shown
 from agentstore.values.encoding import decode_text, dump_json, encode_text, load_json
+from agentstore.values.instants import from_micros, require_utc, to_micros
 
 _MOST_MONEY = Decimal("9223372036.854775807")
 _EXACT = Context(prec=40, traps=[Inexact, InvalidOperation, Overflow, Underflow])
@@ -59,25 +62,6 @@ MAX_INTEGER = 2**63 - 1
 
 Column = Sequence[Any]
 """The values of one column, in the order of the rows."""
-
-
-def require_utc(name: str, value: datetime) -> datetime:
-    """Give the same instant in UTC.
-
-    Raises:
-        NaiveDatetime: The datetime has no time zone.
-        InvalidInput: It is not a datetime at all.
-    """
-    if type(value) is datetime and value.tzinfo is UTC:
-        return value
-    if not isinstance(value, datetime):
-        raise InvalidInput(f"{name} must be an aware datetime, not {type(value).__name__}.")
-    if value.tzinfo is None or value.utcoffset() is None:
-        raise NaiveDatetime(name)
-    try:
-        return value.astimezone(UTC)
-    except OverflowError:
-        raise InvalidInput(f"{name} must be in the years 1 to 9999 in UTC.") from None
 
 
 def to_nanos(name: str, amount: Decimal | int | str) -> int:
@@ -324,26 +308,26 @@ _DOCUMENTS: dict[type, str] = {object: "JSON", dict: "a JSON object", list: "a J
 class UtcDateTime(Named, TypeDecorator[datetime]):
     """An instant: aware in, UTC out, to the microsecond."""
 
-    impl = Text
+    impl = BigInteger
     cache_ok = True
     holds = "an instant in UTC"
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """Choose text or timestamptz."""
-        if dialect.name == "postgresql":
-            return dialect.type_descriptor(DateTime(timezone=True))
-        return dialect.type_descriptor(Text())
+        """Choose a whole number or timestamptz."""
+        if self.is_number(dialect):
+            return dialect.type_descriptor(BigInteger())
+        return dialect.type_descriptor(DateTime(timezone=True))
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
         """Write the instant; raises NaiveDatetime."""
         if value is None:
             return None
         instant = require_utc("the time", value)
-        return iso(instant) if self.is_text(dialect) else instant
+        return to_micros(instant) if self.is_number(dialect) else instant
 
-    def is_text(self, dialect: Dialect) -> bool:
-        """Say whether the engine keeps it as text."""
-        return dialect.name != "postgresql"
+    def is_number(self, dialect: Dialect) -> bool:
+        """Say whether the engine keeps it as microseconds since 1970."""
+        return dialect.name == "sqlite"
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
         """Read the instant, in UTC; raises UnsoundRow."""
@@ -354,19 +338,13 @@ class UtcDateTime(Named, TypeDecorator[datetime]):
         return self.read(value)
 
     def read(self, value: Any) -> datetime:
-        """Read an instant that is text; raises UnsoundRow."""
-        try:
-            instant = datetime.fromisoformat(value)
-        except (TypeError, ValueError):
-            raise self.unsound() from None
-        if instant.tzinfo is not UTC:
+        """Read an instant that is a number; raises UnsoundRow."""
+        if type(value) is not int:
             raise self.unsound()
-        return instant
-
-
-def iso(instant: datetime) -> str:
-    """Write an instant in UTC as text of one width, so that texts sort as instants do."""
-    return instant.isoformat("T", "microseconds")
+        try:
+            return from_micros(value)
+        except OverflowError:
+            raise self.unsound() from None
 
 
 class Nanos(Named, TypeDecorator[Decimal]):

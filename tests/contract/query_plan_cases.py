@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import combinations
 from typing import Any
+from uuid import NAMESPACE_OID, uuid5
 
 import pytest
 from sqlalchemy import insert, text, update
@@ -21,6 +22,7 @@ from agentstore.repositories.messages.following import MOST_GAPS
 from agentstore.repositories.search import search
 from agentstore.repositories.upkeep import expiry
 from agentstore.repositories.users.preferences import digest
+from agentstore.values.own_ids import OwnId
 from agentstore.values.paging import Cursors
 from tests.migrations.support import value_for
 
@@ -51,6 +53,14 @@ def in_session(n: int) -> str:
 
 def ago(n: int) -> datetime:
     return NOW - timedelta(minutes=n + 1)
+
+
+def own_id(name: str) -> str:
+    """Give the id that agentstore would have made for what a row is called here."""
+    return str(uuid5(NAMESPACE_OID, name))
+
+
+SEVENTH = own_id("message-7")
 
 
 def numbered(name: str, modulus: int = 10**9) -> Callable[[int], str]:
@@ -316,13 +326,21 @@ ROWS: dict[str, tuple[int, Columns]] = {
 def rows_for(name: str) -> list[dict[str, Any]]:
     count, given = ROWS[name]
     table = tables(PLAIN)[name]
-    assert given.keys() <= {column.name for column in table.columns}, name
+    assert given.keys() <= {column.key for column in table.columns}, name
     same = {
-        column.name: value_for(table, column)
+        column.key: value_for(table, column)
         for column in table.columns
-        if column.name not in given and column.name != "pk"
+        if column.key not in given and column.key != "pk"
     }
-    return [same | {column: make(n) for column, make in given.items()} for n in range(count)]
+    own = {column.name for column in table.columns if isinstance(column.type, OwnId)}
+
+    def value(column: str, made: Any) -> Any:
+        return own_id(made) if column in own and made is not None else made
+
+    return [
+        same | {column: value(column, make(n)) for column, make in given.items()}
+        for n in range(count)
+    ]
 
 
 def fill(store: Store) -> None:
@@ -786,9 +804,9 @@ CASES: dict[str, dict[str, Prepare]] = {
     "messages.give_up": on_a_new(a_stream, "messages.give_up"),
     "messages.give_up_idle": also("", give_up),
     "messages.save_many": call("messages.save_many", "session-7", MANY),
-    "messages.get": call("messages.get", "message-7")
+    "messages.get": call("messages.get", SEVENTH)
     | on_a_new_one("a stream", a_stream, "messages.get"),
-    "messages.find": call("messages.find", "message-7"),
+    "messages.find": call("messages.find", SEVENTH),
     "messages.find_by_external_id": call("messages.find_by_external_id", "session-0", "external-7"),
     "messages.find_by_tool": listing("messages.find_by_tool", "session-0", "rare"),
     "messages.history": call("messages.history", "session-0", 50)
@@ -849,7 +867,7 @@ CASES: dict[str, dict[str, Prepare]] = {
         "messages.search", "rare word", user_id="user-7", session_id="session-0", **WINDOW
     )
     | also("recent", lambda s: partial(s.messages.search, "usual words", order="recent")),
-    "marks.of": call("marks.of", [f"message-{n}" for n in range(20)]),
+    "marks.of": call("marks.of", [own_id(f"message-{n}") for n in range(20)]),
     "marks.count": call("marks.count", "session-0"),
     "marks.update": on_a_new(a_marked_session, "marks.update", "new")
     | on_a_new_one("old", a_marked_session, "marks.update", "new", "rare")
@@ -884,10 +902,10 @@ CASES: dict[str, dict[str, Prepare]] = {
     "branches.by_turn": listing("branches.by_turn", FORKED, branch="a"),
     "branches.tool_usage": each("branches.tool_usage", FORKED, branch="a"),
     "branches.find_turns": listing("branches.find_turns", FORKED, "hello", branch="a"),
-    "attachments.add": call("attachments.add", "message-7", b"new", "text/plain")
-    | also("again", lambda s: partial(s.attachments.add, "message-7", b"new", "text/plain")),
-    "attachments.get": call("attachments.get", "attachment-7"),
-    "attachments.find": call("attachments.find", "attachment-7"),
+    "attachments.add": call("attachments.add", SEVENTH, b"new", "text/plain")
+    | also("again", lambda s: partial(s.attachments.add, SEVENTH, b"new", "text/plain")),
+    "attachments.get": call("attachments.get", own_id("attachment-7")),
+    "attachments.find": call("attachments.find", own_id("attachment-7")),
     "attachments.read": on_a_new(an_attachment, "attachments.read"),
     "attachments.list": also(
         "", lambda s: listing("attachments.list", a_message_with_attachments(s))[""](s)
@@ -900,20 +918,20 @@ CASES: dict[str, dict[str, Prepare]] = {
         "message_id",
         lambda s: partial(
             s.tool_logs.log,
-            s.messages.get("message-7").session_id,
+            s.messages.get(SEVENTH).session_id,
             "search",
-            message_id="message-7",
+            message_id=SEVENTH,
         ),
     ),
-    "tool_logs.get": call("tool_logs.get", "log-7"),
-    "tool_logs.find": call("tool_logs.find", "log-7"),
+    "tool_logs.get": call("tool_logs.get", own_id("log-7")),
+    "tool_logs.find": call("tool_logs.find", own_id("log-7")),
     "tool_logs.list": listing("tool_logs.list", session_id="session-0", tool="rare", **WINDOW),
     "tool_logs.stats": each("tool_logs.stats", session_id="session-0", tool="rare", **WINDOW),
     "tasks.create": call("tasks.create", "session-7", "work", {"a": 1})
     | also("no session", lambda s: partial(s.tasks.create, None, "work"))
     | also("idempotency_key", lambda s: partial(s.tasks.create, LIVE, "x", idempotency_key="k")),
-    "tasks.get": call("tasks.get", "task-7"),
-    "tasks.find": call("tasks.find", "task-7"),
+    "tasks.get": call("tasks.get", own_id("task-7")),
+    "tasks.find": call("tasks.find", own_id("task-7")),
     "tasks.count": each("tasks.count", session_id="session-0", queue="rare"),
     "tasks.list": listing("tasks.list", session_id="session-0", status="failed", queue="rare"),
     "tasks.start": on_a_new(a_task, "tasks.start"),

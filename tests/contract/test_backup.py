@@ -914,7 +914,7 @@ def test_rows_that_are_not_sound_are_saved_and_reported(tmp_path, sqlite_templat
     fill(f"sqlite:///{source}")
     with sqlite3.connect(source) as connection:
         connection.execute("UPDATE messages SET token_count = 'many' WHERE seq = 1")
-        connection.execute("UPDATE messages SET session_id = 'nowhere' WHERE seq = 2")
+        connection.execute("UPDATE messages SET session = 1000 WHERE seq = 2")
     connection.close()
     saved = backup(f"sqlite:///{source}", tmp_path / "backup")
     assert saved.unsound > 1

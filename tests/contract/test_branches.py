@@ -1113,7 +1113,7 @@ def test_messages_that_are_named_are_not_looked_for_among_all_of_their_session(o
         assert store.messages.delete_by_mark(session.id, "aside") == 1
     deleting = [text for text, _ in sent if text.startswith("DELETE FROM messages ")]
     assert len(deleting) == 2
-    assert not [text for text in deleting if "messages.session_id =" in text]
+    assert not [text for text in deleting if "messages.session =" in text]
 
 
 def test_deleting_a_branch_asks_for_no_message_that_another_one_shows(one_store):

@@ -133,9 +133,8 @@ def test_a_copy_is_written_to_and_searched_like_the_first(pair, new):
 
     for table, column in (("messages", "pk"), ("users", "pk"), ("sessions", "activity")):
         assert largest(after, table, column) > largest(before, table, column)
-    assert saved.seq > max(
-        row["seq"] for row in before[f"{prefix}messages"] if row["session_id"] == saved.session_id
-    )
+    earlier = (row for row in before[f"{prefix}messages"] if row["session"] == saved.session_id)
+    assert saved.seq > max(row["seq"] for row in earlier)
 
 
 @pytest.mark.long(but=["sqlite-postgresql", "postgresql-sqlite"])
@@ -572,16 +571,16 @@ def test_a_row_that_gets_lost_on_the_way_is_noticed(new, engine):
 LARGE = """
 PRAGMA foreign_keys = OFF;
 WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 150000)
-INSERT INTO messages (id, session_id, branch, seq, turn, role, created_at, content)
-SELECT 'small' || n, id, 0, 1000 + n, 1, 'user', created_at, hex(randomblob(150))
+INSERT INTO messages (id, session, branch, seq, turn, role, created_at, content)
+SELECT randomblob(16), pk, 0, 1000 + n, 1, 'user', created_at, hex(randomblob(150))
 FROM numbers, sessions WHERE sessions.pk = 2;
 WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 20)
-INSERT INTO messages (id, session_id, branch, seq, turn, role, created_at, content)
-SELECT 'large' || n, id, 0, 500000 + n, 1, 'user', created_at, hex(randomblob(1500000))
+INSERT INTO messages (id, session, branch, seq, turn, role, created_at, content)
+SELECT randomblob(16), pk, 0, 500000 + n, 1, 'user', created_at, hex(randomblob(1500000))
 FROM numbers, sessions WHERE sessions.pk = 2;
 WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 10)
 INSERT INTO blobs (digest, size, data, created_at)
-SELECT 'blob' || n, 5000000, randomblob(5000000), '2026-01-01T00:00:00.000000+00:00' FROM numbers;
+SELECT 'blob' || n, 5000000, randomblob(5000000), 1767225600000000 FROM numbers;
 """
 
 

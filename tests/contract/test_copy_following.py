@@ -32,7 +32,7 @@ from agentstore.errors import (
 )
 from agentstore.models.tables import PLAIN, tables
 from agentstore.moving import copying as transfer
-from agentstore.moving.copying.copying import _Copy
+from agentstore.moving.copying.runs import CopyRun
 from tests.drivers import FULL
 from tests.migrations.support import CHECKOUT, environment, names_on, revision_of, run_sql
 from tests.programs.copies import (
@@ -238,7 +238,7 @@ def test_one_that_stops_after_the_yes_goes_on_though_the_source_did_too(
     """References are back by then, and would take children with them."""
     source, target = filled(new, "sqlite"), new(engine, head=True)
     with monkeypatch.context() as patch, pytest.raises(Stop):
-        copy(source, target, follow=lambda: patch.setattr(_Copy, where, until(where)) or True)
+        copy(source, target, follow=lambda: patch.setattr(CopyRun, where, until(where)) or True)
     goes_on(source, target)
     assert schema_of(target, PLAIN) == schema_of_new(new, engine)
     assert unproven(target) == []
@@ -246,7 +246,7 @@ def test_one_that_stops_after_the_yes_goes_on_though_the_source_did_too(
 
 def until(where: str) -> Any:
     """Give a step of a copy that is stopped at its end; opening never begins."""
-    step = getattr(_Copy, where)
+    step = getattr(CopyRun, where)
 
     def stopped(*arguments: Any, **options: Any) -> None:
         if where != "_open":

@@ -20,6 +20,7 @@ from tests.conftest import on_a_server
 from tests.contract.clocks import HOUR, NOON, Clock
 from tests.contract.test_sessions import at_once, execute
 from tests.programs.probes import engine_of
+from tests.raw_sql import Own
 
 
 def everything_of(store: Any, user_id: str | None = None) -> str:
@@ -40,18 +41,22 @@ def everything_of(store: Any, user_id: str | None = None) -> str:
 
 def attach(place: Any, session_id: str, message_id: str, digest: str) -> None:
     """Attach bytes to a message, behind the store's back."""
-    values = {"d": digest, "s": session_id, "m": message_id, "t": NOON.isoformat(), "b": b"x"}
     execute(
         place,
         "INSERT INTO blobs (digest, size, data, created_at) VALUES (:d, 1, :b, :t) "
         "ON CONFLICT DO NOTHING",
-        **values,
+        d=digest,
+        b=b"x",
+        t=NOON,
     )
     execute(
         place,
-        "INSERT INTO attachments (id, message_id, session_id, digest, media_type, created_at) "
-        "VALUES (:m, :m, :s, :d, 'text/plain', :t)",
-        **values,
+        "INSERT INTO attachments (id, message_id, session, digest, media_type, created_at) "
+        "VALUES (:m, :m, (SELECT pk FROM sessions WHERE id = :s), :d, 'text/plain', :t)",
+        m=Own(message_id),
+        s=session_id,
+        d=digest,
+        t=NOON,
     )
 
 

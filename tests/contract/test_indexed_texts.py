@@ -13,6 +13,7 @@ from agentstore.errors import InvalidInput, UnsoundRows
 from agentstore.models.tables import indexed_texts, tables
 from agentstore.moving.copying import copy, verify
 from agentstore.moving.transcripts import import_lines
+from agentstore.values.ids import new_id
 from agentstore.values.types import SafeText
 from tests.conftest import on
 
@@ -207,7 +208,7 @@ def long_rows(session_id):
     used = dict.fromkeys(("requests", "input_tokens", "output_tokens", "total_tokens"), 1)
     return [
         insert(T.turn_usage).values(
-            id="u1", session_id=session_id, branch=0, turn=0, model=at_random(12_000),
+            id=new_id(), session_id=session_id, branch=0, turn=0, model=at_random(12_000),
             created_at=NOW, **used,
         ),
         insert(T.message_marks).values(

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine, event, text
 
 from agentstore import AsyncStore, Store, migrations
+from agentstore.engines.sqlite.search import SQLiteSearch
 from agentstore.errors import InvalidInput, NotFound, TransactionMisuse
 from agentstore.models.tables import Names
 from agentstore.repositories.base import pacing
@@ -23,6 +24,7 @@ from agentstore.repositories.upkeep import (
     expiry,
     pruning_rules,
     pruning_terms,
+    weighing,
 )
 from agentstore.retention import RetentionPolicy
 from tests.conftest import FULL, in_the_process, on, on_a_server
@@ -31,6 +33,7 @@ from tests.contract.test_expiry import Interrupted, everything_of, grown, rows_o
 from tests.contract.test_forks import killed_child
 from tests.contract.test_sessions import at_once, execute
 from tests.programs.probes import engine_of
+from tests.raw_sql import Own
 
 DAY = timedelta(days=1)
 
@@ -265,7 +268,7 @@ def dead(place: Any, task_id: str) -> None:
     execute(
         place,
         "UPDATE tasks SET status = 'dead', dead_at = created_at WHERE id = :id",
-        id=task_id,
+        id=Own(task_id),
     )
 
 
@@ -509,7 +512,7 @@ def no_orphans(place: Any) -> None:
         "SELECT count(*) FROM checkpoint_entries e WHERE NOT EXISTS (SELECT 1 FROM "
         "checkpoints c WHERE c.pk = e.checkpoint_pk)",
         "SELECT count(*) FROM messages m WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE "
-        "s.id = m.session_id)",
+        "s.pk = m.session)",
         "SELECT count(*) FROM tool_logs t WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE "
         "s.id = t.session_id)",
         "SELECT count(*) FROM blobs b WHERE NOT EXISTS (SELECT 1 FROM attachments a WHERE "
@@ -569,6 +572,56 @@ def test_no_transaction_deletes_more_rows_than_it_may(timed, clock, monkeypatch)
     assert 150 < sum(deleted) <= report.total
     assert max(deleted) <= 10
     assert len([count for count in deleted if count]) > 20
+
+
+@in_the_process  # where deleted text is taken out of the index at once
+@pytest.mark.parametrize("name", ["in pieces", "whole"])
+def test_no_transaction_takes_more_text_out_of_the_index_than_it_may(
+    place, timed, clock, monkeypatch, name
+):
+    """To cut a long text into words takes longer than to delete it, and is done under the lock."""
+    monkeypatch.setattr(weighing, "ROW_CHARACTERS", 100)
+    monkeypatch.setattr(expiry, "ROWS", 44)
+    each = 20 if name == "in pieces" else 2  # a message of 1,000 characters weighs 11 rows
+    for _ in range(40 // each):
+        session = timed.sessions.create().id
+        timed.messages.save_many(session, [{"role": "user", "content": "words " * 170}] * each)
+    timed.search.refresh()
+    clock.now += 2 * DAY
+    taken: list[int] = []
+    forget = SQLiteSearch.write
+
+    def count(self: Any, connection: Any, tables: Any, removed: Any, *rest: Any) -> None:
+        taken.append(len(removed))
+        forget(self, connection, tables, removed, *rest)
+
+    monkeypatch.setattr(SQLiteSearch, "write", count)
+    report = timed.prune(RetentionPolicy(sessions_idle=DAY), reclaim=False)
+    assert report.rows["messages"] == sum(taken) == 40
+    assert max(taken) <= 4
+    assert rows_of(timed) == {}
+
+
+@in_the_process  # where writers wait for each other
+def test_pauses_are_long_only_beside_others_who_write(place, timed, clock, monkeypatch):
+    monkeypatch.setattr(pacing, "SHORTEST_PAUSE", 0.0)
+    monkeypatch.setattr(pruning_rules, "ROWS", 2)
+    pauses: list[float] = []
+    others = create_engine(place.url)
+
+    def rest(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 4:
+            with others.begin() as connection:
+                connection.execute(text("UPDATE tasks SET priority = priority + 1"))
+
+    monkeypatch.setattr(pacing, "rest", rest)
+    for _ in range(12):
+        timed.tasks.cancel(timed.tasks.create(None, "mail").id)
+    clock.now += 2 * DAY
+    timed.prune(RetentionPolicy(finished_tasks=DAY), reclaim=False)
+    others.dispose()
+    assert [seconds > 0 for seconds in pauses] == [True, False, False, False, True, False]
 
 
 def test_transactions_become_smaller_when_they_take_long(timed, clock, monkeypatch):

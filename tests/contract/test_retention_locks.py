@@ -53,7 +53,7 @@ def test_a_task_that_somebody_has_locked_is_left_to_the_next_time(place, timed, 
         timed.tasks.cancel(id)
     clock.now += 2 * DAY
     policy = RetentionPolicy(finished_tasks=DAY)
-    query = "SELECT 1 FROM tasks WHERE id = ANY(:ids) FOR UPDATE"
+    query = "SELECT 1 FROM tasks WHERE id::text = ANY(:ids) FOR UPDATE"
     report = pruned_meanwhile(place, query, timed, policy, ids=ids[:3])
     assert report.rules == {"tasks": 4}
     assert sorted(task.id for task in timed.tasks.list()) == sorted(ids[:3])
@@ -66,7 +66,7 @@ def test_a_tool_log_that_somebody_has_locked_is_left_to_the_next_time(place, tim
     ids = [timed.tool_logs.log(session, "search").id for _ in range(7)]
     clock.now += 2 * DAY
     policy = RetentionPolicy(tool_logs=DAY)
-    query = "SELECT 1 FROM tool_logs WHERE id = ANY(:ids) FOR UPDATE"
+    query = "SELECT 1 FROM tool_logs WHERE id::text = ANY(:ids) FOR UPDATE"
     report = pruned_meanwhile(place, query, timed, policy, ids=ids[:4])
     assert report.rules == {"tool_logs": 3}
     assert sorted(log.id for log in timed.tool_logs.list()) == sorted(ids[:4])
@@ -102,7 +102,7 @@ def test_streams_that_somebody_has_locked_are_left_to_the_next_time(place, timed
     policy = RetentionPolicy(streams=DAY)
     query, ids = {
         "sessions": ("SELECT 1 FROM sessions WHERE id = ANY(:ids) FOR UPDATE", sessions[:3]),
-        "messages": ("SELECT 1 FROM messages WHERE id = ANY(:ids) FOR UPDATE", messages[:3]),
+        "messages": ("SELECT 1 FROM messages WHERE id::text = ANY(:ids) FOR UPDATE", messages[:3]),
     }[table]
     report = pruned_meanwhile(place, query, timed, policy, ids=ids)
     assert report.rules == {"streams": 2}

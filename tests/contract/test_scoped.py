@@ -152,15 +152,16 @@ class Watch:
             }
         mine = {self._user}
         for roots in ("sessions", "checkpoint_threads"):
-            mine |= {row["id"] for row in found[roots] if row["user_id"] == self._user}
+            theirs = [row for row in found[roots] if row["user_id"] == self._user]
+            mine |= {row["id"] for row in theirs}
+            if roots == "sessions":
+                mine |= {row["pk"] for row in theirs}
         return {
             name: sorted(
                 str(row)
                 for row in rows
                 if mine.isdisjoint(
-                    row[column]
-                    for column in ("user_id", "session_id", "thread_id", *OF_ROOTS.get(name, ()))
-                    if column in row
+                    row[column] for column in (*OF_A_USER, *OF_ROOTS.get(name, ())) if column in row
                 )
             )
             for name, rows in found.items()
@@ -184,6 +185,7 @@ CHANGES = {
 }
 
 
+OF_A_USER = ("user_id", "session_id", "session", "thread_id")
 OF_ROOTS = dict.fromkeys(("users", "sessions", "checkpoint_threads"), ("id",))
 
 

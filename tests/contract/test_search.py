@@ -26,8 +26,10 @@ from agentstore.database.engine import open_engine, parse_url
 from agentstore.engines.registry import dialect_for
 from agentstore.repositories.search import finding, pages, search
 from agentstore.settings import Settings
+from agentstore.values.ids import new_id
 from tests.conftest import in_the_process
 from tests.drivers import FULL
+from tests.raw_sql import Own, raw
 from tests.strategies import TRAPS, texts
 
 SAMPLES = Path(__file__).resolve().parents[2] / "examples" / "conversations.jsonl"
@@ -135,7 +137,7 @@ def plain_sql(place: Any, *statements: str, **values: Any) -> None:
     engine = open_engine(parse_url(place.url), Settings())
     with engine.begin() as connection:
         for statement in statements:
-            connection.execute(sql(statement), values)
+            connection.execute(raw(statement, **values))
     engine.dispose()
 
 
@@ -505,16 +507,17 @@ def test_a_word_that_no_index_would_take_whole_is_found(store, session):
 def test_changes_behind_the_back_are_caught_up_with(place, store, session):
     saved = save(store, session, "first apple", "second apple", "third apple")
     assert len(store.messages.search("apple")) == 3
-    plain_sql(place, "UPDATE messages SET content = 'now a pear' WHERE id = :id", id=saved[0])
-    plain_sql(place, "DELETE FROM messages WHERE id = :id", id=saved[1])
+    plain_sql(place, "UPDATE messages SET content = 'now a pear' WHERE id = :id", id=Own(saved[0]))
+    plain_sql(place, "DELETE FROM messages WHERE id = :id", id=Own(saved[1]))
     plain_sql(
         place,
-        "INSERT INTO messages (id, session_id, branch, seq, turn, role, created_at, content)"
-        " SELECT 'mine', session_id, branch, 99, turn, role, created_at, 'a new apple'"
+        "INSERT INTO messages (id, session, branch, seq, turn, role, created_at, content)"
+        " SELECT :new, session, branch, 99, turn, role, created_at, 'a new apple'"
         " FROM messages WHERE id = :id",
-        id=saved[2],
+        id=Own(saved[2]),
+        new=(mine := Own(new_id())),
     )
-    assert ids(store.messages.search("apple", order="recent")) == ["mine", saved[2]]
+    assert ids(store.messages.search("apple", order="recent")) == [mine, saved[2]]
     assert ids(store.messages.search("pear")) == [saved[0]]
     assert in_the_index(place, "apple") == 2
     plain_sql(place, 'UPDATE messages SET blocks = \'[{"text": "plum"}]\', content = NULL')
@@ -545,13 +548,14 @@ def test_a_row_number_that_is_used_again_or_lower_than_others_is_indexed(place, 
     assert ids(store.messages.search("apple")) == [saved]
     plain_sql(
         place,
-        "INSERT INTO messages (pk, id, session_id, branch, seq, turn, role, created_at, content)"
-        " SELECT 7, 'low', session_id, branch, 99, turn, role, created_at, 'a low apple'"
+        "INSERT INTO messages (pk, id, session, branch, seq, turn, role, created_at, content)"
+        " SELECT 7, :new, session, branch, 99, turn, role, created_at, 'a low apple'"
         " FROM messages",
+        new=(low := Own(new_id())),
     )
-    assert ids(store.messages.search("apple", order="recent")) == [saved, "low"]
-    plain_sql(place, "UPDATE messages SET pk = 8 WHERE id = :id", id=saved)
-    assert ids(store.messages.search("apple", order="recent")) == [saved, "low"]
+    assert ids(store.messages.search("apple", order="recent")) == [saved, low]
+    plain_sql(place, "UPDATE messages SET pk = 8 WHERE id = :id", id=Own(saved))
+    assert ids(store.messages.search("apple", order="recent")) == [saved, low]
 
 
 @pytest.mark.parametrize("how", ["pop", "delete", "clear", "session", "user", "cascade"])

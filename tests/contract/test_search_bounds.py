@@ -23,6 +23,7 @@ from tests.conftest import on_a_server
 from tests.contract.test_search import every, ids, plain_sql, save, scalar, transcripts
 from tests.drivers import FULL
 from tests.programs.probes import engine_of
+from tests.raw_sql import Own
 
 MESSAGES, MOST_READ = 6_000, 750
 ONE_LOOK = {"postgresql": 2_048, "sqlite": 1_000}
@@ -56,17 +57,16 @@ def much(place, store, monkeypatch):
     session = store.sessions.create()
     (first,) = save(store, session, "the common words 词语的")
     last = store.messages.save("elsewhere", "tool", "the common words 词语的").id
-    plain_sql(
-        place,
-        "INSERT INTO messages (id, session_id, branch, seq, turn, role, created_at, content)"
+    random_id = {"sqlite": "randomblob(16)", "postgresql": "gen_random_uuid()"}
+    add = (
+        "INSERT INTO messages (id, session, branch, seq, turn, role, created_at, content)"
         " WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :most)"
-        " SELECT 'm' || i, session_id, branch, seq + i, turn,"
+        " SELECT NEW_ID, session, branch, seq + i, turn,"
         " CASE i % 3 WHEN 0 THEN 'assistant' ELSE role END, created_at,"
         " CASE i % 6 WHEN 0 THEN content ELSE content || ' and more' END"
-        " FROM n, messages WHERE id = :first",
-        most=MESSAGES,
-        first=first,
-    )
+        " FROM n, messages WHERE id = :first"
+    ).replace("NEW_ID", random_id[place.driver.engine])
+    plain_sql(place, add, most=MESSAGES, first=Own(first))
     store.search.reindex()
     if place.driver.engine == "postgresql":
         plain_sql(place, "ANALYZE")
@@ -155,7 +155,7 @@ def test_whoever_goes_on_with_the_cursor_finds_all(store, much):
 
 def test_a_rare_word_is_found_at_once_however_far_back_it_is(place, store, session):
     (rare, *_) = save(store, session, "a rare word 罕见", *["a common word 常见"] * 50)
-    plain_sql(place, "UPDATE messages SET pk = pk + 2000000 WHERE id <> :id", id=rare)
+    plain_sql(place, "UPDATE messages SET pk = pk + 2000000 WHERE id <> :id", id=Own(rare))
     for text in ("rare", "罕", "罕见", "ra*"):
         page = store.messages.search(text, order="recent")
         assert (ids(page), page.next_cursor) == ([rare], None), text

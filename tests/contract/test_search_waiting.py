@@ -24,6 +24,7 @@ from tests.conftest import on_a_server
 from tests.contract.test_search import every, ids, in_the_index, plain_sql, save, scalar
 from tests.drivers import FULL
 from tests.programs.probes import engine_of
+from tests.raw_sql import Own, raw
 
 LONG_TEXTS, CHARACTERS = (20, 5_000_000) if FULL else (8, 300_000)
 WRITES = ("INSERT", "UPDATE", "DELETE", "BEGIN IMMEDIATE")
@@ -95,8 +96,8 @@ def test_no_text_is_cut_while_anything_is_locked(place, store, session, watched)
     cut_under, sizes = watched
     first = save(store, session, *(f"apple {n}" for n in range(5)))
     assert len(store.messages.search("apple")) == 5
-    plain_sql(place, "UPDATE messages SET content = 'pear' WHERE id = :id", id=first[0])
-    plain_sql(place, "DELETE FROM messages WHERE id = :id", id=first[1])
+    plain_sql(place, "UPDATE messages SET content = 'pear' WHERE id = :id", id=Own(first[0]))
+    plain_sql(place, "DELETE FROM messages WHERE id = :id", id=Own(first[1]))
     save(store, session, "one more apple")
     assert len(store.messages.search("apple")) == 4
     save(store, session, "another apple")
@@ -190,7 +191,7 @@ def test_a_message_that_somebody_is_about_to_delete_is_left_for_later(place, sto
     saved = save(store, session, "apple one", "apple two")
     engine = open_engine(parse_url(place.url), Settings())
     with engine.connect() as other:
-        other.execute(sql("DELETE FROM messages WHERE id = :id"), {"id": saved[0]})
+        other.execute(raw("DELETE FROM messages WHERE id = :id", id=Own(saved[0])))
         assert ids(store.messages.search("apple", order="recent")) == saved[::-1]
         assert store.search.status().pending == 1
         other.commit()
@@ -204,11 +205,11 @@ CHANGES = {
     "changed": ["UPDATE messages SET content = 'a cherry' WHERE content = 'a new apple'"],
     "deleted": ["DELETE FROM messages WHERE content = 'a new apple'"],
     "deleted, and its number used again": [
-        "CREATE TABLE kept AS SELECT pk, id, session_id, branch, seq, turn, role, created_at"
+        "CREATE TABLE kept AS SELECT pk, id, session, branch, seq, turn, role, created_at"
         " FROM messages WHERE content = 'a new apple'",
         "DELETE FROM messages WHERE content = 'a new apple'",
-        "INSERT INTO messages (pk, id, session_id, branch, seq, turn, role, created_at, content)"
-        " SELECT pk, id, session_id, branch, seq, turn, role, created_at, 'a cherry' FROM kept",
+        "INSERT INTO messages (pk, id, session, branch, seq, turn, role, created_at, content)"
+        " SELECT pk, id, session, branch, seq, turn, role, created_at, 'a cherry' FROM kept",
         "DROP TABLE kept",
     ],
     "taken in by another": [],
@@ -229,7 +230,7 @@ def test_what_changes_between_reading_and_taking_leaves_no_ghost_and_is_not_lost
     else:
         (new,) = save(store, session, "a plum")
         assert len(store.messages.search("plum")) == 1
-        plain_sql(place, "UPDATE messages SET content = 'a new apple' WHERE id = :id", id=new)
+        plain_sql(place, "UPDATE messages SET content = 'a new apple' WHERE id = :id", id=Own(new))
 
     def change():
         if "another" in how:
@@ -286,7 +287,7 @@ def test_who_takes_and_who_deletes_a_session_wait_for_each_other_in_no_order(pla
     other = store.sessions.create()
     saved = save(store, session, "apple one", "apple two")
     save(store, other, "apple three")
-    plain_sql(place, "DELETE FROM messages WHERE id = :id", id=saved[0])  # its entry stays
+    plain_sql(place, "DELETE FROM messages WHERE id = :id", id=Own(saved[0]))  # its entry stays
     with place.open() as deleting, deleting.transaction() as transaction:
         transaction.sessions.delete(session.id)
         with ThreadPoolExecutor(1) as threads:

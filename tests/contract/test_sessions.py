@@ -8,7 +8,7 @@ from decimal import Decimal
 from threading import Barrier
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine
 
 from agentstore import AgentStoreError
 from agentstore.errors import (
@@ -25,6 +25,7 @@ from agentstore.values.paging import LISTED_WITHIN
 from agentstore.values.redaction import Secrets
 from agentstore.values.states import SESSION_STATUSES, SESSION_TRANSITIONS
 from tests.drivers import FULL
+from tests.raw_sql import raw
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 KEY = "sk-abcdefghijklmnopqrstuv"
@@ -82,7 +83,7 @@ def execute(place, statement, **parameters):
     """Write behind the store's back."""
     engine = create_engine(place.url)
     with engine.begin() as connection:
-        connection.execute(text(statement), parameters)
+        connection.execute(raw(statement, **parameters))
     engine.dispose()
 
 
@@ -301,7 +302,7 @@ def test_the_list_begins_with_the_newest_activity_whatever_the_clock_says(place)
 
 def listed_under(place, activities):
     """Write sessions with these activities by what they are listed under; give their ids."""
-    row = {"created_at": NOON, "last_active_at": NOON}
+    row = {"created_at": NOON, "last_active_at": NOON, "newest_at": NOON}
     rows = [
         {**row, "id": str(activity), "activity": activity, "listed_activity": listed}
         for listed, activity in activities.items()
@@ -502,3 +503,25 @@ def test_a_list_gives_documents_only_if_it_is_asked_for_them(store, subtests):
         assert not hasattr(summaries[0], gone)
     with pytest.raises(InvalidInput, match="documents must be a bool"):
         store.sessions.list(documents="yes")
+
+
+def test_a_session_in_the_place_of_one_that_was_deleted_has_nothing_of_it(place, store):
+    """SQLite gives the number of the newest row again once that is gone."""
+    old = store.sessions.create(id="old")
+    call = {"id": "c", "function": {"name": "look", "arguments": "{}"}}
+    saved = store.messages.save("old", "assistant", "apple", tool_calls=[call], marks="seen")
+    store.attachments.add(saved.id, b"bytes", "text/plain")
+    store.summaries.put("old", "so far")
+    assert len(store.messages.search("apple", session_id="old")) == 1
+    store.sessions.delete(old.id)
+    new = store.sessions.create(id="new")
+    assert store.messages.history("new") == []
+    assert store.messages.find_by_tool("new", "look").items == ()
+    assert store.messages.search("apple", session_id="new").items == ()
+    assert store.attachments.list_of_session("new").items == ()
+    assert store.marks.count("new") == {}
+    assert store.summaries.find("new") is None
+    assert [branch.name for branch in store.branches.list("new")] == ["main"]
+    assert store.messages.save("new", "user", "apple").session_id == new.id
+    assert [hit.message.session_id for hit in store.messages.search("apple")] == ["new"]
+    assert store.messages.find(saved.id) is None

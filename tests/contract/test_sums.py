@@ -6,6 +6,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from threading import Thread
+from uuid import UUID
 
 import pytest
 from sqlalchemy import create_engine, insert, select, text, update
@@ -40,7 +41,7 @@ def execute(place, *statements):
 
 def used(session_id, number, tokens, nanos, model="m"):
     return insert(T.turn_usage).values(
-        id=f"u{number}",
+        id=str(UUID(int=number)),
         session_id=session_id,
         branch=0,
         turn=0,
@@ -56,7 +57,7 @@ def used(session_id, number, tokens, nanos, model="m"):
 
 def logged(session_id, number, elapsed):
     return insert(T.tool_logs).values(
-        id=f"l{number}",
+        id=str(UUID(int=number)),
         session_id=session_id,
         tool="t",
         success=True,

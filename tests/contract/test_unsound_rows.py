@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from sqlalchemy import make_url
@@ -38,6 +39,7 @@ BAD = {
 }
 SUITS = {
     Kind.TEXT: ("bytes", "text that is no UTF-8"),
+    Kind.ID: ("text", "bytes", "text that is no UTF-8"),
     Kind.JSON: ("text", "bytes", "text that is no UTF-8", "broken JSON"),
     Kind.INSTANT: ("text", "a fraction", "bytes", "text that is no UTF-8"),
     Kind.WHOLE: ("text", "a fraction", "bytes", "text that is no UTF-8"),
@@ -163,7 +165,7 @@ def test_whatever_is_wrong_with_a_value_each_reader_reads_past_it_or_names_the_r
 
 def test_a_message_that_is_no_text_is_named_by_its_key_and_told_by_the_doctor(file, caplog, capsys):
     message = readers.ids.message
-    spoil(file, f"UPDATE messages SET content = {_UTF8} WHERE id = '{message}'")  # noqa: S608
+    spoil(file, f"UPDATE messages SET content = {_UTF8} WHERE id = x'{UUID(message).hex}'")  # noqa: S608
     session = readers.ids.session
 
     async def history():

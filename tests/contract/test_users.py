@@ -9,6 +9,7 @@ from sqlalchemy import create_engine, insert, update
 from agentstore import AgentStoreError
 from agentstore.errors import AlreadyExists, InvalidInput, QuotaExceeded
 from agentstore.models.tables import tables
+from agentstore.values.ids import new_id
 from tests.drivers import FULL
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
@@ -240,17 +241,17 @@ def fill(place, store, user_id):
     rows = [
         (
             "api_keys",
-            {"id": f"key {user_id}", **mine, "name": "", "prefix": user_id, "digest": ""},
+            {"id": new_id(), **mine, "name": "", "prefix": user_id, "digest": ""},
         ),
         (
             "quota_reservations",
-            {"id": f"reservation {user_id}", **mine, "tokens": 1, "expires_at": now},
+            {"id": new_id(), **mine, "tokens": 1, "expires_at": now},
         ),
         ("summaries", {**here, "branch": 0, "content": "", "metadata": {}, "updated_at": now}),
         (
             "turn_usage",
             {
-                "id": f"usage {user_id}",
+                "id": new_id(),
                 **here,
                 **dict.fromkeys(("branch", "turn", "requests", "total_tokens"), 0),
                 **dict.fromkeys(("input_tokens", "output_tokens", "cost"), 0),
@@ -260,7 +261,7 @@ def fill(place, store, user_id):
         ("message_marks", {**there, "mark": "m", "seq": 1}),
     ]
     for digest in (user_id, "shared"):
-        attachment = {"id": f"{digest} of {user_id}", **there, "media_type": "text/plain"}
+        attachment = {"id": new_id(), **there, "media_type": "text/plain"}
         rows.append(("attachments", {**attachment, "digest": digest}))
     for thread, owner in ((f"thread {user_id}", mine), (f"sub {user_id}", here)):
         checkpoint = store.checkpoints.put(thread, {"x": 1}, **owner)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from agentstore.records import MessageRecord
 
+EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 HISTORY = """
-SELECT id, session_id, seq, branch, turn, role, content, tool_calls, tool_call_id, name,
+SELECT id, ?, seq, branch, turn, role, content, tool_calls, tool_call_id, name,
   token_count, cost, metadata, payload, external_id, status, created_at
-FROM messages WHERE session_id = ? ORDER BY seq DESC LIMIT ?"""
+FROM messages WHERE session = (SELECT pk FROM sessions WHERE id = ?) ORDER BY seq DESC LIMIT ?"""
 COUNT = """
 UPDATE sessions SET last_seq = last_seq + ?, message_count = message_count + ?,
   total_tokens = total_tokens + ?, last_active_at = ?
-WHERE id = ? RETURNING last_seq, active_branch, turn"""
+WHERE id = ? RETURNING pk, last_seq, active_branch, turn"""
 INSERT = """
-INSERT INTO messages (id, session_id, seq, branch, turn, role, content, token_count, created_at)
+INSERT INTO messages (id, session, seq, branch, turn, role, content, token_count, created_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 
@@ -28,7 +29,7 @@ class Plain:
 
     def __init__(self, connection: Any) -> None:
         """Write the statements as the driver takes them."""
-        by_format = hasattr(connection, "pgconn")
+        by_format = self._on_a_server = hasattr(connection, "pgconn")
         history, count, insert = (
             sql.replace("?", "%s") if by_format else sql for sql in (HISTORY, COUNT, INSERT)
         )
@@ -37,32 +38,40 @@ class Plain:
 
     def history(self, session_id: str, limit: int) -> list[MessageRecord]:
         """Read the last messages, none of which may have a document."""
-        rows = self._connection.execute(self._history, (session_id, limit)).fetchall()
+        rows = self._connection.execute(self._history, (session_id, session_id, limit)).fetchall()
         return [record(row) for row in reversed(rows)]
 
     def save(self, session_id: str, messages: Sequence[dict[str, Any]]) -> list[MessageRecord]:
         """Save messages, none of which a user wrote."""
         at, number = datetime.now(UTC), len(messages)
-        written, tokens = at.isoformat(), sum(each["token_count"] for each in messages)
+        written: Any = at if self._on_a_server else (at - EPOCH) // MICROSECOND
+        tokens = sum(each["token_count"] for each in messages)
         cursor = self._connection.cursor()
         cursor.execute(self._count, (number, number, tokens, written, session_id))
-        last, branch, turn = cursor.fetchone()
+        session, last, branch, turn = cursor.fetchone()
         rows = []
         for seq, each in enumerate(messages, last - number + 1):
-            place = (str(uuid4()), session_id, seq, branch, turn)
+            identity = uuid4() if self._on_a_server else uuid4().bytes
+            place = (identity, session, seq, branch, turn)
             rows.append((*place, each["role"], each["content"], each["token_count"], written))
         cursor.executemany(self._insert, rows)
         self._connection.commit()
         documents, ids = (None, None, None), (None, None)
+        rest = (Decimal(0), *documents, "complete", at)
         return [
-            MessageRecord(*row[:7], None, *ids, row[7], Decimal(0), *documents, "complete", at)
+            MessageRecord(id_of(row[0]), session_id, *row[2:7], None, *ids, row[7], *rest)
             for row in rows
         ]
 
 
 def record(row: tuple[Any, ...]) -> MessageRecord:
     *values, created_at = row
+    values[0] = id_of(values[0])
     values[11] = Decimal(values[11])
-    is_text = isinstance(created_at, str)
-    values.append(datetime.fromisoformat(created_at) if is_text else created_at.astimezone(UTC))
+    is_number = isinstance(created_at, int)
+    values.append(EPOCH + created_at * MICROSECOND if is_number else created_at.astimezone(UTC))
     return MessageRecord(*values)
+
+
+def id_of(stored: UUID | bytes) -> str:
+    return str(UUID(bytes=stored) if isinstance(stored, bytes) else stored)

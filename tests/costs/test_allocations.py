@@ -43,16 +43,16 @@ EXPECTED: dict[str, dict[str, tuple[float, float | None]]] = {
         "psycopg-async": (3.25, 3.0),
     },
     "save_many": {
-        "sqlite3": (2.65, 4.65),
+        "sqlite3": (2.65, 3.4),
         "aiosqlite": (3.2, None),
-        "psycopg": (3.85, 6.5),
-        "psycopg-async": (4.15, 6.8),
+        "psycopg": (3.2, 1.5),
+        "psycopg-async": (3.5, 1.7),
     },
     "history": {
-        "sqlite3": (1.05, 1.9),
+        "sqlite3": (1.05, 1.1),
         "aiosqlite": (1.2, None),
-        "psycopg": (1.1, 1.9),
-        "psycopg-async": (1.2, 2.2),
+        "psycopg": (1.1, 1.2),
+        "psycopg-async": (1.2, 1.45),
     },
 }
 """What a call of a store allocates, as multiples of the plain code: at its height, and in all. The

@@ -45,7 +45,7 @@ def path(sqlite_template: Path, tmp_path: Path) -> Path:
     return path
 
 
-def test_a_lone_save_writes_six_pages(path: Path) -> None:
+def test_a_lone_save_writes_five_pages(path: Path) -> None:
     log = WriteAheadLog(path)
     with Store(f"sqlite:///{path}") as store:
         session = filled(store)[7]
@@ -53,11 +53,11 @@ def test_a_lone_save_writes_six_pages(path: Path) -> None:
         log.pages()
         for number in range(SAVES):
             save(store, session, number)
-        assert log.pages() / SAVES <= 6.3
+        assert log.pages() / SAVES <= 5.3
 
 
-def test_a_save_into_a_session_that_others_were_ahead_of_writes_eight_pages(path: Path) -> None:
-    """Each is listed anew, which writes to both indexes of the lists."""
+def test_a_save_into_a_session_that_others_were_ahead_of_writes_seven_pages(path: Path) -> None:
+    """Each is listed anew; that of a user, in two indexes, writes two more."""
     log = WriteAheadLog(path)
     pages = 0
     with Store(f"sqlite:///{path}") as store:
@@ -66,7 +66,7 @@ def test_a_save_into_a_session_that_others_were_ahead_of_writes_eight_pages(path
         for number in range(200):
             save(store, ids[number * 7919 % SESSIONS], number)
             pages += log.pages()
-    assert pages / 200 <= 8.7
+    assert pages / 200 <= 7
 
 
 def test_saves_in_one_transaction_write_each_page_once(path: Path) -> None:
@@ -77,7 +77,7 @@ def test_saves_in_one_transaction_write_each_page_once(path: Path) -> None:
         with store.transaction() as all_or_nothing:
             for number in range(64):
                 all_or_nothing.messages.save(ids[number * 4], "user", TEXT)
-        assert log.pages() <= 105
+        assert log.pages() <= 55
 
 
 def test_saves_on_a_server_change_no_index_of_the_session(servers: Servers) -> None:
@@ -99,7 +99,7 @@ def test_saves_on_a_server_change_no_index_of_the_session(servers: Servers) -> N
     assert before
     assert after
     assert in_place >= SAVES - 2, f"{in_place} of {updates} updates were heap-only"
-    assert (after[0] - before[0]) / SAVES <= 2_300
+    assert (after[0] - before[0]) / SAVES <= 1_750
 
 
 def wait_until(look: Callable[[], Any], enough: Callable[[Any], bool]) -> Any:

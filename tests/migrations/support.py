@@ -10,6 +10,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Self, TextIO
 from unittest import mock
+from uuid import UUID
 
 import psycopg
 from alembic.config import CommandLine, Config
@@ -40,7 +42,9 @@ from sqlalchemy import (
 from agentstore import cli, migrations
 from agentstore.database.engine import open_engine, parse_url
 from agentstore.models.tables import PLAIN, Names, tables
+from agentstore.schema.session_ids import SessionId
 from agentstore.settings import URL_VARIABLE, Settings
+from agentstore.values.own_ids import OwnId
 from agentstore.values.types import Json, Nanos, SafeText, UtcDateTime
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -365,10 +369,12 @@ def rows_of(url: str, names: Names = PLAIN) -> dict[str, list[dict[str, Any]]]:
 
 
 def _row(table: Table, rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    row = {column.name: value_for(table, column) for column in table.columns}
+    row = {column.key: value_for(table, column) for column in table.columns}
     for constraint in table.foreign_key_constraints:
         referred = constraint.referred_table
         for element in constraint.elements:
+            if isinstance(element.parent.type, SessionId):
+                continue  # it is given the id
             # A row cannot refer to itself before it is there.
             value = None if referred is table else rows[referred.name][element.column.name]
             if referred is not table or element.parent.nullable:
@@ -387,8 +393,12 @@ def value_for(table: Table, column: Column[Any]) -> Any:
     for match in filter(None, allowed):
         return match[1]
     kind = column.type
+    if isinstance(kind, SessionId):
+        return value_for(kind.sessions, kind.sessions.c.id)
     if isinstance(kind, SafeText):
         return f"{table.name}.{column.name} \x00 \ud83d 天气"
+    if isinstance(kind, OwnId):
+        return str(UUID(int=zlib.crc32(f"{table.name}.{column.name}".encode())))
     if isinstance(kind, UtcDateTime):
         return INSTANT
     if isinstance(kind, Nanos):

@@ -50,7 +50,10 @@ def test_alembic_finds_what_a_database_lacks_or_has_besides(databases, change):
 def test_what_the_models_say_is_what_a_migrated_database_has(databases):
     made, names = databases.make("made"), databases.names
     make_by_the_models(made, names)
-    assert described(databases.upgraded(), names) == described(made, names)
+    migrated = described(databases.upgraded(), names)
+    of_a_file = {each for each in migrated if each[1] == "check" and each[2].endswith("_stored")}
+    assert migrated - of_a_file == described(made, names)
+    assert len(of_a_file) == (18 if made.startswith("sqlite") else 0)
 
 
 def test_every_check_of_the_models_is_in_a_migrated_database(databases):
@@ -63,7 +66,7 @@ def test_every_check_of_the_models_is_in_a_migrated_database(databases):
             for check in inspect(connection).get_check_constraints(table.name, schema=names.schema)
         }
     engine.dispose()
-    assert found == {
+    assert {name for name in found if not name.endswith("_stored")} == {
         constraint.name
         for table in tables(names).metadata.tables.values()
         for constraint in table.constraints

@@ -144,6 +144,13 @@ def test_a_quick_run_of_the_imports_gives_one_line_for_both_engines(tmp_path):
     assert line["value"] > 0
 
 
+@pytest.mark.long
+def test_a_quick_run_of_following_times_the_pause_of_each_size(tmp_path):
+    document = quick_run("following", tmp_path, "--rounds", "1")
+    assert list(document["seconds"]) == ["1000", "4000"]
+    assert all(second > 0 for seconds in document["seconds"].values() for second in seconds)
+
+
 def quick_run(program: str, folder: Path, *options: str, engine: str | None = "sqlite"):
     found = folder / "found.json"
     command = [sys.executable, "-m", f"benchmarks.{program}", "--quick", "--json", str(found)]

@@ -88,7 +88,8 @@ def test_what_was_written_whole_is_found_whole(written):
 
 
 LOST = [
-    "DELETE FROM messages WHERE seq = (SELECT max(seq) FROM messages m WHERE session_id = 'one')",
+    "DELETE FROM messages WHERE seq = (SELECT max(seq) FROM messages m WHERE session ="
+    " (SELECT pk FROM sessions WHERE id = 'one'))",
     "DELETE FROM messages WHERE content LIKE 'two.3 2 %'",
     "DELETE FROM tool_logs WHERE rowid = (SELECT min(rowid) FROM tool_logs)",
     "DELETE FROM attachments WHERE rowid = (SELECT min(rowid) FROM attachments)",

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import assume, given
@@ -69,7 +70,7 @@ NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
 
 
 def session(id: str) -> dict[str, Any]:
-    return {"id": id, "activity": 1, "created_at": NOON, "last_active_at": NOON}
+    return {"id": id, "activity": 1, "created_at": NOON, "last_active_at": NOON, "newest_at": NOON}
 
 
 def blob(data: bytes) -> dict[str, Any]:
@@ -106,7 +107,7 @@ def logs(draw: st.DrawFn) -> list[dict[str, Any]]:
     )
     rows = draw(st.lists(row, min_size=1, max_size=5))
     for place, each in enumerate(rows):
-        each |= {"pk": place + 1, "id": str(place), "session_id": SESSION}
+        each |= {"pk": place + 1, "id": str(UUID(int=place)), "session_id": SESSION}
     return rows
 
 
@@ -144,6 +145,7 @@ CHANGES = {
     "input": JSON,
     "output": JSON,
     "pk": st.integers(1_000, LONG),
+    "id": st.uuids().map(str),
 }
 
 
@@ -168,7 +170,7 @@ def test_any_other_value_gives_another_digest(ends, rows, where):
 @given(rows=logs(), where=st.data())
 def test_a_row_that_is_missing_or_doubled_gives_another_digest(ends, rows, where):
     row = where.draw(st.integers(0, len(rows) - 1))
-    doubled = [*rows, rows[row] | {"pk": 9, "id": "9"}]
+    doubled = [*rows, rows[row] | {"pk": 9, "id": str(UUID(int=9))}]
     found = {digest(ends[0], "tool_logs", some) for some in (rows, rows[:row] + rows[row + 1 :])}
     assert len(found | {digest(ends[0], "tool_logs", doubled)}) == 3
 
@@ -195,10 +197,11 @@ def test_where_a_text_ends_is_part_of_it(ends):
 
 def test_a_line_is_written_as_it_is_documented(ends):
     """The formula is a promise: whoever verifies a copy elsewhere computes it again."""
-    row = {"pk": 7, "id": "é", "session_id": SESSION, "tool": "t", "success": True}
+    identity = str(UUID(int=7))
+    row = {"pk": 7, "id": identity, "session_id": SESSION, "tool": "é", "success": True}
     row |= {"elapsed_ms": 0.5, "created_at": NOON, "input": {"a": 1}}
     line = (
-        b"7,2:\xc3\xa91:s:1:t1,"
+        b"7,36:%b1:s:2:\xc3\xa91," % identity.encode()
         + struct.pack(">d", 0.5).hex().encode()
         + b",2026-03-29T12:00:00.000000+00:00,:"
         + b'7:{"a":1}:'

@@ -3,13 +3,15 @@
 import os
 import re
 import shlex
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from agentstore import Store
+from agentstore import Store, migrations
 from tests.programs.scripts import run_script
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +31,7 @@ MANY_COMMANDS = {"backup", "cli", "moving", "operations", "retention", "threat-m
 NEEDS_A_SHELL = re.compile(r"""^(?:[^'"]|'[^']*'|"[^"]*")*?[$`*?|&;<>]""")
 """Whether a line has, outside of quotes, what means something to a shell: it is run by one, and
 all other commands in this process."""
-LANGUAGES = {"python", "sh", "text", "mermaid"}
+LANGUAGES = {"python", "sh", "sql", "text", "mermaid"}
 """Diagrams are read in test_schema_page.py."""
 OF_THE_CHECKOUT = ("make ", "pip install .")
 """Not run in an empty folder: tests/packaging installs, and a test below looks for the targets."""
@@ -53,7 +55,7 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 def test_every_code_block_runs_as_it_stands(page, tmp_path, servers, run):
     found = blocks(page)
     assert {language for language, _ in found} <= LANGUAGES, "a block in a language nobody runs"
-    if not any(language in ("python", "sh") for language, _ in found):
+    if not any(language in ("python", "sh", "sql") for language, _ in found):
         return
     url = ""
     if any("agent@localhost" in code for _, code in found):
@@ -65,6 +67,10 @@ def test_every_code_block_runs_as_it_stands(page, tmp_path, servers, run):
             code = code.replace(given, url)
         if language == "python":
             program.append(code)
+        elif language == "sql":
+            migrations.upgrade(f"sqlite:///{tmp_path / 'page.db'}")
+            with closing(sqlite3.connect(tmp_path / "page.db")) as connection:
+                connection.execute(code)
         elif language == "sh":
             _run_python(program, tmp_path)
             program = []

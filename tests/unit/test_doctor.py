@@ -211,7 +211,7 @@ def test_a_missing_unique_index_is_worse_than_a_missing_one(lived_in):
 
 DEEP = {
     "a copy that says another session": (
-        "UPDATE message_marks SET session_id = 'other'",
+        "UPDATE message_marks SET session = session + 1",
         "orphans",
     ),
     "a blob of nobody": ("DELETE FROM attachments", "orphans"),

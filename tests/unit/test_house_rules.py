@@ -341,7 +341,8 @@ def docstrings(tree: ast.Module) -> set[int]:
 
 
 def knows_engines(module: str) -> bool:
-    return module.startswith("engines") or module in ("values.types", "database.revisions")
+    types = ("values.types", "values.own_ids", "database.revisions")
+    return module.startswith("engines") or module in types
 
 
 def test_outside_the_engines_no_code_names_an_engine():
@@ -422,6 +423,7 @@ PRAGMAS = {
 ABOUT_ANY_TABLE = {
     "engines.postgresql.moving",
     "engines.postgresql.space",
+    "engines.postgresql.stripping",
     "engines.sqlite.changes",
     "engines.sqlite.moving",
     "engines.sqlite.rows",

@@ -21,6 +21,8 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from agentstore import models
 from agentstore.models.tables import MAX_PREFIX, PLAIN, Names, Tables, tables
+from agentstore.schema.session_ids import SessionId
+from agentstore.values.own_ids import OwnId
 from agentstore.values.types import Bytes, Flag, Json, Nanos, Real, SafeText, UtcDateTime
 
 LONGEST = 63
@@ -60,7 +62,7 @@ def test_a_renamed_table_is_the_same_table(names):
 
 
 PYTHON = {
-    str: SafeText,
+    str: SafeText | SessionId | OwnId,
     int: BigInteger,
     float: Real,
     bool: Flag,
@@ -129,13 +131,13 @@ def test_what_is_offered_by_name_is_the_table_of_that_name():
 @pytest.mark.parametrize("table", PLAIN_TABLES, ids=str)
 def test_a_foreign_key_is_led_by_an_index(table):
     """Without one, deleting a parent reads every row of the child."""
-    keys = [[column.name for column in table.primary_key.columns]]
+    keys = [[column.key for column in table.primary_key.columns]]
     keys += [
-        [element.name for element in index.expressions if hasattr(element, "name")]
+        [element.key for element in index.expressions if hasattr(element, "key")]
         for index in table.indexes
     ]
     keys += [
-        [column.name for column in constraint.columns]
+        [column.key for column in constraint.columns]
         for constraint in table.constraints
         if isinstance(constraint, UniqueConstraint)
     ]
@@ -154,15 +156,15 @@ def test_what_belongs_to_somebody_says_so_itself(table):
             {parent.name for parent in parents} & {"users", "sessions", "checkpoint_threads"}
         )
         above = {parent for parent in parents if parent is not table}
-    owners = {"user_id", "session_id", "thread_id"} & {column.name for column in table.columns}
+    owners = {"user_id", "session_id", "thread_id"} & {column.key for column in table.columns}
     assert bool(owners) == owned
 
 
 @pytest.mark.parametrize("table", PLAIN_TABLES, ids=str)
 def test_a_column_that_names_an_owner_is_led_by_an_index(table):
     keys = [table.primary_key.columns, *(index.columns for index in table.indexes)]
-    first = {next(iter(key)).name for key in keys}
-    owners = {"user_id", "session_id", "thread_id"} & {column.name for column in table.columns}
+    first = {next(iter(key)).key for key in keys}
+    owners = {"user_id", "session_id", "thread_id"} & {column.key for column in table.columns}
     if table.name in ("message_marks", "message_tool_calls", "message_chunks", "attachments"):
         owners &= {"session_id"}
     assert owners <= first

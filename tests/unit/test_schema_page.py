@@ -129,7 +129,7 @@ def test_the_diagrams_show_every_reference_and_no_other():
                     "--" if constraint.ondelete == "CASCADE" else "..",
                     "o|" if {*columns} == {*table.primary_key.columns} else "o{",
                     table.name,
-                    ", ".join(constraint.column_keys),
+                    ", ".join(column.name for column in columns),
                 )
             )
     assert found == expected

@@ -216,6 +216,39 @@ def test_tasks_that_wait_together_share_one_commit(path: Path) -> None:
     asyncio.run(main())
 
 
+def test_tasks_that_are_told_together_go_together_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with AsyncStore(f"sqlite:///{path}") as store:
+            await store.sessions.create(id="s")
+            writer, batches = writer_of(store), []
+            run_batch = writer._run_batch
+
+            def noted(batch: Sequence[QueuedWrite]) -> None:
+                batches.append(len(batch))
+                run_batch(batch)
+
+            async def twice() -> None:
+                await store.messages.save("s", "user", "first")
+                await store.messages.save("s", "user", "second")
+
+            with writer.exclusive():
+                tasks = [asyncio.create_task(twice()) for _ in range(8)]
+                while len(writer._queue) < 8:
+                    await spin()
+                monkeypatch.setattr(writer, "_run_batch", noted)
+            while not batches:
+                await spin()
+            # From here on a batch begins the moment that it may.
+            executor = store._unit_runner._writer
+            monkeypatch.setattr(executor, "submit", lambda lead: lead())
+            await asyncio.gather(*tasks)
+            assert batches == [8, 8]
+
+    asyncio.run(main())
+
+
 def test_no_transaction_has_more_units_than_the_limit(store: Store) -> None:
     statements = traced(store)
     together(store, saves(store, ["x"] * (2 * MOST_TOGETHER + 50)))

@@ -129,6 +129,13 @@ class EngineDialect(ABC):
     space: Space
     """How the engine gives back the space of what was deleted."""
 
+    def writes_of_others(self, connection: Connection) -> int:
+        """Give a number that is another one once other connections have written.
+
+        Only where there is a single writer.
+        """
+        return 0
+
     @property
     def change_log(self) -> ChangeLog | None:
         """The log of changes that a copy follows; None where the engine has none."""

@@ -32,7 +32,7 @@ def batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
 class Summing:
     """Sums up the hashes of rows.
 
-    Text, JSON and instants are bytes, flags and whole numbers are whole numbers.
+    Text, ids, JSON and instants are bytes, flags and whole numbers are whole numbers.
     """
 
     def __init__(self, kinds: Sequence[Kind]) -> None:
@@ -90,6 +90,7 @@ def _bytes(column: Sequence[Any]) -> list[bytes]:
 
 _WRITERS: dict[Kind, Callable[[Sequence[Any]], list[bytes]]] = {
     Kind.TEXT: _text,
+    Kind.ID: _text,
     Kind.JSON: _text,
     Kind.INSTANT: _instant,
     Kind.WHOLE: _whole,

@@ -1,11 +1,12 @@
 """What the engines do to be read whole and to be loaded whole.
 
 Rows travel in one form, whatever engine they come from: text as it is stored, JSON as its text,
-instants as ISO-8601 text in UTC, flags as 0 and 1, whole numbers, floats, bytes, and None.
+ids that agentstore made as text, instants as ISO-8601 text in UTC, flags as 0 and 1, whole numbers,
+floats, bytes, and None.
 
 The digest of a table does not depend on the order of its rows. Each row is written as one line of
-bytes, column after column: text and JSON as ``4:text``, with the length in bytes, and ``:`` for
-NULL; all else as its text and a comma, nothing and a comma for NULL; of bytes their SHA-256 in
+bytes, column after column: text, ids and JSON as ``4:text``, with the length in bytes, and ``:``
+for NULL; all else as its text and a comma, nothing and a comma for NULL; of bytes their SHA-256 in
 hexadecimal, of a float its eight bytes, the largest first, in hexadecimal. The SHA-256 of the line
 begins with two whole numbers of eight bytes with a sign, the largest byte first, and these are
 summed over all rows. So a row that is missing, doubled or different changes the sums.
@@ -23,10 +24,12 @@ from sqlalchemy import BigInteger, Boolean, Float, LargeBinary
 from sqlalchemy.types import TypeEngine
 
 from agentstore.models.tables import indexed_texts
+from agentstore.schema.session_ids import SessionId
+from agentstore.values.own_ids import OwnId
 from agentstore.values.types import Json, Nanos, SafeText, UtcDateTime, Word
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Table
+    from sqlalchemy import Column, Connection, Table
 
     from agentstore.models.tables import Tables
 
@@ -40,6 +43,7 @@ class Kind(Enum):
     """What a column holds."""
 
     TEXT = "text"
+    ID = "an id"
     JSON = "JSON"
     INSTANT = "an instant"
     WHOLE = "a whole number"
@@ -69,6 +73,10 @@ class TableShape:
         """The texts that stand side by side in an entry of an index, by their columns' names."""
         return indexed_texts(self.table)
 
+    def column(self, name: str) -> Column[Any]:
+        """Give a column by the name that it has in the database."""
+        return next(column for column in self.table.columns if column.name == name)
+
     @property
     def key_positions(self) -> tuple[int, ...]:
         """Where the columns of the key are among the columns."""
@@ -77,6 +85,7 @@ class TableShape:
 
 
 _KINDS: tuple[tuple[type[Any], Kind], ...] = (
+    (OwnId, Kind.ID),
     (Json, Kind.JSON),
     (UtcDateTime, Kind.INSTANT),
     (Boolean, Kind.FLAG),
@@ -84,6 +93,7 @@ _KINDS: tuple[tuple[type[Any], Kind], ...] = (
     (LargeBinary, Kind.BYTES),
     (BigInteger, Kind.WHOLE),
     (Nanos, Kind.WHOLE),
+    (SessionId, Kind.WHOLE),
     (SafeText, Kind.TEXT),
 )
 
@@ -108,7 +118,7 @@ def _kind(column: TypeEngine[Any]) -> Kind:
 
 def words_of(shape: TableShape, name: str) -> str | None:
     """Write the words of which a column holds one, for ``IN``; None if it may hold any."""
-    kind = shape.table.c[name].type
+    kind = shape.column(name).type
     return f"({', '.join(map(repr, sorted(kind.words)))})" if isinstance(kind, Word) else None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
@@ -32,6 +33,7 @@ class IndexState:
         pending: Changes that are not in the index yet, counted no further than was asked.
         missing: The objects (tables, triggers, functions) that are gone.
         guarded: Whether the engine hides rows of it from this role, and so cannot use it as meant.
+        session: The number of the session that was asked about; None where there is none.
     """
 
     segmentation: str | None
@@ -40,13 +42,14 @@ class IndexState:
     pending: int
     missing: tuple[str, ...]
     guarded: bool = False
+    session: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The columns of a message that searching reads."""
+    """The columns of a message that searching reads, and the number of its session."""
 
-    session_id: str
+    session: int
     content: str | None
     blocks: Any
     payload: Any
@@ -106,18 +109,21 @@ class Room:
         return True
 
 
+_FIRST = itemgetter(0)
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A message as an index takes it: whose it is, and its tokens in their order."""
 
     message_pk: int
-    session_id: str
+    session: int
     tokens: list[str]
 
     @property
     def beginnings(self) -> Iterable[str]:
         """Give the characters with which tokens begin, each once."""
-        return dict.fromkeys(token[0] for token in self.tokens)
+        return dict.fromkeys(map(_FIRST, self.tokens))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +141,13 @@ class Question:
     Attributes:
         phrases: All of them must be in a message.
         beginnings: Characters with each of which one of its tokens must begin.
-        sessions: The sessions that it may belong to; None means any.
+        sessions: The numbers of the sessions that it may belong to; None means any.
         reader: The user whose messages alone are seen, where the index is guarded.
     """
 
     phrases: tuple[Phrase, ...]
     beginnings: tuple[str, ...]
-    sessions: tuple[str, ...] | None
+    sessions: tuple[int, ...] | None
     reader: str | None = None
 
 
@@ -173,6 +179,7 @@ class SearchIndex(ABC):
         tables: Tables,
         count_to: int,
         user_id: str | None = None,
+        session_id: str | None = None,
         *,
         thorough: bool = False,
     ) -> IndexState:
@@ -183,6 +190,7 @@ class SearchIndex(ABC):
             tables: The tables.
             count_to: How far to count the changes that wait.
             user_id: Count those of this user's messages alone.
+            session_id: Say the number of this session too.
             thorough: Look for missing objects even where that takes a query of its own.
         """
 
@@ -335,7 +343,7 @@ def whose(
     messages, sessions = tables.messages.alias().c, tables.sessions.alias().c
     theirs = select(messages.pk).where(
         messages.pk == message_pk,
-        messages.session_id == sessions.id,
+        messages.session_id == sessions.pk,
         sessions.user_id == user_id,
     )
     return (theirs.exists(),)

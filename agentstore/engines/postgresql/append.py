@@ -21,6 +21,7 @@ from sqlalchemy import (
     Dialect,
     FromClause,
     Select,
+    Table,
     Text,
     Update,
     and_,
@@ -98,7 +99,7 @@ _MARK_COLUMNS = ("session_id", "message_id", "seq", "mark")
 
 @lru_cache(maxsize=64)
 def _message_columns(tables: Tables) -> tuple[str, ...]:
-    given_by_the_database = {"pk", "session_id", "branch", "created_at"}
+    given_by_the_database = {"pk", "session", "branch", "created_at"}
     return tuple(c.name for c in tables.messages.columns if c.name not in given_by_the_database)
 
 
@@ -122,7 +123,7 @@ def _build(tables: Tables, shape: _AppendShape) -> Select[Any]:
     counted = _counted_many(tables) if shape.sessions else _counted_one(tables, wait=shape.wait)
     columns = _message_columns(tables)
     if shape.rows:
-        kinds = {f"m_{c}": messages.c[c].type for c in (*_OF_EACH, *columns)}
+        kinds = {f"m_{c}": _kind(tables, messages, c) for c in (*_OF_EACH, *columns)}
         new, source = arrays(kinds, "new")
         source = source.join(counted, counted.c.id == new["m_session_id"])
     else:
@@ -131,7 +132,7 @@ def _build(tables: Tables, shape: _AppendShape) -> Select[Any]:
     values = {c: new[f"m_{c}"] for c in columns}
     values["seq"] += counted.c.before_seq
     values["turn"] += counted.c.before_turn
-    values["session_id"] = counted.c.id
+    values["session_id"] = counted.c.pk
     values["branch"] = counted.c.active_branch
     values["created_at"] = new["m_created_at"] if shape.rows else _now(tables)
     added = (
@@ -148,16 +149,22 @@ def _build(tables: Tables, shape: _AppendShape) -> Select[Any]:
     )
     for there_are, table, prefix, columns in beside:
         if there_are:
-            kinds = {f"{prefix}{c}": table.c[c].type for c in columns}
+            kinds = {f"{prefix}{c}": _kind(tables, table, c) for c in columns}
             new, source = arrays(kinds, f"new_{table.name}")
             source = source.join(counted, counted.c.id == new[f"{prefix}session_id"])
             values = {c: new[f"{prefix}{c}"] for c in columns}
             values["seq"] += counted.c.before_seq
+            values["session_id"] = counted.c.pk
             rows = select(*values.values()).select_from(source)
             answer = answer.add_cte(
                 insert(table).from_select(list(values), rows).cte(f"added_{table.name}")
             )
     return answer
+
+
+def _kind(tables: Tables, table: Table, column: str) -> TypeEngine[Any]:
+    """Give the type of what is sent for a column: for a session its id."""
+    return (tables.sessions.c.id if column == "session_id" else table.c[column]).type
 
 
 def _now(tables: Tables) -> BindParameter[Any]:
@@ -236,6 +243,7 @@ def _count(
             in_order=and_(sessions.in_order, sessions.newest_at <= counts["bearable"]),
         )
         .returning(
+            sessions.pk,
             sessions.id,
             sessions.last_seq,
             sessions.turn,

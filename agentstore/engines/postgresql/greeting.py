@@ -20,6 +20,7 @@ import os
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from psycopg.types.string import TextLoader
 from sqlalchemy import Engine, event
 
 from agentstore.engines.base.internals import number_statements_from
@@ -69,6 +70,7 @@ class _Greeter:
         own = getattr(driver_s, "driver_connection", driver_s)
         if not self._adopted:
             note(own)
+            own.adapters.register_loader("uuid", TextLoader)  # an object of each would cost 2 us
         wrong = _wrong_settings(own, adopted=self._adopted)
         prepares = own.prepare_threshold is not None
         if any(wrong.values()) or (self.asks and prepares):

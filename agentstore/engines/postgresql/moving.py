@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, LiteralString
+from typing import LiteralString
 
-import psycopg
 from psycopg import sql
 from sqlalchemy import Connection, Table
 
@@ -22,15 +21,17 @@ from agentstore.engines.base.moving import (
     TableDigest,
     TableShape,
 )
-from agentstore.engines.postgresql import search_objects
+from agentstore.engines.postgresql import stripping
 from agentstore.engines.postgresql.row_security import policy_name
 from agentstore.engines.postgresql.rows import either, unsound
+from agentstore.engines.postgresql.stripping import driver_of, named, qualified
 from agentstore.engines.postgresql.visibility import hidden_rows
 from agentstore.errors import DatabaseCorrupt, DatabaseError
 from agentstore.models.tables import LONGEST_ENTRY, Names, Tables
 
 _ISO: LiteralString = """to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')"""
 _SELECTED: dict[Kind, LiteralString] = {
+    Kind.ID: "{}::text",
     Kind.JSON: "{}::text",
     Kind.INSTANT: _ISO,
     Kind.FLAG: "{}::int",
@@ -39,6 +40,7 @@ _SELECTED: dict[Kind, LiteralString] = {
 
 _TYPES = {
     Kind.TEXT: "text",
+    Kind.ID: "text",
     Kind.JSON: "text",
     Kind.INSTANT: "text",
     Kind.WHOLE: "int8",
@@ -46,8 +48,10 @@ _TYPES = {
     Kind.FLAG: "int4",
     Kind.BYTES: "bytea",
 }
+_KEY_TYPES = _TYPES | {Kind.ID: "uuid"}
 _WRITTEN: dict[Kind, LiteralString] = {
     Kind.TEXT: "octet_length({0}), ':', {0}",
+    Kind.ID: "octet_length({0}::text), ':', {0}::text",
     Kind.JSON: "octet_length({0}::text), ':', {0}::text",
     Kind.INSTANT: _ISO + ", ','",
     Kind.WHOLE: "{0}, ','",
@@ -61,24 +65,6 @@ _NUMBER: LiteralString = (
     "((({0}.ctid::text::point)[0])::bigint << 16 | (({0}.ctid::text::point)[1])::bigint)"
 )
 """A number for a row, by its place, which stays the same as long as the row does."""
-
-_KEYS = """
-SELECT conrelid::regclass::text, quote_ident(conname), pg_get_constraintdef(oid)
-FROM pg_constraint WHERE contype = ANY(%s::"char"[]) AND conrelid = ANY(%s::regclass[])
-ORDER BY contype, conrelid::regclass::text, conname"""
-_INDEXES = """
-SELECT indexrelid::regclass::text, pg_get_indexdef(indexrelid) FROM pg_index
-WHERE indrelid = ANY(%s::regclass[])
-    AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = indexrelid)
-ORDER BY 1"""
-_FORCED = """
-SELECT oid::regclass::text FROM pg_class
-WHERE relforcerowsecurity AND oid = ANY(%s::regclass[]) ORDER BY 1"""
-
-_UNPROVEN = """
-SELECT conrelid::regclass::text, quote_ident(conname) FROM pg_constraint
-WHERE NOT convalidated AND conrelid = ANY(%s::regclass[]) ORDER BY 1, 2"""
-_ADD, _NOT_VALID = "ALTER TABLE {} ADD CONSTRAINT {} {}", " NOT VALID"
 
 _ACTIVITY = "activity"
 
@@ -107,7 +93,7 @@ class PostgreSQLMoving(Moving):
             condition = sql.SQL(
                 "EXISTS (SELECT FROM {parent} AS parent WHERE {same} AND {number} = ANY({missing}))"
             ).format(
-                parent=_named(parent),
+                parent=named(parent),
                 same=same,
                 number=sql.SQL(_NUMBER).format(sql.SQL("parent")),
                 missing=sql.Literal(list(left_out[plain])),
@@ -144,7 +130,7 @@ SELECT count(hash), count(*) - count(hash),
 FROM (
     SELECT CASE WHEN {wrong} IS NOT TRUE THEN sha256(convert_to(concat({written}), 'UTF8')) END
         AS hash FROM {table} AS child WHERE {wanted} OFFSET 0
-) AS hashed""").format(wrong=wrong, written=written, table=_named(shape.table), wanted=wanted)
+) AS hashed""").format(wrong=wrong, written=written, table=named(shape.table), wanted=wanted)
         found = driver_of(connection).execute(query).fetchone()
         assert found is not None
         rows, others, first, second = found
@@ -179,7 +165,7 @@ FROM (
             "COPY (SELECT {columns} FROM {table} AS child WHERE {wanted} ORDER BY {key}) TO STDOUT"
         ).format(
             columns=_columns(shape),
-            table=_named(shape.table),
+            table=named(shape.table),
             wanted=sql.SQL(" AND ").join(conditions),
             key=key,
         )
@@ -190,7 +176,7 @@ FROM (
     def load(self, connection: Connection, shape: TableShape, rows: Iterable[Row]) -> None:
         """Copy in."""
         query = sql.SQL("COPY {} ({}) FROM STDIN").format(
-            _named(shape.table),
+            named(shape.table),
             sql.SQL(", ").join(sql.Identifier(name) for name, _ in shape.columns),
         )
         with driver_of(connection).cursor() as cursor, cursor.copy(query) as copy:
@@ -200,26 +186,11 @@ FROM (
 
     def strip(self, connection: Connection, tables: Tables) -> Stripped:
         """Drop the keys too."""
-        last = self.loosen(connection, tables)
-        driver = driver_of(connection)
-        ours = _list(connection, tables)
-        indexes = driver.execute(_INDEXES, [ours]).fetchall()
-        again = _drop_keys(connection, ours, "p", "u")
-        for name, _ in indexes:
-            connection.exec_driver_sql(f"DROP INDEX {name}")
-        return Stripped(again | dict(indexes), last)
+        return stripping.strip(connection, tables)
 
     def loosen(self, connection: Connection, tables: Tables) -> dict[str, str]:
         """Drop references, and bind no owner by policies: no COPY goes where they are forced."""
-        names = tables.names
-        for statement in search_objects.drops(names.schema, names.prefix):
-            connection.exec_driver_sql(statement)
-        ours = _list(connection, tables)
-        last = _drop_keys(connection, ours, "f")
-        for (table,) in driver_of(connection).execute(_FORCED, [ours]).fetchall():
-            connection.exec_driver_sql(f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY")
-            last[f"{table} row security"] = f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY"
-        return last
+        return stripping.loosen(connection, tables)
 
     def counters(self, connection: Connection, tables: Tables) -> dict[str, int]:
         """Read the sequences: of the row numbers, and of the activity."""
@@ -243,7 +214,7 @@ FROM (
             numbers = [counters.get(name, 0)]
             for table, column in columns:
                 query = sql.SQL("SELECT coalesce(max({}), 0) FROM {}").format(
-                    sql.Identifier(column), _named(table)
+                    sql.Identifier(column), named(table)
                 )
                 row = driver_of(connection).execute(query).fetchone()
                 assert row is not None
@@ -268,17 +239,15 @@ FROM (
     def refresh(self, connection: Connection, tables: Sequence[Table]) -> None:
         """Say ANALYZE."""
         for table in tables:
-            driver_of(connection).execute(sql.SQL("ANALYZE {}").format(_named(table)))
+            driver_of(connection).execute(sql.SQL("ANALYZE {}").format(named(table)))
 
     def unproven(self, statement: str) -> str:
         """Add references as NOT VALID: they hold for every row that is written from then on."""
-        return statement + _NOT_VALID if " FOREIGN KEY " in statement else statement
+        return stripping.unproven(statement)
 
     def prove(self, connection: Connection, tables: Tables) -> None:
         """Validate them, one by one."""
-        driver = driver_of(connection)
-        for table, name in driver.execute(_UNPROVEN, [_list(connection, tables)]).fetchall():
-            driver.execute(f"ALTER TABLE {table} VALIDATE CONSTRAINT {name}".encode())
+        stripping.prove(connection, tables)
 
     def _sequences(self, connection: Connection, tables: Tables) -> Iterator[tuple[str, str]]:
         """Give the sequences' names, quoted, by what they number."""
@@ -287,11 +256,11 @@ FROM (
         prefix = len(names.prefix)
         for table in tables.metadata.sorted_tables:
             if "pk" in table.c:
-                quoted = _named(table).as_string(driver)
+                quoted = named(table).as_string(driver)
                 row = driver.execute("SELECT pg_get_serial_sequence(%s, 'pk')", [quoted]).fetchone()
                 assert row is not None
                 yield table.name[prefix:], row[0]
-        yield _ACTIVITY, _qualified(names.schema, f"{names.prefix}activity").as_string(driver)
+        yield _ACTIVITY, qualified(names.schema, f"{names.prefix}activity").as_string(driver)
 
 
 def _wanted(shape: TableShape, left_out: LeftOut, among: Among = None) -> sql.Composable:
@@ -304,7 +273,7 @@ def _wanted(shape: TableShape, left_out: LeftOut, among: Among = None) -> sql.Co
         kinds = dict(shape.columns)
         columns = [
             sql.SQL("{}::{}[]").format(
-                sql.Literal([key[place] for key in among]), sql.SQL(_TYPES[kinds[name]])
+                sql.Literal([key[place] for key in among]), sql.SQL(_KEY_TYPES[kinds[name]])
             )
             for place, name in enumerate(shape.key)
         ]
@@ -330,7 +299,7 @@ def _flaws(
     ).format(
         number=sql.SQL(_NUMBER).format(sql.SQL("child")),
         reason=reason,
-        table=_named(shape.table),
+        table=named(shape.table),
         wanted=wanted,
         condition=condition,
         limit=sql.Literal(MOST_FLAWS + 1),
@@ -360,44 +329,13 @@ def _require_all_rows(connection: Connection, shape: TableShape) -> None:
         DatabaseError: It is one.
     """
     table = shape.table
-    name = _named(table).as_string(driver_of(connection))
+    name = named(table).as_string(driver_of(connection))
     names = Names(table.schema, table.name.removesuffix(shape.name))
     hidden = hidden_rows(connection, [name], policy_name(names))
     if hidden is not None:
         raise DatabaseError(
             f"This role cannot see all rows of {table.name}: {hidden.reason}. {hidden.mend}."
         )
-
-
-def _list(connection: Connection, tables: Tables) -> list[str]:
-    driver = driver_of(connection)
-    return [_named(table).as_string(driver) for table in tables.metadata.sorted_tables]
-
-
-def _drop_keys(connection: Connection, ours: list[str], *kinds: str) -> dict[str, str]:
-    """Drop the constraints of these kinds; give what creates them again, by names."""
-    found = driver_of(connection).execute(_KEYS, [list(kinds), ours]).fetchall()
-    for table, name, _ in found:
-        connection.exec_driver_sql(f"ALTER TABLE {table} DROP CONSTRAINT {name}")
-    return {
-        f"{table}.{name}": _ADD.format(table, name, definition.removesuffix(_NOT_VALID))
-        for table, name, definition in found
-    }
-
-
-def driver_of(connection: Connection) -> psycopg.Connection[Any]:
-    """Give the driver's own connection."""
-    driver = connection.connection.driver_connection
-    assert isinstance(driver, psycopg.Connection)
-    return driver
-
-
-def _named(table: Table) -> sql.Identifier:
-    return _qualified(table.schema, table.name)
-
-
-def _qualified(schema: str | None, name: str) -> sql.Identifier:
-    return sql.Identifier(schema, name) if schema else sql.Identifier(name)
 
 
 def _columns(shape: TableShape) -> sql.Composed:

@@ -16,6 +16,7 @@ What a revision has created it must be able to create tomorrow: so this SQL neve
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from agentstore.models.tables import Names
@@ -61,6 +62,19 @@ _POLICIES = {
     "search_index": _OF_A_MESSAGE,
 }
 """What is in a scope, by table."""
+
+_NUMBERED_SESSIONS = (
+    "branches",
+    "branch_segments",
+    "summaries",
+    "messages",
+    "message_tool_calls",
+    "message_marks",
+    "message_chunks",
+    "attachments",
+)
+_BY_NUMBER = dict.fromkeys(_NUMBERED_SESSIONS, "{s}{p}session_number_in_scope(session)")
+"""What is in a scope since 0014, where a table says its session by number."""
 
 PERSONAL = tuple(_POLICIES)
 """The tables with a policy: all but those that hold nothing of anybody's."""
@@ -121,6 +135,9 @@ _PARENTS = {
     "message_in_scope": ("bigint", "messages", "pk"),
     "blob_in_scope": ("text", "attachments", "digest"),
 }
+_PARENTS_BY_NUMBER = {"session_number_in_scope": ("bigint", "sessions", "pk")}
+"""Since 0014."""
+
 _ASK_PARENT = """
 CREATE FUNCTION @home.{p}{name}(wanted {type}) RETURNS boolean
 LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE COST 1 AS $body$
@@ -183,24 +200,47 @@ _GRANTS = (
 
 
 def policies(names: Names) -> list[str]:
-    """Give the statements that put the policies in force."""
-    statements = []
-    for function, (kind, parent, key) in _PARENTS.items():
-        ask = _named(_ASK_PARENT, names, name=function, type=kind, parent=parent, key=key)
-        statements.append(_named(_IN_HOME, names, function=ask))
-    for name in _POLICIES:
-        statements += policy(names, name)
+    """Give the statements that put the policies of 0004 in force."""
+    statements = [_asking(names, function) for function in _PARENTS]
+    for name, own in _POLICIES.items():
+        statements += _in_force(names, name, own)
     drop_blobs = _named(_IN_HOME, names, function=_named(_DROP_BLOBS, names))
     return [*statements, _named(_BYTES, names), drop_blobs, _named(_NOT_ALL, names)]
 
 
 def policy(names: Names, table: str) -> list[str]:
     """Give the statements that put the policy of a table in force; none if it has none."""
-    if table not in _POLICIES:
-        return []
-    own = _named(_POLICIES[table], names)
-    statements = [_named(_ENABLE, names, table), _named(_POLICY, names, table, own=own)]
+    own = (_POLICIES | _BY_NUMBER).get(table)
+    return [] if own is None else _in_force(names, table, own)
+
+
+def _in_force(names: Names, table: str, own: str) -> list[str]:
+    made = _named(_POLICY, names, table, own=_named(own, names))
+    statements = [_named(_ENABLE, names, table), made]
     return statements if table in _NOT_FORCED else [*statements, _named(_FORCE, names, table)]
+
+
+def _asking(names: Names, function: str) -> str:
+    kind, parent, key = (_PARENTS | _PARENTS_BY_NUMBER)[function]
+    ask = _named(_ASK_PARENT, names, name=function, type=kind, parent=parent, key=key)
+    return _named(_IN_HOME, names, function=ask)
+
+
+def by_number(names: Names, *, back: bool = False) -> tuple[list[str], list[str]]:
+    """Give the statements that lead from the policies of 0004 to those of 0014, or back.
+
+    Returns:
+        What is to be done before the columns change, and what after that.
+    """
+    before = [_named(_UNDO[0], names, table) for table in _NUMBERED_SESSIONS]
+    rules = _POLICIES if back else _BY_NUMBER
+    after = [
+        _named(_POLICY, names, table, own=_named(rules[table], names))
+        for table in _NUMBERED_SESSIONS
+    ]
+    if back:
+        return before, [*after, *_function_drops(names, _PARENTS_BY_NUMBER)]
+    return before, [*(_asking(names, function) for function in _PARENTS_BY_NUMBER), *after]
 
 
 def policy_name(names: Names) -> str:
@@ -257,7 +297,7 @@ def functions(names: Names) -> list[Function]:
             f"{name}({kind})",
             _named(_ASK_PARENT, names, name=name, type=kind, parent=parent, key=key),
         )
-        for name, (kind, parent, key) in _PARENTS.items()
+        for name, (kind, parent, key) in (_PARENTS | _PARENTS_BY_NUMBER).items()
     ]
     described.append(("drop_blobs(text[])", _named(_DROP_BLOBS, names)))
     found = []
@@ -277,10 +317,15 @@ def drops(names: Names) -> list[str]:
     statements = [_named(sql, names) for sql in _DROPS]
     for name in _POLICIES:
         statements += [_named(sql, names, name) for sql in _UNDO]
-    for function, (kind, _, _) in _PARENTS.items():
-        drop = "DROP FUNCTION IF EXISTS {s}{p}{name}({type})"
-        statements.append(_named(drop, names, name=function, type=kind))
-    return statements
+    return [*statements, *_function_drops(names, _PARENTS)]
+
+
+def _function_drops(names: Names, functions: Mapping[str, tuple[str, str, str]]) -> list[str]:
+    drop = "DROP FUNCTION IF EXISTS {s}{p}{name}({type})"
+    return [
+        _named(drop, names, name=function, type=kind)
+        for function, (kind, _, _) in functions.items()
+    ]
 
 
 def grants(names: Names, role: str) -> list[str]:

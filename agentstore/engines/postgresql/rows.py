@@ -76,7 +76,7 @@ def unsound(shape: TableShape) -> list[tuple[str, sql.Composable, str]]:
     """
     found: list[tuple[str, sql.Composable, str]] = []
     for name, kind in shape.columns:
-        column, place = shape.table.c[name], sql.Identifier(name)
+        column, place = shape.column(name), sql.Identifier(name)
         if kind in _UNSOUND:
             found.append((name, sql.SQL(_UNSOUND[kind]).format(place), _MORE[kind]))
         if isinstance(column.type, Json) and column.type.document in _JSON_TYPES:

@@ -38,7 +38,7 @@ from sqlalchemy.types import UserDefinedType
 from agentstore.engines.base.search import Candidates, Entry, IndexState, Question, count_of
 from agentstore.engines.base.search_objects import state_of
 from agentstore.engines.postgresql.row_security import policy
-from agentstore.engines.postgresql.search_objects import objects_of_words
+from agentstore.engines.postgresql.search_objects import objects_by_number
 from agentstore.engines.postgresql.search_queue import (
     PostgreSQLQueue,
     index_of,
@@ -87,6 +87,7 @@ class PostgreSQLSearch(PostgreSQLQueue):
         tables: Tables,
         count_to: int,
         user_id: str | None = None,
+        session_id: str | None = None,
         *,
         thorough: bool = False,
     ) -> IndexState:
@@ -95,7 +96,8 @@ class PostgreSQLSearch(PostgreSQLQueue):
         if missing:
             return IndexState(None, 0, 0, 0, missing)
         query = _state_query(tables, of_a_user=user_id is not None)
-        row = connection.execute(query, {"user_id": user_id}).one()
+        asked = {"user_id": user_id, "session_id": session_id}
+        row = connection.execute(query, asked).one()
         newest = int(row.newest or 0)
         if row.segmentation is None:
             return IndexState(None, newest, 0, 0, ())
@@ -106,7 +108,8 @@ class PostgreSQLSearch(PostgreSQLQueue):
             queries = queries_for_waiting(tables, through, walk_through, user_id)
             waiting = sum(count_of(connection, query, count_to) for query in queries)
         pending = min(waiting, count_to)
-        return IndexState(row.segmentation, newest, walked, pending, (), bool(row.guarded))
+        guarded = bool(row.guarded)
+        return IndexState(row.segmentation, newest, walked, pending, (), guarded, row.session)
 
     def write(
         self,
@@ -167,7 +170,7 @@ class PostgreSQLSearch(PostgreSQLQueue):
         """Empty the index; the walk goes to the newest message, later ones are queued."""
         names = tables.names
         missing = _missing(connection, tables)
-        for name, statement in objects_of_words(names.schema, names.prefix).items():
+        for name, statement in objects_by_number(names.schema, names.prefix).items():
             if name in missing:
                 connection.exec_driver_sql(statement)
                 for secured in policy(names, name.removeprefix(names.prefix)):
@@ -236,7 +239,7 @@ def _found(tables: Tables, runs: int, *, guarded: bool) -> Select[Any]:
         messages, sessions = tables.messages, tables.sessions
         own = (
             select(messages.c.pk)
-            .join(sessions, sessions.c.id == messages.c.session_id)
+            .join(sessions, sessions.c.pk == messages.c.session_id)
             .where(sessions.c.user_id == bindparam("reader", type_=SafeText))
             .where(messages.c.pk >= floor, messages.c.pk < before)
         )
@@ -257,7 +260,11 @@ def _state_query(tables: Tables, *, of_a_user: bool) -> Select[Any]:
     index = index_of(tables.names)
     name = f'"{index.schema}"."{index.name}"' if index.schema else f'"{index.name}"'
     guarded = func.row_security_active(cast(func.to_regclass(name), _Oid())).label("guarded")
-    columns = (state.c.segmentation, state.c.indexed_through, state.c.walk_through, guarded)
+    sessions = tables.sessions.c
+    session = select(sessions.pk).where(sessions.id == bindparam("session_id"))
+    number = session.scalar_subquery().label("session")
+    known = (state.c.segmentation, state.c.indexed_through, state.c.walk_through)
+    columns = (*known, guarded, number)
     return select(newest.c.newest, queued, *columns).select_from(newest.outerjoin(state, true()))
 
 
@@ -270,7 +277,7 @@ def _missing(connection: Connection, tables: Tables) -> tuple[str, ...]:
     ).c
     messages = func.to_regclass(f"{schema}{tables.messages.name}")
     checks: dict[str, ColumnElement[bool]] = {}
-    for name in objects_of_words(names.schema, names.prefix):
+    for name in objects_by_number(names.schema, names.prefix):
         if name.endswith(")"):
             checks[name] = func.to_regprocedure(f"{schema}{name}").is_not(None)
         elif name.endswith(("search_inserted", "search_updated")):

@@ -36,7 +36,7 @@ from sqlalchemy import (
 from agentstore.engines.base.search import Batch, Change, Room, SearchIndex, Source, whose
 from agentstore.engines.base.search_objects import INDEX, QUEUE, state_of
 from agentstore.models.tables import Names, Tables
-from agentstore.values.types import SafeText
+from agentstore.schema.session_ids import number_of
 
 
 class PostgreSQLQueue(SearchIndex):
@@ -81,8 +81,8 @@ class PostgreSQLQueue(SearchIndex):
             select(state.indexed_through, state.walk_through)
         ).one()
         room = Room(rows, size)
-        some = select(queue.pk, queue.message_pk, queue.session_id)
-        some = some.order_by(queue.session_id, queue.pk)
+        some = select(queue.pk, queue.message_pk, queue.session)
+        some = some.order_by(queue.session, queue.pk)
         if user_id is not None:
             some = own_entries(tables, user_id)
         entries = connection.execute(some.limit(rows)).all()
@@ -90,13 +90,13 @@ class PostgreSQLQueue(SearchIndex):
             _among(messages.pk, {entry.message_pk for entry in entries})
         )
         sizes = {row[0]: row[1] for row in connection.execute(sized)} if entries else {}
-        queued: dict[int, list[tuple[str, int]]] = {}
+        queued: dict[int, list[tuple[int, int]]] = {}
         whole = len(entries) < rows
-        for pk, message_pk, session_id in entries:
+        for pk, message_pk, session in entries:
             if message_pk not in queued and not room.takes(sizes.get(message_pk, 0)):
                 whole = False
                 break
-            queued.setdefault(message_pk, []).append((session_id, pk))
+            queued.setdefault(message_pk, []).append((session, pk))
         walked: list[int] = []
         walk = None
         if new and whole and not room.full and through < walk_through:
@@ -159,7 +159,7 @@ class PostgreSQLQueue(SearchIndex):
         free = set[int]()
         if seen:
             # Both columns of the key, each by itself: row numbers of the queue are unique.
-            theirs = queue.c.session_id.in_({session_id for session_id, _ in seen})
+            theirs = queue.c.session.in_({session for session, _ in seen})
             taken = _unlocked(queue, theirs, _among(queue.c.pk, [pk for _, pk in seen]))
             free.update(connection.execute(taken.returning(queue.c.message_pk)).scalars())
         if walks:
@@ -170,7 +170,7 @@ class PostgreSQLQueue(SearchIndex):
             free |= ahead.difference(connection.execute(newer).scalars())
             later = [c.message_pk for c in changes if not c.seen and c.message_pk in left]
             if later:
-                names = ["message_pk", "session_id"]
+                names = ["message_pk", "session"]
                 rest = select(messages.pk, messages.session_id).where(messages.pk.in_(later))
                 connection.execute(insert(queue).from_select(names, rest))
             assert batch.walk is not None
@@ -184,7 +184,9 @@ class PostgreSQLQueue(SearchIndex):
     ) -> None:
         """Delete their entries, but for those that somebody is taking at this moment."""
         queue = queue_of(tables.names)
-        connection.execute(_unlocked(queue, queue.c.session_id.in_(session_ids)))
+        sessions = tables.sessions.c
+        theirs = select(sessions.pk).where(sessions.id.in_(session_ids))
+        connection.execute(_unlocked(queue, queue.c.session.in_(theirs)))
 
 
 def _unlocked(queue: Table, theirs: ColumnElement[bool], *conditions: Any) -> Delete:
@@ -221,12 +223,10 @@ def own_entries(tables: Tables, user_id: Any) -> Select[Any]:
     another that had read the oldest before.
     """
     queue, sessions = queue_of(tables.names).c, tables.sessions
-    of_one = select(queue.pk, queue.message_pk, queue.session_id).where(
-        queue.session_id == sessions.c.id
-    )
+    of_one = select(queue.pk, queue.message_pk, queue.session).where(queue.session == sessions.c.pk)
     own = of_one.order_by(queue.pk).offset(0).lateral("own")
     return (
-        select(own.c.pk, own.c.message_pk, own.c.session_id)
+        select(own.c.pk, own.c.message_pk, own.c.session)
         .join_from(sessions, own, true())
         .where(sessions.c.user_id == user_id)
     )
@@ -251,7 +251,11 @@ def _sources(connection: Connection, tables: Tables, pks: set[int]) -> dict[int,
         return {}
     messages = tables.messages.c
     query = select(
-        messages.pk, messages.session_id, messages.content, messages.blocks, messages.payload
+        messages.pk,
+        number_of(messages.session_id),
+        messages.content,
+        messages.blocks,
+        messages.payload,
     ).where(_among(messages.pk, pks))
     return {pk: Source(*source) for pk, *source in connection.execute(query).all()}
 
@@ -264,7 +268,7 @@ def queue_of(names: Names) -> Table:
         MetaData(schema=names.schema),
         Column("pk", BigInteger, primary_key=True),
         Column("message_pk", BigInteger),
-        Column("session_id", SafeText),
+        Column("session", BigInteger),
     )
 
 

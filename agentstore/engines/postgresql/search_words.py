@@ -19,7 +19,6 @@ recent, where a common word would otherwise fetch every row that has it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -62,10 +61,9 @@ def _asked(phrase: Phrase) -> Iterator[str]:
             yield f"'{token}':*" if phrase.prefix and number == last else f"'{token}'"
 
 
-def _scope(session_id: str) -> int:
-    """Give the number of a session; where two have the same, more is looked at."""
-    digest = hashlib.blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=4)
-    return int.from_bytes(digest.digest(), signed=True)
+def _scope(session: int) -> int:
+    """Give a session's number in 32 bits; where two have the same, more is looked at."""
+    return (session + 2**31) % 2**32 - 2**31
 
 
 def era(level: int, number: int) -> str:
@@ -98,7 +96,7 @@ def _split(tokens: Sequence[str]) -> tuple[dict[str, None], dict[str, None]]:
 def parts(entry: Entry) -> Iterator[dict[str, Any]]:
     """Write a message's tokens as rows."""
     cuts = list(_cut(entry.tokens))
-    scope = _scope(entry.session_id)
+    scope = _scope(entry.session)
     for number, (start, end) in enumerate(cuts):
         words, runs = _split(entry.tokens[start:end])
         if len(cuts) > 1:

@@ -10,8 +10,10 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     Connection,
     Dialect,
+    Table,
     and_,
     bindparam,
     func,
@@ -40,10 +42,11 @@ def append_messages(
     """Count, then insert; see ``EngineDialect.append_messages``.
 
     Nobody else can have a session locked: who writes has the lock of the whole file. The activity
-    of a session is the row number of its newest message.
+    of a session is the row number of its newest message. The rows have the session's number
+    afterwards.
     """
     count, list_anew, add, index, mark = _statements(tables, dialect_of(connection))
-    first_seqs: dict[str, int] = {}
+    added: dict[str, tuple[int, int]] = {}
     there: list[dict[str, Any]] = []
     begin = 0
     for session in sessions:
@@ -51,23 +54,25 @@ def append_messages(
         session["so_far"] = len(there)
         if counted := count.rows(connection, session):
             own = rows[begin:end]
-            *numbers, activity, behind = counted[0]
+            *numbers, activity, behind, session_pk = counted[0]
             if behind >= LISTED_WITHIN:
                 list_anew.execute_many(connection, [session])
             for pk, row in enumerate(own, activity - len(own) + 1):
-                row["pk"] = pk
-            first_seqs[session["session_id"]] = number_rows(numbers, session, own)
+                row["pk"], row["session_id"] = pk, session_pk
+            first = number_rows(numbers, session, own)
+            added[session["session_id"]] = first, session_pk
             there += own
         begin = end
     if there:
         add.execute_many(connection, there)
     for more, insertion in ((calls, index), (marks, mark)):
-        owned = [each for each in more if each["session_id"] in first_seqs]
+        owned = [each for each in more if each["session_id"] in added]
         for each in owned:
-            each["seq"] += first_seqs[each["session_id"]]
+            first, each["session_id"] = added[each["session_id"]]
+            each["seq"] += first
         if owned:
             insertion.execute_many(connection, owned)
-    return first_seqs
+    return added
 
 
 @lru_cache(maxsize=64)
@@ -97,17 +102,21 @@ def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, ...]:
             sessions.c.active_branch,
             sessions.c.activity,
             sessions.c.activity - sessions.c.listed_activity,
+            sessions.c.pk,
         )
     )
     # A statement of its own: SQLite writes to an index even if a column keeps its value.
     list_anew = update(sessions).where(here).values(listed_activity=sessions.c.activity)
-    columns = [column.name for column in tables.messages.columns]
-    calls = [column.name for column in tables.message_tool_calls.columns]
-    marks = [column.name for column in tables.message_marks.columns]
+    beside = (tables.messages, tables.message_tool_calls, tables.message_marks)
     return (
         Prepared(count, driver),
         Prepared(list_anew, driver),
-        Prepared(insert(tables.messages).inline(), driver, columns),
-        Prepared(insert(tables.message_tool_calls).inline(), driver, calls),
-        Prepared(insert(tables.message_marks).inline(), driver, marks),
+        *(_insertion(table, driver) for table in beside),
     )
+
+
+def _insertion(table: Table, driver: Dialect) -> Prepared:
+    """Insert rows that say their session by the number, which was just read."""
+    number = bindparam("session_id", type_=BigInteger())
+    rest = [column.key for column in table.columns if column.key != "session_id"]
+    return Prepared(insert(table).inline().values(session_id=number), driver, rest)

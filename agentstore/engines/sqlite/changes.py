@@ -22,6 +22,7 @@ from agentstore.engines.sqlite.sound import (
     sound_rows,
     with_keys,
 )
+from agentstore.engines.sqlite.stored import know_ids, travels
 from agentstore.models.tables import Names
 
 _CHUNK = 500
@@ -40,7 +41,7 @@ class ChangeLog:
     ) -> str | None:
         """Tell the log from every other one, also of the same source.
 
-        None if there is none, or one that misses changes: a table that was made anew, by a
+        None if there is none, or one that misses changes: a table that was made again, by a
         migration or another program, has lost its triggers.
         """
         if not self.is_kept(connection, names):
@@ -98,8 +99,9 @@ class ChangeLog:
 
     def rows(self, connection: Connection, shape: TableShape, keys: Sequence[Key]) -> list[Row]:
         """Give those rows with these keys that are there, and sound."""
+        know_ids(driver_of(connection))
         table = quoted(shape.table.name)
-        columns = ", ".join(f"row.{quoted(name)}" for name, _ in shape.columns)
+        columns = ", ".join(travels(kind, f"row.{quoted(name)}") for name, kind in shape.columns)
         query = (
             f"SELECT {columns} {with_keys(shape, 'row')}"
             f" WHERE EXISTS (SELECT 1 FROM {table} WHERE rowid = row.rowid AND {sound(shape)})"
@@ -157,4 +159,10 @@ def _trigger(names: Names, shape: TableShape, event: str) -> str:
 
 
 def _key(shape: TableShape, row: str) -> str:
-    return f"json_array({', '.join(f'{row}.{quoted(name)}' for name in shape.key)})"
+    kinds = dict(shape.columns)
+    parts = (travels(kinds[name], f"{row}.{quoted(name)}") for name in shape.key)
+    return f"json_array({', '.join(parts)})"
+
+
+def _part(place: int) -> str:
+    return f"json_extract(wanted.value, '$[{place}]')"

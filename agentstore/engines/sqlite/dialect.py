@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import (
     URL,
     AsyncAdaptedQueuePool,
+    BigInteger,
     ColumnElement,
     Connection,
     Engine,
@@ -28,7 +29,7 @@ from sqlalchemy import (
     QueuePool,
     Select,
     Table,
-    Text,
+    case,
     event,
     func,
     select,
@@ -55,6 +56,7 @@ from agentstore.engines.sqlite.forks import abandon, close_what_is_left, leave_b
 from agentstore.engines.sqlite.parts import FileParts
 from agentstore.engines.sqlite.search import SQLiteSearch
 from agentstore.engines.sqlite.space import FileSpace
+from agentstore.engines.sqlite.stored import MICROS, YEAR_1
 from agentstore.engines.sqlite.tasks import FileTasks
 from agentstore.models.tables import Names, Tables
 from agentstore.settings import Settings
@@ -185,6 +187,10 @@ class SQLite(FileTasks, FileParts, EngineDialect):
                     raise
             time.sleep(random.uniform(*_PAUSES))  # noqa: S311 - that they do not try in step
 
+    def writes_of_others(self, connection: Connection) -> int:
+        """Read what SQLite itself uses to tell whether its cache is old."""
+        return int(_pragma(connection, "data_version"))
+
     def modes(self, engine: Engine) -> dict[Mode, Engine]:
         """Tag the engine with the mode, for the begin event."""
         return {mode: engine.execution_options(**{MODE: mode}) for mode in Mode}
@@ -238,8 +244,10 @@ class SQLite(FileTasks, FileParts, EngineDialect):
         _pragma(connection, "foreign_keys=ON")
 
     def utc_day(self, instant: ColumnElement[Any]) -> ColumnElement[str]:
-        """Cut the day off the text."""
-        return func.substr(type_coerce(instant, Text()), 1, 10)
+        """Let SQLite write the day of the whole second; NULL for what is damaged."""
+        micros = type_coerce(instant, BigInteger()) + YEAR_1
+        seconds = micros // MICROS - YEAR_1 // MICROS
+        return case((func.typeof(instant) == "integer", func.date(seconds, "unixepoch")))
 
     def has_no_room(self, error: DBAPIError) -> bool:
         """Look for what SQLite says where a sum is more than 64 bits hold."""

@@ -40,8 +40,10 @@ from agentstore.engines.sqlite.sound import (
     sound_value,
     with_keys,
 )
+from agentstore.engines.sqlite.stored import as_stored, know_ids, travels
 from agentstore.errors import DatabaseCorrupt
 from agentstore.models.tables import Tables
+from agentstore.values.own_ids import ID_BYTES, id_text
 
 _LONGEST_SHOWN = 255
 
@@ -56,7 +58,7 @@ class SQLiteMoving(Moving):
     ) -> list[Flaw]:
         """Look for the parent of each row, by the parents' index."""
         found: dict[int, Flaw] = {}
-        wanted, keys = _wanted(shape, among)
+        wanted, keys = _wanted(driver_of(connection), shape, among)
         for constraint in shape.table.foreign_key_constraints:
             parent = constraint.referred_table
             plain = parent.name[len(shape.table.name) - len(shape.name) :]
@@ -119,13 +121,17 @@ class SQLiteMoving(Moving):
         key = ", ".join(map(quoted, shape.key))
         conditions, parameters = [], list[Any]()
         if after is not None:
-            conditions.append(f"({key}) > ({', '.join('?' * len(after))})")
+            know_ids(driver_of(connection))
+            kinds = dict(shape.columns)
+            conditions.append(
+                f"({key}) > ({', '.join(as_stored(kinds[n], '?') for n in shape.key)})"
+            )
             parameters += after
         if missing := left_out.get(shape.name):
             conditions.append(f"rowid {_NOT_IN}")
             parameters.append(_list(missing))
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        query = f"SELECT {_columns(shape)} FROM {quoted(shape.table.name)}{where} ORDER BY {key}"
+        query = f"SELECT {_travelling(shape)} FROM {quoted(shape.table.name)}{where} ORDER BY {key}"
         cursor = driver_of(connection).execute(query, parameters)
         try:
             yield from cursor
@@ -134,7 +140,9 @@ class SQLiteMoving(Moving):
 
     def load(self, connection: Connection, shape: TableShape, rows: Iterable[Row]) -> None:
         """Insert them one by one."""
-        places = ", ".join("?" * len(shape.columns))
+        know_ids(driver_of(connection))
+        numbered = enumerate(shape.columns, start=1)
+        places = ", ".join(as_stored(kind, f"?{n}") for n, (_, kind) in numbered)
         table = quoted(shape.table.name)
         query = f"INSERT INTO {table} ({_columns(shape)}) VALUES ({places})"
         driver_of(connection).executemany(query, rows)
@@ -194,14 +202,19 @@ def _columns(shape: TableShape) -> str:
     return ", ".join(quoted(name) for name, _ in shape.columns)
 
 
+def _travelling(shape: TableShape) -> str:
+    return ", ".join(travels(kind, quoted(name)) for name, kind in shape.columns)
+
+
 def _list(numbers: Collection[int]) -> str:
     return json.dumps(list(numbers))
 
 
-def _wanted(shape: TableShape, among: Among) -> tuple[str, list[str]]:
+def _wanted(driver: Any, shape: TableShape, among: Among) -> tuple[str, list[str]]:
     """Write what else holds of the rowid of a row that is looked at, with its parameters."""
     if among is None:
         return "", []
+    know_ids(driver)
     found = f"SELECT wanted.rowid {with_keys(shape, 'wanted')}"
     return f" AND rowid IN ({found})", [listed(among)]
 
@@ -215,9 +228,9 @@ def _rows(
         for name, kind in shape.columns
         if kind in (Kind.TEXT, Kind.JSON, Kind.BYTES)
     )
-    wanted, keys = _wanted(shape, among)
+    wanted, keys = _wanted(driver, shape, among)
     query = (
-        f"SELECT rowid, {fits(shape, longest)}, {_columns(shape)}, {length or 0}"
+        f"SELECT rowid, {fits(shape, longest)}, {_travelling(shape)}, {length or 0}"
         f" FROM {quoted(shape.table.name)} WHERE rowid {_NOT_IN}{wanted}"
     )
     rows: Iterable[Row] = driver.execute(query, (_list(missing), *keys))
@@ -280,7 +293,7 @@ def _too_long(connection: Connection, shape: TableShape, number: int, longest: i
 
 
 def _of(shape: TableShape, name: str, kind: Kind) -> str:
-    holds = getattr(shape.table.c[name].type, "holds", kind.value)
+    holds = getattr(shape.column(name).type, "holds", kind.value)
     return holds if kind is Kind.JSON else kind.value
 
 
@@ -292,10 +305,10 @@ def _flaw(connection: Connection, shape: TableShape, number: int, reason: str) -
     query = f"SELECT {_columns(shape)}, {types} FROM {quoted(shape.table.name)} WHERE rowid = ?"
     with bytes_for_text(connection) as driver:
         row = _again(driver, query, number)
-    names = [name for name, _ in shape.columns]
+    stored_as = row[len(shape.columns) :]
     values = {
-        name: _shown(value, kind)
-        for name, value, kind in zip(names, row, row[len(names) :], strict=False)
+        name: _shown(kind, value, stored)
+        for (name, kind), value, stored in zip(shape.columns, row, stored_as, strict=False)
     }
     key = ", ".join(f"{name}={short(values[name])}" for name in shape.key)
     return Flaw(shape.name, key, reason, number, values)
@@ -322,10 +335,11 @@ def short(value: Any) -> Any:
     return f"({len(value):,} characters)" if is_long else value
 
 
-def _shown(value: Any, kind: bytes) -> Any:
-    if kind == b"blob":
-        return {"hex": value.hex()}
-    if kind == b"text":
+def _shown(kind: Kind, value: Any, stored_as: bytes) -> Any:
+    if stored_as == b"blob":
+        is_id = kind is Kind.ID and len(value) == ID_BYTES
+        return id_text(value) if is_id else {"hex": value.hex()}
+    if stored_as == b"text":
         try:
             return value.decode("utf-8")
         except UnicodeDecodeError:

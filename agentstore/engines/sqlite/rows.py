@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from agentstore.engines.base.moving import Kind, TableShape, shapes, words_of
 from agentstore.engines.sqlite.sound import quoted, sound_value
+from agentstore.engines.sqlite.stored import travels
 from agentstore.errors import UnsoundRow, named
 from agentstore.models.tables import Tables
 
@@ -52,7 +53,8 @@ def _query(shape: TableShape, column: str, kind: Kind) -> str:
         wrong += f" OR {place} IS NOT NULL AND no_utf8(CAST({place} AS BLOB))"
     if (words := words_of(shape, column)) is not None:
         wrong += f" OR {place} NOT IN {words}"
-    key = ", ".join(quoted(name) for name in _key_columns(shape))
+    kinds = dict(shape.columns)
+    key = ", ".join(travels(kinds[name], quoted(name)) for name in _key_columns(shape))
     table = quoted(shape.table.name)
     return f"SELECT {key} FROM {table} WHERE {wrong}"
 

@@ -15,7 +15,6 @@ What waits for the index is in ``search_queue``.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -65,19 +64,20 @@ class SQLiteSearch(SQLiteQueue):
         tables: Tables,
         count_to: int,
         user_id: str | None = None,
+        session_id: str | None = None,
         *,
         thorough: bool = False,
     ) -> IndexState:
         """Read it in one statement, which fails if a table is gone and counts the triggers."""
         names = tables.names
         try:
-            row = connection.execute(_state_query(tables)).one()
+            row = connection.execute(_state_query(tables), {"session_id": session_id}).one()
         except OperationalError:
             if not (missing := _missing(connection, names)):
                 raise
             return IndexState(None, 0, 0, 0, missing)
         newest = int(row.newest or 0)
-        if row.objects < len(search_objects.objects_with_beginnings(names.prefix)):
+        if row.objects < len(search_objects.objects_by_number(names.prefix)):
             return IndexState(None, newest, 0, 0, _missing(connection, names))
         if row.indexed_through is None:
             return IndexState(None, newest, 0, 0, ())
@@ -86,7 +86,8 @@ class SQLiteSearch(SQLiteQueue):
             queries = queries_for_waiting(connection, tables, row.indexed_through, user_id)
             waiting = sum(count_of(connection, query, count_to) for query in queries)
         waiting = min(waiting, count_to)
-        return IndexState(row.segmentation, newest, row.indexed_through, waiting, ())
+        through = row.indexed_through
+        return IndexState(row.segmentation, newest, through, waiting, (), session=row.session)
 
     def write(
         self,
@@ -98,16 +99,17 @@ class SQLiteSearch(SQLiteQueue):
         bulk: bool = False,
     ) -> None:
         """Tell FTS5 the old tokens, then the new ones."""
+        gone, come = ([_row(entry) for entry in entries] for entries in (removed, added))
         for index in _indexes(tables.names):
             values: dict[str, Any] = {
                 part: bindparam(f"{part}_") for part in ("rowid", *index.parts)
             }
             if removed:
                 forget = insert(index.table).values({index.name: "delete", **values})
-                connection.execute(forget, [_row(entry) for entry in removed])
+                connection.execute(forget, gone)
             if added:
                 add = insert(index.table).values(values)
-                connection.execute(add, [_row(entry) for entry in added])
+                connection.execute(add, come)
 
     def looks(
         self,
@@ -138,7 +140,7 @@ class SQLiteSearch(SQLiteQueue):
             if index.name not in missing:
                 connection.execute(DropTable(Table(index.name, MetaData())))
                 missing.add(index.name)
-        for name, statement in search_objects.objects_with_beginnings(names.prefix).items():
+        for name, statement in search_objects.objects_by_number(names.prefix).items():
             if name in missing:
                 connection.exec_driver_sql(statement)
         connection.execute(delete(queue_of(names)))
@@ -169,13 +171,16 @@ def _match(question: Question) -> str:
     return f"(words : ({words})) AND (scope : ({scopes}))" if scopes else f"words : ({words})"
 
 
-def _scope(session_id: str) -> str:
-    """Give the token that a session's messages carry, so that few others are walked."""
-    return hashlib.blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+def _scope(session: int) -> str:
+    """Give the token that a session's messages carry, so that few others are walked.
+
+    It is longer than one character, as no beginning is.
+    """
+    return f"s{session}"
 
 
 def _row(entry: Entry) -> dict[str, Any]:
-    scope = _scope(entry.session_id)
+    scope = _scope(entry.session)
     return {
         "rowid_": entry.message_pk,
         "words_": " ".join(entry.tokens),
@@ -187,7 +192,7 @@ def _row(entry: Entry) -> dict[str, Any]:
 def _missing(connection: Connection, names: Names) -> tuple[str, ...]:
     there = set(connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars())
     return tuple(
-        name for name in search_objects.objects_with_beginnings(names.prefix) if name not in there
+        name for name in search_objects.objects_by_number(names.prefix) if name not in there
     )
 
 
@@ -210,9 +215,12 @@ def _state_query(tables: Tables) -> Select[Any]:
     state, queue, names = state_of(tables.names), queue_of(tables.names), tables.names
     master = table("sqlite_master", column("name", Text))
     objects = select(func.count()).where(
-        master.c.name.in_(list(search_objects.objects_with_beginnings(names.prefix)))
+        master.c.name.in_(list(search_objects.objects_by_number(names.prefix)))
     )
+    sessions = tables.sessions.c
+    session = select(sessions.pk).where(sessions.id == bindparam("session_id"))
     return select(
+        session.scalar_subquery().label("session"),
         select(func.max(tables.messages.c.pk)).scalar_subquery().label("newest"),
         objects.scalar_subquery().label("objects"),
         select(queue.c.pk).exists().label("queued"),

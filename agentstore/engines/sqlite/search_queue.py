@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Column,
     ColumnElement,
@@ -36,6 +37,7 @@ from sqlalchemy.exc import OperationalError
 from agentstore.engines.base.search import Batch, Change, Room, SearchIndex, Source, count_of, whose
 from agentstore.engines.base.search_objects import QUEUE, state_of
 from agentstore.models.tables import Names, Tables
+from agentstore.schema.session_ids import number_of
 from agentstore.values.encoding import decode_text, load_json
 from agentstore.values.types import Json, SafeText
 
@@ -219,7 +221,7 @@ class SQLiteQueue(SearchIndex):
 class Raw(NamedTuple):
     """What searching reads of a message, as it is stored: so it is quick to compare."""
 
-    session_id: str
+    session: int
     content: str | None
     blocks: str | None
     payload: str | None
@@ -233,15 +235,17 @@ def _raw(column: ColumnElement[Any]) -> ColumnElement[str]:
     return type_coerce(column, Text)
 
 
-def _raw_columns(messages: Table, label: str = "") -> list[ColumnElement[str]]:
-    return [_raw(messages.c[name]).label(f"{label}{name}") for name in _RAW]
+def _raw_columns(messages: Table, label: str = "") -> list[ColumnElement[Any]]:
+    columns: list[ColumnElement[Any]] = [number_of(messages.c.session_id)]
+    columns += [_raw(messages.c[name]) for name in _TEXTS]
+    return [column.label(f"{label}{name}") for name, column in zip(_RAW, columns, strict=True)]
 
 
 def _entries(tables: Tables, pks: Select[Any]) -> Select[Any]:
     """Give the query for entries of the queue, and the text that they hold."""
     queue = queue_of(tables.names).c
-    held = [_raw(queue[name]) for name in ("owner", *_TEXTS)]
-    return select(queue.message_pk, queue.was_indexed, *held).where(
+    held = [_raw(queue[name]) for name in _TEXTS]
+    return select(queue.message_pk, queue.was_indexed, queue.owner, *held).where(
         queue.pk.in_(pks.scalar_subquery())
     )
 
@@ -260,7 +264,7 @@ def _source(raw: Raw | None) -> Source | None:
         return None
     documents = (None if text is None else load_json(text) for text in (raw.blocks, raw.payload))
     content = None if raw.content is None else decode_text(raw.content)
-    return Source(decode_text(raw.session_id), content, *documents)
+    return Source(raw.session, content, *documents)
 
 
 def _bytes(raw: Raw | None) -> int:
@@ -287,7 +291,7 @@ def queries_for_waiting(
         ]
     theirs = (
         select(messages.pk)
-        .join_from(tables.sessions, tables.messages, messages.session_id == sessions.id)
+        .join_from(tables.sessions, tables.messages, messages.session_id == sessions.pk)
         .where(sessions.user_id == user_id)
     )
     waits = select(queue.pk).where(queue.message_pk == messages.pk).exists()
@@ -303,7 +307,7 @@ def queue_of(names: Names) -> Table:
         Column("pk", Integer, primary_key=True),
         Column("message_pk", Integer),
         Column("was_indexed", Boolean),
-        Column("owner", SafeText),
+        Column("owner", BigInteger),
         Column("content", SafeText),
         Column("blocks", Json),
         Column("payload", Json),

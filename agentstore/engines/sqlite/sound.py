@@ -11,17 +11,14 @@ from typing import Any
 from sqlalchemy import CheckConstraint, Connection
 
 from agentstore.engines.base.moving import Key, Kind, Row, TableShape
+from agentstore.engines.sqlite.stored import YEAR_1, YEAR_10000, as_stored
+from agentstore.values.own_ids import ID_BYTES
 
-_DAY = "[0-9][0-9][0-9][0-9]-[0-1][0-9]-[0-3][0-9]"
-_TIME = "[0-2][0-9]:[0-5][0-9]:[0-5][0-9]." + "[0-9]" * 6
 _SOUND = {
     Kind.TEXT: "typeof({0}) = 'text' AND instr({0}, char(0)) = 0",
     Kind.JSON: "typeof({0}) = 'text' AND json_valid({0}) AND instr({0}, char(0)) = 0",
-    Kind.INSTANT: (
-        f"typeof({{0}}) = 'text' AND {{0}} GLOB '{_DAY}T{_TIME}+00:00'"
-        " AND date(julianday(substr({0}, 1, 19))) = substr({0}, 1, 10) AND {0} >= '0001'"
-        " AND instr({0}, char(0)) = 0"  # what follows one is seen by neither of these
-    ),
+    Kind.ID: f"typeof({{0}}) = 'blob' AND length({{0}}) = {ID_BYTES}",
+    Kind.INSTANT: (f"typeof({{0}}) = 'integer' AND {{0}} >= -{YEAR_1} AND {{0}} < {YEAR_10000}"),
     Kind.WHOLE: "typeof({0}) = 'integer'",
     Kind.REAL: "typeof({0}) IN ('real', 'integer') AND abs({0}) < 9e999",
     Kind.FLAG: "typeof({0}) = 'integer' AND {0} IN (0, 1)",
@@ -57,10 +54,12 @@ def quoted(name: str) -> str:
 
 def with_keys(shape: TableShape, row: str) -> str:
     """Write what selects, under a name, the rows of a table whose keys a parameter lists."""
-    same = " AND ".join(
-        f"{row}.{quoted(name)} = json_extract(listed.value, '$[{place}]')"
+    kinds = dict(shape.columns)
+    parts = (
+        (name, as_stored(kinds[name], f"json_extract(listed.value, '$[{place}]')"))
         for place, name in enumerate(shape.key)
     )
+    same = " AND ".join(f"{row}.{quoted(name)} = {part}" for name, part in parts)
     return f"FROM json_each(?) AS listed JOIN {quoted(shape.table.name)} AS {row} ON {same}"
 
 
@@ -72,7 +71,7 @@ def listed(keys: Sequence[Key]) -> str:
 def holds(shape: TableShape, name: str, kind: Kind) -> str:
     """Write the condition that holds of a column that is not NULL."""
     condition = _SOUND[kind].format(quoted(name))
-    document = getattr(shape.table.c[name].type, "document", None)
+    document = getattr(shape.column(name).type, "document", None)
     if document in _JSON_TYPES:
         # CASE, since nothing keeps AND from asking for the type of what is no JSON.
         kind_of = f"json_type({quoted(name)}) = '{_JSON_TYPES[document]}'"
@@ -82,7 +81,7 @@ def holds(shape: TableShape, name: str, kind: Kind) -> str:
 
 def sound_value(shape: TableShape, name: str, kind: Kind) -> str:
     """Write the condition that holds of a column, NULL or not."""
-    if shape.table.c[name].nullable:
+    if shape.column(name).nullable:
         return f"({quoted(name)} IS NULL OR {holds(shape, name, kind)})"
     return f"({quoted(name)} IS NOT NULL AND {holds(shape, name, kind)})"
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import BigInteger, Connection, Delete, Text, bindparam, delete
 
@@ -29,6 +29,7 @@ from agentstore.moving.copying.ends import End
 from agentstore.moving.copying.inspection import AGAIN, Contents, compare
 from agentstore.moving.copying.journal import Journal
 from agentstore.moving.copying.records import OnProgress, Progress, TableReport
+from agentstore.values.own_ids import SOUGHT_ID
 
 if TYPE_CHECKING:
     from agentstore.engines.sqlite.changes import ChangeLog
@@ -227,9 +228,9 @@ def change_log(source: End) -> ChangeLog:
 def _deletion(shape: TableShape) -> Delete:
     """Delete by the key as it travels: text as it is stored, which no type is to write again."""
     kinds = dict(shape.columns)
+    types: dict[Kind, Any] = {Kind.WHOLE: BigInteger(), Kind.ID: SOUGHT_ID}
     conditions = [
-        shape.table.c[name]
-        == bindparam(name, type_=BigInteger() if kinds[name] is Kind.WHOLE else Text())
+        shape.column(name) == bindparam(name, type_=types.get(kinds[name], Text()))
         for name in shape.key
     ]
     return delete(shape.table).where(*conditions)

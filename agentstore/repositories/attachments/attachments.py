@@ -192,8 +192,8 @@ class Attachments(Repository):
         """
         messages, sessions = self.tables.messages, self.tables.sessions
         query = (
-            select(messages.c.session_id)
-            .join_from(messages, sessions, sessions.c.id == messages.c.session_id)
+            select(sessions.c.id)
+            .join_from(messages, sessions, sessions.c.pk == messages.c.session_id)
             .where(messages.c.id == message_id, session_is_open(self.tables))
             .with_for_update(read=True, key_share=True, of=sessions)
         )
@@ -208,7 +208,7 @@ class Attachments(Repository):
             select(
                 attachments.c.id,
                 attachments.c.message_id,
-                attachments.c.session_id,
+                attachments.c.session_id.label("session_id"),
                 attachments.c.digest,
                 blobs.c.size,
                 attachments.c.media_type,

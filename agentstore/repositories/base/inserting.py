@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from sqlalchemy import ColumnElement, Dialect, Select, Table, bindparam, cast, insert
 from sqlalchemy.sql.dml import ReturningInsert
+from sqlalchemy.types import TypeEngine
 
 from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.engines.registry import EngineDialect
@@ -17,6 +18,7 @@ from agentstore.errors import AgentStoreError
 from agentstore.execution.gathering import LEFT_OUT
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
+from agentstore.values.own_ids import SOUGHT_ID, OwnId
 
 New = Mapping[str, ColumnElement[Any]]
 """The columns of a row on its way in."""
@@ -74,13 +76,24 @@ def _columns(kind: type[NewRow], tables: Tables) -> tuple[str, ...]:
     return tuple(column.name for column in kind.table(tables).columns if column.name != "pk")
 
 
+def _types(kind: type[NewRow], tables: Tables) -> dict[str, TypeEngine[Any]]:
+    """Give the types in which a row arrives: what it refers to is looked for, and may not exist."""
+    columns = kind.table(tables).c
+    return {
+        name: SOUGHT_ID
+        if isinstance(columns[name].type, OwnId) and columns[name].foreign_keys
+        else columns[name].type
+        for name in _columns(kind, tables)
+    }
+
+
 @lru_cache(maxsize=64)
 def _one(
     kind: type[NewRow], tables: Tables, driver: Dialect
 ) -> tuple[Prepared, Callable[..., Any]]:
     """Give the statement for one row, and what makes a row with names of what it returns."""
     table = kind.table(tables)
-    types = {name: table.c[name].type for name in _columns(kind, tables)}
+    types = _types(kind, tables)
     new = {name: cast(bindparam(name, type_=of), of) for name, of in types.items()}
     statement = _insert(kind, tables, kind.values(tables, new))
     return Prepared(statement, driver), namedtuple("Row", table.c.keys())
@@ -90,8 +103,7 @@ def _one(
 def _many(
     kind: type[NewRow], tables: Tables, dialect: EngineDialect
 ) -> ReturningInsert[Any] | None:
-    types = {name: kind.table(tables).c[name].type for name in _columns(kind, tables)}
-    arriving = dialect.arriving(tables, types)
+    arriving = dialect.arriving(tables, _types(kind, tables))
     if arriving is None:
         return None
     new, free = arriving

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_args, get_type_hints
 
@@ -22,8 +22,9 @@ from agentstore.execution.unit import Runner, Unit
 from agentstore.models.tables import Tables
 from agentstore.records import Page
 from agentstore.repositories.base.units import Units
+from agentstore.values.instants import from_micros, require_utc, to_micros
 from agentstore.values.paging import Cursors, check_limit
-from agentstore.values.types import UtcDateTime, require_utc
+from agentstore.values.types import UtcDateTime
 
 R = TypeVar("R", bound="Repository")
 P = ParamSpec("P")
@@ -310,19 +311,17 @@ def ends_of(
 
 
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 def _key_number(value: Any) -> int:
-    return (value - _EPOCH) // _MICROSECOND if isinstance(value, datetime) else int(value)
+    return to_micros(value) if isinstance(value, datetime) else int(value)
 
 
 def _key_value(column: ColumnElement[Any], number: int) -> Any:
     if not isinstance(column.type, UtcDateTime):
         return literal(number, column.type)
     try:
-        return literal(_EPOCH + number * _MICROSECOND, column.type)
+        return literal(from_micros(number), column.type)
     except OverflowError:
         raise InvalidCursor("cannot be read") from None
 

@@ -4,6 +4,10 @@ Rows differ: a tool log of a hundred bytes is deleted in microseconds, one of a 
 as long as thousands of them. So the time that one transaction took decides how many rows the next
 one may delete. What it writes has to get to the disk too, after the body; that takes about as long
 again.
+
+SQLite cannot say who waits for its lock, only who has written. After a pause in which nobody has,
+the next one is as short as lets everybody try once who waits for this library's lock, but for each
+eighth: other programs may try ten times a second.
 """
 
 from __future__ import annotations
@@ -22,14 +26,19 @@ T = TypeVar("T")
 LONG = 0.03
 """Seconds. A body that took longer makes the next one smaller."""
 
-FIRST = 64
+FIRST = 96
 """Rows, to begin with."""
 
-LEAST = 32
+LEAST = 96
 """Rows, however long they take: the statements alone take some time, which fewer rows would not
 save."""
 
-SHORTEST_PAUSE = 0.005
+SHORTEST_PAUSE = 0.007
+"""Seconds: longer than SQLite's writers sleep between two tries to get the lock."""
+
+_LONG_AFTER = 8
+"""So many short pauses are followed by a long one."""
+
 _LONGEST_PAUSE = 0.1
 """Seconds, the longest that SQLite itself sleeps between two tries to get the lock."""
 
@@ -41,7 +50,7 @@ class Pace:
         rows: How many rows the next transaction may delete.
     """
 
-    __slots__ = ("_began", "_most", "_pauses", "_took", "_units", "rows")
+    __slots__ = ("_began", "_most", "_pauses", "_quiet", "_seen", "_took", "_units", "rows")
 
     def __init__(self, units: Units, most: int) -> None:
         """Begin small, for nobody knows yet how large the rows are.
@@ -54,6 +63,8 @@ class Pace:
         self._most = most
         self._pauses = False
         self._began = self._took = 0.0
+        self._seen: int | None = None
+        self._quiet = 0
         self.rows = min(most, FIRST)
 
     def write(
@@ -64,6 +75,10 @@ class Pace:
         def timed(unit: Unit) -> T:
             # Where writers wait for the same lock, unless all is one transaction anyway.
             self._pauses = unit.dialect.single_writer and not unit.joined
+            if self._pauses:
+                seen = unit.dialect.writes_of_others(unit.connection)
+                self._quiet = self._quiet + 1 if seen == self._seen else 0
+                self._seen = seen
             self._began = time.monotonic()
             result = body(unit, self, *args, **kwargs)
             self._took = time.monotonic() - self._began
@@ -81,6 +96,7 @@ class Pace:
         return time.monotonic() - self._began > LONG
 
     def pause(self) -> None:
-        """Let others write, for about as long as the last transaction kept them waiting."""
+        """Let others write: if they do, for as long as the last transaction kept them waiting."""
         if self._pauses:
-            rest(min(max(SHORTEST_PAUSE, 2 * self._took), _LONGEST_PAUSE))
+            alone = self._quiet % _LONG_AFTER
+            rest(min(max(SHORTEST_PAUSE, 0 if alone else 2 * self._took), _LONGEST_PAUSE))

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, select, union
 
 from agentstore.execution.unit import Unit
+from agentstore.schema.session_ids import in_sessions
 
 Conditions = list[ColumnElement[bool]]
 
@@ -25,7 +26,7 @@ def sessions(unit: Unit, session_id: ColumnElement[Any]) -> Conditions:
     if unit.only is None:
         return []
     theirs = unit.tables.sessions.c
-    return [session_id.in_(select(theirs.id).where(theirs.user_id == unit.only))]
+    return [in_sessions(theirs, session_id, theirs.user_id == unit.only)]
 
 
 def threads(unit: Unit, thread_id: ColumnElement[Any]) -> Conditions:

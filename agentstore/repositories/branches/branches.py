@@ -502,7 +502,7 @@ class Branches(Repository):
         )
         return (
             select(
-                branches.c.session_id,
+                branches.c.session_id.label("session_id"),
                 branches.c.number,
                 branches.c.name,
                 parent.c.name.label("parent"),
@@ -512,7 +512,7 @@ class Branches(Repository):
                 branches.c.created_at,
             )
             .select_from(
-                branches.join(sessions, sessions.c.id == branches.c.session_id).outerjoin(
+                branches.join(sessions, sessions.c.pk == branches.c.session_id).outerjoin(
                     parent, grew_from
                 )
             )

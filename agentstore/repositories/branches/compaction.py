@@ -83,7 +83,7 @@ def tell_shorter(
     release(unit, session.id, line[0].number)
     remove_unseen(unit, session, _within(line, first.seq, last.seq))
     remove_gone_branches(unit, session.id)
-    return told.record()
+    return told.record(session.id)
 
 
 def _within(line: Sequence[Segment], first: int, last: int) -> list[Stretch]:

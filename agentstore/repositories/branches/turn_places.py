@@ -19,7 +19,7 @@ from agentstore.records import MessageRecord
 from agentstore.repositories.lines.lines import between, newest, require
 from agentstore.repositories.lines.queries import for_each_segment, line_of
 from agentstore.repositories.lines.removal import LockedSession
-from agentstore.repositories.lines.rows import message_columns, message_record, message_records
+from agentstore.repositories.lines.rows import line_columns, message_record, message_records
 from agentstore.values import validation
 from agentstore.values.text.readable import readable_text
 from agentstore.values.types import MAX_INTEGER
@@ -150,7 +150,7 @@ def _statements(
             order=lambda messages: order(messages.turn),
             limit=limit,
         )
-        query = select(*message_columns(found)).select_from(source)
+        query = select(*line_columns(found)).select_from(source)
         return Prepared(query.order_by(order(found.turn)).limit(limit), driver)
 
     first, last = turn_at(asc), turn_at(desc)

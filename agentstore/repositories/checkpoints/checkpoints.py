@@ -68,8 +68,9 @@ from agentstore.repositories.checkpoints.values import Encoded, encode
 from agentstore.values import validation
 from agentstore.values.encoding import key_step
 from agentstore.values.ids import new_id
+from agentstore.values.instants import require_utc
 from agentstore.values.paging import DEFAULT_LIMIT, Cursors
-from agentstore.values.types import Document, require_utc
+from agentstore.values.types import Document
 
 
 class Checkpoints(Repository):

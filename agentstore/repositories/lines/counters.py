@@ -60,7 +60,7 @@ def mend_sessions(unit: Unit, ids: Sequence[str]) -> None:
         mine = sessions.c.id.in_(chunk)
         lock = select(sessions.c.pk).where(mine).order_by(sessions.c.pk).with_for_update()
         unit.connection.execute(lock).all()
-        of_session = messages.c.session_id == sessions.c.id
+        of_session = messages.c.session_id == sessions.c.pk
         sums = {
             "message_count": func.count(),
             "total_tokens": halves(messages.c.token_count).fitting(),

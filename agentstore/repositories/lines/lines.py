@@ -41,7 +41,7 @@ from agentstore.repositories.lines.queries import (
     line_of,
     select_newest,
 )
-from agentstore.repositories.lines.rows import Columns, message_columns
+from agentstore.repositories.lines.rows import Columns, line_columns
 from agentstore.repositories.lines.tallies import Segment, Tally, own_tally
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER
@@ -58,7 +58,7 @@ def newest(
     branch: str | None = None,
     through: int = MAX_INTEGER,
     whole: bool | None = None,
-    columns: Columns = message_columns,
+    columns: Columns = line_columns,
 ) -> Rows:
     """Read the newest messages of a line, the newest first.
 
@@ -90,7 +90,7 @@ def between(
     *,
     branch: str | None = None,
     whole: bool | None = None,
-    columns: Columns = message_columns,
+    columns: Columns = line_columns,
 ) -> Rows:
     """Read all messages of a line between two sequence numbers, both included, in their order.
 
@@ -166,7 +166,7 @@ def segments_of(
     query = (
         select(line, *own_tally(tables), stored.c.messages, stored.c.turns)
         .select_from(line.outerjoin(stored, here).join(branches, this))
-        .join(sessions, sessions.c.id == branches.c.session_id)
+        .join(sessions, sessions.c.pk == branches.c.session_id)
         .order_by(line.c.depth)
     )
     segments: list[Segment] = []

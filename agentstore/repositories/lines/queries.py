@@ -28,7 +28,7 @@ from sqlalchemy import (
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.models.deleting import owner_stays, session_stays
 from agentstore.models.tables import Tables
-from agentstore.repositories.lines.rows import Columns, message_columns
+from agentstore.repositories.lines.rows import Columns, line_columns
 from agentstore.values.types import MAX_INTEGER
 
 SESSION_ID = "session_id"
@@ -53,16 +53,20 @@ def line_of(tables: Tables, *, active: bool) -> CTE:
     return line_from(tables, anchor_of(tables, active=active))
 
 
-def shown_by(line: CTE, messages: Any) -> ColumnElement[bool]:
-    """Say that a message, given by its columns, is on the line."""
-    return (
-        select(line.c.branch)
-        .where(
-            line.c.branch == messages.branch,
-            messages.seq.between(line.c.first_seq, line.c.last_seq),
-        )
-        .exists()
+def shown_by(line: CTE, messages: Any, *, in_order: bool = False) -> ColumnElement[bool]:
+    """Say that a message, given by its columns, is on the line.
+
+    Args:
+        line: The segments.
+        messages: The columns.
+        in_order: Whether messages that an index gives in their order are to stay in it, because
+            the first few are wanted: PostgreSQL may sort after a join, but makes none of an OFFSET.
+    """
+    this = select(line.c.branch).where(
+        line.c.branch == messages.branch,
+        messages.seq.between(line.c.first_seq, line.c.last_seq),
     )
+    return (this.offset(0) if in_order else this).exists()
 
 
 def for_each_segment(
@@ -176,7 +180,7 @@ def select_newest(
     dialect: EngineDialect,
     *conditions: Callable[[Any], ColumnElement[bool]],
     active: bool,
-    columns: Columns = message_columns,
+    columns: Columns = line_columns,
 ) -> Select[Any]:
     """Select the newest messages, from no more segments than are needed for so many.
 

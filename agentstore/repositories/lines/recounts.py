@@ -30,6 +30,7 @@ from sqlalchemy import (
 from agentstore.execution.unit import Unit
 from agentstore.models.deleting import session_is_open
 from agentstore.models.tables import Tables
+from agentstore.schema.session_ids import in_sessions
 from agentstore.values.types import MAX_INTEGER
 
 Ids = Sequence[str] | Select[Any] | None
@@ -55,7 +56,7 @@ def wrong_segments(tables: Tables, ids: Ids) -> Select[Any]:
             turns.label("turns"),
         )
         .select_from(segments.outerjoin(pieces, shows))
-        .where(_of(ids, segments.c.session_id))
+        .where(_of(tables, ids, segments.c.session_id))
         .group_by(segments.c.session_id, segments.c.number)
         .having(or_(stored[0] != messages, stored[1] != turns))
     )
@@ -83,11 +84,11 @@ def wrong_branches(tables: Tables, ids: Ids) -> Select[Any]:
             turns.label("turns"),
         )
         .select_from(
-            branches.join(sessions, sessions.c.id == branches.c.session_id)
+            branches.join(sessions, sessions.c.pk == branches.c.session_id)
             .outerjoin(tips, tip)
             .outerjoin(pieces, shows)
         )
-        .where(_of(ids, branches.c.session_id), session_is_open(tables))
+        .where(_of(tables, ids, branches.c.session_id), session_is_open(tables))
         .group_by(branches.c.session_id, branches.c.number, sessions.c.pk)
         .having(or_(branches.c.own_messages != messages, branches.c.own_turns != turns))
     )
@@ -111,8 +112,9 @@ def mend_tallies(unit: Unit, ids: Sequence[str]) -> None:
             unit.connection.execute(update(table).where(*here).values(values), right)
 
 
-def _of(ids: Ids, column: ColumnElement[str]) -> ColumnElement[bool]:
-    return true() if ids is None else column.in_(ids)
+def _of(tables: Tables, ids: Ids, column: ColumnElement[str]) -> ColumnElement[bool]:
+    sessions = tables.sessions.c
+    return true() if ids is None else in_sessions(sessions, column, sessions.id.in_(ids))
 
 
 def _sum(column: ColumnElement[Any]) -> ColumnElement[int]:
@@ -122,13 +124,13 @@ def _sum(column: ColumnElement[Any]) -> ColumnElement[int]:
 def _pieces(tables: Tables, ids: Ids) -> CTE:
     """Count the messages of each branch between the numbers at which its segments begin and end."""
     segments, branches, messages = tables.branch_segments, tables.branches, tables.messages
-    of_segments = _of(ids, segments.c.session_id)
+    of_segments = _of(tables, ids, segments.c.session_id)
     beginnings = union(
         select(
             branches.c.session_id,
             branches.c.number.label("branch"),
             literal(1, BigInteger).label("first_seq"),
-        ).where(_of(ids, branches.c.session_id)),
+        ).where(_of(tables, ids, branches.c.session_id)),
         select(segments.c.session_id, segments.c.branch, segments.c.first_seq).where(of_segments),
         select(segments.c.session_id, segments.c.branch, segments.c.last_seq + 1).where(
             of_segments, segments.c.last_seq < MAX_INTEGER

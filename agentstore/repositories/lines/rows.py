@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, select
+from sqlalchemy import ColumnElement, Select, bindparam, select
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from agentstore.execution.unit import Unit
@@ -19,6 +19,7 @@ from agentstore.records.messages import make_message_record
 from agentstore.repositories.base.operations import chunks
 from agentstore.repositories.lines.partial_text import Partial, what_has_come
 from agentstore.values.states import INCOMPLETE, STREAMING
+from agentstore.values.types import SafeText
 
 _COLUMNS = (
     "id",
@@ -45,7 +46,7 @@ _COLUMNS = (
 
 Columns = Callable[[ReadOnlyColumnCollection[str, Any]], list[ColumnElement[Any]]]
 """Gives what is read of a message, of the columns of the table or of something that has them too:
-``message_columns``, or less.
+``message_columns``, ``line_columns``, or less.
 """
 
 
@@ -54,6 +55,12 @@ def message_columns(
 ) -> list[ColumnElement[Any]]:
     """Give the columns of a message, of the table or of something that has them too."""
     return [messages[name] for name in _COLUMNS]
+
+
+def line_columns(messages: ReadOnlyColumnCollection[str, Any]) -> list[ColumnElement[Any]]:
+    """Give the columns of a message on a line, whose session is the parameter ``session_id``."""
+    known = bindparam("session_id", type_=SafeText())
+    return [known if name == "session_id" else messages[name] for name in _COLUMNS]
 
 
 @lru_cache(maxsize=64)

@@ -126,7 +126,7 @@ def tally_of(unit: Unit, session_id: str, name: str | None) -> Tally | None:
     active = branches.c.number == sessions.c.active_branch
     query = (
         select(branches.c.tip, *own_tally(unit.tables))
-        .join_from(branches, sessions, sessions.c.id == branches.c.session_id)
+        .join_from(branches, sessions, sessions.c.pk == branches.c.session_id)
         .where(
             branches.c.session_id == session_id,
             active if name is None else branches.c.name == name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any, Literal, Self, get_args
 
 from sqlalchemy import select
@@ -39,6 +40,11 @@ _MOST_ROWS = 1_000
 _MOST_CHARACTERS = 1_000_000
 """Of a group at most: others wait for its end, and it is held in memory twice."""
 
+
+_LONG = itemgetter(
+    "content", "blocks", "tool_calls", "metadata", "payload", "name", "tool_call_id", "chat_keys"
+)
+"""The columns whose values may be of any length."""
 
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
@@ -183,7 +189,7 @@ class Append:
             external_id = new.row["external_id"]
             record = self.there.get(external_id)
             if record is None:
-                record = next(written).record()
+                record = next(written).record(self.session_id)
                 if external_id is not None:
                     self.there[external_id] = record
             records.append(record)
@@ -225,7 +231,7 @@ def _group(writes: Sequence[Append]) -> list[Append]:
 
 
 def _characters(new: Draft) -> int:
-    return sum(len(value) for value in new.row.values() if isinstance(value, str))
+    return sum(map(len, filter(None, _LONG(new.row))))
 
 
 def _why_not(unit: Unit, session_id: str) -> AgentStoreError:

@@ -15,7 +15,7 @@ from typing import Any, Required, TypedDict
 
 from agentstore.errors import InvalidInput, shown
 from agentstore.records import MessageRecord
-from agentstore.records.messages import CHAT_KEYS
+from agentstore.records.messages import CHAT_KEYS, make_message_record
 from agentstore.values import validation
 from agentstore.values.encoding import dump_json, is_plain_key, load_json
 from agentstore.values.ids import new_id
@@ -60,33 +60,33 @@ class Draft:
     calls: list[dict[str, Any]]
     marks: list[dict[str, Any]] | None
 
-    def record(self) -> MessageRecord:
-        """Give what a reader would see, once the row is complete."""
+    def record(self, session_id: str) -> MessageRecord:
+        """Give what a reader would see of a message of a session, once the row is complete."""
         row = self.row
 
         def read(column: str) -> Any:
             stored = row[column]
             return None if stored is None else load_json(stored)
 
-        return MessageRecord(
-            id=row["id"],
-            session_id=row["session_id"],
-            seq=row["seq"],
-            branch=row["branch"],
-            turn=row["turn"],
-            role=row["role"],
-            content=row["content"] if row["blocks"] is None else read("blocks"),
-            tool_calls=read("tool_calls"),
-            tool_call_id=row["tool_call_id"],
-            name=row["name"],
-            token_count=row["token_count"],
-            cost=row["cost"],
-            metadata=read("metadata"),
-            payload=read("payload"),
-            external_id=row["external_id"],
-            status=row["status"],
-            created_at=row["created_at"],
-            chat_keys=read("chat_keys"),
+        return make_message_record(
+            row["id"],
+            session_id,
+            row["seq"],
+            row["branch"],
+            row["turn"],
+            row["role"],
+            row["content"] if row["blocks"] is None else read("blocks"),
+            read("tool_calls"),
+            row["tool_call_id"],
+            row["name"],
+            row["token_count"],
+            row["cost"],
+            read("metadata"),
+            read("payload"),
+            row["external_id"],
+            row["status"],
+            row["created_at"],
+            read("chat_keys"),
         )
 
 

@@ -175,7 +175,7 @@ def _newest_wanted(tables: Tables, line: CTE, shape: MarkFilter, columns: Column
             .where(
                 marks.c.session_id == bindparam("session_id"),
                 marks.c.mark == bindparam(f"wanted_{number}"),
-                shown_by(line, found.c),
+                shown_by(line, found.c, in_order=True),
                 *_lacks(tables, found.c, shape),
             )
             .order_by(marks.c.seq.desc())

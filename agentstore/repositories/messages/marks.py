@@ -118,10 +118,8 @@ class Marks(Repository):
             yield from chunks(ids)
 
     def _put_on_all(self, session_id: str, mark: str, ids: Sequence[str] | None) -> int:
-        messages = self.tables.messages.c
-        source = select(
-            messages.id, literal(mark, messages.id.type), messages.session_id, messages.seq
-        )
+        messages, kind = self.tables.messages.c, self.tables.message_marks.c.mark.type
+        source = select(messages.id, literal(mark, kind), messages.session_id, messages.seq)
         conditions = [messages.session_id == session_id]
         return self._put(source.where(*conditions, *_among(messages.id, ids)))
 

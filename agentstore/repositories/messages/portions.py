@@ -14,7 +14,7 @@ from agentstore.records.messages import chat_message
 from agentstore.repositories.lines.lines import Rows
 from agentstore.repositories.lines.rows import (
     Columns,
-    message_columns,
+    line_columns,
     message_records,
     streamed,
 )
@@ -147,7 +147,7 @@ def _payloads(unit: Unit, rows: Rows) -> list[Any]:
     return [PayloadLine(0, "", None, None, payload) for (payload,) in rows]
 
 
-RECORDS = Portion(message_columns, message_records)
+RECORDS = Portion(line_columns, message_records)
 CHAT = Portion(_chat_columns, _chat_lines)
 PAYLOADS = Portion(_payload_columns, _payload_lines)
 BARE_PAYLOADS: Portion[PayloadLine] = Portion(_bare_payload, _payloads)

@@ -35,6 +35,7 @@ from agentstore.repositories.lines.removal import lock_session
 from agentstore.repositories.lines.rows import message_records, select_messages
 from agentstore.repositories.messages.drafts import Draft
 from agentstore.repositories.messages.rewriting import rewrite_message
+from agentstore.values.own_ids import SOUGHT_ID
 from agentstore.values.states import COMPLETE, INCOMPLETE, STREAMING
 
 _STREAMING: ColumnElement[str] = literal_column("'streaming'")
@@ -58,7 +59,7 @@ def idle_streams(tables: Tables, oldest: datetime) -> Select[Any]:
         .where(chunks.message_id == messages.id)
         .scalar_subquery()
     )
-    return select(messages.id, messages.session_id).where(
+    return select(messages.id, messages.session_id.label("session_id")).where(
         messages.status == _STREAMING,
         messages.status != _COMPLETE,
         messages.created_at < oldest,
@@ -69,7 +70,7 @@ def idle_streams(tables: Tables, oldest: datetime) -> Select[Any]:
 def add_piece(unit: Unit, message_id: str, text: str, position: int | None) -> int:
     """Add a piece of text; see ``Messages.append``."""
     messages, chunks = unit.tables.messages.c, unit.tables.message_chunks
-    here = chunks.c.message_id == bindparam("id")
+    here = chunks.c.message_id == bindparam("id", type_=SOUGHT_ID)
     next_ = select(func.coalesce(func.max(chunks.c.position) + 1, 0)).where(here)
     piece = select(
         messages.id,
@@ -78,7 +79,7 @@ def add_piece(unit: Unit, message_id: str, text: str, position: int | None) -> i
         literal(text, chunks.c.content.type),
         literal(unit.now(), chunks.c.created_at.type),
     ).where(
-        messages.id == bindparam("id"),
+        messages.id == bindparam("id", type_=SOUGHT_ID),
         messages.status == STREAMING,
         session_stays(unit.tables, messages.session_id),
     )

@@ -135,7 +135,7 @@ class Summaries(Repository):
         """
         summaries, branches = self.tables.summaries, self.tables.branches
         own, child = summaries.alias("own"), branches.alias("child")
-        columns = [column.name for column in summaries.columns if column.name != "branch"]
+        columns = [column.key for column in summaries.columns if column.key != "branch"]
         heirs = (
             select(branches.c.number, *(summaries.c[name] for name in columns))
             .join_from(summaries, branches, branches.c.session_id == summaries.c.session_id)

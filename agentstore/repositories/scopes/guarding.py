@@ -15,10 +15,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Select, bindparam, select
+from sqlalchemy import ColumnElement, Select, bindparam, select
 from sqlalchemy.exc import IntegrityError
 
 from agentstore.engines.base.dialect import Mode
@@ -35,8 +34,9 @@ from agentstore.execution.unit import Unit
 from agentstore.repositories.base import scoping
 from agentstore.repositories.base.operations import MOST_IDS, Operation, Repository, chunks
 from agentstore.repositories.checkpoints.rows import in_root
+from agentstore.schema.session_ids import key_for
 from agentstore.values.ids import new_id
-from agentstore.values.types import SafeText
+from agentstore.values.own_ids import SOUGHT_ID, OwnId
 
 Taken = Callable[["ScopedCall"], AgentStoreError | None]
 """Says what it means that the database, which hides others' rows, refuses a key as taken."""
@@ -180,14 +180,14 @@ def owner(call: ScopedCall, value: Any) -> Any:
     return call.user
 
 
-@lru_cache(maxsize=64)
-def _wanted() -> Any:
-    return bindparam("wanted", type_=SafeText())
+def _wanted(column: ColumnElement[Any]) -> ColumnElement[bool]:
+    kind = SOUGHT_ID if isinstance(column.type, OwnId) else column.type
+    return column == bindparam("wanted", type_=kind)
 
 
 def _session(unit: Unit, locks: bool) -> Select[Any]:
     sessions = unit.tables.sessions
-    query = select(sessions.c.pk).where(sessions.c.id == _wanted(), sessions.c.user_id == unit.only)
+    query = select(sessions.c.pk).where(_wanted(sessions.c.id), sessions.c.user_id == unit.only)
     return query.with_for_update(key_share=True) if locks else query
 
 
@@ -196,8 +196,8 @@ def _in_session(table: str) -> Callable[[Unit, bool], Select[Any]]:
         rows, sessions = unit.tables[table], unit.tables.sessions
         return (
             select(rows.c.pk)
-            .join(sessions, sessions.c.id == rows.c.session_id)
-            .where(rows.c.id == _wanted(), sessions.c.user_id == unit.only)
+            .join(sessions, key_for(sessions.c, rows.c.session_id) == rows.c.session_id)
+            .where(_wanted(rows.c.id), sessions.c.user_id == unit.only)
         )
 
     return statement
@@ -206,22 +206,20 @@ def _in_session(table: str) -> Callable[[Unit, bool], Select[Any]]:
 def _of_user(table: str) -> Callable[[Unit, bool], Select[Any]]:
     def statement(unit: Unit, locks: bool) -> Select[Any]:
         rows = unit.tables[table]
-        return select(rows.c.pk).where(rows.c.id == _wanted(), rows.c.user_id == unit.only)
+        return select(rows.c.pk).where(_wanted(rows.c.id), rows.c.user_id == unit.only)
 
     return statement
 
 
 def _thread(unit: Unit, locks: bool) -> Select[Any]:
     threads = unit.tables.checkpoint_threads
-    query = select(threads.c.id).where(
-        threads.c.id == _wanted(), *scoping.threads(unit, threads.c.id)
-    )
+    query = select(threads.c.id).where(_wanted(threads.c.id), *scoping.threads(unit, threads.c.id))
     return query.with_for_update(key_share=True) if locks else query
 
 
 def _any_thread(unit: Unit, locks: bool) -> Select[Any]:
     threads = unit.tables.checkpoint_threads
-    return select(threads.c.id).where(threads.c.id == _wanted())
+    return select(threads.c.id).where(_wanted(threads.c.id))
 
 
 def _thread_of_checkpoint(unit: Unit, locks: bool) -> Select[Any]:
@@ -230,7 +228,7 @@ def _thread_of_checkpoint(unit: Unit, locks: bool) -> Select[Any]:
         select(threads.c.id)
         .join(checkpoints, checkpoints.c.thread_id == threads.c.id)
         .where(
-            checkpoints.c.id == _wanted(),
+            _wanted(checkpoints.c.id),
             in_root(checkpoints),
             *scoping.threads(unit, threads.c.id),
         )
@@ -262,7 +260,7 @@ def messages(call: ScopedCall, values: Any) -> Any:
     ):
         return values
     rows, theirs = call.unit.tables.messages, call.unit.tables.sessions
-    query = select(rows.c.id).join(theirs, theirs.c.id == rows.c.session_id)
+    query = select(rows.c.id).join(theirs, theirs.c.pk == rows.c.session_id)
     query = query.where(theirs.c.user_id == call.user)
     found: set[str] = set()
     for chunk in chunks(list(dict.fromkeys(values))):

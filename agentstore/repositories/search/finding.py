@@ -29,11 +29,12 @@ from agentstore.repositories.search.search import (
     trouble_with,
 )
 from agentstore.values import validation
+from agentstore.values.instants import require_utc
 from agentstore.values.paging import check_limit
 from agentstore.values.states import ROLES
 from agentstore.values.text.search_terms import parse
 from agentstore.values.text.segmentation import characters_of
-from agentstore.values.types import MAX_INTEGER, require_utc
+from agentstore.values.types import MAX_INTEGER
 
 MOST_PENDING = 10_000
 """Changes that a search takes into the index before it answers: a second or two. With more it
@@ -97,7 +98,8 @@ def in_order(
     def look(unit: Unit, *, last: bool) -> Page[SearchHit] | None:
         """Give the hits; None if the index is to be brought up to date before."""
         index, theirs = unit.dialect.search, asked.whose(unit)
-        state = index.state(unit.connection, unit.tables, MOST_PENDING + 1, theirs)
+        most = MOST_PENDING + 1
+        state = index.state(unit.connection, unit.tables, most, theirs, asked.session_id)
         if (problem := trouble_with(state)) is not None:
             raise SearchIndexStale(problem, state.pending)
         assert state.segmentation is not None
@@ -110,7 +112,6 @@ def in_order(
         if state.pending:
             if not (last or unit.settings.read_only or in_transaction(unit)):
                 return None
-            most = MOST_PENDING + 1
             waiting = index.waiting(unit.connection, unit.tables, most, theirs)
             if len(waiting) > MOST_PENDING or _too_much(unit, waiting, characters):
                 raise _far_behind(len(waiting))

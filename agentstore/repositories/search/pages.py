@@ -126,21 +126,24 @@ class TextSearch:
         asked, tables = self._asked, self._unit.tables
         messages, sessions = tables.messages.c, tables.sessions.c
         conditions = self._conditions
-        wanted = None if asked.session_id is None else (asked.session_id,)
+        wanted: tuple[int, ...] | None = None
         if asked.session_id is not None:
-            conditions.append(messages.session_id == asked.session_id)
+            if self._state.session is None:
+                return None
+            wanted = (self._state.session,)
+            conditions.append(sessions.pk == self._state.session)
         only = self._unit.only
         if only is not None and asked.user_id not in (None, only):
             return None
         if (owner := asked.user_id if only is None else only) is not None:
             conditions.append(sessions.user_id == owner)
             if wanted is None:
-                query = select(sessions.id).where(sessions.user_id == owner)
+                query = select(sessions.pk).where(sessions.user_id == owner)
                 theirs = self._unit.connection.execute(query.limit(_MOST_SESSIONS + 1))
-                ids = tuple(theirs.scalars())
-                if not ids:
+                pks = tuple(theirs.scalars())
+                if not pks:
                     return None
-                wanted = ids if len(ids) <= _MOST_SESSIONS else None
+                wanted = pks if len(pks) <= _MOST_SESSIONS else None
         if asked.role is not None:
             conditions.append(messages.role == asked.role)
         if asked.since is not None:
@@ -234,7 +237,7 @@ class TextSearch:
             return list(pks)
         unit = self._unit
         messages, sessions = unit.tables.messages.c, unit.tables.sessions
-        query = select(messages.pk).join(sessions, sessions.c.id == messages.session_id)
+        query = select(messages.pk).join(sessions, sessions.c.pk == messages.session_id)
         found: list[int] = []
         for chunk in chunks(pks, _LOOKED_UP):
             these = unit.dialect.search.among(messages.pk, chunk)
@@ -249,7 +252,7 @@ class TextSearch:
         messages, sessions = unit.tables.messages.c, unit.tables.sessions
         query = self._columns.add_columns(messages.pk)
         if conditions:
-            query = query.join(sessions, sessions.c.id == messages.session_id).where(*conditions)
+            query = query.join(sessions, sessions.c.pk == messages.session_id).where(*conditions)
         rows = unit.connection.execute(
             query.where(unit.dialect.search.among(messages.pk, pks))
         ).all()

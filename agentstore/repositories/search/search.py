@@ -272,7 +272,7 @@ def forget_deleted(unit: Unit) -> None:
 
 
 def _entry(message_pk: int, source: Source, characters: int | None) -> Entry:
-    return Entry(message_pk, source.session_id, tokens(searched_text(source, characters)))
+    return Entry(message_pk, source.session, tokens(searched_text(source, characters)))
 
 
 def _reset(unit: Unit) -> int:

@@ -21,7 +21,7 @@ def state_dict(unit: Unit, session_id: str) -> dict[str, Any]:
     """Say where a session is; see ``Sessions.state_dict``."""
     sessions, branches = unit.tables.sessions, unit.tables.branches
     active = and_(
-        branches.c.session_id == sessions.c.id, branches.c.number == sessions.c.active_branch
+        branches.c.session_id == sessions.c.pk, branches.c.number == sessions.c.active_branch
     )
     query = (
         select(sessions.c.user_id, branches.c.name)

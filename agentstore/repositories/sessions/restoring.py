@@ -41,7 +41,7 @@ def restored(unit: Unit, session_id: str, limit: int | None) -> RestoredSession:
 def _query(tables: Tables) -> Select[Any]:
     sessions, branches = tables.sessions, tables.branches
     branch = and_(
-        branches.c.session_id == sessions.c.id, branches.c.number == sessions.c.active_branch
+        branches.c.session_id == sessions.c.pk, branches.c.number == sessions.c.active_branch
     )
     summary = select_summary(tables, active=True).with_only_columns(tables.summaries.c.content)
     return (

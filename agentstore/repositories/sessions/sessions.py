@@ -56,6 +56,7 @@ from agentstore.repositories.upkeep import expiry
 from agentstore.repositories.upkeep.ownership import delete_owned
 from agentstore.values import validation
 from agentstore.values.ids import new_id
+from agentstore.values.instants import EPOCH
 from agentstore.values.paging import DEFAULT_LIMIT, Cursors
 from agentstore.values.states import MAIN, NO_BRANCH, SESSION_STATUSES, SESSION_TRANSITIONS, sources
 from agentstore.values.types import from_nanos
@@ -113,6 +114,7 @@ class Sessions(Repository):
             "expires_at": None if ttl is None else now + ttl,
             "created_at": now,
             "last_active_at": now,
+            "newest_at": EPOCH,
         }
         documents = {
             "session_id": session_id,

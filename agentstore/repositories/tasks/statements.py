@@ -34,6 +34,7 @@ from sqlalchemy import (
     or_,
     select,
     tuple_,
+    type_coerce,
     union_all,
     update,
 )
@@ -55,6 +56,7 @@ from agentstore.repositories.tasks.rows import (
 )
 from agentstore.values.backoff import Backoff
 from agentstore.values.encoding import load_json
+from agentstore.values.own_ids import SOUGHT_ID
 from agentstore.values.types import Document, UtcDateTime
 
 _PASSED_OVER = 500
@@ -177,11 +179,12 @@ def due_statement(
 def heartbeat_statement(tables: Tables, clock: EngineDialect | None) -> Any:
     """Renew what is held: parameters ``ids``, and ``held``, pairs of an id and a fence."""
     tasks = tables.tasks
-    pairs = tuple_(tasks.c.id, tasks.c.fence).in_(bindparam("held", expanding=True))
+    pair = tuple_(type_coerce(tasks.c.id, SOUGHT_ID), tasks.c.fence)
+    pairs = pair.in_(bindparam("held", expanding=True))
     holding = (
         select(tasks.c.pk)
         # The ids apart, because not every engine finds pairs by an index.
-        .where(tasks.c.id.in_(bindparam("ids", expanding=True)), pairs)
+        .where(tasks.c.id.in_(bindparam("ids", type_=SOUGHT_ID, expanding=True)), pairs)
         .where(tasks.c.status == RUNNING, session_stays(tables, tasks.c.session_id))
         .order_by(tasks.c.pk)
         .with_for_update()
@@ -204,7 +207,7 @@ def held_statement(
     It gives rows of ``pk`` and ``FIELDS``, and the server's present where its clock counts.
     """
     tasks = tables.tasks
-    named = [bindparam(f"id_{n}", type_=tasks.c.id.type) for n in range(ids)]
+    named = [bindparam(f"id_{n}", type_=SOUGHT_ID) for n in range(ids)]
     query = (
         select(*_record_columns(tasks), *(() if clock is None else (current(clock),)))
         .where(

@@ -57,9 +57,9 @@ from agentstore.repositories.tasks.transitions import move, why_not
 from agentstore.values import validation
 from agentstore.values.backoff import DEFAULT_BACKOFF, Backoff
 from agentstore.values.ids import new_id
+from agentstore.values.instants import require_utc
 from agentstore.values.paging import DEFAULT_LIMIT, MAX_LIMIT, Cursors, check_limit
 from agentstore.values.states import TASK_STATUSES, TASK_TRANSITIONS, sources
-from agentstore.values.types import require_utc
 
 _MAX_PRIORITY = 2**31 - 1
 

@@ -62,7 +62,7 @@ def wrong_sessions(connection: Connection, tables: Tables, *, deep: bool) -> lis
     )
     query = (
         select(sessions.id)
-        .select_from(tables.sessions.outerjoin(added, added.c.session_id == sessions.id))
+        .select_from(tables.sessions.outerjoin(added, added.c.session_id == sessions.pk))
         .where(session_is_open(tables), wrong)
         .order_by(sessions.pk)
         .limit(_MOST)
@@ -278,7 +278,7 @@ def _sums(tables: Tables, *, deep: bool) -> Subquery:
         func.max(messages.seq).label("last_seq"),
     ).group_by(messages.session_id)
     if not deep:
-        query = query.where(messages.session_id.in_(_recent(tables)))
+        query = query.where(messages.session_id.in_(newest(tables, most=RECENT)))
     return query.subquery()
 
 

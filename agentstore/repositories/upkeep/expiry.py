@@ -29,7 +29,11 @@ from agentstore.records import ExpiryReport
 from agentstore.repositories.base.pacing import Pace
 from agentstore.repositories.base.units import Units
 from agentstore.repositories.upkeep.erasing import finish_user, unfinished
-from agentstore.repositories.upkeep.ownership import count_owned, delete_owned, delete_some_owned
+from agentstore.repositories.upkeep.ownership import (
+    delete_sessions,
+    delete_some_owned,
+    found_owned,
+)
 from agentstore.values import validation
 from agentstore.values.paging import check_limit
 from agentstore.values.states import NO_BRANCH, TASK_TRANSITIONS
@@ -158,22 +162,23 @@ def delete_matching(
 def _delete_locked(unit: Unit, matching: Sequence[Any], pace: Pace) -> Deleted:
     """Delete sessions that are locked, as far as one transaction goes."""
     ids: list[str] = []
-    rows: Counter[str] = Counter()
-    left = pace.rows
-    for number, session in enumerate(matching):
-        found = 1 + count_owned(unit, "session", session.id, left)
-        if found <= left and not (ids and pace.is_spent):
-            rows.update(delete_owned(unit, "session", session.id).rows)
-            ids.append(session.id)
-            left -= found
-            continue
-        if not ids:  # it has more rows than one transaction may delete
-            rows.update(_closed(unit, session))
-            if left > rows.total():
-                some = delete_some_owned(unit, "session", session.id, left - rows.total())
-                rows.update(some)
-        return Deleted(tuple(ids), rows, tuple(each.pk for each in matching[number:]))
-    return Deleted(tuple(ids), rows)
+    owned: Counter[str] = Counter()
+    for session in matching:
+        found = found_owned(unit, "session", session.id, pace.rows)
+        if len(ids) + 1 + (owned + found).total() > pace.rows or (ids and pace.is_spent):
+            break
+        ids.append(session.id)
+        owned += found
+    left = tuple(session.pk for session in matching[len(ids) :])
+    if ids or not left:
+        gone = delete_sessions(unit, ids, owned) if ids else Counter[str]()
+        return Deleted(tuple(ids), gone, left)
+    # The first has more rows than one transaction may delete.
+    rows = Counter(_closed(unit, matching[0]))
+    if pace.rows > rows.total():
+        most = pace.rows - rows.total()
+        rows += delete_some_owned(unit, "session", matching[0].id, most)
+    return Deleted((), rows, left)
 
 
 def columns(unit: Unit) -> list[ColumnElement[Any]]:

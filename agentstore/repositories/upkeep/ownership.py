@@ -10,7 +10,7 @@ the root would come upon rows that are still in use, such as the values that a c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -38,6 +38,8 @@ from agentstore.records import DeletionReceipt
 from agentstore.repositories.attachments.blobs import attached_digests, drop_unattached
 from agentstore.repositories.checkpoints.removal import as_many_as, remove_some, weight
 from agentstore.repositories.search.search import forget_deleted, forget_sessions
+from agentstore.repositories.upkeep.weighing import ROW_BYTES, detach_some, weighed_messages
+from agentstore.schema.session_ids import in_sessions
 from agentstore.values.types import SafeText
 
 _KEY = bindparam("key", type_=SafeText())
@@ -46,9 +48,6 @@ _ENOUGH = bindparam("enough", type_=BigInteger())
 
 _CHECKPOINTS = 200
 """Checkpoints that are removed together at most."""
-
-ROW_BYTES = 16_384
-"""How many bytes of an attachment take as long to delete as a row."""
 
 
 def delete_owned(
@@ -156,14 +155,20 @@ def delete_some_owned(
             if more or left <= 0:
                 break
         if each.table is unit.tables.attachments:
-            digests = _detach_some(unit, kind, key, left)
+            digests = detach_some(unit, _theirs(unit, each.table, kind, key), left)
             detached.update(digests)
             found = len(digests)
+        elif each.table is unit.tables.messages and unit.dialect.search.holds_deleted_text:
+            messages = unit.tables.messages
+            chosen, _ = weighed_messages(unit, _theirs(unit, messages, kind, key), left)
+            unit.connection.execute(delete(messages).where(messages.c.pk.in_(chosen)))
+            found = len(chosen)
         else:
             found = unit.connection.execute(each.some, {"key": key, "enough": left}).rowcount
         if found:
             counts[each.name] = found
-        if found >= left or detached:  # bytes take as long as many rows
+        # Bytes take as long as many rows, and so does text.
+        if found >= left or detached or (found and each.table is unit.tables.messages):
             break
     forget_deleted(unit)
     if gone := drop_unattached(unit, sorted(detached)):
@@ -211,7 +216,7 @@ def count_owned(unit: Unit, kind: str, key: str | list[str], most: int) -> int:
     """Count the rows that belong to a user or to sessions, in one statement.
 
     Reads up to ``most`` rows of each table and no more: what is larger than that is some number
-    above ``most``. What is attached counts as a row for every ``ROW_BYTES``.
+    above ``most``. What is attached, and indexed text, counts as more rows; see ``weighing``.
     """
     return found_owned(unit, kind, key, most).total()
 
@@ -223,6 +228,9 @@ def found_owned(unit: Unit, kind: str, key: str | list[str], most: int) -> Count
     found = Counter(dict(zip(names, rows, strict=True)))
     if size:
         found["attachments"] += int(size) // ROW_BYTES
+    if found["messages"] and found.total() <= most and unit.dialect.search.holds_deleted_text:
+        theirs = _theirs(unit, unit.tables.messages, kind, key)
+        found["messages"] = max(found["messages"], weighed_messages(unit, theirs, most)[1])
     return +found
 
 
@@ -300,35 +308,6 @@ def _count(tables: Tables, kind: str) -> tuple[list[str], Select[Any]]:
     return names, select(*counts)
 
 
-def _detach_some(unit: Unit, kind: str, key: str | list[str], most: int) -> Sequence[str]:
-    """Delete attachments whose bytes are worth no more than so many rows, and at least one.
-
-    Returns:
-        The digests of what was attached.
-    """
-    attachments, blobs = unit.tables.attachments, unit.tables.blobs
-    condition = owned(unit.tables, attachments, kind, key)
-    assert condition is not None
-    query = (
-        select(attachments.c.pk, blobs.c.size)
-        .join(blobs, blobs.c.digest == attachments.c.digest)
-        .where(condition)
-        .order_by(attachments.c.pk)
-        .limit(most)
-    )
-    chosen: list[int] = []
-    left = most * ROW_BYTES
-    for pk, size in unit.connection.execute(query):
-        left -= size
-        if left < 0 and chosen:
-            break
-        chosen.append(pk)
-    if not chosen:
-        return []
-    light = delete(attachments).where(attachments.c.pk.in_(chosen)).returning(attachments.c.digest)
-    return unit.connection.execute(light).scalars().all()
-
-
 def _lock_threads(unit: Unit, kind: str, key: str | list[str]) -> None:
     """Wait for calls that are putting into a thread, and keep others out."""
     threads = unit.tables.checkpoint_threads
@@ -348,11 +327,10 @@ def owned(tables: Tables, table: Table, kind: str, key: Any) -> ColumnElement[bo
         of_user: ColumnElement[bool] = columns.user_id == key
         return of_user
     if "session_id" in columns:
-        return (
-            columns.session_id.in_(sessions_of(tables, key))
-            if kind == "user"
-            else _is(columns.session_id, key)
-        )
+        column, sessions = columns.session_id, tables.sessions.c
+        if kind == "user":
+            return in_sessions(sessions, column, sessions.user_id == key)
+        return in_sessions(sessions, column, _is(sessions.id, key))
     return None
 
 
@@ -385,7 +363,11 @@ def _threads(tables: Tables, kind: str, key: Any) -> Select[Any] | CompoundSelec
     )
 
 
-def _attached(unit: Unit, kind: str, key: str | list[str]) -> list[str]:
-    condition = owned(unit.tables, unit.tables.attachments, kind, key)
+def _theirs(unit: Unit, table: Table, kind: str, key: str | list[str]) -> ColumnElement[bool]:
+    condition = owned(unit.tables, table, kind, key)
     assert condition is not None
-    return attached_digests(unit, condition)
+    return condition
+
+
+def _attached(unit: Unit, kind: str, key: str | list[str]) -> list[str]:
+    return attached_digests(unit, _theirs(unit, unit.tables.attachments, kind, key))

@@ -163,7 +163,7 @@ def _count_owned(unit: Unit, terms: PruningTerms, kind: str, key: str | list[str
 def _goes(unit: Unit, terms: PruningTerms, digest: str) -> bool:
     """Say whether all sessions go that a blob is attached in."""
     attachments = unit.tables.attachments.c
-    query = select(attachments.session_id).where(attachments.digest == digest)
+    query = select(attachments.session_id.label("session_id")).where(attachments.digest == digest)
     return not any(staying(unit, terms, rows) for rows in pages(unit, query, [attachments.pk]))
 
 

@@ -190,7 +190,7 @@ def is_idle(tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
     if policy.keep_marked:
         marks = tables.message_marks.c
         kept = select(literal(1)).where(
-            marks.session_id == sessions.id, marks.mark.in_(policy.keep_marked)
+            marks.session_id == sessions.pk, marks.mark.in_(policy.keep_marked)
         )
         conditions.append(~kept.exists())
     return and_(*conditions)

@@ -256,7 +256,7 @@ def _users(window: _Window, top: int, order: Order) -> tuple[UserStatistics, ...
             *halves(said.c.cost).labelled("cost"),
             *nothing.labelled("used_cost"),
         )
-        .join_from(said, made, made.c.id == said.c.session_id)
+        .join_from(said, made, made.c.pk == said.c.session_id)
         .where(*window.messages)
         .group_by(made.c.user_id)
     )

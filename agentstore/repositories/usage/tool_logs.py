@@ -31,8 +31,8 @@ from agentstore.repositories.base.operations import Repository, gathers, one_pag
 from agentstore.repositories.base.sums import finite, mean_of, milliseconds
 from agentstore.values import validation
 from agentstore.values.ids import new_id
+from agentstore.values.instants import iso
 from agentstore.values.paging import DEFAULT_LIMIT, Cursors
-from agentstore.values.types import iso
 
 
 class NewLog(NewRow):
@@ -56,7 +56,8 @@ class NewLog(NewRow):
         )
         message = (
             select(messages.pk)
-            .where(messages.id == new["message_id"], messages.session_id == new["session_id"])
+            .join_from(tables.messages, tables.sessions, sessions.pk == messages.session_id)
+            .where(messages.id == new["message_id"], sessions.id == new["session_id"])
             .exists()
         )
         return select(*new.values()).where(owner, or_(new["message_id"].is_(None), message))

@@ -33,8 +33,9 @@ from agentstore.repositories.usage.tool_logs import tool_stats
 from agentstore.repositories.usage.windows import messages_between
 from agentstore.values import validation
 from agentstore.values.ids import new_id
+from agentstore.values.instants import require_utc
 from agentstore.values.states import NO_BRANCH
-from agentstore.values.types import from_nanos, require_utc
+from agentstore.values.types import from_nanos
 
 _MAX_DAYS = 36500
 
@@ -101,7 +102,7 @@ class Usage(Repository):
                 func.count(case((~created, 1))).label("only_written_to"),
             )
             .select_from(of_session)
-            .join(sessions, sessions.c.id == of_session.c.session_id)
+            .join(sessions, sessions.c.pk == of_session.c.session_id)
         )
         messages, tokens, cost, only_written_to = self.connection.execute(written).one()
         made = select(func.count()).select_from(sessions).where(*of_user, created)

@@ -119,7 +119,7 @@ def _halving(
             cast(func.coalesce(known, 0), BigInteger).label("seq"),
             cast(searched, BigInteger).label("left"),
         )
-        .join(sessions, sessions.c.id == branches.c.session_id)
+        .join(sessions, sessions.c.pk == branches.c.session_id)
         .where(session)
     )
     step = first.cte(name, recursive=True)

@@ -25,8 +25,8 @@ from agentstore.records.base import complete
 from agentstore.repositories.base.operations import Repository, appends, one_page, reads, writes
 from agentstore.values import validation
 from agentstore.values.ids import new_id
+from agentstore.values.instants import require_utc
 from agentstore.values.paging import DEFAULT_LIMIT, Cursors
-from agentstore.values.types import require_utc
 
 _KEY = re.compile(r"ask_([0-9a-f]{12})_[A-Za-z0-9_-]{43}\Z")
 _NOBODY = hashlib.sha256(b"").hexdigest()

@@ -14,7 +14,7 @@ sees nothing but tokens:
   no ``c``. All else separates.
 
 The invariant: what is indexed depends on the text, on ``VERSION`` and on how many characters of a
-message count, and on nothing else. An index remembers both, see ``manner``. Whoever changes a token
+message count, and on nothing else. An index remembers both, see ``manner``. A change of a token
 that any text gives must change ``VERSION``; an index of another version is not searched but
 rebuilt.
 """

@@ -1,0 +1,24 @@
+"""SQL as somebody writes it who never heard of agentstore, with values as the columns hold them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import TextClause, bindparam, text
+
+from agentstore.values.own_ids import OwnId
+from agentstore.values.types import UtcDateTime
+
+
+class Own(str):
+    """An id that agentstore made, of anything but users, sessions and threads."""
+
+    __slots__ = ()
+
+
+def raw(statement: str, **values: Any) -> TextClause:
+    """Give a statement with its values: ``Own`` ids, times, and whatever else."""
+    kinds = {Own: OwnId(), datetime: UtcDateTime()}
+    binds = [bindparam(name, each, type_=kinds.get(type(each))) for name, each in values.items()]
+    return text(statement).bindparams(*binds)
