@@ -1,7 +1,7 @@
 """One cache of compiled statements for all engines of a run.
 
 Each test opens a store, and so an engine, of its own, and each engine would compile the same few
-hundred statements anew. What it compiles depends on its dialect's settings alone: those that have
+hundred statements again. What it compiles depends on its dialect's settings alone: those that have
 the same may have the same text.
 """
 

@@ -1,8 +1,8 @@
 """A real PostgreSQL for the test-suite and the benchmarks, on any machine and for any user.
 
-The idea: the binaries come from a wheel or from the system, all the rest is made anew. A server is
-one data directory, one log and one unix socket inside one temporary directory. The socket is the
-only way in, so servers never meet over a port and need no account, service or setting.
+The idea: the binaries come from a wheel or from the system, the rest is made for each run. A
+server is one data directory, one log and one unix socket inside one temporary directory. The socket
+is the only way in, so servers never meet over a port and need no account, service or setting.
 
 The invariant: no server outlives the Python process that started it, not even one that is killed
 outright (as far as `setpriv` works here). Only then its directory remains.

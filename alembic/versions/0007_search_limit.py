@@ -1,7 +1,7 @@
 """How many characters of a message are searched, and on PostgreSQL, whose changes wait.
 
 The database keeps the number with its index. An index that holds a longer message goes on holding
-all of it, until it is made anew.
+all of it, until it is rebuilt.
 
 Revision ID: 0007
 Revises: 0006
@@ -33,7 +33,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Forget the limit where no message is longer; elsewhere the index is to be made anew."""
+    """Forget the limit where no message is longer; elsewhere the index is to be rebuilt."""
     place = Place()
     _rename(place, LIMITED, WHOLE)
     if place.on_postgresql:

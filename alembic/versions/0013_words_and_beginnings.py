@@ -1,6 +1,6 @@
 """The search index knows the characters that words begin with, and PostgreSQL stores no vectors.
 
-Text is also cut otherwise since, so the index begins anew: messages that are there are indexed by
+Text is also cut otherwise since, so the index is emptied: messages that are there are indexed by
 ``agentstore reindex`` or, where they are few, by the first search.
 
 Revision ID: 0013
@@ -46,13 +46,13 @@ def _change(*, back: bool) -> None:
     state = sa.table(place.table("search_state"), *columns, schema=place.schema)
     made, old, new = state.c.segmentation, *((AFTER, BEFORE) if back else (BEFORE, AFTER))
     characters = sa.case((made == old, CHARACTERS), else_=sa.func.substr(made, 2))
-    anew = {made: sa.literal(new).concat(characters), state.c.indexed_through: sa.literal(0)}
+    emptied = {made: sa.literal(new).concat(characters), state.c.indexed_through: sa.literal(0)}
     if place.on_postgresql:  # on SQLite all that is newer is walked
         pk = sa.column("pk", WHOLE)
         messages = sa.table(place.table("messages"), pk, schema=place.schema)
         newest = sa.select(sa.func.coalesce(sa.func.max(pk), 0))
-        anew[state.c.walk_through] = newest.scalar_subquery()
+        emptied[state.c.walk_through] = newest.scalar_subquery()
         number = sa.column("message_pk", WHOLE)
         queue = sa.table(place.table("search_queue"), number, schema=place.schema)
         op.execute(queue.delete().where(number.in_(sa.select(pk).select_from(messages))))
-    op.execute(state.update().where(sa.or_(made == old, made.like(f"{old}:%"))).values(anew))
+    op.execute(state.update().where(sa.or_(made == old, made.like(f"{old}:%"))).values(emptied))

@@ -1,7 +1,7 @@
 """Messages, branches and what hangs on them say their session by its row number.
 
 An id is text of 36 characters, and stood in each of their rows and indexes. The search index says
-its sessions by number too, so it begins anew: ``agentstore reindex`` or, where there are few
+its sessions by number too, so it is emptied: ``agentstore reindex`` or, where there are few
 messages, the first search fills it.
 
 Sessions of nobody leave the index of users' sessions.
@@ -149,7 +149,7 @@ def _refuse_rows_of_no_session(place: Place, old: SessionKey) -> None:
 
 
 def _rewrite(place: Place, old: SessionKey, new: SessionKey) -> None:
-    """Rewrite the columns where they are; their indexes are made anew with them."""
+    """Rewrite the columns in place; PostgreSQL rebuilds their indexes with them."""
     back = new is BY_ID
     before, after = row_security.by_number(place.names, back=back)
     names = {name: _quoted(place, name) for name in (*TABLES, "sessions")}

@@ -266,7 +266,7 @@ def _parts(table: str, wanted: str) -> list[tuple[str, str]]:
 
 
 def _end_following(place: Place) -> None:
-    """Drop the log of a followed copy: its triggers know the ids as text. It is begun anew."""
+    """Drop the log of a followed copy, whose triggers write text. The copy has to begin again."""
     log = f"{place.prefix}agentstore_changes"
     query = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND instr(name, ?) = 1"
     for row in op.get_bind().exec_driver_sql(query, (f"{log}_",)).all():

@@ -1,4 +1,4 @@
-"""The way of tutorials: a class around the driver that connects anew in each call."""
+"""The way of tutorials: a class around the driver that connects in each call."""
 
 from __future__ import annotations
 

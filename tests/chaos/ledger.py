@@ -387,7 +387,7 @@ _COMPARISONS: dict[str, Callable[[_Comparison], None]] = {
 
 
 def state_of(caller: str, n: int) -> dict[str, Any]:
-    """Give the state that a caller stores at its nth step: a list that grows, and starts anew."""
+    """Give the state that a caller stores at its nth step: a list that grows, and starts again."""
     lines = [f"{caller} line {line} é" for line in range(n % 40)]
     return {"n": n, "messages": lines, "scratch": "x" * (n * 37 % 900)}
 

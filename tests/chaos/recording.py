@@ -162,7 +162,7 @@ def _naming(
 
 
 def _matters(path: str, folder: str) -> bool:
-    """Leave out what SQLite makes anew after a crash, whatever it holds: the index of the log."""
+    """Leave out what SQLite rebuilds after a crash, whatever it holds: the index of the log."""
     return path.startswith(folder) and not path.endswith("-shm")
 
 

@@ -406,7 +406,7 @@ def test_a_copy_that_is_upgraded_is_made_though_another_writes_at_every_step(new
     def copied(self, connection, file, progress):
         def write(_done, total):
             steps.append(total)
-            assert len(steps) <= total, "it began anew"
+            assert len(steps) <= total, "it began again"
             with closing(sqlite3.connect(path_of(source))) as other, other:
                 other.execute("INSERT INTO theirs VALUES (1)")
 

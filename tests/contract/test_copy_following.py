@@ -449,7 +449,7 @@ def test_one_that_stops_in_the_middle_says_how_to_give_it_up(new):
 @pytest.mark.long(but=["sqlite"])
 @each_engine
 def test_a_log_that_was_begun_anew_is_not_taken_for_the_first_one(new, engine):
-    """Its numbers begin anew: what had no number in it would be missing."""
+    """Its numbers start over: a change with an old number would be missing."""
     source, target, other = filled(new, "sqlite"), new(engine, head=True), new("sqlite", head=True)
 
     def write(number: int) -> None:
@@ -645,7 +645,7 @@ def test_a_row_that_gets_lost_at_the_end_is_noticed(new, engine, monkeypatch):
 @pytest.mark.long(but=["sqlite"])
 @each_engine
 def test_a_table_that_has_lost_a_trigger_is_not_followed_blindly(new, engine):
-    """A migration, or another program, makes it anew: then its changes are in no log."""
+    """A table that a migration or another program makes again has no triggers, so no log."""
     source, target = filled(new, "sqlite"), new(engine, head=True)
 
     def make_anew(store: Any) -> None:

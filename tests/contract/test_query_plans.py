@@ -51,7 +51,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     },
     ("tasks.list(session_id, status, queue)", "sorts: pk DESC"): "the tasks of one session",
     ("*", "reads all*search_queue*"): "the queue holds only what is not indexed yet",
-    ("search.reindex()", "reads all*"): "it makes the index anew",
+    ("search.reindex()", "reads all*"): "it rebuilds the index",
     ("messages.search(*", "sorts*"): "the hits of a page's batch are put in order",
     ("*", "sorts: USE TEMP B-TREE FOR DISTINCT"): "the few owners of the ids that were passed",
     ("messages.delete(*", "sorts: session_id"): "the few owners of the ids that were passed",

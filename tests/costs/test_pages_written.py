@@ -57,7 +57,7 @@ def test_a_lone_save_writes_five_pages(path: Path) -> None:
 
 
 def test_a_save_into_a_session_that_others_were_ahead_of_writes_seven_pages(path: Path) -> None:
-    """Each is listed anew; that of a user, in two indexes, writes two more."""
+    """Each save moves its session in the list's index; with a user there are two such indexes."""
     log = WriteAheadLog(path)
     pages = 0
     with Store(f"sqlite:///{path}") as store:

@@ -64,7 +64,7 @@ LATER_COLUMNS: dict[str, dict[str, Any]] = {
     },
 }
 """What a row has in the columns that came after 0004, once it has been back there. Those of
-checkpoints' values are made anew: that of ``fill``, whose version has no bytes, as one without.
+checkpoints' values are made again: that of ``fill``, whose version has no bytes, as one without.
 """
 
 WITH_PREFIX = Names(None, "ag_")

@@ -54,7 +54,7 @@ def test_messages_from_before_the_revision_are_found_after_it(databases):
 
 
 def _rows(url, names):
-    """Give all rows, but for what a later revision starts anew."""
+    """Give all rows, but for what a later revision empties."""
     rows = rows_of(url, names)
     for session in rows[f"{names.prefix}sessions"]:
         del session["listed_activity"]

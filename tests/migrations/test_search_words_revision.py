@@ -1,4 +1,4 @@
-"""The revision that indexes beginnings, and keeps words as text: the index begins anew, whole."""
+"""The revision that indexes beginnings, and keeps words as text: the index is rebuilt, whole."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def test_a_page_without_its_comments_is_refused(page):
 def test_the_page_shows_the_run_that_is_there():
     run = json.loads(BENCH.read_text(encoding="utf-8"))
     page = PAGE.read_text(encoding="utf-8")
-    assert written(page, run) == page, "make the page anew: python -m benchmarks.pages"
+    assert written(page, run) == page, "write the page again: python -m benchmarks.pages"
     assert run["lines"] == in_order(run["lines"])
     assert not re.search(r"/(home|work|tmp|root|Users)\b", BENCH.read_text(encoding="utf-8"))
 

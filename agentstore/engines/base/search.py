@@ -33,7 +33,7 @@ class IndexState:
         pending: Changes that are not in the index yet, counted no further than was asked.
         missing: The objects (tables, triggers, functions) that are gone.
         guarded: Whether the engine hides rows of it from this role, and so cannot use it as meant.
-        session: The number of the session that was asked about; None where there is none.
+        session: The row number of the session that was named; None without such a session.
     """
 
     segmentation: str | None

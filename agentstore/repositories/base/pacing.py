@@ -5,9 +5,9 @@ as long as thousands of them. So the time that one transaction took decides how 
 one may delete. What it writes has to get to the disk too, after the body; that takes about as long
 again.
 
-SQLite cannot say who waits for its lock, only who has written. After a pause in which nobody has,
-the next one is as short as lets everybody try once who waits for this library's lock, but for each
-eighth: other programs may try ten times a second.
+SQLite cannot say whether somebody waits for its lock, only whether somebody has written. If nobody
+has written during a pause, the next pause is short: long enough for each waiting writer of this
+library to try once. Each eighth pause is long, since other programs may try only every 100 ms.
 """
 
 from __future__ import annotations

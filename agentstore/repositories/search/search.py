@@ -81,7 +81,7 @@ class Search(Repository):
 
     @several_units
     def reindex(self, progress: Progress | None = None) -> int:
-        """Rebuild the index, and mend what is missing of it.
+        """Rebuild the index, and create what is missing of its tables and triggers.
 
         Needed after an upgrade of agentstore that cuts text differently, after a damage, and
         for a large database that had no index yet. Messages can be read and written meanwhile,
