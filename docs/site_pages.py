@@ -29,7 +29,7 @@ from agentstore.cli import app
 from agentstore.testing.blocking import REPOSITORIES
 
 CHECKOUT = Path(__file__).parents[1]
-ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+ROOT_PAGES = ("README.md", "README.zh-CN.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 
 REFERENCE = {
     "Store": ("Store",),

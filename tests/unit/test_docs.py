@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     [
         ROOT / "README.md",
+        ROOT / "README.zh-CN.md",
         ROOT / "CONTRIBUTING.md",
         ROOT / "CHANGELOG.md",
         ROOT / "SECURITY.md",
@@ -96,6 +97,18 @@ def test_the_readme_shows_what_its_first_example_prints(tmp_path):
     ][:2]
     (tmp_path / "example.py").write_text(example, encoding="utf-8")
     assert run_script(tmp_path / "example.py") == output
+
+
+def test_the_chinese_readme_has_the_sections_code_links_and_figures_of_the_english_one():
+    english, chinese = (
+        (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh-CN.md")
+    )
+    assert BLOCK.findall(chinese) == BLOCK.findall(english)
+    for what in (r"^#+ ", r"^- \*\*", r"\]\((?!README)[^)]+\)", r" [\d.]+(?= \|)", r"`[^`\n]+`"):
+        in_both = [re.findall(what, text, re.MULTILINE) for text in (english, chinese)]
+        assert set(in_both[0]) == set(in_both[1]), what
+        if what.startswith("^"):
+            assert len(in_both[0]) == len(in_both[1]), what
 
 
 def test_links_between_the_documents_lead_somewhere():
