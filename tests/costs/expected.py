@@ -45,6 +45,8 @@ EXPECTED = {
     "messages.history_of_a_mark": Expected((1, 0), (1, 1, 0)),
     "messages.history_without_a_mark": Expected((1, 0), (1, 1, 0)),
     "messages.get": Expected((1, 0), (1, 1, 0)),
+    "messages.pop": Expected((6, 1), (5, 5, 1)),
+    "messages.clear": Expected((7, 1), (6, 6, 1)),
     "messages.search": Expected((5, 0), (5, 5, 0)),
     "sessions.create": Expected((7, 1), (7, 7, 1)),
     "sessions.get": Expected((1, 0), (1, 1, 0)),

@@ -196,6 +196,16 @@ OPERATIONS = {
     "messages.get": Operation(
         "`messages.get`", one_message, lambda store, message: store.messages.get(message)
     ),
+    "messages.pop": Operation(
+        "`messages.pop` of one that is not indexed yet",
+        sessions_with_two_turns,
+        lambda store, session: store.messages.pop(session),
+    ),
+    "messages.clear": Operation(
+        "`messages.clear` of 4",
+        sessions_with_two_turns,
+        lambda store, session: store.messages.clear(session),
+    ),
     "messages.search": Operation(
         "`messages.search`, index up to date",
         one_long_session,

@@ -28,10 +28,10 @@ from agentstore.repositories.base.operations import (
 )
 from agentstore.repositories.base.units import several_units
 from agentstore.repositories.lines.lines import newest, no_branch, segments_of
+from agentstore.repositories.lines.popping import pop_of_whole
 from agentstore.repositories.lines.removal import (
     lock_session,
     remove_messages,
-    set_turn,
     settle_turn,
 )
 from agentstore.repositories.lines.rows import (
@@ -43,8 +43,8 @@ from agentstore.repositories.lines.rows import (
 from agentstore.repositories.lines.segments import (
     NewLine,
     is_seen_elsewhere,
-    make_all_whole,
     release,
+    remove_all,
     remove_gone_branches,
     remove_unseen,
     set_tip,
@@ -629,6 +629,8 @@ class Messages(Repository):
         Raises:
             NotFound: There is no such session.
         """
+        if (popped := pop_of_whole(self.unit, session_id)) is not None:
+            return popped
         session = lock_session(self.unit, session_id)
         rows = newest(self.unit, session_id, 1)
         if not rows:
@@ -763,10 +765,7 @@ class Messages(Repository):
             NotFound: There is no such session.
         """
         session = lock_session(self.unit, session_id)
-        deleted = remove_messages(self.unit, session)
-        set_turn(self.unit, session_id)
-        make_all_whole(self.unit, session)
-        return deleted
+        return remove_all(self.unit, session)
 
     def _last(
         self,
