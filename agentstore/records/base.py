@@ -50,9 +50,9 @@ def maker(record: type[T]) -> Callable[..., T]:
     return make
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Page(Generic[T_co]):
-    """A part of a list.
+    """A part of a list. The ``iter`` methods of repositories go over all pages.
 
     Attributes:
         items: The records, in the order of the list.
@@ -63,9 +63,16 @@ class Page(Generic[T_co]):
     next_cursor: str | None
 
     def __iter__(self) -> Iterator[T_co]:
-        """Iterate over this page's records."""
+        """Iterate over this page's records, and no further: see ``next_cursor``."""
         return iter(self.items)
 
     def __len__(self) -> int:
         """Count this page's records."""
         return len(self.items)
+
+    def __repr__(self) -> str:
+        """Say how many of what there are, and whether there are more."""
+        kinds = {type(item).__name__ for item in self.items}
+        of = f" {kinds.pop()}" if len(kinds) == 1 else ""
+        more = "the last one" if self.next_cursor is None else "more with next_cursor or iter()"
+        return f"<Page of {len(self.items)}{of}, {more}>"

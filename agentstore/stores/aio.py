@@ -8,7 +8,7 @@ object. A test holds that none is missing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager
 from functools import partial, wraps
 from types import TracebackType
@@ -75,6 +75,7 @@ from agentstore.repositories import (
     Usage,
     Users,
 )
+from agentstore.repositories.base.iterating import Pages, declare
 from agentstore.repositories.base.operations import Operation, Repository
 from agentstore.repositories.base.units import Units
 from agentstore.repositories.scopes.table import public_methods, scoped
@@ -148,6 +149,27 @@ def lift_units(
     return call
 
 
+def lift_pages(
+    method: Callable[Concatenate[R, P], Generator[T, None, None]],
+) -> Callable[Concatenate[AsyncRepository[R], P], AsyncGenerator[T, None]]:
+    """Make an asynchronous generator of a repository's method that goes over pages."""
+    pages: Pages = method.pages  # type: ignore[attr-defined]
+
+    @wraps(method, updated=())
+    async def iterate(
+        self: AsyncRepository[R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncGenerator[T, None]:
+        following: dict[str, str] | None = {}
+        while following is not None:
+            page: Page[T] = await getattr(self, pages.method)(*args, **{**kwargs, **following})
+            for item in pages.items(page):
+                yield item
+            following = pages.following(page)
+
+    declare(iterate, AsyncGenerator, method.__annotations__["return"].__args__[0], None)
+    return iterate
+
+
 class AsyncUsers(AsyncRepository[Users]):
     """See ``Users``."""
 
@@ -158,7 +180,9 @@ class AsyncUsers(AsyncRepository[Users]):
     get = lift(Users.get)
     find = lift(Users.find)
     list = lift(Users.list)
+    iter = lift_pages(Users.iter)
     find_by_preference = lift(Users.find_by_preference)
+    iter_find_by_preference = lift_pages(Users.iter_find_by_preference)
     update = lift(Users.update)
     delete = lift_units(Users.delete)
     check_quota = lift(Users.check_quota)
@@ -170,6 +194,7 @@ class AsyncUsers(AsyncRepository[Users]):
     authenticate = lift(Users.authenticate)
     touch_api_key = lift(Users.touch_api_key)
     api_keys = lift(Users.api_keys)
+    iter_api_keys = lift_pages(Users.iter_api_keys)
     revoke_api_key = lift(Users.revoke_api_key)
 
 
@@ -213,9 +238,36 @@ class AsyncSessions(AsyncRepository[Sessions]):
         async def list(self, **_: Any) -> Any:
             """See ``Sessions.list``; ``lift`` would lose what the answer depends on."""
 
+        @overload
+        def iter(
+            self,
+            *,
+            user_id: str | None = None,
+            status: str | None = None,
+            limit: int = ...,
+            cursor: str | None = None,
+            documents: Literal[True],
+        ) -> AsyncGenerator[SessionRecord, None]: ...
+
+        @overload
+        def iter(
+            self,
+            *,
+            user_id: str | None = None,
+            status: str | None = None,
+            limit: int = ...,
+            cursor: str | None = None,
+            documents: bool = False,
+        ) -> AsyncGenerator[SessionSummary, None]: ...
+
+        def iter(self, **_: Any) -> Any:
+            """See ``Sessions.iter``."""
+
     else:
         list = lift(Sessions.list)
+        iter = lift_pages(Sessions.iter)
     walk = lift(Sessions.walk)
+    iter_walk = lift_pages(Sessions.iter_walk)
     count = lift(Sessions.count)
     rename = lift(Sessions.rename)
     update = lift(Sessions.update)
@@ -252,14 +304,17 @@ class AsyncMessages(AsyncRepository[Messages]):
     find = lift(Messages.find)
     find_by_external_id = lift(Messages.find_by_external_id)
     find_by_tool = lift(Messages.find_by_tool)
+    iter_find_by_tool = lift_pages(Messages.iter_find_by_tool)
     history = lift(Messages.history)
     chat = lift(Messages.chat)
     payloads = lift(Messages.payloads)
     delete_by_mark = lift(Messages.delete_by_mark)
     size = lift(Messages.size)
     page = lift(Messages.page)
+    iter = lift_pages(Messages.iter)
     follow = lift(Messages.follow)
     search = lift_units(Messages.search)
+    iter_search = lift_pages(Messages.iter_search)
     pop = lift(Messages.pop)
     delete = lift(Messages.delete)
     clear = lift(Messages.clear)
@@ -275,6 +330,7 @@ class AsyncToolLogs(AsyncRepository[ToolLogs]):
     get = lift(ToolLogs.get)
     find = lift(ToolLogs.find)
     list = lift(ToolLogs.list)
+    iter = lift_pages(ToolLogs.iter)
     stats = lift(ToolLogs.stats)
 
 
@@ -288,6 +344,7 @@ class AsyncTasks(AsyncRepository[Tasks]):
     get = lift(Tasks.get)
     find = lift(Tasks.find)
     list = lift(Tasks.list)
+    iter = lift_pages(Tasks.iter)
     count = lift(Tasks.count)
     start = lift(Tasks.start)
     complete = lift(Tasks.complete)
@@ -369,9 +426,36 @@ class AsyncCheckpoints(AsyncRepository[Checkpoints]):
         async def list(self, thread_id: str, **_: Any) -> Any:
             """See ``Checkpoints.list``."""
 
+        @overload
+        def iter(
+            self,
+            thread_id: str,
+            *,
+            namespace: str = ...,
+            limit: int = ...,
+            cursor: str | None = None,
+            values: Literal[True],
+        ) -> AsyncGenerator[CheckpointRecord, None]: ...
+
+        @overload
+        def iter(
+            self,
+            thread_id: str,
+            *,
+            namespace: str = ...,
+            limit: int = ...,
+            cursor: str | None = None,
+            values: bool = False,
+        ) -> AsyncGenerator[CheckpointInfo, None]: ...
+
+        def iter(self, thread_id: str, **_: Any) -> Any:
+            """See ``Checkpoints.iter``."""
+
     else:
         list = lift(Checkpoints.list)
+        iter = lift_pages(Checkpoints.iter)
     threads = lift(Checkpoints.threads)
+    iter_threads = lift_pages(Checkpoints.iter_threads)
     path = lift(Checkpoints.path)
     tree = lift(Checkpoints.tree)
     fork = lift(Checkpoints.fork)
@@ -395,14 +479,18 @@ class AsyncBranches(AsyncRepository[Branches]):
     get = lift(Branches.get)
     active = lift(Branches.active)
     list = lift(Branches.list)
+    iter = lift_pages(Branches.iter)
     switch = lift(Branches.switch)
     rename = lift(Branches.rename)
     delete = lift(Branches.delete)
     compact = lift(Branches.compact)
     turns = lift(Branches.turns)
+    iter_turns = lift_pages(Branches.iter_turns)
     by_turn = lift(Branches.by_turn)
+    iter_by_turn = lift_pages(Branches.iter_by_turn)
     tool_usage = lift(Branches.tool_usage)
     find_turns = lift(Branches.find_turns)
+    iter_find_turns = lift_pages(Branches.iter_find_turns)
 
 
 class AsyncMarks(AsyncRepository[Marks]):
@@ -438,7 +526,9 @@ class AsyncAttachments(AsyncRepository[Attachments]):
     find = lift(Attachments.find)
     read = lift(Attachments.read)
     list = lift(Attachments.list)
+    iter = lift_pages(Attachments.iter)
     list_of_session = lift(Attachments.list_of_session)
+    iter_list_of_session = lift_pages(Attachments.iter_list_of_session)
     delete = lift(Attachments.delete)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
 
@@ -74,9 +74,23 @@ class _Blocking:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._repository, name)
+        if inspect.isasyncgenfunction(method):
+            return lambda *args, **kwargs: self._items(method(*args, **kwargs))
         if not inspect.iscoroutinefunction(method):
             return method
         return lambda *args, **kwargs: self._loop.run(method(*args, **kwargs))
+
+    def _items(self, source: AsyncGenerator[Any, None]) -> Generator[Any, None, None]:
+        end = object()
+
+        async def following() -> Any:
+            return await anext(source, end)
+
+        try:
+            while (item := self._loop.run(following())) is not end:
+                yield item
+        finally:
+            self._loop.run(source.aclose())
 
 
 class BlockingRepositories:

@@ -8,6 +8,8 @@ each ``type: ignore`` stands on a line that must be an error, or it is an error 
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -37,6 +39,7 @@ from agentstore import (
     QuotaExceeded,
     ReservationRecord,
     SchemaError,
+    SearchHit,
     SessionCounters,
     SessionRecord,
     SessionSummary,
@@ -138,6 +141,43 @@ def memory(store: Store) -> None:
     assert_type(store.summaries.delete("s"), bool)
     state = assert_type(store.sessions.state_dict("s"), dict[str, Any])
     assert_type(store.sessions.load_state_dict(state, strict=False), SessionRecord)
+
+
+def iterating(store: Store) -> None:
+    for session in store.sessions.iter(status="active", limit=20):
+        assert_type(session, SessionSummary)
+    for whole in store.sessions.iter(documents=True):
+        assert_type(whole, SessionRecord)
+    for walked in store.sessions.iter_walk():
+        assert_type(walked, SessionRecord)
+    messages = assert_type(store.messages.iter("s"), Generator[MessageRecord, None, None])
+    messages.close()
+    assert_type(next(store.messages.iter_search("x", role="user")), SearchHit)
+    assert_type(next(store.users.iter_api_keys("u")), ApiKeyRecord)
+    assert_type(next(store.branches.iter("s")), CountedBranch)
+    with store.transaction() as tx:
+        assert_type([task.id for task in tx.tasks.iter(queue="q")], list[str])
+    with store.scoped("u").transaction() as tx:
+        assert_type(next(tx.tool_logs.iter()), ToolLogRecord)
+    store.sessions.iter(user="u")  # type: ignore[call-overload]
+    store.messages.iter()  # type: ignore[call-arg]
+    store.messages.iter("s", limit="5")  # type: ignore[arg-type]
+    len(store.tasks.iter())  # type: ignore[arg-type]
+
+
+async def iterating_again(store: AsyncStore) -> None:
+    async for session in store.sessions.iter(status="active"):
+        assert_type(session, SessionSummary)
+    async for whole in store.sessions.iter(documents=True):
+        assert_type(whole, SessionRecord)
+    async for message in store.messages.iter("s"):
+        assert_type(message, MessageRecord)
+    async with aclosing(store.scoped("u").messages.iter_search("x")) as hits:
+        assert_type(await anext(hits), SearchHit)
+    async with store.transaction() as tx:
+        assert_type([task.id async for task in tx.tasks.iter()], list[str])
+    tuple(store.messages.iter("s"))  # type: ignore[arg-type]
+    store.messages.iter(session="s")  # type: ignore[call-arg]
 
 
 def streams(store: Store) -> None:

@@ -14,6 +14,7 @@ from agentstore.execution.gathering import Body
 from agentstore.models.deleting import session_is_open, session_stays
 from agentstore.records import MessageRecord, Page, SearchHit
 from agentstore.records.base import complete
+from agentstore.repositories.base.iterating import over_pages
 from agentstore.repositories.base.operations import (
     MOST_IDS,
     Repository,
@@ -389,6 +390,9 @@ class Messages(Repository):
         )
         return Page(tuple(with_what_has_come(self.unit, page.items)), page.next_cursor)
 
+    iter_find_by_tool = over_pages(find_by_tool)
+    """Go over the messages of all pages; see ``find_by_tool``."""
+
     @reads
     def history(
         self,
@@ -539,6 +543,9 @@ class Messages(Repository):
         following = cursors.make([records[0].seq]) if len(rows) > limit else None
         return Page(records, following)
 
+    iter = over_pages(page, backwards=True)
+    """Go over the messages of a branch, the newest first; see ``page``."""
+
     @reads_snapshot
     def follow(self, cursor: str | None = None, *, limit: int = 100) -> Page[MessageRecord]:
         """Follow new messages, of all sessions and branches: give those since the last call.
@@ -619,6 +626,9 @@ class Messages(Repository):
         return finding.in_order(
             self._units(), asked, lambda unit: select_messages(unit.tables), message_record
         )
+
+    iter_search = over_pages(search)
+    """Go over the hits of all pages; see ``search``."""
 
     @writes
     def pop(self, session_id: str) -> MessageRecord | None:

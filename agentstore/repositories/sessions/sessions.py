@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from sqlalchemy import ColumnElement, func, insert, select, update
 
@@ -29,6 +29,7 @@ from agentstore.records import (
     SessionSummary,
 )
 from agentstore.repositories.base import scoping
+from agentstore.repositories.base.iterating import over_pages
 from agentstore.repositories.base.operations import (
     UNSET,
     Repository,
@@ -267,6 +268,39 @@ class Sessions(Repository):
         validation.flag("documents", documents)
         return page_of_sessions(self.unit, user_id, status, limit, cursor, documents)
 
+    if TYPE_CHECKING:
+
+        @overload
+        def iter(
+            self,
+            /,
+            *,
+            user_id: str | None = None,
+            status: str | None = None,
+            limit: int = ...,
+            cursor: str | None = None,
+            documents: Literal[True],
+        ) -> Generator[SessionRecord, None, None]: ...
+
+        @overload
+        def iter(
+            self,
+            /,
+            *,
+            user_id: str | None = None,
+            status: str | None = None,
+            limit: int = ...,
+            cursor: str | None = None,
+            documents: bool = False,
+        ) -> Generator[SessionSummary, None, None]: ...
+
+        def iter(self, **_: Any) -> Any:
+            """Go over the sessions of all pages; see ``list``."""
+
+    else:
+        iter = over_pages(list)
+        """Go over the sessions of all pages; see ``list``."""
+
     @reads
     def walk(self, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None) -> Page[SessionRecord]:
         """List sessions in the order of their creation, to visit every one.
@@ -286,6 +320,9 @@ class Sessions(Repository):
             session_record,
             ascending=True,
         )
+
+    iter_walk = over_pages(walk)
+    """Go over the sessions of all pages; see ``walk``."""
 
     @reads
     def count(self, *, user_id: str | None = None, status: str | None = None) -> int:
