@@ -205,6 +205,7 @@ class AsyncSessions(AsyncRepository[Sessions]):
     repository = Sessions
 
     create = lift(Sessions.create)
+    ensure = lift_units(Sessions.ensure)
     get = lift(Sessions.get)
     find = lift(Sessions.find)
     find_ids = lift(Sessions.find_ids)

@@ -759,6 +759,8 @@ CASES: dict[str, dict[str, Prepare]] = {
     "users.api_keys": listing("users.api_keys", "user-7"),
     "users.revoke_api_key": on_a_new(an_api_key, "users.revoke_api_key"),
     "sessions.create": call("sessions.create", "user-7", title="New"),
+    "sessions.ensure": call("sessions.ensure", "session-7", "user-7")
+    | also("new", lambda s: partial(s.sessions.ensure, own_id("ensured"), "user-7")),
     "sessions.get": call("sessions.get", "session-7"),
     "sessions.find": call("sessions.find", "session-7"),
     "sessions.list": listing("sessions.list", user_id="user-7", status="paused")

@@ -285,6 +285,7 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
 
 TAKEN: dict[str, tuple[dict[str, Any], ...]] = {
     "sessions.create": ({"id": Their("session")},),
+    "sessions.ensure": ({"id": Their("session")},),
     "tasks.create": (
         {"session_id": My("session"), "kind": "mail", "idempotency_key": Their("task_key")},
     ),
@@ -305,6 +306,7 @@ TAKEN: dict[str, tuple[dict[str, Any], ...]] = {
 
 FOR_SOMEBODY_ELSE: dict[str, tuple[dict[str, Any], ...]] = {
     "sessions.create": (USER,),
+    "sessions.ensure": ({"id": "new"} | USER, {"id": Their("session")} | USER),
     "checkpoints.put": ({"thread_id": "new", "values": {}} | USER,),
     "checkpoints.put_writes": (
         {"thread_id": "new", "checkpoint_id": "c", "task_id": "t", "writes": []} | USER,

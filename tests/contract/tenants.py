@@ -327,6 +327,8 @@ DRAWN: dict[str, Draw] = {
     "users.reserve_quota.ttl": _one_of(timedelta(minutes=2)),
     "users.issue_api_key.expires_at": _one_of(NOON + 24 * HOUR),
     "sessions.create.id": _name("s", 6),
+    "sessions.ensure.id": _name("s", 6),
+    "sessions.ensure.ttl": _one_of(HOUR, None),
     "sessions.create.ttl": _one_of(HOUR, None),
     "sessions.update.ttl": _one_of(HOUR, None),
     "sessions.load_state_dict.state": _state,

@@ -525,3 +525,67 @@ def test_a_session_in_the_place_of_one_that_was_deleted_has_nothing_of_it(place,
     assert store.messages.save("new", "user", "apple").session_id == new.id
     assert [hit.message.session_id for hit in store.messages.search("apple")] == ["new"]
     assert store.messages.find(saved.id) is None
+
+
+def test_ensure_creates_a_session_once_and_leaves_it_as_it_is_from_then_on(store):
+    user = store.users.create("Ada")
+    begins = {"title": "T", "model": "m", "metadata": {"a": 1}, "config": {"b": 2}, "state": [3]}
+    made = store.sessions.ensure("mine", user.id, **begins, ttl=timedelta(hours=1))
+    assert {name: getattr(made, name) for name in begins} == begins
+    assert (made.id, made.user_id, made.ttl) == ("mine", user.id, timedelta(hours=1))
+    assert made == store.sessions.get("mine")
+    saved = store.messages.save("mine", "user", "hello")
+    again = store.sessions.ensure("mine", title="other", state=4)
+    assert again == store.sessions.get("mine")
+    assert (again.title, again.state, again.message_count) == ("T", [3], 1)
+    assert store.messages.history("mine") == [saved]
+
+
+def test_ensure_gives_no_session_of_another_user_and_says_no_more_than_that_it_is_taken(store):
+    ada, bob = store.users.create("Ada"), store.users.create("Bob")
+    store.sessions.ensure("a", ada.id)
+    store.sessions.ensure("of nobody")
+    for taken in ("a", "of nobody"):
+        for ensure in (
+            lambda id: store.sessions.ensure(id, bob.id),
+            store.scoped(bob.id).sessions.ensure,
+        ):
+            with pytest.raises(AlreadyExists) as refused:
+                ensure(taken)
+            assert (refused.value.kind, refused.value.key) == ("session", taken)
+            assert ada.id not in str(refused.value)
+    assert store.sessions.ensure("a").user_id == ada.id  # who names no user takes anybody's
+    scope = store.scoped(bob.id)
+    assert scope.sessions.ensure("b").user_id == bob.id
+    assert scope.sessions.ensure("b", bob.id) == store.sessions.get("b")
+    with pytest.raises(NotFound):
+        store.sessions.ensure("c", "no such user")
+    assert store.sessions.count() == 3
+
+
+def test_ensure_refuses_what_create_refuses_whether_or_not_the_session_is_there(store):
+    store.sessions.ensure("there")
+    for id in ("there", "not there"):
+        with pytest.raises(InvalidInput):
+            store.sessions.ensure(id, ttl=timedelta(0))
+        with pytest.raises(SecretRefused):
+            store.sessions.ensure(id, config={"api_key": KEY})
+    with pytest.raises(InvalidInput):
+        store.sessions.ensure("")
+    assert store.sessions.find("not there") is None
+
+
+def test_ensure_joins_a_transaction(store):
+    with pytest.raises(RuntimeError), store.transaction() as tx:
+        assert tx.sessions.ensure("mine", title="1") == tx.sessions.ensure("mine", title="2")
+        raise RuntimeError
+    assert store.sessions.find("mine") is None
+    with store.transaction() as tx:
+        tx.sessions.ensure("mine", title="3")
+    assert store.sessions.get("mine").title == "3"
+
+
+def test_callers_who_ensure_at_once_all_get_the_same(store):
+    got = at_once(8, lambda n: store.sessions.ensure("mine", title=f"{n}"))
+    assert {record.title for record in got} == {store.sessions.get("mine").title}
+    assert store.sessions.count() == 1

@@ -47,6 +47,8 @@ EXPECTED = {
     "messages.get": Expected((1, 0), (1, 1, 0)),
     "messages.search": Expected((5, 0), (5, 5, 0)),
     "sessions.create": Expected((7, 1), (7, 7, 1)),
+    "sessions.ensure": Expected((1, 0), (1, 1, 0)),
+    "sessions.ensure_new": Expected((8, 1), (8, 8, 1)),
     "sessions.get": Expected((1, 0), (1, 1, 0)),
     "sessions.list": Expected((1, 0), (1, 1, 0)),
     "sessions.update": Expected((5, 1), (5, 5, 1)),

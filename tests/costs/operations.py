@@ -204,6 +204,16 @@ OPERATIONS = {
     "sessions.create": Operation(
         "`sessions.create`", nothing, lambda store, _: store.sessions.create(title="Costs")
     ),
+    "sessions.ensure": Operation(
+        "`sessions.ensure` of a session that is there",
+        one_session,
+        lambda store, session: store.sessions.ensure(session, title="Costs"),
+    ),
+    "sessions.ensure_new": Operation(
+        "`sessions.ensure` of a new session",
+        queues,
+        lambda store, _: store.sessions.ensure(str(uuid4()), title="Costs"),
+    ),
     "sessions.get": Operation(
         "`sessions.get`", one_session, lambda store, session: store.sessions.get(session)
     ),

@@ -75,6 +75,7 @@ DECISIONS: dict[str, dict[str, Decision]] = {
     },
     "Sessions": {
         "create": Guard({"user_id": its.owner}, its.session_taken),
+        "ensure": KEEPS,
         "get": _SESSION,
         "find": _SESSION,
         "restore": _SESSION,
