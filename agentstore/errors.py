@@ -303,6 +303,16 @@ class StreamEnded(AgentStoreError):
     """``complete`` or ``incomplete``."""
 
 
+@facts(
+    "The message {message_id!r} is still being streamed. Call messages.finish() or "
+    "messages.give_up() first."
+)
+class StreamUnfinished(AgentStoreError):
+    """A message that cannot be changed because it is not written to its end yet."""
+
+    message_id: str
+
+
 @facts()
 class IllegalTransition(AgentStoreError):
     """A change of status that sessions or tasks do not allow."""

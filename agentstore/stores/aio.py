@@ -316,6 +316,7 @@ class AsyncMessages(AsyncRepository[Messages]):
     follow = lift(Messages.follow)
     search = lift_units(Messages.search)
     iter_search = lift_pages(Messages.iter_search)
+    update = lift(Messages.update)
     pop = lift(Messages.pop)
     delete = lift(Messages.delete)
     clear = lift(Messages.clear)

@@ -853,6 +853,14 @@ CASES: dict[str, dict[str, Prepare]] = {
     "messages.follow": each("messages.follow", limit=2)
     | also("cursor", lambda s: partial(s.messages.follow, s.messages.follow(limit=1).next_cursor))
     | also("gaps", lambda s: partial(s.messages.follow, with_gaps())),
+    "messages.update": on_a_new(
+        a_message_with_attachments,
+        "messages.update",
+        content="new",
+        token_count=9,
+        metadata={"a": 1},
+        marks=["x"],
+    ),
     "messages.pop": on_a_new(a_session, "messages.pop")
     | forked("messages.pop")
     | also("inherited", lambda s: partial(s.messages.pop, a_branch_without_its_own(s))),

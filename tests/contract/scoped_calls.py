@@ -179,6 +179,11 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
         {"text": "same"} | SESSION | {"user_id": My("user")},
         {"text": "same"} | SESSION | {"order": "recent"},
     ),
+    "messages.update": (
+        MESSAGE | {"content": "X"},
+        MESSAGE | {"metadata": {}, "marks": ["x"]},
+        STREAM | {"token_count": 2},
+    ),
     "messages.pop": (SESSION,),
     "messages.delete": (
         {"ids": [Their("message")]},

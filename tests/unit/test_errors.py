@@ -96,6 +96,11 @@ EXAMPLES = [
         ("'m1' is incomplete and takes no more text", "Begin a new message"),
     ),
     Example(
+        errors.StreamUnfinished("m1"),
+        {"message_id": "m1"},
+        ("'m1' is still being streamed", "Call messages.finish()"),
+    ),
+    Example(
         errors.IllegalTransition("session", "s1", "active", "active", ("failed", "paused")),
         {
             "kind": "session",

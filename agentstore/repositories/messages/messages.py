@@ -17,7 +17,9 @@ from agentstore.records.base import complete
 from agentstore.repositories.base.iterating import over_pages
 from agentstore.repositories.base.operations import (
     MOST_IDS,
+    UNSET,
     Repository,
+    Unset,
     appends,
     chunks,
     gathers,
@@ -58,6 +60,7 @@ from agentstore.repositories.messages.appending import (
     looks_first,
     replaces,
 )
+from agentstore.repositories.messages.changing import change_message
 from agentstore.repositories.messages.drafts import Marks, NewMessage, draft
 from agentstore.repositories.messages.following import follow
 from agentstore.repositories.messages.histories import History
@@ -629,6 +632,54 @@ class Messages(Repository):
 
     iter_search = over_pages(search)
     """Go over the hits of all pages; see ``search``."""
+
+    @writes
+    def update(
+        self,
+        message_id: str,
+        *,
+        content: str | list[Any] | Unset | None = UNSET,
+        metadata: Mapping[str, Any] | Unset | None = UNSET,
+        marks: Marks | Unset = UNSET,
+        token_count: int | Unset = UNSET,
+        cost: Decimal | int | str | Unset = UNSET,
+        payload: Any = UNSET,
+    ) -> MessageRecord:
+        """Change what is given of a message, where it stands, and leave the rest.
+
+        Every branch that shows the message shows it changed: make a branch before it, and save
+        another message there, where the first one is to be kept. Its id, number, turn, time, role,
+        tool calls, external id and attachments stay. Searches find the new text and not the old
+        one, and the session's tokens and cost change by the difference. It is no activity.
+
+        Args:
+            message_id: The message.
+            content: See ``save``.
+            metadata: See ``save``; it replaces what was there, whole. None takes it away.
+            marks: See ``save``; they replace those that were there. None or ``[]`` takes them away.
+            token_count: See ``save``. It does not follow the content by itself.
+            cost: See ``save``.
+            payload: See ``save``. It does not follow the content by itself.
+
+        Returns:
+            The message as it is now.
+
+        Raises:
+            NotFound: There is no such message.
+            StreamUnfinished: It is still being streamed.
+            CounterFull: The session's counters have no room.
+            InvalidInput: An argument cannot be stored.
+        """
+        arguments = {
+            "content": content,
+            "metadata": metadata,
+            "marks": marks,
+            "token_count": token_count,
+            "cost": cost,
+            "payload": payload,
+        }
+        given = {name: each for name, each in arguments.items() if not isinstance(each, Unset)}
+        return change_message(self.unit, message_id, given)
 
     @writes
     def pop(self, session_id: str) -> MessageRecord | None:

@@ -116,6 +116,7 @@ DECISIONS: dict[str, dict[str, Decision]] = {
         "page": _SESSION,
         "search": KEEPS,
         "follow": Refused("it follows the messages of all sessions"),
+        "update": _MESSAGE,
         "pop": _SESSION,
         "delete": names(session_id=its.session, ids=its.few_messages),
         "delete_by_mark": _SESSION,
