@@ -16,7 +16,8 @@ class MessageRecord:
 
     Attributes:
         seq: Its number in its session; larger is later, and there are no ties.
-        branch: The number of the branch in which it was written; 0 is main.
+        branch: The name of the branch in which it was written, which every call takes; None if
+            that is gone, or for a compaction's summary, which has no branch of its own.
         turn: The turn that it belongs to; a user message begins one, 0 precedes the first.
         content: Text, or a list of content blocks, or None.
         status: ``complete``; ``streaming`` while it is being written, ``incomplete`` if that was
@@ -27,7 +28,7 @@ class MessageRecord:
     id: str
     session_id: str
     seq: int
-    branch: int
+    branch: str | None
     turn: int
     role: str
     content: str | list[Any] | None
@@ -145,12 +146,12 @@ class SummaryRecord:
     """The compressed memory of a branch of a session.
 
     Attributes:
-        branch: The number of the branch for which it was written.
+        branch: The name of the branch for which it was written; None if that is gone.
         through_seq: The sequence number of the last message that it tells of.
     """
 
     session_id: str
-    branch: int
+    branch: str | None
     content: str
     through_seq: int
     metadata: dict[str, Any]

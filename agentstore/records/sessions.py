@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -24,6 +24,8 @@ class SessionSummary:
         last_seq: The newest message's sequence number; it never goes down.
         question: What the agent waits for the user to answer, in status ``waiting_user``.
         ttl: How long after its last activity the session expires; None means never.
+        preview: The beginning of what the user said first, on one line, where ``sessions.list`` was
+            asked for it; else None.
     """
 
     id: str
@@ -41,6 +43,7 @@ class SessionSummary:
     created_at: datetime
     last_active_at: datetime
     ttl: timedelta | None
+    preview: str | None = field(default=None, kw_only=True, repr=False)
 
     @property
     def expires_at(self) -> datetime | None:

@@ -93,6 +93,7 @@ if TYPE_CHECKING:
         SessionRecord,
         SessionSummary,
     )
+    from agentstore.repositories.sessions.filters import SessionFilters
     from agentstore.repositories.upkeep.pruning import Progress
     from agentstore.retention import RetentionPolicy
 
@@ -216,24 +217,12 @@ class AsyncSessions(AsyncRepository[Sessions]):
 
         @overload
         async def list(
-            self,
-            *,
-            user_id: str | None = None,
-            status: str | None = None,
-            limit: int = ...,
-            cursor: str | None = None,
-            documents: Literal[True],
+            self, *, documents: Literal[True], **filters: Unpack[SessionFilters]
         ) -> Page[SessionRecord]: ...
 
         @overload
         async def list(
-            self,
-            *,
-            user_id: str | None = None,
-            status: str | None = None,
-            limit: int = ...,
-            cursor: str | None = None,
-            documents: bool = False,
+            self, *, documents: bool = False, **filters: Unpack[SessionFilters]
         ) -> Page[SessionSummary]: ...
 
         async def list(self, **_: Any) -> Any:
@@ -241,24 +230,12 @@ class AsyncSessions(AsyncRepository[Sessions]):
 
         @overload
         def iter(
-            self,
-            *,
-            user_id: str | None = None,
-            status: str | None = None,
-            limit: int = ...,
-            cursor: str | None = None,
-            documents: Literal[True],
+            self, *, documents: Literal[True], **filters: Unpack[SessionFilters]
         ) -> AsyncGenerator[SessionRecord, None]: ...
 
         @overload
         def iter(
-            self,
-            *,
-            user_id: str | None = None,
-            status: str | None = None,
-            limit: int = ...,
-            cursor: str | None = None,
-            documents: bool = False,
+            self, *, documents: bool = False, **filters: Unpack[SessionFilters]
         ) -> AsyncGenerator[SessionSummary, None]: ...
 
         def iter(self, **_: Any) -> Any:

@@ -154,6 +154,28 @@ def mark(name: str, value: object) -> str:
     return key(name, value.value if isinstance(value, Enum) else value)
 
 
+def path(subject: str, value: object) -> tuple[str, ...]:
+    """Read a path in JSON: keys with dots between, or a sequence of keys where a key holds a dot.
+
+    Args:
+        subject: What it is, for the error.
+        value: The path.
+
+    Raises:
+        InvalidInput: The path is empty or holds something else than str.
+    """
+    keys: tuple[Any, ...] = ()
+    if isinstance(value, str):
+        keys = tuple(value.split("."))
+    elif isinstance(value, list | tuple):
+        keys = tuple(value)
+    if not keys or not all(isinstance(key, str) for key in keys) or keys == ("",):
+        raise InvalidInput(
+            f"{subject} is keys with dots between, such as 'ui.theme', or a list of keys."
+        )
+    return keys
+
+
 def document(name: str, value: Any) -> Document | None:
     """Write a JSON value once, here, so that what JSON cannot say is refused here."""
     return None if value is None else Document(dump_json(value, name))

@@ -764,7 +764,9 @@ CASES: dict[str, dict[str, Prepare]] = {
     "sessions.get": call("sessions.get", "session-7"),
     "sessions.find": call("sessions.find", "session-7"),
     "sessions.list": listing("sessions.list", user_id="user-7", status="paused")
-    | also("documents", lambda s: partial(s.sessions.list, documents=True)),
+    | also("documents", lambda s: partial(s.sessions.list, documents=True))
+    | also("filtered", lambda s: partial(s.sessions.list, title="x", metadata={"a": 1}))
+    | also("preview", lambda s: partial(s.sessions.list, user_id="user-7", preview=True)),
     "sessions.find_ids": each("sessions.find_ids", ["0198", "0198c3d2-5a7e"]),
     "sessions.walk": listing("sessions.walk"),
     "sessions.count": each("sessions.count", user_id="user-7", status="paused"),

@@ -129,7 +129,11 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
         {"state": State(Their("session"), Their("user"))},
         {"state": State(Their("session"), My("user"))},
     ),
-    "sessions.list": (USER, USER | {"documents": True}),
+    "sessions.list": (
+        USER,
+        USER | {"documents": True},
+        USER | {"title": "same", "metadata": {}, "preview": True},
+    ),
     "sessions.count": (USER,),
     "sessions.rename": (SESSION | {"title": "X"},),
     "sessions.update": (
@@ -322,7 +326,12 @@ FOR_SOMEBODY_ELSE: dict[str, tuple[dict[str, Any], ...]] = {
 WHOLE: dict[str, tuple[dict[str, Any], ...]] = {
     "users.list": ({}, {"email": "same@example.org"}),
     "users.find_by_preference": ({"path": "a", "value": 1},),
-    "sessions.list": ({}, {"status": "active"}, {"documents": True}),
+    "sessions.list": (
+        {},
+        {"status": "active"},
+        {"documents": True},
+        {"title": "same", "preview": True},
+    ),
     "sessions.walk": ({},),
     "sessions.count": ({},),
     "messages.search": ({"text": "same"}, {"text": "same", "order": "recent"}),

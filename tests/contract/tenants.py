@@ -273,6 +273,7 @@ DRAWN: dict[str, Draw] = {
     "keep_tool_calls": _one_of(True, False),
     "prepend_summary": _one_of(True, False),
     "documents": _one_of(True, False),
+    "preview": _one_of(True, False),
     "token_count": _NUMBER,
     "cost": _MONEY,
     "tokens": _one_of(1, 5, 10**7),

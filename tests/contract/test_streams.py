@@ -345,7 +345,7 @@ def test_a_finished_message_is_what_it_was_begun_as_and_what_it_was_finished_wit
     finished = store.messages.finish(
         begun.id, tool_calls=[CALL, CALL], token_count=7, cost="0.25", payload={"k": None}
     )
-    assert (finished.id, finished.seq, finished.turn, finished.branch) == (begun.id, 2, 1, 0)
+    assert (finished.id, finished.seq, finished.turn, finished.branch) == (begun.id, 2, 1, "main")
     assert (finished.role, finished.name, finished.tool_call_id) == ("tool", "ada", "t")
     assert (finished.metadata, finished.external_id) == ({"by": ["begin"]}, "e")
     assert (finished.token_count, str(finished.cost), finished.payload) == (

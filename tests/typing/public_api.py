@@ -97,6 +97,13 @@ def sessions(store: Store) -> None:
     assert_type(store.sessions.list(user_id="u", status="active"), Page[SessionSummary])
     assert_type(store.sessions.list(documents=bool(session.id)), Page[SessionSummary])
     assert_type(store.sessions.list(user_id="u", documents=True), Page[SessionRecord])
+    narrowed = store.sessions.list(
+        title="a", model="b", since=datetime.now(UTC), metadata={"a.b": 1}, preview=True
+    )
+    assert_type(narrowed, Page[SessionSummary])
+    assert_type(narrowed.items[0].preview, str | None)
+    store.sessions.list(metadata={("a.b", "c"): [1]}, documents=True)
+    assert_type(store.sessions.ensure("id", "u", title="a", ttl=timedelta(1)), SessionRecord)
     assert_type(store.sessions.count(), int)
     assert_type(store.sessions.update(session.id, expected_version=1), SessionRecord)
     assert_type(store.sessions.wait_for_user(session.id, "Well?"), SessionRecord)
@@ -119,6 +126,9 @@ def messages(store: Store) -> None:
     assert_type(store.messages.chat("s", None, prepend_summary=True), list[dict[str, Any]])
     assert_type(store.messages.payloads("s", mark="a"), list[Any])
     assert_type(store.messages.page("s", before=None, limit=10), Page[MessageRecord])
+    assert_type(store.messages.update("m", content=None, marks=["a"]), MessageRecord)
+    assert_type(message.branch, str | None)
+    store.messages.history("s", branch=message.branch)
     assert_type(store.messages.pop("s"), MessageRecord | None)
     assert_type(store.messages.delete([message.id]), int)
     assert_type(store.messages.clear("s"), int)
@@ -312,6 +322,9 @@ def refused(store: Store) -> None:
     store.users.consume_quota("u", 5) + 1  # type: ignore[operator]
     store.sessions.create(ttl=60)  # type: ignore[arg-type]
     store.sessions.list(user="u")  # type: ignore[call-overload]
+    store.sessions.list(since="today")  # type: ignore[call-overload]
+    store.sessions.ensure()  # type: ignore[call-arg]
+    store.messages.update("m", content=5)  # type: ignore[arg-type]
     store.messages.save("s", "user", b"hello")  # type: ignore[arg-type]
     store.messages.save("s", "user", cost=0.1)  # type: ignore[arg-type]
     store.messages.save("s", "user", on_duplicate="overwrite")  # type: ignore[arg-type]

@@ -75,7 +75,7 @@ def number_rows(
     """Give rows of ``messages`` their numbers and their branch.
 
     Args:
-        counted: ``last_seq``, ``turn`` and ``active_branch`` of their session, counted up.
+        counted: ``last_seq`` and ``turn`` of their session, counted up, and its active branch.
         session: What ``append_messages`` was to add to it.
         rows: The rows; they are changed.
 
@@ -337,7 +337,7 @@ class EngineDialect(ABC):
                 to add: ``messages``, ``users`` (those of the role user), ``tokens``, ``cost``.
             rows: The rows of ``messages`` without branch, those of the first session first, and
                 so on; ``seq`` counts from 1 and ``turn`` from 0 or 1 in each session, to be added
-                to what it has. They are given their numbers and their branch.
+                to what it has. They are given their numbers and the branch's name.
             calls: The rows of ``message_tool_calls``, ``seq`` as above.
             marks: The rows of ``message_marks``, ``seq`` as above.
             wait: Whether to wait for sessions that somebody else has locked, or to leave them

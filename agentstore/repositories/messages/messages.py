@@ -38,6 +38,7 @@ from agentstore.repositories.lines.removal import (
     settle_turn,
 )
 from agentstore.repositories.lines.rows import (
+    line_columns,
     message_record,
     message_records,
     select_messages,
@@ -85,6 +86,10 @@ from agentstore.values import validation
 from agentstore.values.paging import Cursors, check_limit
 from agentstore.values.states import COMPLETE, INCOMPLETE, MAIN, STREAMING
 from agentstore.values.types import MAX_INTEGER
+
+
+def _with_number_of_branch(messages: Any) -> list[Any]:
+    return [*line_columns(messages), messages.branch]
 
 
 class Messages(Repository):
@@ -691,12 +696,13 @@ class Messages(Repository):
             NotFound: There is no such session.
         """
         session = lock_session(self.unit, session_id)
-        rows = newest(self.unit, session_id, 1)
+        rows = newest(self.unit, session_id, 1, columns=_with_number_of_branch)
         if not rows:
             return None
         (last,) = message_records(self.unit, rows)
-        its_own = last.branch == session.active_branch
-        if its_own and not is_seen_elsewhere(self.unit, session, last.branch, last.seq):
+        home = rows[0][-1]
+        its_own = home == session.active_branch
+        if its_own and not is_seen_elsewhere(self.unit, session, home, last.seq):
             remove_messages(self.unit, session, self.tables.messages.c.id == last.id)
         else:
             line = segments_of(self.connection, self.tables, session_id, session.active_branch)
@@ -705,7 +711,7 @@ class Messages(Repository):
             new.show(session.active_branch, session.last_seq + 1)
             set_tip(self.unit, session, session.active_branch, new.write(), NOTHING)
             release(self.unit, session_id, session.tip)
-            remove_unseen(self.unit, session, [(last.branch, last.seq, last.seq)])
+            remove_unseen(self.unit, session, [(home, last.seq, last.seq)])
             remove_gone_branches(self.unit, session_id)
         settle_turn(self.unit, session)
         return last

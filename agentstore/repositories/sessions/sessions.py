@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, overload
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from sqlalchemy import ColumnElement, func, select, update
 
@@ -49,8 +49,9 @@ from agentstore.repositories.sessions.creating import (
     seconds_of,
     without_secrets,
 )
+from agentstore.repositories.sessions.filters import SessionFilter, SessionFilters, Wanted
 from agentstore.repositories.sessions.ids import ids_beginning
-from agentstore.repositories.sessions.pages import page_of_sessions
+from agentstore.repositories.sessions.pages import Listed, page_of_sessions
 from agentstore.repositories.sessions.reconnecting import load_state_dict, state_dict
 from agentstore.repositories.sessions.restoring import restored
 from agentstore.repositories.sessions.rows import find_session, select_sessions, session_record
@@ -236,26 +237,12 @@ class Sessions(Repository):
 
     @overload
     def list(
-        self,
-        /,
-        *,
-        user_id: str | None = None,
-        status: str | None = None,
-        limit: int = DEFAULT_LIMIT,
-        cursor: str | None = None,
-        documents: Literal[True],
+        self, /, *, documents: Literal[True], **filters: Unpack[SessionFilters]
     ) -> Page[SessionRecord]: ...
 
     @overload
     def list(
-        self,
-        /,
-        *,
-        user_id: str | None = None,
-        status: str | None = None,
-        limit: int = DEFAULT_LIMIT,
-        cursor: str | None = None,
-        documents: bool = False,
+        self, /, *, documents: bool = False, **filters: Unpack[SessionFilters]
     ) -> Page[SessionSummary]: ...
 
     @reads
@@ -264,9 +251,15 @@ class Sessions(Repository):
         *,
         user_id: str | None = None,
         status: str | None = None,
+        title: str | None = None,
+        model: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        metadata: Wanted | None = None,
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
         documents: bool = False,
+        preview: bool = False,
     ) -> Page[SessionSummary]:
         """List sessions, the one with the newest activity first.
 
@@ -274,41 +267,49 @@ class Sessions(Repository):
         whatever the clock said. A session that is written to while one pages moves to the
         front, so it may be seen twice, or, if it was further down, only on the first page.
 
+        User and status have an index. The other filters read up to 2,000 sessions of these for a
+        page: where they let few through, it has fewer sessions than ``limit``, or none, and a
+        ``next_cursor`` to go on. The last page has no cursor.
+
         Args:
             user_id: Only this user's.
             status: Only in this status.
+            title: Only with this in the title; case does not count, in any script.
+            model: Only of this model.
+            since: Only those whose last activity was at this time or later.
+            until: Only those whose last activity was before this time.
+            metadata: Only with these values in the metadata, by their paths, such as
+                ``{"project.name": "x"}``; a tuple of keys is a path where a key holds a dot. Values
+                are compared as JSON, objects and lists whole.
             limit: How many to give at most.
             cursor: The ``next_cursor`` of the page before.
             documents: Give metadata, config and state too, and when they were changed: a
                 ``SessionRecord`` of each session instead of a ``SessionSummary``.
+            preview: Give the first 200 characters of what the user said first on main, on one line:
+                one more statement. None where nothing was said, or nothing that is text, or where
+                content blocks have more than 20,000 characters.
+
+        Raises:
+            InvalidInput: A filter cannot be asked for.
         """
         validation.flag("documents", documents)
-        return page_of_sessions(self.unit, user_id, status, limit, cursor, documents)
+        validation.flag("preview", preview)
+        passing = SessionFilter.of(title, model, since, until, metadata)
+        which = Listed(user_id, status, passing)
+        return page_of_sessions(
+            self.unit, which, limit, cursor, documents=documents, preview=preview
+        )
 
     if TYPE_CHECKING:
 
         @overload
         def iter(
-            self,
-            /,
-            *,
-            user_id: str | None = None,
-            status: str | None = None,
-            limit: int = ...,
-            cursor: str | None = None,
-            documents: Literal[True],
+            self, /, *, documents: Literal[True], **filters: Unpack[SessionFilters]
         ) -> Generator[SessionRecord, None, None]: ...
 
         @overload
         def iter(
-            self,
-            /,
-            *,
-            user_id: str | None = None,
-            status: str | None = None,
-            limit: int = ...,
-            cursor: str | None = None,
-            documents: bool = False,
+            self, /, *, documents: bool = False, **filters: Unpack[SessionFilters]
         ) -> Generator[SessionSummary, None, None]: ...
 
         def iter(self, **_: Any) -> Any:
