@@ -23,6 +23,7 @@ from agentstore.cli.application import (
 from agentstore.cli.output import age, hint, on_one_line, out, plain, print_json, progress, say
 from agentstore.cli.times import instant
 from agentstore.records import SearchHit
+from agentstore.records.words import Role
 from agentstore.values.states import ROLES
 from agentstore.values.text.snippets import MARK
 
@@ -70,7 +71,7 @@ def search(
             text,
             user_id=user,
             session_id=None if session is None else whole_id(store, session),
-            role=role,
+            role=cast("Role | None", role),
             since=since,
             until=until,
             order=cast("Literal['relevance', 'recent']", order),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 from rich.table import Table
@@ -24,6 +24,7 @@ from agentstore.cli.output import (
 )
 from agentstore.errors import InvalidInput
 from agentstore.records import Page, SessionSummary
+from agentstore.records.words import SessionStatus
 from agentstore.repositories.sessions.ids import is_beginning
 from agentstore.stores.store import Store
 from agentstore.values.paging import MAX_LIMIT
@@ -91,7 +92,11 @@ def _pages(
     while left is None or left > 0:
         size = 200 if left is None else min(left, MAX_LIMIT)
         page = store.sessions.list(
-            user_id=user, status=status, limit=size, cursor=cursor, documents=documents
+            user_id=user,
+            status=cast("SessionStatus | None", status),
+            limit=size,
+            cursor=cursor,
+            documents=documents,
         )
         yield page
         cursor = page.next_cursor

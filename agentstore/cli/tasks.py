@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 from rich.text import Text
@@ -12,6 +12,7 @@ from agentstore.cli.application import LOOK, AsJson, Database, Prefix, Schema, U
 from agentstore.cli.output import age, hint, on_one_line, out, plain, print_json, table
 from agentstore.errors import InvalidInput
 from agentstore.records import TaskRecord
+from agentstore.records.words import TaskStatus
 from agentstore.values.states import TASK_STATUSES
 
 _STYLES = {
@@ -56,7 +57,11 @@ def tasks(
     with Database(url, schema, table_prefix).read() as store:
         wanted = None if session is None else whole_id(store, session)
         page = store.tasks.list(
-            session_id=wanted, status=status, queue=queue, limit=limit, cursor=cursor
+            session_id=wanted,
+            status=cast("TaskStatus | None", status),
+            queue=queue,
+            limit=limit,
+            cursor=cursor,
         )
         counts = store.tasks.count(session_id=wanted, queue=queue)
     if as_json:

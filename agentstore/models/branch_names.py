@@ -6,8 +6,6 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, FromClause, case, literal_column, select
 
-from agentstore.values.states import MAIN
-
 
 def name_of_branch(
     branches: FromClause, session_id: ColumnElement[Any], number: ColumnElement[Any]
@@ -26,5 +24,5 @@ def name_of_branch(
         .correlate_except(home)
         .scalar_subquery()
     )
-    main = literal_column(f"'{MAIN}'", home.c.name.type)
+    main = literal_column("'main'", home.c.name.type)
     return case((number == literal_column("0"), main), else_=named)

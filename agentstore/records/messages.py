@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from agentstore.records.base import maker
+from agentstore.records.words import MessageStatus, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class MessageRecord:
     seq: int
     branch: str | None
     turn: int
-    role: str
+    role: Role
     content: str | list[Any] | None
     tool_calls: list[Any] | None
     tool_call_id: str | None
@@ -40,7 +41,7 @@ class MessageRecord:
     metadata: dict[str, Any] | None
     payload: Any
     external_id: str | None
-    status: str
+    status: MessageStatus
     created_at: datetime
     chat_keys: list[str] | None = field(default=None, repr=False)
 

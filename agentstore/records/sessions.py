@@ -9,6 +9,7 @@ from typing import Any
 
 from agentstore.records.base import maker
 from agentstore.records.messages import MessageRecord
+from agentstore.records.words import SessionStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class SessionSummary:
 
     id: str
     user_id: str | None
-    status: str
+    status: SessionStatus
     title: str | None
     model: str | None
     version: int

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from agentstore.records.words import TaskStatus
+
 
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
@@ -28,7 +30,7 @@ class TaskRecord:
     session_id: str | None
     queue: str
     kind: str
-    status: str
+    status: TaskStatus
     priority: int
     payload: Any
     result: Any

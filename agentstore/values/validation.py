@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from agentstore.errors import InvalidInput, shown
 from agentstore.values.encoding import dump_json, encode_text
 from agentstore.values.types import MAX_INTEGER, Document, from_nanos, to_nanos
+
+C = TypeVar("C", bound=str)
 
 MAX_KEY_CHARACTERS = 255
 MAX_KEY_BYTES = 1024
@@ -47,7 +49,7 @@ def optional_text(name: str, value: object) -> str | None:
     return None if value is None else text(name, value)
 
 
-def choice(name: str, value: object, choices: Sequence[str]) -> str:
+def choice(name: str, value: object, choices: Sequence[C]) -> C:
     """Require one of these words.
 
     Raises:
@@ -55,7 +57,7 @@ def choice(name: str, value: object, choices: Sequence[str]) -> str:
     """
     if not isinstance(value, str) or value not in choices:
         raise InvalidInput(f"{name} must be one of {', '.join(choices)}, not {shown(value)}.")
-    return value if type(value) is str else str.__str__(value)
+    return cast("C", value if type(value) is str else str.__str__(value))
 
 
 def key(name: str, value: object) -> str:

@@ -60,8 +60,11 @@ from agentstore import (
 )
 from agentstore.doctor import examine
 from agentstore.models.tables import Names
+from agentstore.records.words import MessageStatus, Role, SessionStatus, TaskStatus
+from agentstore.repositories.messages.drafts import NewMessage
 from agentstore.stores.alerts import Thresholds, check_sizes
 from agentstore.stores.store import Transaction
+from agentstore.values.states import ROLES, SESSION_STATUSES
 
 
 def users(store: Store) -> None:
@@ -188,6 +191,19 @@ async def iterating_again(store: AsyncStore) -> None:
         assert_type([task.id async for task in tx.tasks.iter()], list[str])
     tuple(store.messages.iter("s"))  # type: ignore[arg-type]
     store.messages.iter(session="s")  # type: ignore[call-arg]
+
+
+def words(store: Store, role: Role) -> None:
+    said = assert_type(store.messages.save("s", role), MessageRecord)
+    assert_type(said.role, Role)
+    assert_type(said.status, MessageStatus)
+    again: NewMessage = {"role": said.role, "content": said.content}
+    store.messages.save_many("s", [again, {"role": "user"}])
+    for status in SESSION_STATUSES:
+        store.sessions.list(status=assert_type(status, SessionStatus))
+    assert_type(store.sessions.get("s").status, SessionStatus)
+    assert_type(store.tasks.get("t").status, TaskStatus)
+    assert_type(ROLES, tuple[Role, ...])
 
 
 def streams(store: Store) -> None:
@@ -322,6 +338,16 @@ def refused(store: Store) -> None:
     store.users.consume_quota("u", 5) + 1  # type: ignore[operator]
     store.sessions.create(ttl=60)  # type: ignore[arg-type]
     store.sessions.list(user="u")  # type: ignore[call-overload]
+    store.messages.save("s", "asistant", "hello")  # type: ignore[arg-type]
+    store.messages.begin("s", "bot")  # type: ignore[arg-type]
+    store.messages.search("x", role="usr")  # type: ignore[arg-type]
+    store.messages.search("x", order="newest")  # type: ignore[arg-type]
+    store.sessions.list(status="activ")  # type: ignore[call-overload]
+    store.sessions.iter(status="activ")  # type: ignore[call-overload]
+    store.sessions.count(status="activ")  # type: ignore[arg-type]
+    store.tasks.list(status="waiting")  # type: ignore[arg-type]
+    store.branches.compact("s", "x", to_turn=1, role="user")  # type: ignore[arg-type]
+    NewMessage(role="bot")  # type: ignore[typeddict-item]
     store.sessions.list(since="today")  # type: ignore[call-overload]
     store.sessions.ensure()  # type: ignore[call-arg]
     store.messages.update("m", content=5)  # type: ignore[arg-type]
@@ -360,6 +386,8 @@ async def refused_again(store: AsyncStore) -> None:
     await store.messages.save("s", "user", tokens=3)  # type: ignore[call-arg]
     await store.messages.save("s", "user", cost=0.1)  # type: ignore[arg-type]
     await store.sessions.list(user="u")  # type: ignore[call-overload]
+    await store.sessions.list(status="activ")  # type: ignore[call-overload]
+    await store.messages.save("s", "bot")  # type: ignore[arg-type]
     await store.tool_logs.list(since="today")  # type: ignore[arg-type]
     for message in await store.messages.page("s"):
         message.content.upper()  # type: ignore[union-attr]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal, get_args
 
 from sqlalchemy import Select, bindparam, func, select, update
 
@@ -64,7 +64,7 @@ from agentstore.values.paging import DEFAULT_LIMIT, Cursors, check_limit
 from agentstore.values.states import MAIN
 from agentstore.values.types import MAX_INTEGER
 
-_TELLERS = ("system", "developer", "assistant")
+Teller = Literal["system", "developer", "assistant"]
 """The roles that a summary may have: with another one it would begin a turn, or end a call."""
 
 
@@ -241,7 +241,7 @@ class Branches(Repository):
         *,
         from_turn: int = 1,
         to_turn: int,
-        role: str = "system",
+        role: Teller = "system",
         token_count: int = 0,
         branch: str | None = None,
         keep_as: str | None = None,
@@ -280,7 +280,7 @@ class Branches(Repository):
             raise InvalidInput(
                 f"to_turn must be at least from_turn, which is {from_turn}, not {to_turn}."
             )
-        validation.choice("role", role, _TELLERS)
+        validation.choice("role", role, get_args(Teller))
         session = lock_session(self.unit, session_id)
         number = branch_number(self.unit, session, branch)
         replaced = of_turns(self.unit, session_id, branch, from_turn, to_turn)

@@ -14,6 +14,7 @@ from agentstore.execution.gathering import Body
 from agentstore.models.deleting import session_is_open, session_stays
 from agentstore.records import MessageRecord, Page, SearchHit
 from agentstore.records.base import complete
+from agentstore.records.words import Role
 from agentstore.repositories.base.iterating import over_pages
 from agentstore.repositories.base.operations import (
     MOST_IDS,
@@ -101,7 +102,7 @@ class Messages(Repository):
     def save(
         self,
         session_id: str,
-        role: str,
+        role: Role,
         content: str | list[Any] | None = None,
         *,
         tool_calls: list[dict[str, Any]] | None = None,
@@ -204,7 +205,7 @@ class Messages(Repository):
     def begin(
         self,
         session_id: str,
-        role: str = "assistant",
+        role: Role = "assistant",
         *,
         name: str | None = None,
         tool_call_id: str | None = None,
@@ -579,7 +580,7 @@ class Messages(Repository):
         *,
         user_id: str | None = None,
         session_id: str | None = None,
-        role: str | None = None,
+        role: Role | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         order: pages.Order = "relevance",

@@ -18,6 +18,7 @@ from agentstore.engines.base.dialect import Mode
 from agentstore.errors import DatabaseFull, SearchIndexStale
 from agentstore.execution.unit import Unit, in_transaction
 from agentstore.records import MessageRecord, Page, SearchHit
+from agentstore.records.words import Role
 from agentstore.repositories.base.operations import chunks
 from agentstore.repositories.base.units import Units
 from agentstore.repositories.search.pages import Request, TextSearch
@@ -50,7 +51,7 @@ def request(
     *,
     user_id: str | None,
     session_id: str | None,
-    role: str | None,
+    role: Role | None,
     since: datetime | None,
     until: datetime | None,
     order: str,

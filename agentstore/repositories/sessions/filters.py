@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, TypedDict
 
 from agentstore.errors import InvalidInput
+from agentstore.records.words import SessionStatus
 from agentstore.values import validation
 from agentstore.values.encoding import canonical_json
 from agentstore.values.instants import require_utc
@@ -25,7 +26,7 @@ class SessionFilters(TypedDict, total=False):
     """The arguments of ``sessions.list`` and ``iter`` but ``documents``, for type checkers."""
 
     user_id: str | None
-    status: str | None
+    status: SessionStatus | None
     title: str | None
     model: str | None
     since: datetime | None

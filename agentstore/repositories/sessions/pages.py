@@ -26,6 +26,7 @@ from agentstore.models.deleting import owner_stays
 from agentstore.models.tables import Tables
 from agentstore.records import Page, SessionRecord, SessionSummary
 from agentstore.records.sessions import make_session_summary
+from agentstore.records.words import SessionStatus
 from agentstore.repositories.base.listing import newest
 from agentstore.repositories.sessions.filters import SessionFilter
 from agentstore.repositories.sessions.previews import previews_of
@@ -49,7 +50,7 @@ class Listed:
     """
 
     user_id: str | None
-    status: str | None
+    status: SessionStatus | None
     passing: SessionFilter | None
 
 

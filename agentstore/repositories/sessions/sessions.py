@@ -28,6 +28,7 @@ from agentstore.records import (
     SessionRecord,
     SessionSummary,
 )
+from agentstore.records.words import SessionStatus
 from agentstore.repositories.base import scoping
 from agentstore.repositories.base.iterating import over_pages
 from agentstore.repositories.base.operations import (
@@ -250,7 +251,7 @@ class Sessions(Repository):
         self,
         *,
         user_id: str | None = None,
-        status: str | None = None,
+        status: SessionStatus | None = None,
         title: str | None = None,
         model: str | None = None,
         since: datetime | None = None,
@@ -343,7 +344,7 @@ class Sessions(Repository):
     """Go over the sessions of all pages; see ``walk``."""
 
     @reads
-    def count(self, *, user_id: str | None = None, status: str | None = None) -> int:
+    def count(self, *, user_id: str | None = None, status: SessionStatus | None = None) -> int:
         """Count sessions, of a user and in a status if given."""
         sessions = self.tables.sessions
         query = select(func.count()).select_from(sessions)
@@ -594,7 +595,9 @@ class Sessions(Repository):
             raise NotFound("session", session_id)
         return found
 
-    def _move(self, session_id: str, wanted: str, only_from: str | None = None) -> SessionRecord:
+    def _move(
+        self, session_id: str, wanted: SessionStatus, only_from: SessionStatus | None = None
+    ) -> SessionRecord:
         current = self._lock(session_id).status
         allowed = (only_from,) if only_from else sources(SESSION_TRANSITIONS, wanted)
         if current not in allowed:
@@ -637,7 +640,7 @@ class Sessions(Repository):
 
 
 def _conditions(
-    tables: Tables, user_id: str | None, status: str | None
+    tables: Tables, user_id: str | None, status: SessionStatus | None
 ) -> list[ColumnElement[bool]]:
     sessions = tables.sessions.c
     conditions = []

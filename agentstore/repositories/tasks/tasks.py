@@ -14,6 +14,7 @@ from agentstore.errors import AlreadyExists, InvalidInput, NotFound
 from agentstore.execution.unit import Unit
 from agentstore.models.deleting import session_stays
 from agentstore.records import Page, TaskBatch, TaskRecord
+from agentstore.records.words import TaskStatus
 from agentstore.repositories.base import scoping
 from agentstore.repositories.base.iterating import over_pages
 from agentstore.repositories.base.operations import (
@@ -171,7 +172,7 @@ class Tasks(Repository):
         self,
         *,
         session_id: str | None = None,
-        status: str | None = None,
+        status: TaskStatus | None = None,
         queue: str | None = None,
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
