@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, fields, make_dataclass
 from functools import cache
+from html import escape
 from typing import Any, Generic, TypeVar, cast
 
 from agentstore.errors import UnsoundRow
@@ -29,6 +30,25 @@ def complete(record: T) -> T:
 def _never_none(record: Hashable) -> tuple[str, ...]:
     kinds = {each.name: str(each.type) for each in fields(cast("Any", record))}
     return tuple(name for name, kind in kinds.items() if "None" not in kind and kind != "Any")
+
+
+def briefly(*names: str) -> Callable[[type[T]], type[T]]:
+    """Have a record's repr show these fields and no other, and of these what is not None.
+
+    A repr gets into logs, errors and the output of tests. So it is short, and holds nothing of what
+    was said or stored, nor of whom a person is.
+    """
+
+    def decorate(record: type[T]) -> type[T]:
+        def shown(self: T) -> str:
+            fields = ((name, getattr(self, name)) for name in names)
+            given = [f"{name}={value!r}" for name, value in fields if value is not None]
+            return f"{type(self).__name__}({', '.join([*given, '...'])})"
+
+        record.__repr__ = shown  # type: ignore[assignment,method-assign]
+        return record
+
+    return decorate
 
 
 def maker(record: type[T]) -> Callable[..., T]:
@@ -76,3 +96,8 @@ class Page(Generic[T_co]):
         of = f" {kinds.pop()}" if len(kinds) == 1 else ""
         more = "the last one" if self.next_cursor is None else "more with next_cursor or iter()"
         return f"<Page of {len(self.items)}{of}, {more}>"
+
+    def _repr_html_(self) -> str | None:
+        """Show a page of sessions or messages in a notebook; None leaves it to the repr."""
+        show = getattr(self.items[0], "_many_as_html", None) if self.items else None
+        return None if show is None else f"{show(self.items)}<p>{escape(repr(self))}</p>"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from agentstore.records.base import maker
+from agentstore.records.base import briefly, maker
 from agentstore.records.words import MessageStatus, Role
 
 
+@briefly("id", "session_id", "seq", "branch", "turn", "role", "status")
 @dataclass(frozen=True, slots=True)
 class MessageRecord:
     """A message.
@@ -45,6 +47,16 @@ class MessageRecord:
     created_at: datetime
     chat_keys: list[str] | None = field(default=None, repr=False)
 
+    def _repr_html_(self) -> str:
+        """Show the message in a notebook, with what it says; see ``records.html``."""
+        return self._many_as_html([self])
+
+    @staticmethod
+    def _many_as_html(messages: Sequence[MessageRecord]) -> str:
+        from agentstore.records.html import messages_as_html  # notebooks alone need it
+
+        return messages_as_html(messages)
+
     def to_chat(self) -> dict[str, Any]:
         """Give the message as the chat APIs take it.
 
@@ -62,6 +74,16 @@ class MessageRecord:
             self.chat_keys,
             self.payload,
         )
+
+
+class MessageList(list[MessageRecord]):
+    """A history: a list like any other, which a notebook shows as a conversation."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        """Show the conversation in a notebook, with what was said; see ``records.html``."""
+        return MessageRecord._many_as_html(self)
 
 
 def chat_message(
@@ -122,6 +144,7 @@ OLD_TOOL_ROLE = "function"
 """What the role of tools was called; a message that has it is stored with the role ``tool``."""
 
 
+@briefly("id", "message_id", "session_id", "size", "media_type")
 @dataclass(frozen=True, slots=True)
 class AttachmentRecord:
     """Bytes beside a message, without the bytes themselves.
@@ -142,6 +165,7 @@ class AttachmentRecord:
     created_at: datetime
 
 
+@briefly("session_id", "branch", "through_seq")
 @dataclass(frozen=True, slots=True)
 class SummaryRecord:
     """The compressed memory of a branch of a session.

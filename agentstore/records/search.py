@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agentstore.records.base import briefly
 from agentstore.records.messages import MessageRecord
 
 
+@briefly("message", "score")
 @dataclass(frozen=True, slots=True)
 class SearchHit:
     """A message that was found.

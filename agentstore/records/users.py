@@ -7,9 +7,11 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from agentstore.records.base import briefly
 from agentstore.records.usage import ToolStats
 
 
+@briefly("id", "quota_total", "quota_used", "quota_reserved")
 @dataclass(frozen=True, slots=True)
 class UserRecord:
     """A user.

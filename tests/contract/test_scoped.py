@@ -46,6 +46,7 @@ from tests.contract.scoped_calls import (
     names_something_of_theirs,
 )
 from tests.contract.tenants import repositories_by_name
+from tests.contract.two_worlds import words_of
 
 CLASSES = repositories_by_name()
 ALL_CALLS = {
@@ -116,7 +117,7 @@ def outcome(call, names=NOBODYS):
     except AgentStoreError as error:
         facts = {name: value for name, value in vars(error).items() if name != "retriable"}
         return type(error).__name__, names.written(f"{error} {facts}")
-    return "gave", names.written(repr(result))
+    return "gave", names.written(words_of(result))
 
 
 def called(scope, method, arguments):

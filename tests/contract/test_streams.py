@@ -24,6 +24,7 @@ from agentstore.errors import (
     TransactionConflict,
 )
 from tests.conftest import VERSIONS
+from tests.contract.two_worlds import words_of
 from tests.drivers import FULL
 from tests.programs.probes import engine_of
 from tests.programs.workers import Worker
@@ -94,7 +95,7 @@ READERS: dict[str, Callable] = {
 def seen(store, message):
     """Give what all readers see of a message, in which they must agree."""
     found = {name: read(store, message) for name, read in READERS.items()}
-    assert set(map(repr, found.values())) == {repr(found["get"])}, found
+    assert set(map(words_of, found.values())) == {words_of(found["get"])}, found
     return found["get"].status, found["get"].content
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from agentstore.errors import InvalidInput, LimitOutOfRange, NotFound
 from agentstore.execution.gathering import Body
 from agentstore.models.deleting import session_is_open, session_stays
-from agentstore.records import MessageRecord, Page, SearchHit
+from agentstore.records import MessageList, MessageRecord, Page, SearchHit
 from agentstore.records.base import complete
 from agentstore.records.words import Role
 from agentstore.repositories.base.iterating import over_pages
@@ -414,7 +414,7 @@ class Messages(Repository):
         exclude_mark: Marks = None,
         prepend_summary: bool = False,
     ) -> list[MessageRecord]:
-        """Give the last messages of a branch, the oldest of them first.
+        """Give the last messages of a branch, the oldest of them first, as a ``MessageList``.
 
         One query; two where the branch shows messages of others and this store reads it for the
         first time. The cost depends on ``limit`` and not on how much the session or the database
@@ -443,7 +443,7 @@ class Messages(Repository):
         records = self._last(RECORDS, session_id, limit, keep_tool_calls, branch, marks)
         if prepend_summary and (summary := find_summary(self.unit, session_id, branch)):
             records.insert(0, summary.to_message())
-        return records
+        return MessageList(records)
 
     @reads
     def chat(

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Select, Text, bindparam, case, cast, func, literal_column, select
 
+from agentstore.engines.base.dialect import EngineDialect
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
 from agentstore.values.text.readable import readable_text
@@ -24,18 +25,18 @@ _LARGEST = 20_000
 
 def previews_of(unit: Unit, ids: Sequence[str]) -> dict[str, str]:
     """Give the previews of a page of sessions, by one statement; a session without is left out."""
-    rows = unit.connection.execute(_query(unit.tables), {"ids": list(ids)})
+    query = _query(unit.tables, unit.dialect)
+    rows = unit.connection.execute(query, {"ids": list(ids)})
     texts = {id: " ".join(readable_text(*said).split()) for id, *said in rows}
     return {id: text[:LONGEST] for id, text in texts.items() if text}
 
 
 @lru_cache(maxsize=64)
-def _query(tables: Tables) -> Select[Any]:
+def _query(tables: Tables, dialect: EngineDialect) -> Select[Any]:
     """Select what was said first by the user on main: the message of the smallest turn."""
-    sessions, messages = tables.sessions, tables.messages
-    said = messages.alias("said")
+    sessions, said = tables.sessions, tables.messages.alias("said")
     first = (
-        select(said.c.pk)
+        select(said)
         .where(
             said.c.session_id == sessions.c.pk,
             said.c.branch == literal_column("0"),
@@ -43,8 +44,8 @@ def _query(tables: Tables) -> Select[Any]:
         )
         .order_by(said.c.turn)
         .limit(1)
-        .scalar_subquery()
     )
+    source, found = dialect.for_each(sessions, tables.messages, first)
 
     def small(document: Any) -> Any:
         return case((func.length(cast(document, Text)) <= _LARGEST, document))
@@ -52,10 +53,10 @@ def _query(tables: Tables) -> Select[Any]:
     return (
         select(
             sessions.c.id,
-            func.substr(messages.c.content, 1, _READ, type_=messages.c.content.type),
-            small(messages.c.blocks),
-            small(messages.c.payload),
+            func.substr(found.content, 1, _READ, type_=found.content.type),
+            small(found.blocks),
+            small(found.payload),
         )
-        .join_from(sessions, messages, messages.c.pk == first)
+        .select_from(source)
         .where(sessions.c.id.in_(bindparam("ids", expanding=True)))
     )
