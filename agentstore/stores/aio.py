@@ -84,6 +84,8 @@ from agentstore.stores.bound import Transaction, in_transaction, scoped_transact
 from agentstore.stores.health import DEFAULT_TIMEOUT, AsyncProbe
 
 if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
     from agentstore.records import (
         CheckpointInfo,
         CheckpointRecord,
@@ -98,6 +100,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Repository)
 R_co = TypeVar("R_co", bound=Repository, covariant=True)
 """Covariant: what is lifted from a base of a repository is also the repository's."""
+Bound = TypeVar("Bound", bound="AsyncRepositories")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -637,12 +640,18 @@ class AsyncStore(AsyncRepositories):
         with self._announce(self):
             try:
                 async with self._unit_runner.transaction() as runner:
-                    transaction = AsyncTransaction(runner)
-                    if self._observer is not None:
-                        self._observer.watch(transaction)
-                    yield transaction
+                    yield self._watched(AsyncTransaction(runner))
             except Trouble as problem:
                 raise problem.error from problem.__cause__
+
+    def joined(
+        self, connection: AsyncConnection | AsyncSession | async_scoped_session[Any]
+    ) -> AsyncTransaction:
+        """Give the repositories inside a transaction of the application's own.
+
+        See ``Store.joined``. Calls that are made at once run one after the other.
+        """
+        return self._watched(AsyncTransaction(self._in_callers_transaction(connection)))
 
     async def run(self, work: Callable[[Transaction], T]) -> T:
         """Run a synchronous function in a transaction, in one hop; see ``Store.run``."""
@@ -693,6 +702,16 @@ class AsyncStore(AsyncRepositories):
         """Give the same repositories for one user's data; see ``Store.scoped``."""
         return AsyncScopedStore(self, Scope(user_id))
 
+    def _in_callers_transaction(
+        self, connection: object, scope: Scope | None = None
+    ) -> _AsyncStoreRunner:
+        return _AsyncStoreRunner(self, self._unit_runner.joined(connection, scope))
+
+    def _watched(self, transaction: Bound) -> Bound:
+        if self._observer is not None:
+            self._observer.watch(transaction)
+        return transaction
+
 
 class AsyncScopedStore(AsyncRepositories):
     """A store as one user has it, for coroutines; see ``ScopedStore``.
@@ -722,10 +741,15 @@ class AsyncScopedStore(AsyncRepositories):
         async with self._store.transaction() as transaction:
             runner = transaction.users._runner
             await runner.run(Mode.READ, self._scope.enter, repeatable=True)
-            here = AsyncScopedTransaction(AsyncScopedRunner(runner, self._scope, entered=True))
-            if self._store._observer is not None:
-                self._store._observer.watch(here)
-            yield here
+            scoped_runner = AsyncScopedRunner(runner, self._scope, entered=True)
+            yield self._store._watched(AsyncScopedTransaction(scoped_runner))
+
+    def joined(
+        self, connection: AsyncConnection | AsyncSession | async_scoped_session[Any]
+    ) -> AsyncTransaction:
+        """Give the repositories in the application's transaction; see ``Store.joined``."""
+        runner = self._store._in_callers_transaction(connection, self._scope)
+        return self._store._watched(AsyncScopedTransaction(runner))
 
     async def run(self, work: Callable[[Transaction], T]) -> T:
         """Run a synchronous function in a transaction of the scope; see ``Store.run``."""
@@ -742,10 +766,14 @@ class AsyncScopedStore(AsyncRepositories):
 
 
 class _AsyncStoreRunner:
-    """Runs a store's own calls, and catches those inside its own transaction."""
+    """Runs a store's own calls, and catches those inside its own transaction.
 
-    def __init__(self, store: AsyncStore) -> None:
+    Calls that join a transaction of the application's have another runner than the others.
+    """
+
+    def __init__(self, store: AsyncStore, joined: AsyncRunner | None = None) -> None:
         self._store = store
+        self._joined = joined
 
     async def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
         store = self._store
@@ -753,4 +781,6 @@ class _AsyncStoreRunner:
         if not store._opened:
             await store.open()
         refuse_to_write(store._settings, mode)
+        if self._joined is not None:
+            return await self._joined.run(mode, work, repeatable=repeatable)
         return await run_with_retries(store._unit_runner, mode, work, repeatable=repeatable)

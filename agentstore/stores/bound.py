@@ -12,10 +12,13 @@ from agentstore.engines.base.dialect import Mode
 from agentstore.errors import UnscopedOnly
 from agentstore.execution.observation import Observer
 from agentstore.execution.runners import joined
-from agentstore.execution.scoped import Scope, ScopedRunner
+from agentstore.execution.scoped import Scope, ScopedRunner, VisitingRunner
 from agentstore.execution.unit import Runner, Unit
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session, scoped_session
+
     from agentstore.repositories import (
         Attachments,
         Branches,
@@ -176,6 +179,11 @@ class ScopedStore(Repositories):
         """Make several calls one, in the scope; see ``Store.transaction``."""
         with self._store.transaction() as transaction:
             yield self._within(transaction)
+
+    def joined(self, connection: Connection | Session | scoped_session[Any]) -> Transaction:
+        """Give the repositories in the application's transaction; see ``Store.joined``."""
+        runner = VisitingRunner(self._store._in_callers_transaction(connection), self._scope)
+        return ScopedTransaction(runner, self._store._observer)
 
     def run(self, work: Callable[[Transaction], T]) -> T:
         """Run a function in a transaction of the scope; see ``Store.run``."""
