@@ -461,6 +461,19 @@ class SchemaMissing(SchemaError):
 
 
 @facts(
+    "The database has tables that are not agentstore's by the names that it needs: {tables}. "
+    "Nothing was created. Give agentstore names of its own: table_prefix='agents_', or on "
+    "PostgreSQL schema='agents'. Run: {command}"
+)
+class TablesTaken(SchemaError):
+    """Tables of an application's have names that agentstore's would have."""
+
+    current: str | None = field(default=None, init=False)
+    tables: tuple[str, ...]
+    command: str
+
+
+@facts(
     "The database is at revision {current} and this agentstore needs {head}. Back it up, then "
     "run: {command}"
 )

@@ -36,6 +36,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateSchema
 
 from agentstore.database.engine import parse_url, show_url
+from agentstore.database.sharing import (
+    include_name,
+    include_object,
+    render_item,
+    tables_in_the_way,
+)
 from agentstore.engines.base.causes import cause_of
 from agentstore.engines.registry import dialect_for
 from agentstore.errors import (
@@ -44,6 +50,7 @@ from agentstore.errors import (
     SchemaFromFuture,
     SchemaMissing,
     SchemaOutdated,
+    TablesTaken,
 )
 from agentstore.models.tables import PLAIN, Names, tables
 from agentstore.settings import Settings
@@ -137,6 +144,7 @@ def check(connection: Connection, names: Names = PLAIN) -> None:
 
     Raises:
         SchemaMissing: It has no agentstore schema.
+        TablesTaken: It has none, and an application's own tables are in the way.
         SchemaOutdated: It is behind.
         SchemaFromFuture: It is ahead.
         CopyUnfinished: A copy into it is not finished.
@@ -144,10 +152,11 @@ def check(connection: Connection, names: Names = PLAIN) -> None:
     found = current(connection, names)
     if found == HEAD:
         return
-    if found is None:
-        raise SchemaMissing(HEAD, _command(connection, names))
     if found == UNFINISHED:
         raise CopyUnfinished(found, HEAD)
+    _refuse_taken(connection, names, found)
+    if found is None:
+        raise SchemaMissing(HEAD, _command(connection, names))
     if found in REVISIONS:
         raise SchemaOutdated(found, HEAD, _command(connection, names))
     raise SchemaFromFuture(found, HEAD)
@@ -205,6 +214,7 @@ def _run(connection: Connection, names: Names) -> None:
     dialect = dialect_for(connection.engine.url)
     names = _possible(names, connection.engine.url)
     dialect.lock_for_migration(connection, names)
+    _refuse_taken(connection, names, current(connection, names))
     progress: Progress | None = context.config.attributes.get(_PROGRESS)
 
     def applied(ctx: Any, step: Any, heads: Any, run_args: Any) -> None:
@@ -255,6 +265,8 @@ def _migrate(
             connection.rollback()
             if found == UNFINISHED:
                 raise CopyUnfinished(found, HEAD)
+            _refuse_taken(connection, names, found)
+            connection.rollback()
             if found is not None and found not in REVISIONS:
                 raise SchemaFromFuture(found, HEAD)
             if found != HEAD or revision != "head":
@@ -320,6 +332,21 @@ def _set_version(connection: Connection, names: Names, version: str) -> None:
     connection.execute(update(table).values(version_num=version))
 
 
+def _refuse_taken(connection: Connection, names: Names, found: str | None) -> None:
+    """Refuse a database in which an application has tables of the names that ours would have.
+
+    Raises:
+        TablesTaken: It is one.
+    """
+    if found == HEAD:
+        return
+    names = _possible(names, connection.engine.url)
+    version = () if found is None else (_version_table(names).name,)
+    taken = tables_in_the_way(connection, names, version)
+    if taken:
+        raise TablesTaken(HEAD, taken, _command(connection, Names(names.schema, "agents_")))
+
+
 def _possible(names: Names, url: URL) -> Names:
     """Leave the schema out where the engine has none."""
     return names if dialect_for(url).schemas else Names(None, names.prefix)
@@ -351,7 +378,10 @@ __all__ = [
     "close_for_copy",
     "current",
     "downgrade",
+    "include_name",
+    "include_object",
     "open_after_copy",
+    "render_item",
     "revision_of",
     "run_env",
     "script_location",

@@ -21,11 +21,11 @@ from sqlalchemy.exc import InvalidRequestError, PendingRollbackError, UnboundExe
 
 from agentstore.engines.base.causes import cause_of
 from agentstore.engines.base.dialect import Mode
-from agentstore.engines.base.internals import is_in_autocommit
 from agentstore.errors import InvalidInput, TransactionMisuse, shown
 from agentstore.execution.recovery import HANDLED, performed, trouble
 from agentstore.execution.runners import READING, JoinRunner, UnitRunner
 from agentstore.execution.unit import Unit
+from agentstore.values.internals import is_in_autocommit
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -179,6 +179,11 @@ EXAMPLES = [
         ("0002", "Run: agentstore upgrade"),
     ),
     Example(
+        errors.TablesTaken("0002", ("users", "tasks"), "agentstore upgrade --table-prefix agents_"),
+        {"current": None, "head": "0002", "tables": ("users", "tasks")},
+        ("users, tasks", "Nothing was created", "Run: agentstore upgrade --table-prefix agents_"),
+    ),
+    Example(
         errors.SchemaOutdated("0001", "0002", "agentstore upgrade"),
         {"current": "0001", "head": "0002"},
         ("0001", "0002", "agentstore upgrade"),

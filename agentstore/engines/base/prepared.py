@@ -25,7 +25,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.visitors import iterate
 
 from agentstore.engines.base.columns import binder, column_reader
-from agentstore.engines.base.internals import has_listeners, places_to_write, raise_as_sqlalchemy
+from agentstore.values.internals import has_listeners, places_to_write, raise_as_sqlalchemy
 from agentstore.values.types import Column
 
 Parameters = Mapping[str, Any]

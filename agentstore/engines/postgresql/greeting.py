@@ -23,9 +23,9 @@ from weakref import WeakKeyDictionary
 from psycopg.types.string import TextLoader
 from sqlalchemy import Engine, event
 
-from agentstore.engines.base.internals import number_statements_from
 from agentstore.engines.postgresql.forks import note
 from agentstore.settings import AUTO, Settings
+from agentstore.values.internals import number_statements_from
 
 _log = logging.getLogger("agentstore.connections")
 SEEN = "agentstore_seen"

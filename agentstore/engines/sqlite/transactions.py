@@ -21,10 +21,10 @@ from weakref import ref
 from sqlalchemy import Connection, Engine, false, update
 
 from agentstore.engines.base.dialect import MODE, Mode
-from agentstore.engines.base.internals import innermost, is_in_autocommit
 from agentstore.engines.base.prepared import run_sql
 from agentstore.errors import TransactionMisuse
 from agentstore.models.tables import Tables
+from agentstore.values.internals import innermost, is_in_autocommit
 
 CONFIGURED = "agentstore_configured"
 """What says, in the ``info`` of a connection, that its pragmas are set."""
