@@ -13,8 +13,9 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any, assert_type
 
-from sqlalchemy import create_engine
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy import Connection, MetaData, Table, create_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
 
 from agentstore import (
     AgentStoreError,
@@ -57,8 +58,26 @@ from agentstore import (
 )
 from agentstore.doctor import examine
 from agentstore.models.tables import Names
+from agentstore.schema import attach
+from agentstore.stores.aio import AsyncTransaction
 from agentstore.stores.alerts import Thresholds, check_sizes
 from agentstore.stores.store import Transaction
+
+
+def joined(store: Store, connection: Connection, session: Session) -> None:
+    assert_type(store.joined(connection), Transaction)
+    assert_type(store.joined(session).users.create("Ada"), UserRecord)
+    assert_type(store.scoped("u").joined(session), Transaction)
+    assert_type(attach(MetaData(), table_prefix="agents_").users, Table)
+    store.joined("sqlite://")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def joined_by_a_task(
+    store: AsyncStore, connection: AsyncConnection, session: AsyncSession
+) -> None:
+    assert_type(await store.joined(connection).users.create("Ada"), UserRecord)
+    assert_type(store.scoped("u").joined(session), AsyncTransaction)
+    store.joined(session.sync_session)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def users(store: Store) -> None:
