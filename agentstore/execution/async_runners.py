@@ -362,10 +362,14 @@ class GreenletRunner:
 
     def joined(self, into: object, scope: Scope | None) -> AsyncRunner:
         """Give what runs bodies inside the application's transaction; see ``AsyncUnitRunner``."""
-        runner: Runner = CallersRunner(self._runner, sync_side(into))
-        if scope is not None:
-            runner = VisitingRunner(runner, scope)
-        return AsyncJoinRunner(runner, lambda call: self._uncut(greenlet_spawn(call)))
+        callers = CallersRunner(self._runner, sync_side(into))
+
+        async def hop(call: Callable[[], object]) -> object:
+            if self._uncut is finished:  # which has a task of its own: the caller's is to begin
+                await greenlet_spawn(callers.begin)
+            return await self._uncut(greenlet_spawn(call))
+
+        return AsyncJoinRunner(callers if scope is None else VisitingRunner(callers, scope), hop)
 
     async def close(self) -> None:
         """Wait for what runs, close the engine if it is the store's own."""

@@ -64,7 +64,7 @@ class CallersRunner:
             return performed(unit, work)
 
         with self._busy:  # threads that share it go one by one
-            connection = self._joinable()
+            connection = self.begin()
             if not isinstance(self._into, Connection) and self._into.autoflush:
                 self._into.flush()
             unit = runner.unit(connection, Mode.WRITE)
@@ -77,8 +77,8 @@ class CallersRunner:
                 if unit.deleted_sessions:
                     event.listen(connection, "commit", lambda _: runner.committed(unit), once=True)
 
-    def _joinable(self) -> Connection:
-        """Give the connection, in a transaction; begin one if there is none.
+    def begin(self) -> Connection:
+        """Give the connection, in a transaction, which is begun if there is none.
 
         Raises:
             TransactionMisuse: No unit can run in it.

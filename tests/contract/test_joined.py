@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, create_engine, select, text
+from sqlalchemy import Connection, create_engine, event, select, text
 from sqlalchemy.exc import IntegrityError, InvalidRequestError, PendingRollbackError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
@@ -84,12 +87,14 @@ class Application:
         self.given_engine = make(url, **options)
         self.engine = self.given_engine.sync_engine if self.asynchronous else self.given_engine
         self.store: Any = None
+        self.now: datetime | None = None
 
     def run(self, body: Callable[[], Any]) -> Any:
         """Run a test's body as the application would: in a thread, or in one task of a loop."""
         return self.loop.run(greenlet_spawn(body)) if self.loop else body()
 
     def open(self, **options: Any) -> None:
+        options["clock"] = lambda: self.now or datetime.now(UTC)
         if self.asynchronous:
             self.store = Awaiting(AsyncStore(engine=self.given_engine, **options))
             self.run(lambda: self.store.open())
@@ -212,9 +217,15 @@ def test_the_cache_keeps_nothing_that_was_rolled_back(app, kind):
             caller.on.rollback()
             store.sessions.update(session.id, state={"at": "second"})  # of the same version
             assert store.sessions.get(session.id).state == {"at": "second"}
-            tx.sessions.delete(session.id)
+            # Row number, version and times of the next one are those of this one again.
+            app.now = datetime(2026, 11, 23, 12, tzinfo=UTC)
+            store.sessions.create(id="s", state="first")
+            tx.sessions.get("s")
+            tx.sessions.delete("s")
+            assert store.sessions.get("s").state == "first"
             caller.on.commit()
-            assert store.sessions.find(session.id) is None
+            assert store.sessions.create(id="s", state="second").version == 1
+            assert store.sessions.get("s").state == "second"
 
     app.run(body)
 
@@ -479,6 +490,30 @@ def test_a_snapshot_that_is_old_cannot_write_and_a_writer_never_has_one(app, kin
     app.run(body)
 
 
+@on(lambda driver: driver.name == "sqlite3")
+def test_a_call_that_writes_has_the_lock_before_it_reads(place):
+    others: list[str] = []
+    engine = create_engine(place.url)
+    database = str(engine.url.database)
+
+    def write_too(_conn: Any, _cursor: Any, sql: str, *_: Any) -> None:
+        if sql.startswith("SELECT"):
+            other = sqlite3.connect(database, timeout=0, isolation_level=None)
+            with pytest.raises(sqlite3.OperationalError, match="locked"):
+                other.execute("BEGIN IMMEDIATE")
+            other.close()
+            others.append(sql)
+
+    with Store(engine=engine) as store, Session(engine) as db:
+        session = store.sessions.create()
+        event.listen(engine, "before_cursor_execute", write_too)
+        store.joined(db).sessions.pause(session.id)
+        db.commit()
+        event.remove(engine, "before_cursor_execute", write_too)
+    assert others
+    engine.dispose()
+
+
 @in_a_file
 @KINDS
 def test_a_call_that_would_wait_for_its_own_caller_is_refused_at_once(app, kind):
@@ -512,6 +547,8 @@ def test_a_task_may_wait_for_the_transaction_of_the_one_that_began_it(place):
         engine = create_async_engine(place.driver.url(place.url))
         async with AsyncStore(engine=engine) as store, engine.connect() as connection:
             await store.joined(connection).users.create("Ada")
+            with pytest.raises(TransactionMisuse, match="wait for its own caller"):
+                await store.users.create("Grace")
             waiting = asyncio.create_task(store.users.create("Grace"))
             await asyncio.sleep(0)
             await connection.commit()
@@ -526,7 +563,8 @@ def test_a_thread_may_wait_for_another_one_s_transaction(place):
     engine = create_engine(place.url)
     with Store(engine=engine) as store, Session(engine) as db:
         store.joined(db).users.create("Ada")
-        waiting = threading.Thread(target=store.users.create, args=("Grace",))
+        here = copy_context()  # as those copy it that run functions of a task in threads
+        waiting = threading.Thread(target=here.run, args=(store.users.create, "Grace"))
         waiting.start()
         db.commit()
         waiting.join()

@@ -69,7 +69,7 @@ def joined(store: Store, connection: Connection, session: Session) -> None:
     assert_type(store.joined(session).users.create("Ada"), UserRecord)
     assert_type(store.scoped("u").joined(session), Transaction)
     assert_type(attach(MetaData(), table_prefix="agents_").users, Table)
-    store.joined("sqlite://")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    store.joined("sqlite://")  # type: ignore[arg-type]
 
 
 async def joined_by_a_task(
@@ -77,7 +77,7 @@ async def joined_by_a_task(
 ) -> None:
     assert_type(await store.joined(connection).users.create("Ada"), UserRecord)
     assert_type(store.scoped("u").joined(session), AsyncTransaction)
-    store.joined(session.sync_session)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    store.joined(session.sync_session)  # type: ignore[arg-type]
 
 
 def users(store: Store) -> None:
