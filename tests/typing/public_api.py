@@ -13,8 +13,9 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any, assert_type
 
-from sqlalchemy import create_engine
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy import create_engine, select
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session, selectinload
 
 from agentstore import (
     AgentStoreError,
@@ -54,6 +55,7 @@ from agentstore import (
     UserRecord,
     UserStats,
     migrations,
+    models,
 )
 from agentstore.doctor import examine
 from agentstore.models.tables import Names
@@ -337,3 +339,20 @@ def migrating() -> None:
     assert_type(migrations.upgrade("sqlite:///x.db", names=Names(None, "ag_")), str)
     assert_type(migrations.downgrade("sqlite:///x.db", revision="base"), str)
     migrations.downgrade("sqlite:///x.db")  # type: ignore[call-arg]
+
+
+def models_lead_to_each_other(orm: Session) -> None:
+    query = select(models.User).options(selectinload(models.User.sessions))
+    user = assert_type(orm.scalars(query).one(), models.User)
+    (session,) = assert_type(user.sessions, list[models.Session])
+    (message,) = assert_type(session.messages, list[models.Message])
+    assert_type(message.session.user, models.User | None)
+    assert_type(message.session_id, str)
+    assert_type(message.attachments[0].blob, models.Blob)
+    print(user.session)  # type: ignore[attr-defined]
+    assert_type(models.named(schema="agents").Message, type[models.Message])
+
+
+async def models_lead_to_each_other_in_an_asynchronous_session(orm: AsyncSession) -> None:
+    found = (await orm.scalars(select(models.Task))).one()
+    assert_type(found.session, models.Session | None)

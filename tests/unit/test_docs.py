@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from agentstore import Store, migrations
 from tests.programs.scripts import run_script
@@ -82,6 +83,16 @@ def test_every_code_block_runs_as_it_stands(page, tmp_path, servers, run):
                 else:
                     _run_shell(line, tmp_path, exported)
     _run_python(program, tmp_path)
+
+
+def test_the_page_of_queries_gives_the_same_on_a_server(tmp_path, servers):
+    url = make_url(servers.new_database(next(iter(_versions()))))
+    server = url.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
+    found = blocks(ROOT / "docs" / "queries.md")
+    program = [code.replace("sqlite:///agent.db", server) for _, code in found]
+    assert program != [code for _, code in found]
+    _run_python(program, tmp_path)
+    servers.drop(next(iter(_versions())), str(server))
 
 
 def test_the_commands_that_the_readme_names_for_make_exist():
