@@ -31,7 +31,8 @@ from sqlalchemy.sql import operators
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from agentstore.errors import InvalidInput
-from agentstore.values.types import Named, SafeText, Translated, kind_of
+from agentstore.values.comparing import Translated, kind_of
+from agentstore.values.types import Named, SafeText
 
 _IN = (operators.in_op, operators.not_in_op)
 _SAME = (*_IN, operators.eq, operators.ne, operators.is_, operators.is_not)
@@ -57,14 +58,14 @@ class _Comparator(TypeDecorator.Comparator[str], String.Comparator[str]):
         return super().operate(op, *other, **options)
 
 
-class _Text(Text):
+class _Number(Text):
     comparator_factory = _Comparator
 
 
 class SessionId(Translated, Named, TypeDecorator[str]):
     """The id of a session outside the database, and its row number inside."""
 
-    impl = _Text  # outside; so the ORM never takes an id for the key of a session's row
+    impl = _Number  # outside; so the ORM never takes an id for the key of a session's row
     cache_ok = True
     holds = "a session"
 

@@ -35,7 +35,6 @@ from typing import Any, Self
 
 from sqlalchemy import (
     BigInteger,
-    BindParameter,
     Boolean,
     ColumnElement,
     DateTime,
@@ -43,17 +42,14 @@ from sqlalchemy import (
     Float,
     Integer,
     LargeBinary,
-    SelectBase,
-    String,
-    Subquery,
     Text,
     cast,
     type_coerce,
 )
-from sqlalchemy.sql import operators
-from sqlalchemy.types import NullType, TypeDecorator, TypeEngine, UserDefinedType
+from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
 from agentstore.errors import InvalidInput, UnsoundRow, shown
+from agentstore.values.comparing import ComparedText
 from agentstore.values.encoding import decode_text, dump_json, encode_text, load_json
 from agentstore.values.instants import from_micros, require_utc, to_micros
 
@@ -199,43 +195,10 @@ class Flag(Strict, Boolean):
         return [*map(self.strictly, column)]
 
 
-class Translated:
-    """A type whose columns hold something else than the texts that it shows."""
-
-    def texts(self, inside: Any, *, many: bool) -> Any:
-        """Give the texts for a column, or if they are many, for a subquery of it."""
-        raise NotImplementedError
-
-
-def kind_of(compared: Any) -> Any:
-    """Give the type of a column, or of a subquery of one column; None for a value of Python's."""
-    if isinstance(compared, SelectBase | Subquery):
-        compared = compared.exported_columns[0]
-    kind = getattr(compared, "type", None)
-    return None if isinstance(compared, BindParameter) and isinstance(kind, NullType) else kind
-
-
-class _TextComparator(TypeDecorator.Comparator[str], String.Comparator[str]):
-    """How text is compared: with text, also where a column has something else inside."""
-
-    __slots__ = ()
-
-    def operate(self, op: Any, *other: Any, **options: Any) -> ColumnElement[Any]:
-        """Compare with what the other side shows."""
-        if other and isinstance(kind := kind_of(other[0]), Translated):
-            many = op in (operators.in_op, operators.not_in_op)
-            other = (kind.texts(other[0], many=many), *other[1:])
-        return super().operate(op, *other, **options)
-
-
-class _Text(Text):
-    comparator_factory = _TextComparator
-
-
 class SafeText(Named, TypeDecorator[str]):
     """Text that both engines can carry, NUL and lone surrogates included."""
 
-    impl = _Text
+    impl = ComparedText
     cache_ok = True
     holds = "text"
 
