@@ -10,6 +10,7 @@ from sqlalchemy import (
     bindparam,
     create_engine,
     event,
+    func,
     inspect,
     literal_column,
     make_url,
@@ -59,6 +60,8 @@ def with_all_kinds_of_rows(new, engine, names=PLAIN):
     url = filled(new, engine, names)
     own = names_on(url, names)
     with Store(url, schema=own.schema, table_prefix=own.prefix) as store:
+        for session in store.sessions.list():
+            store.messages.save(session.id, "user", "And tomorrow?")
         user = store.users.list(limit=1).items[0]
         first = store.checkpoints.put("of a user", {"step": 1}, user_id=user.id)
         store.checkpoints.put("of a user", {"step": 2}, parent_id=first.id)
@@ -95,10 +98,12 @@ def pairs(orm, model, way, how):
     return found
 
 
-def expected(orm, model, way):
+def rows_of_all_models(orm):
+    return {m.class_: orm.scalars(select(m.class_)).all() for m in models.Base.registry.mappers}
+
+
+def expected(rows, model, way):
     """Join in Python, by the ids that the models show."""
-    target = way.mapper.class_
-    rows = orm.scalars(select(target)).all()
     if way.direction.name == "MANYTOONE":
         same = SAME[way.key]
     else:
@@ -110,24 +115,25 @@ def expected(orm, model, way):
         same = tuple((own, other) for other, own in SAME[back.key])
     return {
         (inspect(one).identity, inspect(other).identity)
-        for one in orm.scalars(select(model))
-        for other in rows
+        for one in rows[model]
+        for other in rows[way.mapper.class_]
         if all(getattr(one, a) == getattr(other, b) for a, b in same)
     }
 
 
 def test_each_relationship_leads_to_the_same_rows_by_whatever_way_it_is_loaded(orm):
+    rows = rows_of_all_models(orm)
     for model, way in relationships():
-        wanted = expected(orm, model, way)
+        wanted = expected(rows, model, way)
         assert wanted, f"no row for {way}"
-        for how in (joinedload, subqueryload, lazyload, selectinload):
-            if how is selectinload and model.__name__ in KEYED_BY_SESSION:
-                with pytest.raises(StatementError) as refused:
-                    pairs(orm, model, way, how)
-                assert isinstance(refused.value.orig, InvalidInput)
-                assert "joinedload" in str(refused.value.orig)
-            else:
-                assert pairs(orm, model, way, how) == wanted, (str(way), how)
+        keyed = model.__name__ in KEYED_BY_SESSION
+        for how in (joinedload, lazyload, subqueryload if keyed else selectinload):
+            assert pairs(orm, model, way, how) == wanted, (str(way), how)
+        if keyed:
+            with pytest.raises(StatementError) as refused:
+                pairs(orm, model, way, selectinload)
+            assert isinstance(refused.value.orig, InvalidInput)
+            assert "joinedload" in str(refused.value.orig)
 
 
 def test_what_was_not_asked_for_raises_instead_of_being_loaded(orm):
@@ -166,7 +172,7 @@ def test_a_session_id_is_compared_with_ids_wherever_they_come_from(orm):
     by = {given: [], other: []}
     for pk, owner in orm.execute(select(message.pk, message.session_id).order_by(message.pk)):
         by[owner].append(pk)
-    assert len(by[given]) > len(by[other])
+    assert len(by[given]) > len(by[other]) > 0
 
     def found(condition, *joined):
         query = select(message.pk).where(condition).order_by(message.pk)
@@ -189,6 +195,8 @@ def test_a_session_id_is_compared_with_ids_wherever_they_come_from(orm):
     without = select(message.session_id).where(message.role == "tool")
     assert list(orm.scalars(select(session.id).where(session.id.in_(without)))) == [given]
     assert list(orm.scalars(select(session.id).where(session.id.not_in(without)))) == [other]
+    counted = orm.execute(select(its, func.count()).group_by(its))
+    assert dict(counted.all()) == {owner: len(theirs) for owner, theirs in by.items()}
     for compare in (lambda: its < given, lambda: its.like("a%"), lambda: its.between("a", "b")):
         with pytest.raises(InvalidInput, match="== and != and in_"):
             compare()
@@ -252,7 +260,8 @@ def test_tables_of_other_names_have_models_of_their_own(new, engine):
             )
             assert model is getattr(own, model.__name__)
             assert model is not plain
-            assert pairs(orm, model, way, joinedload), way
+            if plain in (models.Message, models.Session, models.Branch, models.Checkpoint):
+                assert pairs(orm, model, way, joinedload), way
     connected.dispose()
 
 
