@@ -108,8 +108,8 @@ class SessionId(Translated, Named, TypeDecorator[str]):
     def process_bind_param(self, value: Any | None, dialect: Dialect) -> Any:
         """Refuse an id that no statement translates; raises InvalidInput."""
         raise InvalidInput(
-            "session_id cannot stand in a tuple that is compared, as selectinload() does with "
-            "branches, segments and summaries. Load from them with joinedload() or subqueryload()."
+            "session_id cannot be part of a tuple that is compared. selectinload() compares such "
+            "tuples of branches, segments and summaries: load from them with joinedload()."
         )
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> str | None:
