@@ -407,6 +407,22 @@ class QuotaExceeded(AgentStoreError):
     remaining: int
 
 
+@facts()
+class PriceUnknown(AgentStoreError):
+    """No table of prices knows the model."""
+
+    model: str
+    sources: tuple[str, ...]
+    """The tables that were asked."""
+
+    def _words(self) -> str:
+        more = "" if any("genai" in each for each in self.sources) else "Prices.from_genai(), "
+        return (
+            f"No price is known of the model {named(self.model)} in {', '.join(self.sources)}. "
+            f"Use {more}Prices.replace() with a price of your own, or pass cost."
+        )
+
+
 @facts(
     "The counters of the {kind} {key!r} would overflow. Continue in another {kind}, and run "
     "agentstore doctor to check whether the counters are right."

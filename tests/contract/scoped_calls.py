@@ -216,6 +216,7 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     "usage.record": (
         SESSION | {"input_tokens": 1},
         SESSION | {"input_tokens": 1, "model": "none", "cost": 1},
+        SESSION | {"usage": {"prompt_tokens": 1}},
     ),
     "usage.replace": (SESSION | {"turn": 1, "branch": 0},),
     "usage.sum_by": (

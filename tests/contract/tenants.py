@@ -27,7 +27,7 @@ from agentstore.records import (
     ToolLogRecord,
 )
 from agentstore.records.checkpoints import CheckpointInfo, ThreadRecord
-from agentstore.repositories.base.operations import Repository
+from agentstore.repositories.base.operations import UNSET, Repository
 from agentstore.repositories.scopes.table import Refused, decision_on, public_methods
 from agentstore.stores.bound import Repositories
 from agentstore.testing.blocking import REPOSITORIES
@@ -297,6 +297,7 @@ DRAWN: dict[str, Draw] = {
     "total_tokens": _one_of(100),
     "cached_input_tokens": _one_of(0, 1),
     "requests": _one_of(1, 2),
+    "usage": _one_of({"prompt_tokens": 7, "completion_tokens": 2}, UNSET, UNSET),
     "turn": _one_of(1, 2),
     "branch": _BRANCH,
     "from_turn": _one_of(1, 2),

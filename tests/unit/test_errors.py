@@ -169,6 +169,11 @@ EXAMPLES = [
         ("4 tokens left", "10 were asked for", "quota_total"),
     ),
     Example(
+        errors.PriceUnknown("gpt-9", ("own table",)),
+        {"model": "gpt-9", "sources": ("own table",)},
+        ("the model 'gpt-9' in own table", "Prices.from_genai()", "pass cost"),
+    ),
+    Example(
         errors.CounterFull("session", "s1"),
         {"kind": "session", "key": "s1"},
         ("would overflow", "another session", "agentstore doctor"),
