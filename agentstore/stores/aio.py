@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from functools import partial, wraps
 from types import TracebackType
 from typing import (
@@ -82,6 +83,7 @@ from agentstore.repositories.upkeep.statistics import Order, statistics
 from agentstore.settings import Settings, StoreOptions
 from agentstore.stores.bound import Transaction, in_transaction, scoped_transaction
 from agentstore.stores.health import DEFAULT_TIMEOUT, AsyncProbe
+from agentstore.stores.turns import AsyncTurn
 
 if TYPE_CHECKING:
     from agentstore.records import (
@@ -164,6 +166,7 @@ class AsyncUsers(AsyncRepository[Users]):
     check_quota = lift(Users.check_quota)
     consume_quota = lift(Users.consume_quota)
     reserve_quota = lift(Users.reserve_quota)
+    reserve_for_session = lift(Users.reserve_for_session)
     settle_quota = lift(Users.settle_quota)
     release_quota = lift(Users.release_quota)
     issue_api_key = lift(Users.issue_api_key)
@@ -459,6 +462,17 @@ class AsyncRepositories:
         self.branches = AsyncBranches(runner)
         self.marks = AsyncMarks(runner)
         self.summaries = AsyncSummaries(runner)
+
+    def turn(
+        self,
+        session_id: str,
+        *,
+        reserve: int | None = None,
+        user: str | None = None,
+        ttl: timedelta = timedelta(minutes=10),
+    ) -> AsyncTurn:
+        """Begin a turn, for ``async with``; see ``Store.turn``."""
+        return AsyncTurn(self, session_id, reserve, user, ttl)
 
 
 class AsyncTransaction(AsyncRepositories):

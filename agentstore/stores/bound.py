@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     )
     from agentstore.repositories.base.operations import Repository
     from agentstore.stores.store import Store
+    from agentstore.stores.turns import Turn
 
 T = TypeVar("T")
 R = TypeVar("R", bound="Repository")
@@ -109,6 +111,44 @@ class Repositories:
     def summaries(self) -> Summaries:
         """See ``Summaries``."""
         return self._bound("summaries", repositories.Summaries)
+
+    def turn(
+        self,
+        session_id: str,
+        *,
+        reserve: int | None = None,
+        user: str | None = None,
+        ttl: timedelta = timedelta(minutes=10),
+    ) -> Turn:
+        """Begin a turn: what it saves, what it used, and whose quota pays for it.
+
+        ``turn.save``, ``turn.log``, ``turn.history`` and ``turn.chat`` are those of ``messages``
+        and ``tool_logs`` in the turn's session; ``turn.usage(answer.usage)`` records what a model
+        used, any number of times. At the end of the block all that was used is consumed of the
+        quota, also where it is more than was reserved, or the block raises; the rest is given
+        back. Each call is committed by itself, so wait for a model as long as you like.
+
+        Args:
+            session_id: The session.
+            reserve: The most tokens that the turn may use, to be set aside until it ends. None
+                leaves quotas alone; what is used is recorded all the same.
+            user: Whose quota; None means that of the session's user.
+            ttl: After which time the tokens are free again if this process dies.
+
+        Examples:
+            >>> with store.turn(session.id, reserve=4_000) as turn:
+            ...     turn.save("user", question)
+            ...     answer = client.responses.create(model=model, input=turn.chat())
+            ...     turn.usage(answer)
+            ...     turn.save("assistant", answer.output_text)
+
+        Raises:
+            InvalidInput: An argument is out of range. The block raises what its calls raise, and
+                at its beginning ``QuotaExceeded``, before anything is written.
+        """
+        from agentstore.stores.turns import Turn
+
+        return Turn(self, session_id, reserve, user, ttl)
 
     def _bound(self, name: str, kind: type[R]) -> R:
         if self._scoped:

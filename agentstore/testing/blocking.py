@@ -68,7 +68,7 @@ class LoopThread:
 class _Blocking:
     """An asynchronous repository whose methods wait."""
 
-    def __init__(self, repository: object, loop: LoopThread) -> None:
+    def __init__(self, repository: Any, loop: LoopThread) -> None:
         self._repository = repository
         self._loop = loop
 
@@ -79,17 +79,36 @@ class _Blocking:
         return lambda *args, **kwargs: self._loop.run(method(*args, **kwargs))
 
 
+class _BlockingTurn(_Blocking):
+    """An asynchronous turn whose methods wait."""
+
+    def __enter__(self) -> Self:
+        """Begin it."""
+        self._loop.run(self._repository.__aenter__())
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        """End it."""
+        self._loop.run(self._repository.__aexit__(*raised))
+
+
 class BlockingRepositories:
     """Asynchronous repositories whose methods wait."""
 
     def __init__(self, repositories: AsyncRepositories, loop: LoopThread) -> None:
         """Wrap each of them."""
+        self._repositories = repositories
+        self._loop = loop
         for name in REPOSITORIES:
             setattr(self, name, _Blocking(getattr(repositories, name), loop))
 
     def __getattr__(self, name: str) -> Any:
         """Satisfy type checkers: the repositories are set in ``__init__``."""
         raise AttributeError(name)
+
+    def turn(self, session_id: str, **options: Any) -> Any:
+        """Begin a turn."""
+        return _BlockingTurn(self._repositories.turn(session_id, **options), self._loop)
 
 
 class _Interrupted(Exception):
@@ -106,7 +125,6 @@ class _BlockingRoot(BlockingRepositories):
     def __init__(self, store: AsyncStore | AsyncScopedStore, loop: LoopThread) -> None:
         """Wrap its repositories."""
         self.store = store
-        self._loop = loop
         super().__init__(store, loop)
 
     def __repr__(self) -> str:

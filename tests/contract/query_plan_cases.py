@@ -749,6 +749,7 @@ CASES: dict[str, dict[str, Prepare]] = {
         lambda s: refused(errors.QuotaExceeded, partial(s.users.consume_quota, a_poor_user(s), 5)),
     ),
     "users.reserve_quota": call("users.reserve_quota", "user-7", 5),
+    "users.reserve_for_session": call("users.reserve_for_session", "session-7", 5),
     "users.settle_quota": on_a_new(a_reservation, "users.settle_quota", 5),
     "users.release_quota": on_a_new(a_reservation, "users.release_quota"),
     "users.issue_api_key": call("users.issue_api_key", "user-7", "laptop"),

@@ -115,6 +115,7 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     "users.check_quota": (USER | {"tokens": 1},),
     "users.consume_quota": (USER | {"tokens": 1},),
     "users.reserve_quota": (USER | {"tokens": 1},),
+    "users.reserve_for_session": (SESSION | {"tokens": 1},),
     "users.settle_quota": ({"reservation_id": Their("reservation"), "tokens": 1},),
     "users.release_quota": ({"reservation_id": Their("reservation")},),
     "users.issue_api_key": (USER,),

@@ -326,6 +326,7 @@ DRAWN: dict[str, Draw] = {
     # What means something else in one method than in the others.
     "users.delete.user_id": _not_oneself,
     "users.reserve_quota.ttl": _one_of(timedelta(minutes=2)),
+    "users.reserve_for_session.ttl": _one_of(timedelta(minutes=2)),
     "users.issue_api_key.expires_at": _one_of(NOON + 24 * HOUR),
     "sessions.create.id": _name("s", 6),
     "sessions.create.ttl": _one_of(HOUR, None),

@@ -100,6 +100,11 @@ def sessions_of_one_user(store: Store, calls: int) -> list[str]:
     return [user] * calls
 
 
+def sessions_with_a_quota(store: Store, calls: int) -> list[str]:
+    (user,) = one_user(store, 1)
+    return [store.sessions.create(user).id] * calls
+
+
 def reservations(store: Store, calls: int) -> list[str]:
     (user,) = one_user(store, 1)
     return [store.users.reserve_quota(user, 10).id for _ in range(calls)]
@@ -148,6 +153,11 @@ def steps_of_one_thread(store: Store, calls: int) -> list[tuple[str, int]]:
 
 def one_thread(store: Store, calls: int) -> list[Any]:
     return [store.checkpoints.put(one_session(store, 1)[0], VALUES)] * calls
+
+
+def a_turn(store: Any, session: str) -> None:
+    with store.turn(session, reserve=4_000):
+        pass
 
 
 # --- The operations --------------------------------------------------------------------------
@@ -262,6 +272,11 @@ OPERATIONS = {
         "`users.settle_quota`",
         reservations,
         lambda store, reservation: store.users.settle_quota(reservation, 7),
+    ),
+    "turn": Operation(
+        "`turn` with a reservation, around nothing",
+        sessions_with_a_quota,
+        a_turn,
     ),
     "tasks.create": Operation(
         "`tasks.create`",

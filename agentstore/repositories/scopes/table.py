@@ -65,6 +65,7 @@ DECISIONS: dict[str, dict[str, Decision]] = {
         "check_quota": _USER,
         "consume_quota": _USER,
         "reserve_quota": _USER,
+        "reserve_for_session": _SESSION,
         "settle_quota": names(reservation_id=its.reservation),
         "release_quota": names(reservation_id=its.reservation),
         "issue_api_key": _USER,
