@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -24,7 +24,7 @@ from agentstore.cli.output import (
     print_json_lines,
 )
 from agentstore.errors import InvalidInput, LimitOutOfRange
-from agentstore.records import CountedBranch, MessageRecord, SessionRecord
+from agentstore.records import CountedBranch, MessageRecord, SessionRecord, UsageSum
 from agentstore.stores.store import Store
 from agentstore.values.paging import MAX_LIMIT
 from agentstore.values.states import STREAMING
@@ -70,6 +70,7 @@ def show(
         messages = store.messages.history(found.id, limit, branch=shown)
         marks: dict[str, tuple[str, ...]] = store.marks.of([m.id for m in messages])
         summary = store.summaries.find(found.id, branch=shown)
+        used = store.usage.sum_by("total", session_id=found.id)
         if as_json:
             print_json(
                 {
@@ -77,13 +78,14 @@ def show(
                     "branch": shown,
                     "branches": list(_branches(store, found.id)),
                     "summary": summary,
+                    "used": used[0] if used else None,
                     "messages": [_as_json(message, marks) for message in messages],
                 }
             )
             return
         earlier = store.messages.size(found.id, branch=shown) - len(messages)
         first = branches.list(found.id, limit=_NAMED)
-    _print_heading(found)
+    _print_heading(found, used)
     others = [on_one_line(each.name) for each in first if each.name != shown]
     if others:
         more = ", and more: --json names all" if first.next_cursor else ""
@@ -112,14 +114,16 @@ def _branches(store: Store, session_id: str) -> Iterator[CountedBranch]:
             return
 
 
-def _print_heading(session: SessionRecord) -> None:
+def _print_heading(session: SessionRecord, used: Sequence[UsageSum]) -> None:
+    cost = max([session.total_cost, *(each.cost for each in used)])
     out.print(Text(on_one_line(session.title or "(no title)"), style="bold"))
     out.print(Text(on_one_line(session.id), style="cyan"), soft_wrap=True)
     facts = [session.status, session.model, session.user_id and f"user {session.user_id}"]
     facts += [
         f"{session.message_count:,} messages",
-        f"{session.total_tokens:,} tokens",
-        f"cost {money(session.total_cost)}" if session.total_cost else None,
+        f"{session.total_tokens:,} message tokens",
+        *(f"{each.total_tokens:,} used tokens" for each in used),
+        f"cost {money(cost)}" if cost else None,
         f"active {session.last_active_at:%Y-%m-%d %H:%M} UTC ({age(session.last_active_at)})",
     ]
     line = ""

@@ -201,7 +201,11 @@ def _print(title: str, found: Statistics) -> None:
     if found.exact:
         by_status = ", ".join(f"{n:,} {status}" for status, n in found.sessions_by_status.items())
         say(f"sessions: {by_status or 'none'}")
-        say(f"tokens: {found.tokens:,}   cost: {money(found.cost or Decimal(0))}")
+        cost = max(found.cost or Decimal(0), found.used_cost or Decimal(0))
+        say(
+            f"message tokens: {found.tokens:,}   used tokens: {found.used_tokens:,}   "
+            f"cost: {money(cost)}"
+        )
     if found.expired_sessions:
         say(f"{found.expired_sessions:,} sessions have expired and wait to be cleaned up")
     largest = max((table.bytes for table in found.tables), default=0)
@@ -222,13 +226,14 @@ def _print(title: str, found: Statistics) -> None:
     busiest = max((day.messages for day in found.growth), default=0)
     _rows(
         f"growth, last {len(found.growth)} days (UTC)",
-        ("day", "sessions", "messages", "tokens", "cost", "size", ""),
+        ("day", "sessions", "messages", "msg tokens", "used tokens", "cost", "size", ""),
         [
             (
                 f"{day.day:%m-%d}",
                 f"{day.sessions:,}",
                 f"{day.messages:,}",
-                f"{max(day.tokens, day.used_tokens):,}",
+                f"{day.tokens:,}",
+                f"{day.used_tokens:,}",
                 money(max(day.cost, day.used_cost)),
                 f"~{decimal(day.bytes)}" if day.bytes else "",
                 _bar(day.messages, busiest),
@@ -239,12 +244,13 @@ def _print(title: str, found: Statistics) -> None:
     dearest = max((max(user.cost, user.used_cost) for user in found.users), default=Decimal(0))
     _rows(
         "top users",
-        ("user", "messages", "tokens", "cost", ""),
+        ("user", "messages", "msg tokens", "used tokens", "cost", ""),
         [
             (
                 user.user_id or "(nobody)",
                 f"{user.messages:,}",
-                f"{max(user.tokens, user.used_tokens):,}",
+                f"{user.tokens:,}",
+                f"{user.used_tokens:,}",
                 money(max(user.cost, user.used_cost)),
                 _bar(max(user.cost, user.used_cost), dearest),
             )
@@ -269,7 +275,7 @@ def _print(title: str, found: Statistics) -> None:
     highest = max((model.cost for model in found.models), default=Decimal(0))
     _rows(
         "top models",
-        ("model", "requests", "tokens", "cost", ""),
+        ("model", "requests", "used tokens", "cost", ""),
         [
             (
                 str(model.key or "(unknown)"),

@@ -1,9 +1,10 @@
-"""``usage``: what models used and cost, as numbers and as a chart."""
+"""``usage`` and ``prices``: what models used and cost, and what they would."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
@@ -22,11 +23,12 @@ from agentstore.cli.output import (
     table,
 )
 from agentstore.cli.times import instant
-from agentstore.errors import InvalidInput
+from agentstore.errors import InvalidInput, PriceUnknown
 from agentstore.records import UsageSum
+from agentstore.values.prices import Prices, Quote, default_prices
 
 _DIMENSIONS = ("day", "model", "user", "session", "turn", "branch", "total")
-_FACTS = (("REQUESTS", 8), ("IN", 5), ("OUT", 5), ("TOKENS", 6), ("COST", 9))
+_FACTS = (("REQUESTS", 8), ("IN", 5), ("OUT", 5), ("USED", 6), ("COST", 9))
 _LONGEST_KEY = 24
 
 
@@ -139,7 +141,7 @@ def _print_chart(by: str, sums: tuple[UsageSum, ...], limit: int, *, by_cost: bo
 def _print_total(total: UsageSum) -> None:
     out.print(
         Text.assemble(
-            (f"{total.total_tokens:,} tokens", "bold"),
+            (f"{total.total_tokens:,} used tokens", "bold"),
             f" ({total.input_tokens:,} in, {total.output_tokens:,} out) in "
             f"{total.requests:,} requests, cost ",
             (money(total.cost), "bold"),
@@ -154,3 +156,60 @@ def _cost(one: UsageSum) -> str:
     if one.unpriced_requests == one.requests:
         return "?"
     return money(one.cost) + ("+" if one.unpriced_requests else "")
+
+
+# --- Prices ------------------------------------------------------------------------------------
+
+
+@app.command(rich_help_panel=LOOK)
+def prices(
+    model: Annotated[str, typer.Argument(help="The model, such as openai/gpt-4o.")],
+    file: Annotated[
+        Path | None, typer.Option(help="A table of your own, of the form of prices.json.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a model costs, and from which source and date.
+
+    Sources are your own table, genai-prices if it is installed, and the table that comes with
+    agentstore. No database and no network is asked.
+
+    Example: [bold]agentstore prices gpt-4o-mini[/bold]
+    """
+    sources = [] if file is None else [Prices.load(file)]
+    try:
+        sources.append(Prices.from_genai())
+    except InvalidInput:
+        hint("To know more and newer prices, run: pip install genai-prices")
+    sources.append(default_prices())
+    quotes = [found for each in sources if (found := each.find(model)) is not None]
+    if not quotes:
+        raise PriceUnknown(model, tuple(name for each in sources for name in each.sources))
+    if as_json:
+        print_json({"asked": model, "quotes": quotes})
+        return
+    lines = table()
+    lines.add_column("PER MILLION TOKENS", style="cyan")
+    for quote in quotes:
+        lines.add_column(Text(on_one_line(quote.source)), justify="right", overflow="fold")
+    facts = [_facts(quote) for quote in quotes]
+    for name in dict.fromkeys(name for each in facts for name in each):
+        lines.add_row(name, *(Text(on_one_line(each.get(name, "-"))) for each in facts))
+    out.print(lines)
+
+
+def _facts(quote: Quote) -> dict[str, str]:
+    found = {
+        "model": quote.model,
+        "provider": quote.provider or "-",
+        "as of": "-" if quote.as_of is None else quote.as_of.isoformat(),
+    }
+    for start, rates in ((0, quote.rates), *quote.tiers.items()):
+        beyond = f" above {start:,}" if start else ""
+        found |= {f"{_kind(name)}{beyond}": money(rate) for name, rate in rates.items()}
+    return found
+
+
+def _kind(name: str) -> str:
+    plain_name = name.removesuffix("_mtok").replace("_", " ")
+    return plain_name.replace(" kcount", ", a thousand")

@@ -265,8 +265,9 @@ class Store(Repositories):
         Args:
             days: The days of the window, in UTC, today included; up to 3,660.
             top: How many users, tools and models to name at most, up to 1,000.
-            order: Whether users and models come by ``cost`` or by ``tokens``, the most first.
-                Tools come by calls. Who is equal comes by the other, then by name.
+            order: Whether users and models come by ``cost`` or by ``tokens``, the most first: by
+                those that were used, then by those of messages. Tools come by calls. Who is equal
+                comes by the other, then by name.
             exact: Whether to count everything; None means up to 256 MiB.
 
         Raises:

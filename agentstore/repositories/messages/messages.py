@@ -120,7 +120,8 @@ class Messages(Repository):
                 tool, at ``function.name`` or ``name``, is indexed for ``find_by_tool``.
             tool_call_id: Which call a tool message answers.
             name: Who speaks, or which tool answered.
-            token_count: Tokens that the message counts for.
+            token_count: The message's size in tokens, as it takes room in a model's context. What a
+                call of a model used is for ``usage.record``.
             cost: Money that it counts for: a Decimal, an int or a str, never a float.
             metadata: A JSON object of the application's.
             payload: Any JSON: a framework's own item, whole.
