@@ -35,6 +35,7 @@ REFERENCE = {
     "Store": ("Store",),
     "AsyncStore": ("AsyncStore",),
     "Settings": ("Settings", "values.redaction.Secrets", "values.prices"),
+    "Turns and usage": ("stores.turns", "values.token_use"),
     "Transactions and scopes": (
         "stores.bound.Transaction",
         "stores.bound.ScopedStore",
