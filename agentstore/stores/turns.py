@@ -35,7 +35,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class _Turn:
+class _OpenTurn:
     """What turns of both kinds of store have.
 
     Attributes:
@@ -94,11 +94,11 @@ class _Turn:
 
 def _method(
     repository: str, method: Callable[Concatenate[R, str, P], T]
-) -> Callable[Concatenate[_Turn, P], T]:
+) -> Callable[Concatenate[_OpenTurn, P], T]:
     """Make a method of a repository one of the turn, whose session it is given."""
 
     @wraps(method, updated=())
-    def call(self: _Turn, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: _OpenTurn, /, *args: P.args, **kwargs: P.kwargs) -> T:
         bound = getattr(getattr(self._here, repository), method.__name__)
         result: T = bound(self.session_id, *args, **kwargs)
         return result
@@ -108,11 +108,11 @@ def _method(
 
 def _async_method(
     repository: str, method: Callable[Concatenate[R, str, P], T]
-) -> Callable[Concatenate[_Turn, P], Coroutine[Any, Any, T]]:
+) -> Callable[Concatenate[_OpenTurn, P], Coroutine[Any, Any, T]]:
     """Make the same of a method that is lifted."""
 
     @wraps(method, updated=())
-    async def call(self: _Turn, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(self: _OpenTurn, /, *args: P.args, **kwargs: P.kwargs) -> T:
         bound = getattr(getattr(self._here, repository), method.__name__)
         result: T = await bound(self.session_id, *args, **kwargs)
         return result
@@ -130,15 +130,19 @@ def _without_session(call: C, method: Callable[..., Any]) -> C:
     return call
 
 
-class Turn(_Turn):
+class Turn(_OpenTurn):
     """One turn; ``Store.turn`` gives one."""
 
     _bound: Repositories
 
     save = _method("messages", Messages.save)
+    """See ``Messages.save``."""
     history = _method("messages", Messages.history)
+    """See ``Messages.history``."""
     chat = _method("messages", Messages.chat)
+    """See ``Messages.chat``."""
     log = _method("tool_logs", ToolLogs.log)
+    """See ``ToolLogs.log``."""
 
     def usage(self, usage: object, **more: Any) -> UsageRecord:
         """Record what a call of a model used, and have the turn count it.
@@ -190,7 +194,7 @@ class Turn(_Turn):
             self._unsettled(error, problem)
 
 
-class AsyncTurn(_Turn):
+class AsyncTurn(_OpenTurn):
     """One turn, for coroutines; ``AsyncStore.turn`` gives one.
 
     A task that is cancelled in the block settles first; then the cancellation goes on.
@@ -199,9 +203,13 @@ class AsyncTurn(_Turn):
     _bound: AsyncRepositories
 
     save = _async_method("messages", Messages.save)
+    """See ``Messages.save``."""
     history = _async_method("messages", Messages.history)
+    """See ``Messages.history``."""
     chat = _async_method("messages", Messages.chat)
+    """See ``Messages.chat``."""
     log = _async_method("tool_logs", ToolLogs.log)
+    """See ``ToolLogs.log``."""
 
     async def usage(self, usage: object, **more: Any) -> UsageRecord:
         """Record what a call of a model used, and have the turn count it; see ``Turn.usage``."""

@@ -33,7 +33,11 @@ Source = Callable[[str, datetime], Quote | None]
 
 
 class Prices:
-    """A table of prices, by model, and perhaps another source for what it does not know."""
+    """A table of prices, by model, and perhaps another source for what it does not know.
+
+    Attributes:
+        sources: What the tables are called, in the order in which they are asked.
+    """
 
     def __init__(
         self,
