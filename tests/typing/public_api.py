@@ -79,6 +79,7 @@ def users(store: Store) -> None:
     assert_type(store.users.consume_quota(user.id, 5), int | None)
     reserved = assert_type(store.users.reserve_quota(user.id, 5), ReservationRecord)
     assert_type(store.users.settle_quota(reserved.id, 3), int | None)
+    assert_type(store.users.reserve_for_session("s", 5), ReservationRecord)
     issued = assert_type(store.users.issue_api_key(user.id), IssuedApiKey)
     assert_type(store.users.authenticate(issued.key), ApiKeyRecord)
     gone = assert_type(store.users.delete(user.id), DeletionReceipt)
@@ -189,6 +190,28 @@ def work(store: Store) -> None:
     assert_type(store.usage.record("s", input_tokens=3), UsageRecord)
     assert_type(store.usage.sum_by("model"), tuple[UsageSum, ...])
     assert_type(store.usage.totals(), DatabaseTotals)
+
+
+def turns(store: Store) -> None:
+    with store.turn("s", reserve=5, user="u", ttl=timedelta(minutes=1)) as turn:
+        said = assert_type(turn.save("user", "hello", token_count=1), MessageRecord)
+        assert_type(turn.log("search", message_id=said.id), ToolLogRecord)
+        assert_type(turn.history(5, branch="main"), list[MessageRecord])
+        assert_type(turn.chat(), list[dict[str, Any]])
+        assert_type(turn.usage({"prompt_tokens": 1}, model="m"), UsageRecord)
+        assert_type(turn.used_tokens, int)
+        turn.save()  # type: ignore[call-arg]
+        turn.log()  # type: ignore[call-arg]
+    assert_type(turn.tokens_left, int | None)
+    assert_type(store.scoped("u").turn("s").reservation, ReservationRecord | None)
+
+
+async def turns_again(store: AsyncStore) -> None:
+    async with store.turn("s", reserve=5) as turn:
+        assert_type(await turn.save("user", "hello"), MessageRecord)
+        assert_type(await turn.chat(), list[dict[str, Any]])
+        assert_type(await turn.usage({"prompt_tokens": 1}), UsageRecord)
+        await turn.log()  # type: ignore[call-arg]
 
 
 def operations(store: Store) -> None:
