@@ -516,7 +516,7 @@ def test_what_the_store_itself_offers_is_there_or_refused(kind, tmp_path):
     store = kind(f"sqlite:///{tmp_path}/a.db")
     scope = store.scoped("alice")
     for name in dir(kind):
-        if name.startswith("_") or name in ("transaction", "run", *REPOSITORIES):
+        if name.startswith("_") or name in ("transaction", "run", "turn", *REPOSITORIES):
             continue
         with pytest.raises(UnscopedOnly):
             getattr(scope, name)
