@@ -110,7 +110,8 @@ class Settings:
         max_retries: How often a call is repeated, where that is safe, after a conflict or a
             broken connection.
         secrets: What is done about secrets in session configs and tool logs.
-        prices: What models cost, for usage that is recorded without a cost.
+        prices: What models cost, for usage that is recorded without a cost. The default is a small
+            table that names its date; see ``Prices.from_genai`` and ``Prices.load`` for others.
         max_attachment_bytes: The most bytes that an attachment may have. None means as many as
             the engine can: SQLite takes 1,000,000,000 bytes in a row unless it is compiled
             otherwise; PostgreSQL stores a gigabyte, but gives back half of that at most. An
