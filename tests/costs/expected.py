@@ -60,7 +60,7 @@ EXPECTED = {
     "users.consume_quota": Expected((3, 1), (1, 1, 1)),
     "users.reserve_quota": Expected((4, 1), (4, 4, 1)),
     "users.settle_quota": Expected((5, 1), (5, 5, 1)),
-    "turn": Expected((10, 2), (10, 10, 2)),
+    "turn": Expected((9, 2), (9, 9, 2)),
     "tasks.create": Expected((3, 1), (1, 1, 1)),
     "tasks.claim": Expected((3, 1), (1, 1, 1)),
     "tasks.claim_batch": Expected((3, 1), (1, 1, 1)),

@@ -92,21 +92,9 @@ class Quotas(Repository):
             InvalidInput: The amount or the time is not positive.
         """
         check_reservation(tokens, ttl)
-        reserved = self.tables.users.c.quota_reserved
         for _ in self._twice(user_id):
-            if self._spend(user_id, tokens, {"quota_reserved": reserved + tokens}) is None:
-                continue
-            now = self.unit.now()
-            record = ReservationRecord(new_id(), user_id, tokens, now, now + ttl)
-            row = {
-                "id": record.id,
-                "user_id": user_id,
-                "tokens": tokens,
-                "created_at": record.created_at,
-                "expires_at": record.expires_at,
-            }
-            self.connection.execute(insert(self.tables.quota_reservations), row)
-            return record
+            if (record := self._set_aside(user_id, tokens, ttl)) is not None:
+                return record
         raise self._too_much(user_id, tokens)
 
     @writes
@@ -123,10 +111,12 @@ class Quotas(Repository):
         """
         check_reservation(tokens, ttl)
         sessions = self.tables.sessions.c
-        query = select(sessions.user_id).where(
+        owner = select(sessions.user_id).where(
             sessions.id == session_id, session_is_open(self.tables)
         )
-        row = self.connection.execute(query).first()
+        if (record := self._set_aside(owner.scalar_subquery(), tokens, ttl)) is not None:
+            return record
+        row = self.connection.execute(owner).first()
         if row is None:
             raise NotFound("session", session_id)
         if row.user_id is None:
@@ -197,8 +187,26 @@ class Quotas(Repository):
         ):
             yield
 
-    def _spend(self, user_id: str, tokens: int, values: dict[str, Any]) -> Any:
-        """Change the user's row if so many tokens are left; give what is left then."""
+    def _set_aside(self, user_id: Any, tokens: int, ttl: timedelta) -> ReservationRecord | None:
+        """Reserve, if so many tokens are left; the id may be an expression."""
+        reserved = self.tables.users.c.quota_reserved
+        row = self._spend(user_id, tokens, {"quota_reserved": reserved + tokens})
+        if row is None:
+            return None
+        now = self.unit.now()
+        record = ReservationRecord(new_id(), row.id, tokens, now, now + ttl)
+        new = {
+            "id": record.id,
+            "user_id": record.user_id,
+            "tokens": tokens,
+            "created_at": record.created_at,
+            "expires_at": record.expires_at,
+        }
+        self.connection.execute(insert(self.tables.quota_reservations), new)
+        return record
+
+    def _spend(self, user_id: Any, tokens: int, values: dict[str, Any]) -> Any:
+        """Change the user's row if so many tokens are left; give what is left then, and the id."""
         users = self.tables.users
         spoken_for = users.c.quota_used + users.c.quota_reserved
         # Without a limit there is that of the column; together they never overflow.
@@ -212,7 +220,8 @@ class Quotas(Repository):
             )
             .values(values)
             .returning(
-                case((users.c.quota_total.is_(None), None), else_=users.c.quota_total - spoken_for)
+                case((users.c.quota_total.is_(None), None), else_=users.c.quota_total - spoken_for),
+                users.c.id,
             )
         )
         return self.connection.execute(query).first()
