@@ -16,9 +16,11 @@ from agentstore.errors import InvalidInput, shown
 from agentstore.models.tables import Names
 from agentstore.values.prices import Prices, default_prices
 from agentstore.values.redaction import Secrets
+from agentstore.values.text.stems import check_language
 
 DEFAULT_URL = "sqlite:///agentstore.db"
 URL_VARIABLE = "AGENTSTORE_URL"
+STEMS_VARIABLE = "AGENTSTORE_SEARCH_STEMS"
 
 Synchronous = Literal["FULL", "EXTRA", "NORMAL", "OFF"]
 AUTO: Final = "auto"
@@ -29,6 +31,10 @@ Clock = Callable[[], datetime]
 def default_url() -> str:
     """Give the URL of a store that names none: ``AGENTSTORE_URL``, else a file in this folder."""
     return os.environ.get(URL_VARIABLE) or DEFAULT_URL
+
+
+def _stems_of_the_environment() -> str | None:
+    return os.environ.get(STEMS_VARIABLE) or None
 
 
 def utc_now() -> datetime:
@@ -62,6 +68,7 @@ class StoreOptions(TypedDict, total=False):
     slow_after: float | None
     telemetry: bool
     search_characters: int | None
+    search_stems: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +138,12 @@ class Settings:
             an index that is rebuilt (``store.search.reindex``). The database keeps the number,
             so that all who share it search the same. None, the default, leaves it as it is, which
             is 250,000 unless somebody said otherwise.
+        search_stems: The language by whose stems messages are searched, such as ``english``, so
+            that ``flights`` finds ``flight``; ``none`` for words as they are written. It needs
+            ``snowballstemmer`` (the extra ``stems``). The database keeps it, and an index of
+            another language is not searched but has to be rebuilt (``store.search.reindex``).
+            None leaves it as the database has it, which is ``none`` unless somebody said
+            otherwise. The default is the variable ``AGENTSTORE_SEARCH_STEMS``, or None.
     """
 
     create: bool = True
@@ -156,6 +169,7 @@ class Settings:
     slow_after: float | None = None
     telemetry: bool = False
     search_characters: int | None = None
+    search_stems: str | None = field(default_factory=_stems_of_the_environment)
 
     def __post_init__(self) -> None:
         """Refuse what could only fail later, and less clearly."""
@@ -215,6 +229,8 @@ class Settings:
                 "search_characters must be a whole number from 1 to 10**9, or None, not "
                 f"{shown(most)}."
             )
+        if self.search_stems is not None:
+            check_language(self.search_stems)
 
     @property
     def names(self) -> Names:

@@ -29,7 +29,9 @@ from agentstore.values.text.snippets import MARK
 
 @app.command(rich_help_panel=LOOK)
 def search(
-    text: Annotated[str, typer.Argument(help='Words, "words in a row", or begin*.')],
+    text: Annotated[
+        str, typer.Argument(help='Words, "words in a row", begin*, -without, this OR that.')
+    ],
     user: Annotated[str | None, typer.Option(help="Only in this user's sessions.")] = None,
     session: Annotated[str | None, typer.Option(help="Only in this session.")] = None,
     role: Annotated[

@@ -28,8 +28,9 @@ class SearchStatus:
     """The state of the search index.
 
     Attributes:
-        segmentation: The version of the segmentation that made it, and how many characters of a
-            message are in it, such as ``1:250000``; None if that is lost.
+        segmentation: The version of the segmentation that made it, the stems, and how many
+            characters of a message are in it, such as ``2:250000`` or
+            ``2+english-3.1.1:250000``; None if that is lost.
         needed: The same of an index that ``reindex`` would make.
         pending: Changes of messages that are not in it yet; a search takes them in first.
         trouble: What is wrong with it, if only ``reindex`` can mend it; None if all is well.

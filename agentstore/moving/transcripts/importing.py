@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from agentstore.errors import AlreadyExists, InvalidInput, OutsideScope, UnscopedOnly
+from agentstore.errors import (
+    AgentStoreError,
+    AlreadyExists,
+    InvalidInput,
+    OutsideScope,
+    UnscopedOnly,
+)
 from agentstore.moving.transcripts.layouts import conversation_id, layout_of, to_message, with_user
 from agentstore.moving.transcripts.reading import Format, Line, Reading
 from agentstore.stores.store import Repositories, Store, Transaction
@@ -66,6 +73,8 @@ def import_file(
     skipped, so an import that was cut off is repeated to go on. One without an id gets one that
     says what it holds (see ``conversation_id``), so it is skipped the second time too, in the same
     file or in another. In a scope one without a user is the scope's user's.
+
+    Each batch goes into the search index once it is stored, unless the store is a scope.
 
     A line that is broken, or cannot be stored, ends the storing. The lines after it are still
     checked, so that the error names them all.
@@ -131,7 +140,9 @@ def import_conversation(repositories: Repositories, conversation: dict[str, Any]
 def _store_in_batches(store: Store, reading: Reading, tell: Progress) -> Imported:
     total = Imported(0, 0, 0)
     for batch in reading.batches():
-        total += _store_in_transactions(store, reading, batch)
+        stored = _store_in_transactions(store, reading, batch)
+        _index(store, stored.messages)
+        total += stored
         tell(_size(batch))
     return total
 
@@ -150,7 +161,20 @@ def _store_at_once(store: Store, reading: Reading, tell: Progress) -> Imported:
         _refuse(reading, refused, batch)
     except _NotSound:
         pass
-    return total if reading.is_sound() else Imported(0, 0, 0)
+    if not reading.is_sound():
+        return Imported(0, 0, 0)
+    _index(store, total.messages)
+    return total
+
+
+def _index(store: Store, messages: int) -> None:
+    """Take as many messages into the search index as were stored, and leave the rest to searches.
+
+    In a scope there is no index to be seen to; what keeps it from being written keeps no message.
+    """
+    if messages and store.sessions._scope() is None:
+        with suppress(AgentStoreError):
+            store.search.refresh(messages)
 
 
 def _store_in_transactions(store: Store, reading: Reading, batch: Sequence[Line]) -> Imported:

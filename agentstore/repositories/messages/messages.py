@@ -581,10 +581,11 @@ class Messages(Repository):
 
         Args:
             text: Words, all of which a message must hold; ``"words in quotes"`` in a row;
-                ``begin*`` for what begins so. Case, accents' encoding and width do not matter.
-                Chinese, Japanese, Korean or Thai is found inside a sentence. Other characters
-                separate words and are no syntax. Up to 1,000 characters; without a word in it
-                nothing is found.
+                ``begin*`` for what begins so; ``-word`` for what must not be in it; ``this OR
+                that``. Case, accents' encoding and width do not matter. Chinese, Japanese, Korean
+                or Thai is found inside a sentence. Other characters separate words and are no
+                syntax. Where the store has stems, words outside of quotes find their kin. Up to
+                1,000 characters; without a word in it nothing is found.
             user_id: Only in this user's sessions.
             session_id: Only in this session.
             role: Only messages of this role.
@@ -597,13 +598,15 @@ class Messages(Repository):
 
         Returns:
             Hits. Order and scores are the same on both engines. A page reads no more than some
-            10,000 entries of the index: where filters let few through, it has fewer hits than
-            ``limit``, or none, and a ``next_cursor`` to go on. The last page has no cursor.
+            10,000 entries of the index, and messages that are not in it yet: where filters let few
+            through, it has fewer hits than ``limit``, or none, and a ``next_cursor`` to go on. The
+            last page has no cursor.
 
         Raises:
-            SearchIndexStale: The index is damaged, of another version, or too far behind: by more
-                than 10,000 changes, or too much text. The error says what to run.
-            InvalidInput: An argument cannot be asked for.
+            SearchIndexStale: The index is damaged, of another version or other stems, or being
+                rebuilt where the scope's role sees only part of it. The error says what to run.
+            InvalidInput: An argument cannot be asked for; the text is empty, or says only what
+                not to find.
         """
         asked = finding.request(
             text,

@@ -61,14 +61,15 @@ def _places(text: str, terms: SearchTerms) -> list[tuple[int, int]]:
     """Say where the terms are in the text: apart from each other, in the order of the text."""
     ready = normalized(text)
     tokens, places = spans(ready)
-    line = joined(tokens)
-    # Where each token begins in the line: after a space of its own, and with two between.
-    begins = list(accumulate((len(token) + 2 for token in tokens), initial=0))
+    views = terms.views(tokens)
+    lines = [joined(view) for view in views]
+    # Where each token begins in its line: after a space of its own, and with two between.
+    begins = [list(accumulate((len(token) + 2 for token in view), initial=0)) for view in views]
     origin = position_map(text)
     found: list[tuple[int, int]] = []
     for term in terms.all:
-        for offset in _occurrences(line, term):
-            number = bisect_left(begins, offset)
+        for offset in _occurrences(lines[term.stems], term):
+            number = bisect_left(begins[term.stems], offset)
             start = places[number][0]
             last_start, end = places[number + len(term.tokens) - 1]
             if term.prefix:
