@@ -234,8 +234,13 @@ def test_hits_in_mixed_scripts_are_those_that_plain_python_finds(store, session)
         '"help 🙂"',
         "天气晴朗 🙂 15",
     ]
-    for query in asked:
-        assert set(ids(every(store, query, order="recent"))) == expected(corpus, query), query
+    for query, other in zip(asked, rng.sample(asked, len(asked)), strict=True):
+        one, two = expected(corpus, query), expected(corpus, other)
+        assert set(ids(every(store, query, order="recent"))) == one, query
+        assert set(ids(every(store, f"{query} OR {other}", limit=7))) == one | two, (query, other)
+        if " " not in other or other.startswith('"'):
+            without = f"{query} -{other}"
+            assert set(ids(every(store, without, order="recent"))) == one - two, without
 
 
 def test_signs_that_unicode_takes_apart_find_themselves_alone(store, session):
@@ -757,6 +762,13 @@ def test_an_index_that_is_far_behind_is_searched_in_pages_that_read_the_rest(
     store.search.refresh()
     saved += save(store, session, *words, "plum", "plum")
     plain_sql(place, "UPDATE messages SET content = 'apple' WHERE id = :id", id=Own(saved[0]))
+    for number in range(5):  # of which each may wait by itself
+        plain_sql(
+            place,
+            "UPDATE messages SET content = :plum WHERE id = :id",
+            id=Own(saved[-1]),
+            plum=f"plum {number}",
+        )
     apples = [saved[n] for n in (19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 0)]
     with place.open(read_only=True) as reader:
         first = reader.messages.search("apple", order=order, limit=20)

@@ -212,6 +212,29 @@ def test_blank_lines_and_a_byte_order_mark_are_let_pass(store):
     assert done.conversations == 2
 
 
+@pytest.mark.parametrize("atomic", [False, True], ids=["in batches", "atomic"])
+def test_what_is_imported_is_in_the_index_at_once_and_no_more_than_that(store, session, atomic):
+    line = json.dumps({"id": "a", "messages": [{"role": "user", "content": "apple"}] * 3})
+    transcripts.import_lines(store, [line.encode()], atomic=atomic)
+    assert store.search.status().pending == 0
+    store.messages.save(session.id, "user", "an apple that nobody has searched for")
+    transcripts.import_lines(store, [line.encode()], atomic=atomic)  # it is there already
+    assert store.search.status().pending == 1
+
+
+def test_an_index_that_cannot_be_written_keeps_no_import_from_being_stored(store, place):
+    engine = open_engine(parse_url(place.url), Settings())
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE search_state SET segmentation = '0'")
+    engine.dispose()
+    line = {"id": "a", "user": "ann", "messages": [{"role": "user", "content": "apple"}]}
+    assert transcripts.import_lines(store, [json.dumps(line).encode()]).messages == 1
+    store.search.reindex()
+    line |= {"id": "b"}
+    transcripts.import_lines(store.scoped("ann"), [json.dumps(line).encode()])
+    assert len(store.scoped("ann").messages.search("apple")) == 2
+
+
 def test_more_than_one_batch_is_imported_whole_and_progress_adds_up(store):
     hello = {"role": "user", "content": "hello"}
     made = lines_of(*(conversation(f"c{n}", *[hello] * 900) for n in range(4)))
