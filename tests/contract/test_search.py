@@ -783,6 +783,23 @@ def test_an_index_that_is_far_behind_is_searched_in_pages_that_read_the_rest(
     assert store.search.status().pending < 13  # each search took some of it in
 
 
+def test_hits_that_wait_again_between_two_pages_come_no_second_time(
+    place, store, session, monkeypatch
+):
+    monkeypatch.setattr(waiting, "MOST_PENDING", 3)
+    saved = save(store, session, *("apple " + "pie " * n for n in range(8)))
+    store.search.refresh()
+    with place.open(read_only=True) as reader:
+        first = reader.messages.search("apple", limit=2)
+        assert ids(first) == saved[:2]
+        plain_sql(place, "UPDATE messages SET content = replace(content, 'pie', 'jam')")
+        hits, cursor = ids(first), first.next_cursor
+        while cursor is not None:
+            page = reader.messages.search("apple", limit=2, cursor=cursor)
+            hits, cursor = hits + ids(page), page.next_cursor
+    assert hits == saved
+
+
 def test_an_index_of_another_version_is_not_searched_but_made_anew(place, store, session):
     save(store, session, "apple")
     plain_sql(place, "UPDATE search_state SET segmentation = '0'")
