@@ -715,7 +715,9 @@ class TranscriptError(InvalidInput):
         lines = "; ".join(f"line {line}: {words.rstrip('.')}" for line, words in self.problems)
         more = self.total - len(self.problems)
         others = f"; and {more:,} more lines like these" if more else ""
-        before = f"{self.imported} conversations before it were" if self.imported else "Nothing was"
+        before = {0: "Nothing was", 1: "1 conversation before it was"}.get(
+            self.imported, f"{self.imported:,} conversations before it were"
+        )
         return (
             f"{self.source}, {lines}{others}. {before} imported. Correct the file and import it "
             "again; conversations that were imported before are skipped."

@@ -46,7 +46,7 @@ from agentstore.errors import (
     SchemaOutdated,
 )
 from agentstore.models.tables import PLAIN, Names, tables
-from agentstore.settings import Settings
+from agentstore.settings import default_names, settings_for
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -87,7 +87,7 @@ def upgrade(
     Args:
         url: The database; None means ``AGENTSTORE_URL``, else ``sqlite:///agentstore.db``.
         revision: ``head``, or a revision's number, or ``+1``.
-        names: Schema and table prefix, where they are not the plain ones.
+        names: Schema and table prefix; None means those of the environment, else the plain ones.
         progress: Called after each revision on the way, with its number and its subject.
 
     Returns:
@@ -97,15 +97,15 @@ def upgrade(
         SchemaFromFuture: The database is at a revision that this version does not know.
         DatabaseError: The database failed; it is as it was before.
     """
-    return _migrate(url, "upgrade", revision, names or PLAIN, progress)
+    return _migrate(url, "upgrade", revision, names or default_names(), progress)
 
 
 def downgrade(url: str | URL | None = None, *, revision: str, names: Names | None = None) -> str:
     """Take a database back to a revision; ``base`` drops everything. See ``upgrade``."""
-    return _migrate(url, "downgrade", revision, names or PLAIN)
+    return _migrate(url, "downgrade", revision, names or default_names())
 
 
-def revision_of(url: str | URL | None = None, names: Names = PLAIN) -> str | None:
+def revision_of(url: str | URL | None = None, names: Names | None = None) -> str | None:
     """Read the revision of a database by its URL; None where there is no agentstore schema.
 
     Nothing is written, not even where the database is a file that may only be read.
@@ -119,7 +119,7 @@ def revision_of(url: str | URL | None = None, names: Names = PLAIN) -> str | Non
     engine = _engine(parsed, read_only=True)
     try:
         with engine.connect() as connection:
-            return current(connection, names)
+            return current(connection, names or default_names())
     except DBAPIError as error:
         raise dialect.diagnose(error).error from cause_of(error)
 
@@ -301,7 +301,7 @@ def _config(names: Names) -> Config:
 def _engine(url: URL, *, read_only: bool = False) -> Engine:
     dialect = dialect_for(url)
     sync_url = dialect.url(url, asynchronous=False)
-    settings = Settings(read_only=read_only)
+    settings = settings_for(read_only=read_only)
     connect_args = dialect.engine_options(sync_url, settings)["connect_args"]
     engine = create_engine(
         sync_url, poolclass=NullPool, hide_parameters=True, connect_args=connect_args
@@ -336,7 +336,10 @@ def _command(connection: Connection, names: Names) -> str:
 
 
 def _names_from_arguments(arguments: dict[str, str]) -> Names:
-    return Names(arguments.get("schema") or None, arguments.get("table_prefix", ""))
+    usual = default_names()
+    return Names(
+        arguments.get("schema") or usual.schema, arguments.get("table_prefix", usual.prefix)
+    )
 
 
 def _url_from_arguments(arguments: dict[str, str]) -> URL:

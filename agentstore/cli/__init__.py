@@ -19,6 +19,10 @@ from agentstore.cli import (
     transcripts,
 )
 from agentstore.cli.application import app, main
+from agentstore.cli.help import Command
+
+for _command in app.registered_commands:
+    _command.cls = Command
 
 __all__ = [
     "app",

@@ -27,12 +27,13 @@ from agentstore.cli.output import (
     out,
     plain,
     print_json,
+    print_table,
     printable,
     say,
 )
 from agentstore.doctor import examine, mend
 from agentstore.errors import DatabaseError, SchemaError
-from agentstore.records.findings import Finding, Severity, exit_code
+from agentstore.records.findings import Finding, Severity, counted, exit_code
 from agentstore.records.health import Statistics
 from agentstore.stores.alerts import Thresholds, check_sizes, parse_bytes, read_thresholds
 
@@ -50,29 +51,32 @@ class Order(StrEnum):
 
 @app.command(rich_help_panel=LOOK)
 def stats(
-    days: Annotated[int, typer.Option(help="How many days to look back.")] = 14,
-    top: Annotated[int, typer.Option(help="How many users, tools and models to show.")] = 5,
+    days: Annotated[int, typer.Option(metavar="N", help="How many days to look back.")] = 14,
+    top: Annotated[
+        int, typer.Option(metavar="N", help="How many users, tools and models to show.")
+    ] = 5,
     by: Annotated[Order, typer.Option(help="How to order users and models.")] = Order.COST,
     exact: Annotated[
         bool | None,
         typer.Option("--exact/--estimate", help="Count everything, or estimate large tables."),
     ] = None,
     warn_bytes: Annotated[
-        str | None, typer.Option(help="Exit with 3 if the database is this large.")
+        str | None, typer.Option(metavar="SIZE", help="Exit with 3 if the database is so large.")
     ] = None,
     fail_bytes: Annotated[
-        str | None, typer.Option(help="Exit with 4 if the database is this large.")
+        str | None, typer.Option(metavar="SIZE", help="Exit with 4 if the database is so large.")
     ] = None,
     warn_rows: Annotated[
-        int | None, typer.Option(help="Exit with 3 if a table has so many rows.")
+        int | None, typer.Option(metavar="N", help="Exit with 3 if a table has so many rows.")
     ] = None,
     fail_rows: Annotated[
-        int | None, typer.Option(help="Exit with 4 if a table has so many rows.")
+        int | None, typer.Option(metavar="N", help="Exit with 4 if a table has so many rows.")
     ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
-            help="A TOML file with a table \\[alerts]; default: agentstore.toml, if it exists."
+            metavar="FILE",
+            help="A TOML file with a table [alerts]; default: agentstore.toml, if it exists.",
         ),
     ] = None,
     url: Url = None,
@@ -84,7 +88,7 @@ def stats(
 
     Exits with 3 if a size is over a limit that warns, and with 4 if it is over one that fails.
 
-    Example: [bold]agentstore stats --days 30 --warn-bytes 5GB[/bold]
+    Example: `agentstore stats --days 30 --warn-bytes 5GB`
     """
     limits = _limits(config, warn_bytes, fail_bytes, warn_rows, fail_rows)
     database = Database(url, schema, table_prefix)
@@ -117,7 +121,8 @@ def doctor(
         bool, typer.Option("--fix", help="Fix counters, missing indexes and the search index.")
     ] = False,
     ignore: Annotated[
-        list[str] | None, typer.Option(help="Leave out the findings of this check; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="CHECK", help="Leave out what this check finds; repeatable."),
     ] = None,
     url: Url = None,
     schema: Schema = None,
@@ -128,7 +133,7 @@ def doctor(
 
     Nothing is written unless --fix says so. Exits with 3 for warnings, and with 4 for errors.
 
-    Example: [bold]agentstore doctor --deep --ignore engine[/bold]
+    Example: `agentstore doctor --deep --ignore engine`
     """
     database = Database(url, schema, table_prefix)
     mended: list[str] = []
@@ -170,7 +175,8 @@ def doctor(
         counts = dict.fromkeys(Severity, 0)
         for finding in findings:
             counts[finding.severity] += 1
-        say(f"{counts[Severity.ERROR]} errors, {counts[Severity.WARNING]} warnings.")
+        errors = counted(counts[Severity.ERROR], "error")
+        say(f"{errors}, {counted(counts[Severity.WARNING], 'warning')}.")
     raise typer.Exit(code)
 
 
@@ -197,13 +203,14 @@ def _print(title: str, found: Statistics) -> None:
     about = "" if found.exact else "about "
     log = f", {decimal(found.log_bytes)} in the log" if found.log_bytes else ""
     free = f", {decimal(found.free_bytes)} of it free" if found.free_bytes else ""
-    say(f"{about}{found.rows:,} rows, {decimal(found.bytes)}{free}{log}")
+    say(f"{about}{counted(found.rows, 'row')}, {decimal(found.bytes)}{free}{log}")
     if found.exact:
         by_status = ", ".join(f"{n:,} {status}" for status, n in found.sessions_by_status.items())
         say(f"sessions: {by_status or 'none'}")
         say(f"tokens: {found.tokens:,}   cost: {money(found.cost or Decimal(0))}")
     if found.expired_sessions:
-        say(f"{found.expired_sessions:,} sessions have expired and wait to be cleaned up")
+        have = "has expired and waits" if found.expired_sessions == 1 else "have expired and wait"
+        say(f"{counted(found.expired_sessions, 'session')} {have} to be cleaned up")
     largest = max((table.bytes for table in found.tables), default=0)
     _rows(
         "tables",
@@ -300,7 +307,7 @@ def _rows(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> 
     for row in rows:
         table.add_row(*(Text(on_one_line(cell)) for cell in row))
     out.print()
-    out.print(table)
+    print_table(table)
 
 
 def _bar(value: Decimal | int, most: Decimal | int) -> str:

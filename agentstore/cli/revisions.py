@@ -21,7 +21,7 @@ def upgrade(
 ) -> None:
     """Upgrade the database's schema to the newest revision; the data are kept.
 
-    Example: [bold]agentstore upgrade --url postgresql://me@localhost/agents[/bold]
+    Example: `agentstore upgrade --url postgresql://me@localhost/agents`
     """
     database = Database(url, schema, table_prefix)
     at = migrations.upgrade(url, revision, names=database.names, progress=_tell)
@@ -41,7 +41,7 @@ def current(
 ) -> None:
     """Show the revision that the database is at, and the one that this version needs.
 
-    Example: [bold]agentstore current[/bold]
+    Example: `agentstore current`
     """
     database = Database(url, schema, table_prefix)
     found = migrations.revision_of(url, database.names)

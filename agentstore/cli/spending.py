@@ -9,7 +9,17 @@ from typing import Annotated, Any, cast
 import typer
 from rich.text import Text
 
-from agentstore.cli.application import LOOK, AsJson, Database, Prefix, Schema, Url, app, whole_id
+from agentstore.cli.application import (
+    LOOK,
+    AsJson,
+    Database,
+    Prefix,
+    Schema,
+    Url,
+    app,
+    one_of,
+    whole_id,
+)
 from agentstore.cli.output import (
     bar,
     brief,
@@ -18,12 +28,14 @@ from agentstore.cli.output import (
     on_one_line,
     out,
     print_json,
+    print_table,
     room_beside,
     table,
 )
-from agentstore.cli.times import instant
+from agentstore.cli.times import since_option, until_option
 from agentstore.errors import InvalidInput
 from agentstore.records import UsageSum
+from agentstore.records.findings import counted
 
 _DIMENSIONS = ("day", "model", "user", "session", "turn", "branch", "total")
 _FACTS = (("REQUESTS", 8), ("IN", 5), ("OUT", 5), ("TOKENS", 6), ("COST", 9))
@@ -34,28 +46,25 @@ _LONGEST_KEY = 24
 def usage(
     by: Annotated[
         str,
-        typer.Option(
-            help="day, model, user, session, turn, branch or total.",
-            autocompletion=lambda: list(_DIMENSIONS),
-        ),
+        one_of(_DIMENSIONS, "What to sum up by; turn and branch need --session."),
     ] = "day",
-    user: Annotated[str | None, typer.Option(help="Only this user's sessions.")] = None,
-    session: Annotated[str | None, typer.Option(help="Only this session.")] = None,
-    model: Annotated[str | None, typer.Option(help="Only this model.")] = None,
-    since: Annotated[
-        datetime | None,
-        typer.Option(
-            parser=instant, metavar="TIME", help="Not before this time, such as 2026-03-01, UTC."
-        ),
+    user: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only this user's sessions.")
     ] = None,
-    until: Annotated[
-        datetime | None, typer.Option(parser=instant, metavar="TIME", help="Only before this time.")
-    ] = None,
+    session: Annotated[str | None, typer.Option(metavar="ID", help="Only this session.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Only this model.")] = None,
+    since: Annotated[datetime | None, since_option()] = None,
+    until: Annotated[datetime | None, until_option()] = None,
     days: Annotated[
-        int | None, typer.Option(min=1, max=36_500, help="Only today and the days before, in UTC.")
+        int | None,
+        typer.Option(
+            metavar="N", min=1, max=36_500, help="Only today and the days before, in UTC."
+        ),
     ] = None,
     cost: Annotated[bool, typer.Option("--cost", help="Draw the costs, not the tokens.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many bars to draw.")] = 30,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", min=1, help="How many bars to draw.")
+    ] = 30,
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
@@ -66,7 +75,7 @@ def usage(
     Days are in their order, the last ones if there are more than --limit; everything else begins
     with what used most. JSON has all of it.
 
-    Example: [bold]agentstore usage --by model --days 7[/bold]
+    Example: `agentstore usage --by model --days 7`
     """
     if days is not None:
         if since is not None:
@@ -131,7 +140,7 @@ def _print_chart(by: str, sums: tuple[UsageSum, ...], limit: int, *, by_cost: bo
         ]
         drawn = Text(bar(float(amount(one) / most), room), style="green")
         lines.add_row(Text(key), drawn, *cells[-len(facts) :])
-    out.print(lines)
+    print_table(lines)
     if len(ordered) > len(shown):
         hint(f"{len(ordered) - len(shown):,} more: pass --limit.")
 
@@ -139,14 +148,16 @@ def _print_chart(by: str, sums: tuple[UsageSum, ...], limit: int, *, by_cost: bo
 def _print_total(total: UsageSum) -> None:
     out.print(
         Text.assemble(
-            (f"{total.total_tokens:,} tokens", "bold"),
+            (counted(total.total_tokens, "token"), "bold"),
             f" ({total.input_tokens:,} in, {total.output_tokens:,} out) in "
-            f"{total.requests:,} requests, cost ",
+            f"{counted(total.requests, 'request')}, cost ",
             (money(total.cost), "bold"),
-        )
+        ),
+        soft_wrap=not out.is_terminal,
     )
     if total.unpriced_requests:
-        hint(f"The cost leaves out {total.unpriced_requests:,} requests whose price is not known.")
+        left_out = counted(total.unpriced_requests, "request")
+        hint(f"The cost leaves out {left_out} whose price is not known.")
 
 
 def _cost(one: UsageSum) -> str:

@@ -8,8 +8,28 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from agentstore.cli.application import LOOK, AsJson, Database, Prefix, Schema, Url, app, whole_id
-from agentstore.cli.output import age, hint, on_one_line, out, plain, print_json, table
+from agentstore.cli.application import (
+    LOOK,
+    AsJson,
+    Database,
+    Prefix,
+    Schema,
+    Url,
+    app,
+    one_of,
+    whole_id,
+)
+from agentstore.cli.output import (
+    age,
+    hint,
+    on_one_line,
+    out,
+    plain,
+    print_cut,
+    print_json,
+    print_table,
+    table,
+)
 from agentstore.errors import InvalidInput
 from agentstore.records import TaskRecord
 from agentstore.values.states import TASK_STATUSES
@@ -29,16 +49,23 @@ _STYLES = {
 def tasks(
     status: Annotated[
         str | None,
-        typer.Option(help="Only in this status.", autocompletion=lambda: list(TASK_STATUSES)),
+        one_of(TASK_STATUSES, "Only in this status."),
     ] = None,
-    queue: Annotated[str | None, typer.Option(help="Only tasks of this queue.")] = None,
-    session: Annotated[str | None, typer.Option(help="Only tasks of this session.")] = None,
+    queue: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only tasks of this queue.")
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only tasks of this session.")
+    ] = None,
     dead: Annotated[
         bool, typer.Option("--dead", help="Only dead tasks; the same as --status dead.")
     ] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many tasks to show.")] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", help="How many tasks to show.")
+    ] = 20,
     cursor: Annotated[
-        str | None, typer.Option(help="The next_cursor of the previous page, from JSON.")
+        str | None,
+        typer.Option(metavar="TEXT", help="The next_cursor of the previous page, from JSON."),
     ] = None,
     url: Url = None,
     schema: Schema = None,
@@ -47,7 +74,7 @@ def tasks(
 ) -> None:
     """Count tasks by queue and status, and list the newest of them.
 
-    Example: [bold]agentstore tasks --dead --queue mail[/bold]
+    Example: `agentstore tasks --dead --queue mail`
     """
     if dead:
         if status not in (None, "dead"):
@@ -83,7 +110,7 @@ def _print_counts(counts: Mapping[str, Mapping[str, int]]) -> None:
     for queue, by_status in counts.items():
         cells = (by_status.get(status) for status in there)
         lines.add_row(Text(on_one_line(queue)), *(f"{n:,}" if n else "" for n in cells))
-    out.print(lines)
+    print_table(lines)
     out.print()
 
 
@@ -96,8 +123,6 @@ def _print_task(task: TaskRecord) -> None:
         line.append(f", attempt {task.attempts} of {task.max_retries + 1}", style="dim")
     if task.worker:
         line.append(f", {on_one_line(task.worker)}", style="dim")
-    out.print(line, overflow="ellipsis", no_wrap=True)
+    print_cut(line)
     if task.error:
-        out.print(
-            Text(f"  {on_one_line(task.error)}", style="red"), overflow="ellipsis", no_wrap=True
-        )
+        print_cut(Text(f"  {on_one_line(task.error)}", style="red"))

@@ -12,8 +12,8 @@ class SearchHit:
     """A message that was found.
 
     Attributes:
-        snippet: Up to some 160 characters of its text around the first hit, with ``**`` before
-            and after each; nothing in it is escaped.
+        snippet: Up to some 160 characters of its text around the first hit, with ``⟦`` before
+            and ``⟧`` after each; nothing in it is escaped.
         score: How well it fits: above 0, and up to 2.2 for each word or phrase. Of two messages
             that hold a word equally often the shorter one has more.
     """

@@ -79,7 +79,7 @@ from agentstore.repositories.base.operations import Operation, Repository
 from agentstore.repositories.base.units import Units
 from agentstore.repositories.scopes.table import public_methods, scoped
 from agentstore.repositories.upkeep.statistics import Order, statistics
-from agentstore.settings import Settings, StoreOptions
+from agentstore.settings import StoreOptions, settings_for
 from agentstore.stores.bound import Transaction, in_transaction, scoped_transaction
 from agentstore.stores.health import DEFAULT_TIMEOUT, AsyncProbe
 
@@ -540,7 +540,7 @@ class AsyncStore(AsyncRepositories):
         Raises:
             UnsupportedUrl: The URL is not one of those that ``Store`` takes.
         """
-        self._settings = settings = Settings(**options)
+        self._settings = settings = settings_for(**options)
         self._observer = observer_for(settings, parse_url(url) if engine is None else engine.url)
         self._unit_runner: AsyncUnitRunner
         if engine is not None:

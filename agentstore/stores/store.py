@@ -35,7 +35,7 @@ from agentstore.execution.runners import (
 from agentstore.execution.scoped import Scope
 from agentstore.execution.unit import Unit
 from agentstore.repositories.base.units import Units
-from agentstore.settings import Settings, StoreOptions
+from agentstore.settings import StoreOptions, settings_for
 from agentstore.stores.bound import Repositories as Repositories
 from agentstore.stores.bound import ScopedStore, in_transaction
 from agentstore.stores.bound import Transaction as Transaction
@@ -83,7 +83,7 @@ class Store(Repositories):
         """Open a database; a new SQLite file is made and brought to the newest schema.
 
         Args:
-            url: ``sqlite:///file.db``, ``sqlite://`` (in memory) or
+            url: ``sqlite:///file.db``, or only the path of the file, ``sqlite://`` (in memory) or
                 ``postgresql://user@host/database``; None means ``AGENTSTORE_URL``, else
                 ``sqlite:///agentstore.db``.
             engine: An engine of the application's own, instead of a URL. Connection events are
@@ -95,7 +95,7 @@ class Store(Repositories):
             DatabaseError: The database cannot be reached, read or written.
             SchemaError: Its schema is missing, behind or ahead; the error says what to run.
         """
-        settings = Settings(**options)
+        settings = settings_for(**options)
         self._owns_engine = engine is None
         self._observer = observer_for(settings, parse_url(url) if engine is None else engine.url)
         if engine is None:

@@ -121,7 +121,7 @@ def test_a_search_finds_what_is_not_indexed_yet_and_leaves_the_index_as_it_was(p
     with place.open(read_only=True) as reader:
         found = [walk(reader, limit, options) for options in asked for limit in (1, 3, 50)]
         assert reader.search.status().pending == pending
-        assert reader.messages.search("pears").items[0].snippet == "**pears**"
+        assert reader.messages.search("pears").items[0].snippet == "⟦pears⟧"
     assert store.search.status().pending == pending
     assert found == [walk(store, limit, options) for options in asked for limit in (1, 3, 50)]
     assert store.search.status().pending == 0

@@ -253,7 +253,7 @@ def test_signs_that_unicode_takes_apart_find_themselves_alone(store, session):
         "ｶ": ("Ａ ｶ", "A カ"),
     }.items():
         assert sorted(ids(every(store, query))) == sorted(saved[c] for c in found), query
-    assert store.messages.search("1️⃣").items[-1].snippet == "key **1️⃣**"
+    assert store.messages.search("1️⃣").items[-1].snippet == "key ⟦1️⃣⟧"
 
 
 def test_a_hit_says_the_same_on_every_engine(store, session):
@@ -263,7 +263,7 @@ def test_a_hit_says_the_same_on_every_engine(store, session):
         ("a **hello** in a longer text of words", 1.603499),
     ]
     (hit,) = store.messages.search("天气")
-    assert (hit.snippet, hit.score) == ("北京**天气**晴朗", 1.624815)
+    assert (hit.snippet, hit.score) == ("北京⟦天气⟧晴朗", 1.624815)
     assert hit.message == store.messages.get(hit.message.id)
 
 
@@ -485,7 +485,7 @@ def test_a_message_of_200_000_characters_is_found_by_all_of_its_words(store, ses
     for query in (first, last, f"{first} {last}", *phrases):
         assert ids(store.messages.search(query)) == [saved], query
     assert len(store.messages.search('"zebra word0"')) == 0
-    assert last in store.messages.search(last).items[0].snippet.replace("**", "")
+    assert last in store.messages.search(last).items[0].snippet.strip("⟦⟧")
 
 
 def test_a_word_that_comes_a_thousand_times_hides_nothing_behind_it(store, session):

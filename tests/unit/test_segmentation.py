@@ -25,7 +25,7 @@ from agentstore.values.text.segmentation import (
     spans,
     tokens,
 )
-from agentstore.values.text.snippets import LENGTH, MARK, snippet
+from agentstore.values.text.snippets import CLOSE, LENGTH, OPEN, snippet
 from tests.strategies import texts
 
 EXAMPLES = {
@@ -173,15 +173,15 @@ def test_more_hits_in_a_shorter_text_score_higher():
 
 
 SNIPPETS = [
-    ("北京天气晴朗", "天气", "北京**天气**晴朗"),
-    ("ＨＥＬＬＯ there", "hello", "**ＨＥＬＬＯ** there"),
-    ("cafe\u0301 noir", "café", "**cafe\u0301** noir"),
-    ("½ price", "1", "**½** price"),
-    ("Straße and Strassen", "strasse*", "**Straße** and **Strasse**n"),
-    ("one\n\n two", "two", "one **two**"),
-    ("a b a b", '"a b"', "**a b** **a b**"),
-    ("👍🏽 fine", "👍", "**👍**🏽 fine"),
-    ("각 \u1100\u1161\u11a8", "각", "**각** **\u1100\u1161\u11a8**"),
+    ("北京天气晴朗", "天气", "北京⟦天气⟧晴朗"),
+    ("ＨＥＬＬＯ there", "hello", "⟦ＨＥＬＬＯ⟧ there"),
+    ("cafe\u0301 noir", "café", "⟦cafe\u0301⟧ noir"),
+    ("½ price", "1", "⟦½⟧ price"),
+    ("Straße and Strassen", "strasse*", "⟦Straße⟧ and ⟦Strasse⟧n"),
+    ("one\n\n two", "two", "one ⟦two⟧"),
+    ("a b a b", '"a b"', "⟦a b⟧ ⟦a b⟧"),
+    ("👍🏽 fine", "👍", "⟦👍⟧🏽 fine"),
+    ("각 \u1100\u1161\u11a8", "각", "⟦각⟧ ⟦\u1100\u1161\u11a8⟧"),
     ("nothing here", "absent", "nothing here"),
 ]
 
@@ -195,15 +195,15 @@ def test_a_snippet_is_cut_between_words_around_the_first_hit():
     found = snippet("before " * 100 + "needle " + "after " * 100, parse("needle"))
     assert found.startswith("…before ")
     assert found.endswith(" after…")
-    assert "**needle**" in found
-    assert len(found) <= LENGTH + 2 * len(MARK) + 2
+    assert "⟦needle⟧" in found
+    assert len(found) <= LENGTH + len(OPEN + CLOSE) + 2
 
 
 @given(texts(), texts(3))
 def test_a_snippet_without_its_marks_is_a_part_of_the_text(text, query):
-    if MARK in text or "…" in text:
+    if OPEN in text or CLOSE in text or "…" in text:
         return
-    found = snippet(text, parse(query)).replace(MARK, "").strip("…")
+    found = snippet(text, parse(query)).replace(OPEN, "").replace(CLOSE, "").strip("…")
     assert " ".join(found.split()) in " ".join(text.split())
 
 

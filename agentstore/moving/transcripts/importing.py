@@ -25,11 +25,15 @@ class Imported:
         messages: How many messages they hold.
         skipped: Conversations that were there already, or twice in the file; those that are there
             were left as they are.
+        unnamed: How many of those that were stored had no id, and got one that says what they hold.
+        skipped_unnamed: How many of those that were skipped had no id: the same is there.
     """
 
     conversations: int
     messages: int
     skipped: int
+    unnamed: int = 0
+    skipped_unnamed: int = 0
 
     def __add__(self, other: Imported) -> Imported:
         """Add up."""
@@ -37,6 +41,8 @@ class Imported:
             self.conversations + other.conversations,
             self.messages + other.messages,
             self.skipped + other.skipped,
+            self.unnamed + other.unnamed,
+            self.skipped_unnamed + other.skipped_unnamed,
         )
 
 
@@ -172,18 +178,16 @@ def _refuse(reading: Reading, refused: _LineRefused, batch: Sequence[Line]) -> N
 
 
 def _store_batch(transaction: Transaction, batch: Sequence[Line]) -> Imported:
-    conversations = messages = skipped = 0
+    done = Imported(0, 0, 0)
     for line in batch:
         try:
             count = None if line.again else _store(transaction, line.session_id, line.conversation)
         except (InvalidInput, AlreadyExists, OutsideScope, UnscopedOnly) as error:
             raise _LineRefused(line, str(error)) from error
-        if count is None:
-            skipped += 1
-        else:
-            conversations += 1
-            messages += count
-    return Imported(conversations, messages, skipped)
+        unnamed = int(line.conversation.get("id") is None)
+        stored = Imported(1, count or 0, 0, unnamed)
+        done += Imported(0, 0, 1, 0, unnamed) if count is None else stored
+    return done
 
 
 def _store(repositories: Repositories, session_id: str, conversation: dict[str, Any]) -> int | None:
