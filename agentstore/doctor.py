@@ -200,7 +200,7 @@ def _revision(context: CheckContext) -> Iterator[Finding]:
         what = (
             f"The schema is at revision {found}, which this version of agentstore is too old for."
         )
-    mend = "agentstore upgrade --url " + context.shown
+    mend = context.command("upgrade")
     if found is not None and found not in REVISIONS:
         mend = "pip install --upgrade agentstore-db"
     yield Finding(Severity.ERROR, "revision", what, where, mend)
@@ -271,7 +271,7 @@ def _search(context: CheckContext) -> Iterator[Finding]:
     problem = trouble_with(state)
     if problem is not None:
         what = f"The search index {problem}; searching fails."
-        mend = f"agentstore reindex --url {context.shown}"
+        mend = context.command("reindex")
         yield Finding(Severity.ERROR, "search", what, "search_index", mend)
     elif state.pending > _MANY_PENDING:
         more = " or more" if state.pending >= _COUNT_TO else ""

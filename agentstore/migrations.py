@@ -12,7 +12,6 @@ database at head never pays for it.
 
 from __future__ import annotations
 
-import shlex
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +36,7 @@ from sqlalchemy.schema import CreateSchema
 
 from agentstore.database.engine import parse_url, show_url
 from agentstore.engines.base.causes import cause_of
+from agentstore.engines.base.checks import command_line
 from agentstore.engines.registry import dialect_for
 from agentstore.errors import (
     CopyUnfinished,
@@ -326,13 +326,7 @@ def _possible(names: Names, url: URL) -> Names:
 
 
 def _command(connection: Connection, names: Names) -> str:
-    url = show_url(connection.engine.url)
-    words = ["agentstore upgrade --url", shlex.quote(url)]
-    if names.schema:
-        words += ["--schema", names.schema]
-    if names.prefix:
-        words += ["--table-prefix", names.prefix]
-    return " ".join(words)
+    return command_line("upgrade", show_url(connection.engine.url), names)
 
 
 def _names_from_arguments(arguments: dict[str, str]) -> Names:

@@ -141,11 +141,11 @@ def _show_tree(session: SessionRecord, branches: Sequence[CountedBranch], *, as_
     while left:
         branch, before, below = left.pop()
         line = Text.assemble((before, "dim"), (on_one_line(branch.name), "bold cyan"))
-        line.append(f"  {counted(branch.turns, 'turn')}, {counted(branch.messages, 'message')}")
-        if branch.number:
-            line.append(f", from turn {branch.fork_turn}", style="dim")
         if branch.current:
             line.append("  active", style="bold green")
+        origin = f"from turn {branch.fork_turn}, " if branch.number else ""
+        line.append(f"  {origin}", style="dim")
+        line.append(f"{counted(branch.turns, 'turn')}, {counted(branch.messages, 'message')}")
         print_cut(line)
         children = grown.get(branch.name, [])
         last = len(children) - 1

@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.cells import cell_len
 from rich.filesize import decimal
-from rich.table import Table
 from rich.text import Text
 
 from agentstore.cli.application import KEEP, LOOK, AsJson, Database, Prefix, Schema, Url, app
 from agentstore.cli.output import (
     bar,
+    columns,
     err,
+    fitting,
     money,
     on_one_line,
     out,
@@ -30,6 +32,7 @@ from agentstore.cli.output import (
     print_table,
     printable,
     say,
+    table,
 )
 from agentstore.doctor import examine, mend
 from agentstore.errors import DatabaseError, SchemaError
@@ -39,6 +42,10 @@ from agentstore.stores.alerts import Thresholds, check_sizes, parse_bytes, read_
 
 CONFIGURATION = Path("agentstore.toml")
 _BAR = 18
+_NAME = 10
+_DRAWN = ""
+_LESS_WANTED = (_DRAWN, "size", "sessions", "failures", "requests", "messages", "cost")
+"""Columns that a narrow terminal has no room for, the first ones first."""
 _STYLES = {Severity.INFO: "cyan", Severity.WARNING: "bold yellow", Severity.ERROR: "bold red"}
 
 
@@ -290,24 +297,30 @@ def _print(title: str, found: Statistics) -> None:
     )
 
 
-def _rows(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+def _rows(title: str, names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     if not rows:
         return
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for number, column in enumerate(columns):
-        last = number == len(columns) - 1
-        table.add_column(
-            column,
-            justify="left" if number == 0 or last else "right",
-            overflow="ellipsis",
-            no_wrap=True,
-            style="cyan" if last else "",
-            min_width=None if number else 10,
-        )
-    for row in rows:
-        table.add_row(*(Text(on_one_line(cell)) for cell in row))
+    first, *others = names
+    cells = [
+        {name: on_one_line(cell) for name, cell in zip(names, row, strict=True)} for row in rows
+    ]
+    widths = {name: max(cell_len(each[name]) for each in cells) for name in others}
+    widths = {name: max(width, len(name)) for name, width in widths.items()}
+    kept = fitting(widths, _LESS_WANTED, columns() - _NAME)
+    lines = table()
+    room = columns() - sum(kept.values()) - 2 * len(kept)
+    most = room if out.is_terminal else None
+    lines.add_column(first, overflow="ellipsis", no_wrap=True, min_width=_NAME, max_width=most)
+    for name in kept:
+        if name == _DRAWN:
+            lines.add_column(name, no_wrap=True, style="cyan")
+        else:
+            lines.add_column(name, no_wrap=True, justify="right", min_width=widths[name])
+    for each in cells:
+        lines.add_row(Text(each[first]), *(Text(each[name]) for name in kept))
     out.print()
-    print_table(table)
+    out.print(Text(title, style="bold"))
+    print_table(lines)
 
 
 def _bar(value: Decimal | int, most: Decimal | int) -> str:

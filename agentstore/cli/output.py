@@ -206,9 +206,13 @@ def table(*, header: bool = True) -> Table:
     return Table(box=None, show_header=header, pad_edge=False, padding=(0, 2, 0, 0))
 
 
-def room_beside(*widths: int) -> int:
-    """Give what columns of these widths leave of the terminal for one more, eight at least."""
-    return max(out.width - sum(widths) - 2 * len(widths), 8)
+def fitting(widths: Mapping[str, int], less_wanted: Iterable[str], room: int) -> dict[str, int]:
+    """Give the columns that a terminal has room for; those that are wanted less go first."""
+    left = dict(widths)
+    for name in less_wanted:
+        if out.is_terminal and sum(left.values()) + 2 * len(left) > room:
+            left.pop(name, None)
+    return left
 
 
 def progress(total: int) -> Progress:

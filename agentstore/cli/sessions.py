@@ -15,6 +15,7 @@ from agentstore.cli.output import (
     age,
     brief,
     columns,
+    fitting,
     hint,
     on_one_line,
     out,
@@ -148,11 +149,8 @@ def _alike(one: str, other: str) -> int:
 def _print_rows(
     sessions: Sequence[SessionSummary], ids: dict[str, str], width: int, *, header: bool
 ) -> None:
-    facts = dict(_FACTS)  # their widths are fixed, so that the tables of several pages are one
-    for name in _LESS_WANTED:
-        taken = width + 2 + sum(each + 2 for each in facts.values())
-        if out.is_terminal and columns() - taken < _LEAST:
-            del facts[name]
+    # Widths are fixed, so that the tables of several pages are one.
+    facts = fitting(_FACTS, _LESS_WANTED, columns() - width - 2 - _LEAST)
     if header:
         _print_row(Text("ID"), width, facts, {name: Text(name) for name in facts}, Text("TITLE"))
     for session in sessions:

@@ -23,13 +23,14 @@ from agentstore.cli.application import (
 from agentstore.cli.output import (
     bar,
     brief,
+    columns,
+    fitting,
     hint,
     money,
     on_one_line,
     out,
     print_json,
     print_table,
-    room_beside,
     table,
 )
 from agentstore.cli.times import since_option, until_option
@@ -38,8 +39,12 @@ from agentstore.records import UsageSum
 from agentstore.records.findings import counted
 
 _DIMENSIONS = ("day", "model", "user", "session", "turn", "branch", "total")
-_FACTS = (("REQUESTS", 8), ("IN", 5), ("OUT", 5), ("TOKENS", 6), ("COST", 9))
+_BAR = ""
+_FACTS = {_BAR: 8, "REQUESTS": 8, "IN": 5, "OUT": 5, "TOKENS": 6, "COST": 9}
+_LESS_WANTED = ("IN", "OUT", "REQUESTS", _BAR)
 _LONGEST_KEY = 24
+_LEAST = 19
+"""Columns of the facts that are always there."""
 
 
 @app.command(rich_help_panel=LOOK)
@@ -122,24 +127,27 @@ def _print_chart(by: str, sums: tuple[UsageSum, ...], limit: int, *, by_cost: bo
     most = max(map(amount, shown)) or Decimal(1)
     keys = ["-" if one.key is None else on_one_line(str(one.key)) for one in shown]
     longest = 36 if by == "session" else _LONGEST_KEY
+    longest = min(longest, columns() - _LEAST)
     width = min(max(Text(key).cell_len for key in [*keys, by]), longest)
-    facts = _FACTS[3:] if by == "session" else _FACTS
-    room = room_beside(width, *(each for _, each in facts))
+    facts = fitting(_FACTS, _LESS_WANTED, columns() - width - 2)
+    room = columns() - width - sum(facts.values()) - 2 * len(facts) - 2 + _FACTS[_BAR]
     lines = table()
     lines.add_column(by.upper(), width=width, overflow="fold", style="cyan")
-    lines.add_column("", width=room, no_wrap=True)
-    for name, each in facts:
-        lines.add_column(name, width=each, justify="right", no_wrap=True)
+    for name, each in facts.items():
+        if name == _BAR:
+            lines.add_column("", width=max(room, each), no_wrap=True)
+        else:
+            lines.add_column(name, width=each, justify="right", no_wrap=True)
     for key, one in zip(keys, shown, strict=True):
-        cells = [
-            brief(one.requests),
-            brief(one.input_tokens),
-            brief(one.output_tokens),
-            brief(one.total_tokens),
-            _cost(one),
-        ]
-        drawn = Text(bar(float(amount(one) / most), room), style="green")
-        lines.add_row(Text(key), drawn, *cells[-len(facts) :])
+        cells: dict[str, Text | str] = {
+            _BAR: Text(bar(float(amount(one) / most), max(room, _FACTS[_BAR])), style="green"),
+            "REQUESTS": brief(one.requests),
+            "IN": brief(one.input_tokens),
+            "OUT": brief(one.output_tokens),
+            "TOKENS": brief(one.total_tokens),
+            "COST": _cost(one),
+        }
+        lines.add_row(Text(key), *(cells[name] for name in facts))
     print_table(lines)
     if len(ordered) > len(shown):
         hint(f"{len(ordered) - len(shown):,} more: pass --limit.")

@@ -21,6 +21,7 @@ from agentstore.cli.application import (
 )
 from agentstore.cli.output import (
     age,
+    columns,
     hint,
     on_one_line,
     out,
@@ -34,6 +35,8 @@ from agentstore.errors import InvalidInput
 from agentstore.records import TaskRecord
 from agentstore.values.states import TASK_STATUSES
 
+_BESIDE = 24
+"""Columns that a status and a kind need beside an id."""
 _STYLES = {
     "pending": "yellow",
     "running": "bold green",
@@ -115,7 +118,10 @@ def _print_counts(counts: Mapping[str, Mapping[str, int]]) -> None:
 
 
 def _print_task(task: TaskRecord) -> None:
-    line = Text.assemble((on_one_line(task.id), "cyan"))
+    line = Text(on_one_line(task.id), style="cyan")
+    if out.is_terminal and columns() < line.cell_len + _BESIDE:
+        out.print(line, soft_wrap=True)
+        line = Text()
     line.append(f"  {task.status:<9}", style=_STYLES[task.status])
     line.append(f"  {on_one_line(task.kind)}", style="bold")
     line.append(f"  {on_one_line(task.queue)}, {age(task.created_at)}", style="dim")

@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
@@ -104,8 +105,8 @@ class SQLite(FileTasks, FileParts, EngineDialect):
         """Look for the file."""
         if not in_memory(url) and not Path(str(url.database).removeprefix("file:")).exists():
             raise errors.DatabaseUnreachable(
-                f"There is no file {url.database}. Check the path in the URL, or create the "
-                "database with: agentstore upgrade"
+                f"There is no file {url.database}. Check the path (--url, or AGENTSTORE_URL), or "
+                f"create the database with: agentstore upgrade --url {quote(str(url.database))}"
             )
 
     def engine_options(self, url: URL, settings: Settings) -> dict[str, Any]:
