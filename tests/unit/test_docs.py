@@ -31,8 +31,8 @@ MANY_COMMANDS = {"backup", "cli", "moving", "operations", "retention", "threat-m
 NEEDS_A_SHELL = re.compile(r"""^(?:[^'"]|'[^']*'|"[^"]*")*?[$`*?|&;<>]""")
 """Whether a line has, outside of quotes, what means something to a shell: it is run by one, and
 all other commands in this process."""
-LANGUAGES = {"python", "sh", "sql", "text", "mermaid"}
-"""Diagrams are read in test_schema_page.py."""
+LANGUAGES = {"python", "sh", "sql", "text", "mermaid", "dockerfile", "yaml"}
+"""Diagrams are read in test_schema_page.py, what deploys in test_deploying.py."""
 OF_THE_CHECKOUT = ("make ", "pip install .")
 """Not run in an empty folder: tests/packaging installs, and a test below looks for the targets."""
 
@@ -122,7 +122,7 @@ def _known(lines: list[str], folder: Path) -> list[str]:
     lines = [line for line in lines if line and not line.startswith(OF_THE_CHECKOUT)]
     if not any("SESSION" in line for line in lines):
         return lines
-    with Store(f"sqlite:///{folder / 'agent.db'}", create=False) as store:
+    with Store(f"sqlite:///{folder / 'agentstore.db'}", create=False) as store:
         known = store.sessions.list(limit=1).items[0].id
     return [line.replace("SESSION", known) for line in lines]
 
