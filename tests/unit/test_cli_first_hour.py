@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sqlite3
 import threading
 from contextlib import closing
@@ -82,7 +83,11 @@ def test_the_version_is_told(run):
 # --- Which database ---------------------------------------------------------------------------
 
 
-def test_the_path_of_a_file_is_enough_and_the_default_is_that_of_a_store(run, tmp_path):
+def test_the_path_of_a_file_is_enough_and_the_default_is_that_of_a_store(
+    run, tmp_path, sqlite_template
+):
+    for name in ("agentstore.db", "agent.db"):
+        shutil.copy(sqlite_template, tmp_path / name)
     with Store() as store:
         store.sessions.create(title="by default")
     with Store("agent.db") as store:
@@ -232,3 +237,147 @@ def test_a_copy_without_the_search_index_is_dumped_and_read_by_plain_sqlite(run,
         for (name,) in tables:
             again.execute(f'SELECT * FROM "{name}"').fetchall()  # noqa: S608
         assert again.execute("SELECT content FROM messages").fetchall() == [("hello",)]
+
+
+# --- What is printed --------------------------------------------------------------------------
+
+LONG = "A title that goes on and on, beyond what any terminal of a usual width has room for: " * 2
+
+
+@pytest.fixture
+def talk(url):
+    """A session with branches, payloads, usage and a task, all with long names."""
+    with Store(url) as store:
+        store.users.create("Alice", id="alice")
+        store.sessions.create("alice", id="talk", title=LONG)
+        save = store.messages.save
+        save("talk", "user", "Is it **sunny** in Rome?")
+        item = {
+            "type": "message",
+            "content": [{"type": "output_text", "text": "It rains in Rome."}],
+        }
+        save("talk", "assistant", None, payload=item)
+        call = {
+            "type": "function_call",
+            "call_id": "c9",
+            "name": "look",
+            "arguments": '{"text": 1}',
+        }
+        save("talk", "assistant", None, payload=call)
+        output_ = {"type": "function_call_output", "call_id": "c9", "output": "r" * 1_500}
+        save("talk", "tool", None, payload=output_)
+        block = {"type": "tool_use", "id": "u1", "name": "find", "input": {"text": "in a block"}}
+        save("talk", "assistant", [block])
+        save("talk", "user", "And in Oslo?")
+        store.branches.create("talk", after_turn=1, name="again")
+        save("talk", "user", "on a branch")
+        store.branches.create("talk", after_turn=2, name="deeper")
+        store.branches.create("talk", from_turn=2, name="first" * 9, branch="main")
+        store.branches.switch("talk", "deeper")
+        store.usage.record(
+            "talk", input_tokens=9_000, output_tokens=10, model="m" * 60, cost="12.5"
+        )
+        store.tool_logs.log("talk", "t" * 60)
+        store.tasks.create("talk", "k" * 30, queue="q" * 30)
+    return url
+
+
+READING = [
+    ("ls",),
+    ("show", "talk", "--branch", "main"),
+    ("show", "talk", "--tree"),
+    ("tail",),
+    ("search", "rome"),
+    ("usage",),
+    ("usage", "--by", "model"),
+    ("usage", "--by", "session"),
+    ("tasks",),
+    ("stats", "--days", "2"),
+]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_what_is_read_fits_a_terminal_of_any_width(run, talk, monkeypatch, columns):
+    wide(monkeypatch, columns)
+    for command in READING:
+        printed = run(*command, AGENTSTORE_URL=talk).stdout
+        lines = [line for line in printed.splitlines() if "agents.db" not in line]
+        assert widest("\n".join(lines)) <= columns, (command, printed)
+    shown = run("ls", AGENTSTORE_URL=talk).stdout.splitlines()
+    assert shown[1].split()[0] == "talk"
+    assert shown[1].endswith("…")
+    numbers = run("stats", "--days", "2", AGENTSTORE_URL=talk).stdout
+    assert re.search(r"^messages +\d", numbers, re.MULTILINE)
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_nothing_is_cut_or_broken_where_there_is_no_terminal(run, talk, monkeypatch, columns):
+    wide(monkeypatch, columns, terminal=False)
+    printed = {" ".join(each): run(*each, AGENTSTORE_URL=talk).stdout for each in READING}
+    assert not [command for command, text in printed.items() if "…" in text]
+    for command in ("ls", "search rome"):
+        assert LONG.strip() in printed[command]
+    assert "r" * 1_500 in printed["tail"]
+    assert f"\n{'m' * 60}  " in printed["usage --by model"]
+    for name in ("t" * 60, "m" * 60):
+        assert name in printed["stats --days 2"]
+    assert "k" * 30 in printed["tasks"]
+    made = [line for line in printed["ls"].splitlines() if "active" in line]
+    assert len(made) == 1
+
+
+def test_messages_have_their_times_and_payloads_their_text(run, talk):
+    with Store(talk) as store:
+        at = store.messages.history("talk", branch="main")[1].created_at
+    shown = run("show", "talk", "--branch", "main", AGENTSTORE_URL=talk).stdout
+    assert f"turn 1 · {at:%Y-%m-%d} UTC" in shown
+    assert f"assistant  #2  {at:%H:%M:%S}\n  It rains in Rome.\n" in shown
+    assert '  → look  c9\n    {"text": 1}\n' in shown
+    assert '  → find  u1\n    {"text": "in a block"}\n' in shown
+    told = run("tail", "talk", AGENTSTORE_URL=talk).stdout
+    assert re.search(r"^user  #\d+  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", told, re.MULTILINE)
+
+
+def test_the_branches_of_a_session_are_drawn_as_a_tree(run, talk):
+    shown = run("show", "talk", "--tree", AGENTSTORE_URL=talk).stdout
+    drawn = shown.partition("\n\n")[2].splitlines()
+    assert drawn == [
+        "main  2 turns, 6 messages",
+        "├─ again  from turn 1, 2 turns, 6 messages",
+        "│  └─ deeper  active  from turn 2, 2 turns, 6 messages",
+        f"└─ {'first' * 9}  from turn 1, 1 turn, 5 messages",
+    ]
+    found = json.loads(run("show", "talk", "--tree", "--json", AGENTSTORE_URL=talk).stdout)
+    assert [each["parent"] for each in found["branches"]] == [None, "main", "again", "main"]
+    assert "messages" not in found
+
+
+def test_hits_are_marked_by_what_markdown_does_not_know(run, talk, monkeypatch):
+    shown = run("search", "sunny", AGENTSTORE_URL=talk).stdout
+    assert "Is it **⟦sunny⟧** in Rome?" in shown
+    monkeypatch.setattr(output.out, "_color_system", output.out._color_system or 1)
+    with output.out.capture() as captured:
+        run("search", "sunny", AGENTSTORE_URL=talk)
+    assert "sunny" in captured.get()
+    assert "⟦" not in captured.get()
+
+
+def test_one_of_something_is_not_several(run, url):
+    with Store(url) as store:
+        store.messages.save(store.sessions.create(id="s").id, "user", "hi", token_count=1)
+        store.usage.record("s", input_tokens=1, model="m")
+    said = [
+        run("show", "s", AGENTSTORE_URL=url).stdout,
+        run("usage", AGENTSTORE_URL=url).stdout,
+        run("reindex", AGENTSTORE_URL=url).stdout,
+        run("export", "one.jsonl", AGENTSTORE_URL=url).stdout,
+        run("import", "one.jsonl", "--url", "other.db").stdout,
+        run("prune", "--sessions-idle", "0s", "--dry-run", AGENTSTORE_URL=url).stdout,
+    ]
+    assert "1 message · 1 token ·" in said[0]
+    assert "1 token (1 in, 0 out) in 1 request" in said[1]
+    assert said[2].startswith("1 message of ")
+    assert said[3] == "1 conversation is in one.jsonl.\n"
+    assert said[4] == "Imported 1 conversation, 1 message.\n"
+    assert "Would delete: 1 session;" in said[5]
+    assert not re.search(r"\b1 (messages|tokens|requests|conversations|sessions)\b", "".join(said))
