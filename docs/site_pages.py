@@ -233,8 +233,8 @@ def _commands() -> str:
         context = typer.Context(command, info_name=f"agentstore {name}")
         usage = " ".join((f"agentstore {name}", *command.collect_usage_pieces(context)))
         records = (each.get_help_record(context) for each in command.get_params(context))
-        rows = [f"| `{option}` | {_cell(text)} |" for option, text in filter(None, records)]
-        words = re.sub(r"\[/?bold\]", "`", inspect.cleandoc(command.help or ""))
+        rows = [f"| `{_cell(option)}` | {_cell(text)} |" for option, text in filter(None, records)]
+        words = inspect.cleandoc(command.help or "")
         if not words:
             _log.warning(f"The command {name} has no help")
         parts += [f"## {name}", words, f"```text\n{usage}\n```"]
@@ -243,4 +243,4 @@ def _commands() -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("\\[", "[").replace("|", "\\|")
+    return text.replace("|", "\\|")

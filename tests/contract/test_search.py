@@ -259,8 +259,8 @@ def test_signs_that_unicode_takes_apart_find_themselves_alone(store, session):
 def test_a_hit_says_the_same_on_every_engine(store, session):
     save(store, session, "北京天气晴朗", "Hello World, hello!", "a hello in a longer text of words")
     assert [(hit.snippet, hit.score) for hit in store.messages.search("hello")] == [
-        ("**Hello** World, **hello**!", 1.890847),
-        ("a **hello** in a longer text of words", 1.603499),
+        ("⟦Hello⟧ World, ⟦hello⟧!", 1.890847),
+        ("a ⟦hello⟧ in a longer text of words", 1.603499),
     ]
     (hit,) = store.messages.search("天气")
     assert (hit.snippet, hit.score) == ("北京⟦天气⟧晴朗", 1.624815)
