@@ -4,15 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
 URL ?=
+PINS ?=
 TRANSCRIPTS ?=
 
-.PHONY: help install dev test test-all everything lint types mypy pyright check demo docs site wheel bench bench-peers chaos clean coverage
+.PHONY: help install dev test test-all everything suite lint types mypy pyright check demo docs site wheel bench bench-peers chaos clean coverage
 
 help:
 	@echo "make demo    a whole conversation on a fresh SQLite file (URL=..., TRANSCRIPTS=...)"
 	@echo "make dev     what a contributor needs, in .venv, with hooks that check each commit"
 	@echo "make test    lint, types and tests on both engines; what it leaves to test-all it says"
-	@echo "make test-all   the same and all of the rest; and what test runs on each other Python, 3.11 to 3.13"
+	@echo "make test-all   the same and all of the rest; and what test runs on each other Python, 3.11 to 3.13, and with SQLAlchemy 2.0"
 	@echo "make chaos   break it on purpose; five minutes (MINUTES=..., CASES=..., docs/reliability.md)"
 	@echo "make site    the pages and the API reference as a site, in site/index.html"
 	@echo "make wheel   dist/agentstore_db-*.whl"
@@ -20,10 +21,12 @@ help:
 	@echo "make bench   the figures and pictures of docs/performance.md, and more; an hour (ROUNDS=...)"
 	@echo "make bench-peers   the same work by other libraries; some ten minutes (docs/peers.md)"
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+# PINS names a file of versions that take the place of those in constraints.txt.
+$(VENV)/.installed: pyproject.toml constraints.txt $(PINS)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test]'
+	$(if $(PINS),$(BIN)/python -m pip install --quiet -r $(PINS))
 	@touch $@
 
 install: $(VENV)/.installed
@@ -53,8 +56,11 @@ test: check
 test-all:
 	$(PYTHON) tests/interpreters.py "$(MAKE)"
 
-# For one Python, which test-all names.
+# These two are for one environment, which test-all names. Types are those of the pinned SQLAlchemy.
 everything: check
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+suite: install
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 coverage: install
@@ -100,4 +106,4 @@ chaos: install
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --cases "$(CASES)"
 
 clean:
-	rm -rf $(VENV) .venv-3.* $(PEERS) dist build site
+	rm -rf $(VENV) .venv-* $(PEERS) dist build site

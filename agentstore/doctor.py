@@ -27,12 +27,12 @@ from agentstore.errors import AgentStoreError, DatabaseError
 from agentstore.execution.runners import UnitRunner, names_on
 from agentstore.execution.unit import Unit
 from agentstore.migrations import HEAD, REVISIONS, current
-from agentstore.models.tables import PLAIN, Names, tables
-from agentstore.records.findings import Finding, Severity, exit_code, listed
+from agentstore.models.tables import Names, tables
+from agentstore.records.findings import Finding, Severity, counted, exit_code, listed
 from agentstore.repositories.lines.counters import mend_sessions
 from agentstore.repositories.search.search import trouble_with
 from agentstore.repositories.upkeep import bounds, consistency, stored_bytes
-from agentstore.settings import Settings
+from agentstore.settings import Settings, default_names, settings_for
 from agentstore.stores.store import Store
 
 Progress = Callable[[str], object]
@@ -45,7 +45,7 @@ _COUNT_TO = 100_000
 def examine(
     url: str | URL | None = None,
     *,
-    names: Names = PLAIN,
+    names: Names | None = None,
     deep: bool = False,
     progress: Progress | None = None,
 ) -> list[Finding]:
@@ -53,7 +53,7 @@ def examine(
 
     Args:
         url: The database; None means ``AGENTSTORE_URL``, else ``sqlite:///agentstore.db``.
-        names: Schema and table prefix, where they are not the plain ones.
+        names: Schema and table prefix; None means those of the environment, else the plain ones.
         deep: Whether to read every page and whole tables; else only what costs little.
         progress: Told the name of each examination when it begins.
 
@@ -67,7 +67,7 @@ def examine(
     parsed = parse_url(url)
     dialect = dialect_for(parsed)
     dialect.require_existing(parsed)
-    settings = _settings(names, read_only=True)
+    settings = _settings(names or default_names(), read_only=True)
     engine = open_engine(parsed, settings)
     try:
         found = [*_examined(engine, dialect, settings, parsed, deep, progress or _silent)]
@@ -80,7 +80,7 @@ def examine(
 def mend(
     url: str | URL | None = None,
     *,
-    names: Names = PLAIN,
+    names: Names | None = None,
     deep: bool = False,
     progress: Progress | None = None,
 ) -> list[str]:
@@ -103,6 +103,7 @@ def mend(
     """
     parsed = parse_url(url)
     say = progress or _silent
+    names = names or default_names()
     settings = _settings(names, read_only=False)
     done: list[str] = []
     with Store(parsed, create=False, schema=names.schema, table_prefix=names.prefix) as store:
@@ -111,8 +112,8 @@ def mend(
         try:
             runner.run(Mode.READ, _require_visible, repeatable=True)
             say("counters")
-            counted = partial(_mend_counters, deep=deep)
-            while mended := runner.run(Mode.WRITE, counted, repeatable=True):
+            count_again = partial(_mend_counters, deep=deep)
+            while mended := runner.run(Mode.WRITE, count_again, repeatable=True):
                 done += mended  # up to a thousand rows at a time
             for index in runner.run(Mode.READ, _missing_indexes, repeatable=True):
                 say(f"index {index.name}")
@@ -124,7 +125,7 @@ def mend(
             engine.dispose()
         if store.search.status().trouble is not None:
             say("search index")
-            done.append(f"indexed {store.search.reindex():,} messages again")
+            done.append(f"indexed {counted(store.search.reindex(), 'message')} again")
     return done
 
 
@@ -199,7 +200,7 @@ def _revision(context: CheckContext) -> Iterator[Finding]:
         what = (
             f"The schema is at revision {found}, which this version of agentstore is too old for."
         )
-    mend = "agentstore upgrade --url " + context.shown
+    mend = context.command("upgrade")
     if found is not None and found not in REVISIONS:
         mend = "pip install --upgrade agentstore-db"
     yield Finding(Severity.ERROR, "revision", what, where, mend)
@@ -270,7 +271,7 @@ def _search(context: CheckContext) -> Iterator[Finding]:
     problem = trouble_with(state)
     if problem is not None:
         what = f"The search index {problem}; searching fails."
-        mend = f"agentstore reindex --url {context.shown}"
+        mend = context.command("reindex")
         yield Finding(Severity.ERROR, "search", what, "search_index", mend)
     elif state.pending > _MANY_PENDING:
         more = " or more" if state.pending >= _COUNT_TO else ""
@@ -356,19 +357,19 @@ def _mend_counters(unit: Unit, deep: bool) -> list[str]:
     sessions = consistency.wrong_sessions(unit.connection, unit.tables, deep=deep)
     if sessions:
         mend_sessions(unit, sessions)
-        done.append(f"counted {len(sessions):,} sessions again")
+        done.append(f"counted {counted(len(sessions), 'session')} again")
     elif branched := consistency.wrong_tallies(unit.connection, unit.tables, deep=deep):
         mend_sessions(unit, branched)
-        done.append(f"counted the branches of {len(branched):,} sessions again")
+        done.append(f"counted the branches of {counted(len(branched), 'session')} again")
     users = consistency.wrong_users(unit.connection, unit.tables)
     if users:
         consistency.mend_users(unit, users)
-        done.append(f"added up the reservations of {len(users):,} users again")
+        done.append(f"added up the reservations of {counted(len(users), 'user')} again")
     return done
 
 
 def _settings(names: Names, *, read_only: bool) -> Settings:
-    return Settings(
+    return settings_for(
         read_only=read_only,
         create=False,
         schema=names.schema,

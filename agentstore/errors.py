@@ -303,6 +303,16 @@ class StreamEnded(AgentStoreError):
     """``complete`` or ``incomplete``."""
 
 
+@facts(
+    "The message {message_id!r} is still being streamed. Call messages.finish() or "
+    "messages.give_up() first."
+)
+class StreamUnfinished(AgentStoreError):
+    """A message that cannot be changed because it is not written to its end yet."""
+
+    message_id: str
+
+
 @facts()
 class IllegalTransition(AgentStoreError):
     """A change of status that sessions or tasks do not allow."""
@@ -407,6 +417,22 @@ class QuotaExceeded(AgentStoreError):
     remaining: int
 
 
+@facts()
+class PriceUnknown(AgentStoreError):
+    """No table of prices knows the model."""
+
+    model: str
+    sources: tuple[str, ...]
+    """The tables that were asked."""
+
+    def _words(self) -> str:
+        more = "" if any("genai" in each for each in self.sources) else "Prices.from_genai(), "
+        return (
+            f"No price is known of the model {named(self.model)} in {', '.join(self.sources)}. "
+            f"Use {more}Prices.replace() with a price of your own, or pass cost."
+        )
+
+
 @facts(
     "The counters of the {kind} {key!r} would overflow. Continue in another {kind}, and run "
     "agentstore doctor to check whether the counters are right."
@@ -457,6 +483,19 @@ class SchemaMissing(SchemaError):
     """The database holds no agentstore schema."""
 
     current: str | None = field(default=None, init=False)
+    command: str
+
+
+@facts(
+    "The database has tables that are not agentstore's by the names that it needs: {tables}. "
+    "Nothing was created. Give agentstore names of its own: table_prefix='agents_', or on "
+    "PostgreSQL schema='agents'. Run: {command}"
+)
+class TablesTaken(SchemaError):
+    """Tables of an application's have names that agentstore's would have."""
+
+    current: str | None = field(default=None, init=False)
+    tables: tuple[str, ...]
     command: str
 
 
@@ -715,7 +754,9 @@ class TranscriptError(InvalidInput):
         lines = "; ".join(f"line {line}: {words.rstrip('.')}" for line, words in self.problems)
         more = self.total - len(self.problems)
         others = f"; and {more:,} more lines like these" if more else ""
-        before = f"{self.imported} conversations before it were" if self.imported else "Nothing was"
+        before = {0: "Nothing was", 1: "1 conversation before it was"}.get(
+            self.imported, f"{self.imported:,} conversations before it were"
+        )
         return (
             f"{self.source}, {lines}{others}. {before} imported. Correct the file and import it "
             "again; conversations that were imported before are skipped."

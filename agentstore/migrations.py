@@ -12,7 +12,6 @@ database at head never pays for it.
 
 from __future__ import annotations
 
-import shlex
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +35,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateSchema
 
 from agentstore.database.engine import parse_url, show_url
+from agentstore.database.sharing import (
+    include_name,
+    include_object,
+    render_item,
+    tables_in_the_way,
+)
 from agentstore.engines.base.causes import cause_of
+from agentstore.engines.base.checks import command_line
 from agentstore.engines.registry import dialect_for
 from agentstore.errors import (
     CopyUnfinished,
@@ -44,9 +50,10 @@ from agentstore.errors import (
     SchemaFromFuture,
     SchemaMissing,
     SchemaOutdated,
+    TablesTaken,
 )
 from agentstore.models.tables import PLAIN, Names, tables
-from agentstore.settings import Settings
+from agentstore.settings import default_names, settings_for
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -87,7 +94,7 @@ def upgrade(
     Args:
         url: The database; None means ``AGENTSTORE_URL``, else ``sqlite:///agentstore.db``.
         revision: ``head``, or a revision's number, or ``+1``.
-        names: Schema and table prefix, where they are not the plain ones.
+        names: Schema and table prefix; None means those of the environment, else the plain ones.
         progress: Called after each revision on the way, with its number and its subject.
 
     Returns:
@@ -97,15 +104,15 @@ def upgrade(
         SchemaFromFuture: The database is at a revision that this version does not know.
         DatabaseError: The database failed; it is as it was before.
     """
-    return _migrate(url, "upgrade", revision, names or PLAIN, progress)
+    return _migrate(url, "upgrade", revision, names or default_names(), progress)
 
 
 def downgrade(url: str | URL | None = None, *, revision: str, names: Names | None = None) -> str:
     """Take a database back to a revision; ``base`` drops everything. See ``upgrade``."""
-    return _migrate(url, "downgrade", revision, names or PLAIN)
+    return _migrate(url, "downgrade", revision, names or default_names())
 
 
-def revision_of(url: str | URL | None = None, names: Names = PLAIN) -> str | None:
+def revision_of(url: str | URL | None = None, names: Names | None = None) -> str | None:
     """Read the revision of a database by its URL; None where there is no agentstore schema.
 
     Nothing is written, not even where the database is a file that may only be read.
@@ -119,7 +126,7 @@ def revision_of(url: str | URL | None = None, names: Names = PLAIN) -> str | Non
     engine = _engine(parsed, read_only=True)
     try:
         with engine.connect() as connection:
-            return current(connection, names)
+            return current(connection, names or default_names())
     except DBAPIError as error:
         raise dialect.diagnose(error).error from cause_of(error)
 
@@ -137,6 +144,7 @@ def check(connection: Connection, names: Names = PLAIN) -> None:
 
     Raises:
         SchemaMissing: It has no agentstore schema.
+        TablesTaken: It has none, and an application's own tables are in the way.
         SchemaOutdated: It is behind.
         SchemaFromFuture: It is ahead.
         CopyUnfinished: A copy into it is not finished.
@@ -144,10 +152,11 @@ def check(connection: Connection, names: Names = PLAIN) -> None:
     found = current(connection, names)
     if found == HEAD:
         return
-    if found is None:
-        raise SchemaMissing(HEAD, _command(connection, names))
     if found == UNFINISHED:
         raise CopyUnfinished(found, HEAD)
+    _refuse_taken(connection, names, found)
+    if found is None:
+        raise SchemaMissing(HEAD, _command(connection, names))
     if found in REVISIONS:
         raise SchemaOutdated(found, HEAD, _command(connection, names))
     raise SchemaFromFuture(found, HEAD)
@@ -205,6 +214,7 @@ def _run(connection: Connection, names: Names) -> None:
     dialect = dialect_for(connection.engine.url)
     names = _possible(names, connection.engine.url)
     dialect.lock_for_migration(connection, names)
+    _refuse_taken(connection, names, current(connection, names))
     progress: Progress | None = context.config.attributes.get(_PROGRESS)
 
     def applied(ctx: Any, step: Any, heads: Any, run_args: Any) -> None:
@@ -255,6 +265,8 @@ def _migrate(
             connection.rollback()
             if found == UNFINISHED:
                 raise CopyUnfinished(found, HEAD)
+            _refuse_taken(connection, names, found)
+            connection.rollback()
             if found is not None and found not in REVISIONS:
                 raise SchemaFromFuture(found, HEAD)
             if found != HEAD or revision != "head":
@@ -301,7 +313,7 @@ def _config(names: Names) -> Config:
 def _engine(url: URL, *, read_only: bool = False) -> Engine:
     dialect = dialect_for(url)
     sync_url = dialect.url(url, asynchronous=False)
-    settings = Settings(read_only=read_only)
+    settings = settings_for(read_only=read_only)
     connect_args = dialect.engine_options(sync_url, settings)["connect_args"]
     engine = create_engine(
         sync_url, poolclass=NullPool, hide_parameters=True, connect_args=connect_args
@@ -320,23 +332,35 @@ def _set_version(connection: Connection, names: Names, version: str) -> None:
     connection.execute(update(table).values(version_num=version))
 
 
+def _refuse_taken(connection: Connection, names: Names, found: str | None) -> None:
+    """Refuse a database in which an application has tables of the names that ours would have.
+
+    Raises:
+        TablesTaken: It is one.
+    """
+    if found == HEAD:
+        return
+    names = _possible(names, connection.engine.url)
+    version = () if found is None else (_version_table(names).name,)
+    taken = tables_in_the_way(connection, names, version)
+    if taken:
+        raise TablesTaken(HEAD, taken, _command(connection, Names(names.schema, "agents_")))
+
+
 def _possible(names: Names, url: URL) -> Names:
     """Leave the schema out where the engine has none."""
     return names if dialect_for(url).schemas else Names(None, names.prefix)
 
 
 def _command(connection: Connection, names: Names) -> str:
-    url = show_url(connection.engine.url)
-    words = ["agentstore upgrade --url", shlex.quote(url)]
-    if names.schema:
-        words += ["--schema", names.schema]
-    if names.prefix:
-        words += ["--table-prefix", names.prefix]
-    return " ".join(words)
+    return command_line("upgrade", show_url(connection.engine.url), names)
 
 
 def _names_from_arguments(arguments: dict[str, str]) -> Names:
-    return Names(arguments.get("schema") or None, arguments.get("table_prefix", ""))
+    usual = default_names()
+    return Names(
+        arguments.get("schema") or usual.schema, arguments.get("table_prefix", usual.prefix)
+    )
 
 
 def _url_from_arguments(arguments: dict[str, str]) -> URL:
@@ -351,7 +375,10 @@ __all__ = [
     "close_for_copy",
     "current",
     "downgrade",
+    "include_name",
+    "include_object",
     "open_after_copy",
+    "render_item",
     "revision_of",
     "run_env",
     "script_location",

@@ -1,21 +1,24 @@
 """How a store is opened: everything that is not the URL.
 
 One frozen dataclass holds the settings with their defaults and reasons. ``StoreOptions`` is the
-same list as keyword arguments, so that ``Store(url, synchronous="NORMAL")`` is typed.
+same list as keyword arguments, so that ``Store(url, synchronous="NORMAL")`` is typed. Those that
+text can say can be given as environment variables too; what the code says comes before them.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict, Unpack, cast
 
 from agentstore.errors import InvalidInput, shown
 from agentstore.models.tables import Names
 from agentstore.values.prices import Prices, default_prices
 from agentstore.values.redaction import Secrets
+from agentstore.values.text.stems import check_language
 
 DEFAULT_URL = "sqlite:///agentstore.db"
 URL_VARIABLE = "AGENTSTORE_URL"
@@ -62,6 +65,7 @@ class StoreOptions(TypedDict, total=False):
     slow_after: float | None
     telemetry: bool
     search_characters: int | None
+    search_stems: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,8 @@ class Settings:
         max_retries: How often a call is repeated, where that is safe, after a conflict or a
             broken connection.
         secrets: What is done about secrets in session configs and tool logs.
-        prices: What models cost, for usage that is recorded without a cost.
+        prices: What models cost, for usage that is recorded without a cost. The default is a small
+            table that names its date; see ``Prices.from_genai`` and ``Prices.load`` for others.
         max_attachment_bytes: The most bytes that an attachment may have. None means as many as
             the engine can: SQLite takes 1,000,000,000 bytes in a row unless it is compiled
             otherwise; PostgreSQL stores a gigabyte, but gives back half of that at most. An
@@ -131,6 +136,12 @@ class Settings:
             an index that is rebuilt (``store.search.reindex``). The database keeps the number,
             so that all who share it search the same. None, the default, leaves it as it is, which
             is 250,000 unless somebody said otherwise.
+        search_stems: The language by whose stems messages are searched, such as ``english``, so
+            that ``flights`` finds ``flight``; ``none`` for words as they are written. It needs
+            ``snowballstemmer`` (the extra ``stems``). The database keeps it, and an index of
+            another language is not searched but has to be rebuilt (``store.search.reindex``).
+            None leaves it as the database has it, which is ``none`` unless somebody said
+            otherwise. The default is the variable ``AGENTSTORE_SEARCH_STEMS``, or None.
     """
 
     create: bool = True
@@ -156,6 +167,7 @@ class Settings:
     slow_after: float | None = None
     telemetry: bool = False
     search_characters: int | None = None
+    search_stems: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what could only fail later, and less clearly."""
@@ -215,8 +227,105 @@ class Settings:
                 "search_characters must be a whole number from 1 to 10**9, or None, not "
                 f"{shown(most)}."
             )
+        if self.search_stems is not None:
+            check_language(self.search_stems)
 
     @property
     def names(self) -> Names:
         """Where the tables are."""
         return Names(self.schema, self.table_prefix)
+
+
+# --- From the environment ----------------------------------------------------------------------
+
+
+def settings_for(**given: Unpack[StoreOptions]) -> Settings:
+    """Make settings of what is given, else of the environment, else of the defaults.
+
+    Raises:
+        InvalidInput: A value, or a variable, is not what it must be.
+    """
+    return Settings(**(_from_environment() | given))
+
+
+def default_names() -> Names:
+    """Give where the tables are if nobody says so: by the environment, else the plain names."""
+    found = _from_environment()
+    return Names(found.get("schema"), found.get("table_prefix", ""))
+
+
+def _from_environment() -> StoreOptions:
+    found: dict[str, Any] = {}
+    for name, (read, what) in _READERS.items():
+        text = os.environ.get(variable(name))
+        try:
+            if text:
+                found[name] = read(text)
+        except (ValueError, KeyError):
+            raise InvalidInput(f"{variable(name)} must be {what}.") from None
+    actions = {
+        name: found.pop(f"secrets_{name}")
+        for name in ("on_config", "on_tool_logs")
+        if f"secrets_{name}" in found
+    }
+    if actions:
+        found["secrets"] = Secrets(**actions)
+    return cast("StoreOptions", found)
+
+
+def variable(name: str) -> str:
+    """Give the environment variable of a setting."""
+    return f"AGENTSTORE_{name.upper()}"
+
+
+def _seconds(text: str) -> float:
+    if not math.isfinite(float(text)):
+        raise ValueError(text)
+    return float(text)
+
+
+def _or_none(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda text: None if text.lower() == "none" else read(text)
+
+
+_FLAGS = {"1": True, "true": True, "yes": True, "on": True}
+_FLAGS |= {"0": False, "false": False, "no": False, "off": False}
+_ACTIONS = {action: action for action in ("refuse", "redact", "keep")}
+
+_TEXT = (str, "text")
+_FLAG = (lambda text: _FLAGS[text.lower()], "true or false")
+_COUNT = (int, "a whole number")
+_COUNT_OR_NONE = (_or_none(int), "a whole number, or none")
+_SECONDS = (_seconds, "a number of seconds")
+_ACTION = (lambda text: _ACTIONS[text.lower()], "refuse, redact or keep")
+
+_READERS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "create": _FLAG,
+    "read_only": _FLAG,
+    "schema": _TEXT,
+    "table_prefix": _TEXT,
+    "pool_size": _COUNT,
+    "max_overflow": _COUNT,
+    "pool_timeout": _SECONDS,
+    "connect_timeout": _SECONDS,
+    "network_timeout": _SECONDS,
+    "ping_after": _SECONDS,
+    "prepare_threshold": (
+        lambda text: AUTO if text.lower() == AUTO else _or_none(int)(text),
+        "a whole number, auto or none",
+    ),
+    "busy_timeout": _SECONDS,
+    "synchronous": (str.upper, "FULL, EXTRA, NORMAL or OFF"),
+    "max_retries": _COUNT,
+    "secrets_on_config": _ACTION,
+    "secrets_on_tool_logs": _ACTION,
+    "prices": (Prices.load, "the path of a file with prices"),
+    "max_attachment_bytes": _COUNT_OR_NONE,
+    "stream_timeout": _SECONDS,
+    "session_cache": _COUNT,
+    "slow_after": (_or_none(_seconds), "a number of seconds, or none"),
+    "telemetry": _FLAG,
+    "search_characters": _COUNT_OR_NONE,
+    "search_stems": _TEXT,
+}
+"""How the text of a variable becomes a setting; only ``clock`` has none."""

@@ -26,6 +26,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Mapper
 
 from agentstore import models
 from agentstore.engines.base.search_objects import INDEX, QUEUE, STATE
@@ -123,8 +124,8 @@ Change these, then run that. -->
 # Schema reference
 
 The tables as they are at head, in the words of the models. The models are public
-(`agentstore.models`), for queries of your own. Reading the tables from any program is fine.
-Writing past agentstore is not: counters, digests and orders would not follow.
+(`agentstore.models`), for [queries of your own](queries.md). Reading the tables from any program
+is fine. Writing past agentstore is not: counters, digests and orders would not follow.
 
 Both engines have the same tables and columns. With `table_prefix=` the names of tables, indexes
 and constraints carry the prefix; with `schema=` they are in that schema of PostgreSQL.
@@ -275,6 +276,7 @@ def _section(table: Table) -> str:
         "|---|---|---|---|---|---|",
         *(_column(column) for column in table.columns),
         "",
+        _related(mapper),
         *_list("Refers to", (_reference(each) for each in _references(table))),
         *_list("Referred to by", _referring(table)),
         *_list("Indexes", (_index(each) for each in _indexes(table))),
@@ -317,6 +319,16 @@ def _reference(reference: ForeignKeyConstraint) -> str:
     target = ", ".join(element.column.name for element in reference.elements)
     name = reference.referred_table.name
     return f"{own} → [{name}](#{name}) ({target}): {ON_DELETE[reference.ondelete][0]}"
+
+
+def _related(mapper: Mapper[Any]) -> str:
+    """Say to which models a model leads, those that are many after those that are one."""
+    ways = sorted(mapper.relationships, key=lambda each: (bool(each.uselist), each.key))
+    shown = [
+        f"`{way.key}` ({'many ' if way.uselist else ''}`{way.mapper.class_.__name__}`)"
+        for way in ways
+    ]
+    return f"Relationships: {', '.join(shown)}.\n"
 
 
 def _referring(table: Table) -> Iterator[str]:

@@ -29,12 +29,13 @@ from agentstore.cli import app
 from agentstore.testing.blocking import REPOSITORIES
 
 CHECKOUT = Path(__file__).parents[1]
-ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+ROOT_PAGES = ("README.md", "README.zh-CN.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 
 REFERENCE = {
     "Store": ("Store",),
     "AsyncStore": ("AsyncStore",),
     "Settings": ("Settings", "values.redaction.Secrets", "values.prices"),
+    "Turns and usage": ("stores.turns", "values.token_use"),
     "Transactions and scopes": (
         "stores.bound.Transaction",
         "stores.bound.ScopedStore",
@@ -47,8 +48,8 @@ REFERENCE = {
     "Workers": ("worker",),
     "Retention": ("retention",),
     "Rights of roles": ("database.isolation.grant_statements",),
-    "Migrations": ("migrations", "models.tables.Names"),
-    "Models": ("models",),
+    "Migrations": ("migrations", "schema.tables.Names"),
+    "Models": ("models", "schema.tables.attach"),
     "Moving": ("moving.copying",),
     "Backup": ("moving.backup",),
     "Conversations in files": ("moving.transcripts",),
@@ -233,8 +234,8 @@ def _commands() -> str:
         context = typer.Context(command, info_name=f"agentstore {name}")
         usage = " ".join((f"agentstore {name}", *command.collect_usage_pieces(context)))
         records = (each.get_help_record(context) for each in command.get_params(context))
-        rows = [f"| `{option}` | {_cell(text)} |" for option, text in filter(None, records)]
-        words = re.sub(r"\[/?bold\]", "`", inspect.cleandoc(command.help or ""))
+        rows = [f"| `{_cell(option)}` | {_cell(text)} |" for option, text in filter(None, records)]
+        words = inspect.cleandoc(command.help or "")
         if not words:
             _log.warning(f"The command {name} has no help")
         parts += [f"## {name}", words, f"```text\n{usage}\n```"]
@@ -243,4 +244,4 @@ def _commands() -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("\\[", "[").replace("|", "\\|")
+    return text.replace("|", "\\|")

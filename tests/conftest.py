@@ -25,12 +25,15 @@ from agentstore import migrations
 from tests.compiling import share_compiled_statements
 from tests.drivers import DRIVERS, FULL, INSTALLATIONS, PG_URL, VERSIONS, Driver
 from tests.poolers import description
-from tests.servers import Server
+from tests.servers import Server, fastest
 
 # A shell starts what it puts into the background deaf to interrupts, and so would be each program
 # that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Files of tests need not survive anything either, and no commit to memory waits for a disk.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", fastest())
 
 pytest_plugins = ["tests.selection"]
 

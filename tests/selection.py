@@ -16,7 +16,13 @@ import pytest
 
 from tests.drivers import FULL, VERSIONS, Driver
 
-EVERYWHERE = {"test_connections", "test_engines", "test_fidelity", "test_transactions"}
+EVERYWHERE = {
+    "test_connections",
+    "test_engines",
+    "test_fidelity",
+    "test_joined",
+    "test_transactions",
+}
 """The modules whose tests always run on every driver and every server."""
 
 EVERY_DRIVER = EVERYWHERE | {

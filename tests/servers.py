@@ -131,15 +131,15 @@ def _launcher() -> _Launcher:
 def _temporary_directory(*, durable: bool = True) -> Path:
     # Not where TMPDIR says: that is often so deep that a socket in it exceeds the 107 bytes which
     # the kernel allows. The name is unguessable, and only the owner can enter.
-    directory = Path(tempfile.mkdtemp(prefix="pg-", dir=_DISK if durable else _fastest()))
+    directory = Path(tempfile.mkdtemp(prefix="pg-", dir=_DISK if durable else fastest()))
     if owner := _launcher().owner:
         os.chown(directory, *owner)
     return directory
 
 
 @functools.cache
-def _fastest() -> str:
-    """Return where a server that need not survive anything lives: in memory where there is room.
+def fastest() -> str:
+    """Return where what need not survive anything lives: in memory where there is room.
 
     A database has some 400 files, so a clone for each test takes 13 ms there and 100 to 300 on
     a disk.

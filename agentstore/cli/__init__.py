@@ -10,6 +10,7 @@ from agentstore.cli import (
     health,
     keeping,
     moving,
+    probing,
     revisions,
     saving,
     search,
@@ -19,6 +20,10 @@ from agentstore.cli import (
     transcripts,
 )
 from agentstore.cli.application import app, main
+from agentstore.cli.help import Command
+
+for _command in app.registered_commands:
+    _command.cls = Command
 
 __all__ = [
     "app",
@@ -27,6 +32,7 @@ __all__ = [
     "keeping",
     "main",
     "moving",
+    "probing",
     "revisions",
     "saving",
     "search",

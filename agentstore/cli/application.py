@@ -14,38 +14,61 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from agentstore.cli.output import err, on_one_line, out, printable
+from agentstore.cli.help import Group
+from agentstore.cli.output import err, on_one_line, out, printable, say
 from agentstore.database.engine import parse_url, show_url
 from agentstore.errors import AgentStoreError, InvalidInput
+from agentstore.migrations import HEAD
 from agentstore.models.tables import Names
 from agentstore.repositories.sessions.ids import is_beginning
 from agentstore.stores.store import Store
 
 app = typer.Typer(
     name="agentstore",
+    cls=Group,
     help="The storage layer for AI agents.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 Url = Annotated[
     str | None,
-    typer.Option("--url", envvar="AGENTSTORE_URL", show_envvar=True, help="The database."),
+    typer.Option(
+        "--url",
+        metavar="URL",
+        envvar="AGENTSTORE_URL",
+        help="The database: a URL, or the path of a SQLite file.",
+    ),
 ]
 Schema = Annotated[
     str | None,
-    typer.Option("--schema", envvar="AGENTSTORE_SCHEMA", help="The PostgreSQL schema."),
+    typer.Option(
+        "--schema", metavar="NAME", envvar="AGENTSTORE_SCHEMA", help="The PostgreSQL schema."
+    ),
 ]
 Prefix = Annotated[
     str,
-    typer.Option("--table-prefix", envvar="AGENTSTORE_TABLE_PREFIX", help="The tables' prefix."),
+    typer.Option(
+        "--table-prefix",
+        metavar="TEXT",
+        envvar="AGENTSTORE_TABLE_PREFIX",
+        help="The tables' prefix.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def one_of(values: Sequence[str], words: str) -> Any:
+    """Make an option that takes one of these; the help shows them, and the shell completes them."""
+    return typer.Option(metavar="|".join(values), help=words, autocompletion=lambda: list(values))
+
 
 LOOK, MOVE, KEEP = "Read", "Copy and back up", "Maintain"
 """The panels of the help."""
@@ -98,13 +121,30 @@ def whole_id(store: Store, given: str) -> str:
     return found[0] if found else given
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        python = sys.version.partition(" ")[0]
+        say(f"agentstore {version('agentstore-db')} (schema {HEAD}, Python {python})")
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show where an error came from; works with any command.")
     ] = False,
+    versions: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the versions and exit."
+        ),
+    ] = False,
 ) -> None:
-    """Keep what agents must not forget: on SQLite, or on PostgreSQL."""
+    """Keep what agents must not forget: on SQLite, or on PostgreSQL.
+
+    Every option of a database can be an environment variable, and so can every setting of a store,
+    such as AGENTSTORE_BUSY_TIMEOUT: docs/production.md lists them all.
+    """
     _Debug.on = _Debug.on or debug
 
 
@@ -161,7 +201,9 @@ def _other(error: Exception) -> int:
     code, words = getattr(error, "exit_code", None), getattr(error, "format_message", None)
     if isinstance(code, int) and callable(words):
         path = getattr(getattr(error, "ctx", None), "command_path", "agentstore")
-        return _failed(error, f"{words()} Try: {path} --help", code)
+        said = words()
+        end = "" if said.endswith((".", "?", "!")) else "."
+        return _failed(error, f"{said}{end} Try: {path} --help", code)
     return _failed(
         error,
         f"This is a bug in agentstore ({type(error).__name__}). Run the command again with "

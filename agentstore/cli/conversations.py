@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
 from rich.cells import cell_len
-from rich.rule import Rule
 from rich.text import Text
 
 from agentstore.cli.application import LOOK, AsJson, Database, Prefix, Schema, Url, app, whole_id
 from agentstore.cli.messages import print_message, print_text
 from agentstore.cli.output import (
     age,
+    columns,
     hint,
     money,
     on_one_line,
     out,
     plain,
+    print_cut,
     print_json,
     print_json_lines,
+    rule,
 )
+from agentstore.cli.times import seconds
 from agentstore.errors import InvalidInput, LimitOutOfRange
-from agentstore.records import CountedBranch, MessageRecord, SessionRecord
+from agentstore.records import CountedBranch, MessageRecord, SessionRecord, UsageSum
+from agentstore.records.findings import counted
 from agentstore.stores.store import Store
 from agentstore.values.paging import MAX_LIMIT
 from agentstore.values.states import STREAMING
@@ -39,14 +43,17 @@ _NAMED = 20
 def show(
     session: Annotated[str, typer.Argument(help="The session's id, or the beginning of it.")],
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", help="Show only the last N messages.")
+        int | None, typer.Option("--limit", "-n", metavar="N", help="Show the last N messages.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Show all messages.")] = False,
     branch: Annotated[
-        str | None, typer.Option(help="Show this branch, not the active one.")
+        str | None, typer.Option(metavar="NAME", help="Show this branch, not the active one.")
     ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Show the results of tools in full length.")
+    ] = False,
+    tree: Annotated[
+        bool, typer.Option("--tree", help="Draw the branches, and show no messages.")
     ] = False,
     url: Url = None,
     schema: Schema = None,
@@ -55,12 +62,17 @@ def show(
 ) -> None:
     """Print a conversation: the last 50 messages of its active branch.
 
-    JSON has all messages, in full, unless you pass --limit.
+    Times are in UTC. On a terminal, long results of tools are cut unless you pass --full. JSON has
+    all messages, in full, unless you pass --limit.
 
-    Example: [bold]agentstore show 0198c3d2-5a7e --limit 10[/bold]
+    Example: `agentstore show 0198c3d2-5a7e --limit 10`
     """
     with Database(url, schema, table_prefix).read() as store:
         found = store.sessions.get(whole_id(store, session))
+        used = store.usage.sum_by("total", session_id=found.id)
+        if tree:
+            _show_tree(found, [*_branches(store, found.id)], used, as_json=as_json)
+            return
         if limit is None and not everything and not as_json:
             limit = _DEFAULT
         branches = store.branches
@@ -77,28 +89,31 @@ def show(
                     "branch": shown,
                     "branches": list(_branches(store, found.id)),
                     "summary": summary,
+                    "used": used[0] if used else None,
                     "messages": [_as_json(message, marks) for message in messages],
                 }
             )
             return
         earlier = store.messages.size(found.id, branch=shown) - len(messages)
         first = branches.list(found.id, limit=_NAMED)
-    _print_heading(found)
+    _print_heading(found, used)
     others = [on_one_line(each.name) for each in first if each.name != shown]
     if others:
         more = ", and more: --json names all" if first.next_cursor else ""
         hint(f"branch {on_one_line(shown)}; others: {', '.join(others)}{more}")
     if summary is not None:
-        out.print(Rule(Text("summary", style="dim"), align="left", style="dim", characters="─"))
+        out.print(rule("summary"))
         print_text(out, summary.content, style="italic")
     if earlier > 0:
         out.print()
-        hint(f"… {earlier:,} earlier messages: --all shows them")
+        them = "it" if earlier == 1 else "them"
+        hint(f"… {counted(earlier, 'earlier message')}: --all shows {them}")
     _print_turns(messages, marks, full=full)
     if found.question is not None:
         out.print()
         question = on_one_line(found.question)
-        out.print(Text.assemble(("waiting for an answer: ", "bold magenta"), question))
+        line = Text.assemble(("waiting for an answer: ", "bold magenta"), question)
+        out.print(line, soft_wrap=not out.is_terminal)
 
 
 def _branches(store: Store, session_id: str) -> Iterator[CountedBranch]:
@@ -112,20 +127,63 @@ def _branches(store: Store, session_id: str) -> Iterator[CountedBranch]:
             return
 
 
-def _print_heading(session: SessionRecord) -> None:
-    out.print(Text(on_one_line(session.title or "(no title)"), style="bold"))
+def _show_tree(
+    session: SessionRecord,
+    branches: Sequence[CountedBranch],
+    used: Sequence[UsageSum],
+    *,
+    as_json: bool,
+) -> None:
+    if as_json:
+        print_json({**plain(session), "branches": branches})
+        return
+    _print_heading(session, used)
+    known = {branch.name for branch in branches}
+    grown: dict[str | None, list[CountedBranch]] = {}
+    for branch in branches:
+        parent = branch.parent if branch.parent in known else None
+        grown.setdefault(parent, []).append(branch)
+    out.print()
+    # Not by recursion: a branch of a branch of a branch may be a thousand deep.
+    left = [(branch, "", "") for branch in reversed(grown.get(None, []))]
+    while left:
+        branch, before, below = left.pop()
+        line = Text.assemble((before, "dim"), (on_one_line(branch.name), "bold cyan"))
+        if branch.current:
+            line.append("  active", style="bold green")
+        origin = f"from turn {branch.fork_turn}, " if branch.number else ""
+        line.append(f"  {origin}", style="dim")
+        line.append(f"{counted(branch.turns, 'turn')}, {counted(branch.messages, 'message')}")
+        print_cut(line)
+        children = grown.get(branch.name, [])
+        last = len(children) - 1
+        left += [
+            (
+                child,
+                f"{below}{'└─ ' if n == last else '├─ '}",
+                f"{below}{'   ' if n == last else '│  '}",
+            )
+            for n, child in reversed([*enumerate(children)])
+        ]
+
+
+def _print_heading(session: SessionRecord, used: Sequence[UsageSum]) -> None:
+    cost = max([session.total_cost, *(each.cost for each in used)])
+    title = Text(on_one_line(session.title or "(no title)"), style="bold")
+    out.print(title, soft_wrap=not out.is_terminal)
     out.print(Text(on_one_line(session.id), style="cyan"), soft_wrap=True)
     facts = [session.status, session.model, session.user_id and f"user {session.user_id}"]
     facts += [
-        f"{session.message_count:,} messages",
-        f"{session.total_tokens:,} tokens",
-        f"cost {money(session.total_cost)}" if session.total_cost else None,
+        counted(session.message_count, "message"),
+        counted(session.total_tokens, "message token"),
+        *(counted(each.total_tokens, "used token") for each in used),
+        f"cost {money(cost)}" if cost else None,
         f"active {session.last_active_at:%Y-%m-%d %H:%M} UTC ({age(session.last_active_at)})",
     ]
     line = ""
     for fact in (on_one_line(fact) for fact in facts if fact):
         longer = f"{line} · {fact}" if line else fact
-        if line and cell_len(longer) > out.width:
+        if line and out.is_terminal and cell_len(longer) > columns():
             hint(line)
             longer = fact
         line = longer
@@ -135,15 +193,15 @@ def _print_heading(session: SessionRecord) -> None:
 def _print_turns(
     messages: Iterable[MessageRecord], marks: dict[str, tuple[str, ...]], *, full: bool
 ) -> None:
-    turn = None
+    turn = day = None
     for message in messages:
         if message.turn != turn:
-            turn = message.turn
+            turn, day = message.turn, message.created_at.date()
             label = f"turn {turn}" if turn else "before the first turn"
-            title = Text(f"{label} · {message.created_at:%Y-%m-%d %H:%M} UTC", style="dim")
             out.print()
-            out.print(Rule(title, align="left", style="dim", characters="─"))
-        print_message(out, message, marks.get(message.id, ()), full=full)
+            out.print(rule(f"{label} · {day} UTC"))
+        dated = message.created_at.date() != day
+        print_message(out, message, marks.get(message.id, ()), full=full, dated=dated)
 
 
 def _as_json(message: MessageRecord, marks: dict[str, tuple[str, ...]]) -> dict[str, Any]:
@@ -153,15 +211,22 @@ def _as_json(message: MessageRecord, marks: dict[str, tuple[str, ...]]) -> dict[
 @app.command(rich_help_panel=LOOK)
 def tail(
     session: Annotated[
-        str | None, typer.Argument(help="The session's id, or the beginning of it; default: all.")
+        str | None,
+        typer.Argument(help="The session's id, or the beginning of it; default: all."),
     ] = None,
     lines: Annotated[
-        int, typer.Option("--lines", "-n", help="How many of the last messages.")
+        int, typer.Option("--lines", "-n", metavar="N", help="How many of the last messages.")
     ] = 10,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Follow new messages, until Ctrl-C.")
     ] = False,
-    interval: Annotated[float, typer.Option(help="Seconds between two queries.")] = 0.5,
+    interval: Annotated[
+        float,
+        typer.Option(parser=seconds, metavar="TIME", help="How long to wait between two queries."),
+    ] = 0.5,
+    full: Annotated[
+        bool, typer.Option("--full", help="Show the results of tools in full length.")
+    ] = False,
     url: Url = None,
     schema: Schema = None,
     table_prefix: Prefix = "",
@@ -172,7 +237,7 @@ def tail(
     With --follow it also prints messages that other processes write. A message that is being
     streamed is printed when it is complete. JSON is one message a line.
 
-    Example: [bold]agentstore tail --lines 5[/bold]
+    Example: `agentstore tail --lines 5`
     """
     if not 0 <= lines <= 1_000:
         raise LimitOutOfRange(lines, 1_000)
@@ -180,7 +245,7 @@ def tail(
         raise InvalidInput("--interval must be from 0.01 to 3600 seconds.")
     with Database(url, schema, table_prefix).read() as store:
         wanted = None if session is None else store.sessions.get(whole_id(store, session)).id
-        printer = _Printer(store, wanted, as_json=as_json)
+        printer = _Printer(store, wanted, full=full, as_json=as_json)
         for messages in _arriving(store, wanted, lines, interval, follow=follow):
             printer.print(messages)
 
@@ -223,8 +288,9 @@ def _arriving(
 class _Printer:
     """Prints messages of one session, or of several with a line that says whose they are."""
 
-    def __init__(self, store: Store, wanted: str | None, *, as_json: bool) -> None:
+    def __init__(self, store: Store, wanted: str | None, *, full: bool, as_json: bool) -> None:
         self._store = store
+        self._full = full
         self._session = wanted
         self._as_json = as_json
 
@@ -238,7 +304,7 @@ class _Printer:
             if message.session_id != self._session:
                 self._session = message.session_id
                 self._print_session(message.session_id)
-            print_message(out, message, marks.get(message.id, ()))
+            print_message(out, message, marks.get(message.id, ()), full=self._full)
         out.file.flush()
 
     def _print_session(self, session_id: str) -> None:
@@ -246,4 +312,4 @@ class _Printer:
         title = on_one_line(session.title) if session and session.title else "(no title)"
         out.print()
         line = Text.assemble((on_one_line(session_id), "cyan"), "  ", (title, "bold"))
-        out.print(line, overflow="ellipsis", no_wrap=True)
+        print_cut(line)

@@ -14,30 +14,38 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.cells import cell_len
 from rich.filesize import decimal
-from rich.table import Table
 from rich.text import Text
 
 from agentstore.cli.application import KEEP, LOOK, AsJson, Database, Prefix, Schema, Url, app
 from agentstore.cli.output import (
     bar,
+    columns,
     err,
+    fitting,
     money,
     on_one_line,
     out,
     plain,
     print_json,
+    print_table,
     printable,
     say,
+    table,
 )
 from agentstore.doctor import examine, mend
 from agentstore.errors import DatabaseError, SchemaError
-from agentstore.records.findings import Finding, Severity, exit_code
+from agentstore.records.findings import Finding, Severity, counted, exit_code
 from agentstore.records.health import Statistics
 from agentstore.stores.alerts import Thresholds, check_sizes, parse_bytes, read_thresholds
 
 CONFIGURATION = Path("agentstore.toml")
 _BAR = 18
+_NAME = 10
+_DRAWN = ""
+_LESS_WANTED = (_DRAWN, "size", "sessions", "failures", "requests", "messages", "cost")
+"""Columns that a narrow terminal has no room for, the first ones first."""
 _STYLES = {Severity.INFO: "cyan", Severity.WARNING: "bold yellow", Severity.ERROR: "bold red"}
 
 
@@ -50,29 +58,32 @@ class Order(StrEnum):
 
 @app.command(rich_help_panel=LOOK)
 def stats(
-    days: Annotated[int, typer.Option(help="How many days to look back.")] = 14,
-    top: Annotated[int, typer.Option(help="How many users, tools and models to show.")] = 5,
+    days: Annotated[int, typer.Option(metavar="N", help="How many days to look back.")] = 14,
+    top: Annotated[
+        int, typer.Option(metavar="N", help="How many users, tools and models to show.")
+    ] = 5,
     by: Annotated[Order, typer.Option(help="How to order users and models.")] = Order.COST,
     exact: Annotated[
         bool | None,
         typer.Option("--exact/--estimate", help="Count everything, or estimate large tables."),
     ] = None,
     warn_bytes: Annotated[
-        str | None, typer.Option(help="Exit with 3 if the database is this large.")
+        str | None, typer.Option(metavar="SIZE", help="Exit with 3 if the database is so large.")
     ] = None,
     fail_bytes: Annotated[
-        str | None, typer.Option(help="Exit with 4 if the database is this large.")
+        str | None, typer.Option(metavar="SIZE", help="Exit with 4 if the database is so large.")
     ] = None,
     warn_rows: Annotated[
-        int | None, typer.Option(help="Exit with 3 if a table has so many rows.")
+        int | None, typer.Option(metavar="N", help="Exit with 3 if a table has so many rows.")
     ] = None,
     fail_rows: Annotated[
-        int | None, typer.Option(help="Exit with 4 if a table has so many rows.")
+        int | None, typer.Option(metavar="N", help="Exit with 4 if a table has so many rows.")
     ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
-            help="A TOML file with a table \\[alerts]; default: agentstore.toml, if it exists."
+            metavar="FILE",
+            help="A TOML file with a table [alerts]; default: agentstore.toml, if it exists.",
         ),
     ] = None,
     url: Url = None,
@@ -84,7 +95,7 @@ def stats(
 
     Exits with 3 if a size is over a limit that warns, and with 4 if it is over one that fails.
 
-    Example: [bold]agentstore stats --days 30 --warn-bytes 5GB[/bold]
+    Example: `agentstore stats --days 30 --warn-bytes 5GB`
     """
     limits = _limits(config, warn_bytes, fail_bytes, warn_rows, fail_rows)
     database = Database(url, schema, table_prefix)
@@ -117,7 +128,8 @@ def doctor(
         bool, typer.Option("--fix", help="Fix counters, missing indexes and the search index.")
     ] = False,
     ignore: Annotated[
-        list[str] | None, typer.Option(help="Leave out the findings of this check; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="CHECK", help="Leave out what this check finds; repeatable."),
     ] = None,
     url: Url = None,
     schema: Schema = None,
@@ -128,7 +140,7 @@ def doctor(
 
     Nothing is written unless --fix says so. Exits with 3 for warnings, and with 4 for errors.
 
-    Example: [bold]agentstore doctor --deep --ignore engine[/bold]
+    Example: `agentstore doctor --deep --ignore engine`
     """
     database = Database(url, schema, table_prefix)
     mended: list[str] = []
@@ -170,7 +182,8 @@ def doctor(
         counts = dict.fromkeys(Severity, 0)
         for finding in findings:
             counts[finding.severity] += 1
-        say(f"{counts[Severity.ERROR]} errors, {counts[Severity.WARNING]} warnings.")
+        errors = counted(counts[Severity.ERROR], "error")
+        say(f"{errors}, {counted(counts[Severity.WARNING], 'warning')}.")
     raise typer.Exit(code)
 
 
@@ -197,13 +210,18 @@ def _print(title: str, found: Statistics) -> None:
     about = "" if found.exact else "about "
     log = f", {decimal(found.log_bytes)} in the log" if found.log_bytes else ""
     free = f", {decimal(found.free_bytes)} of it free" if found.free_bytes else ""
-    say(f"{about}{found.rows:,} rows, {decimal(found.bytes)}{free}{log}")
+    say(f"{about}{counted(found.rows, 'row')}, {decimal(found.bytes)}{free}{log}")
     if found.exact:
         by_status = ", ".join(f"{n:,} {status}" for status, n in found.sessions_by_status.items())
         say(f"sessions: {by_status or 'none'}")
-        say(f"tokens: {found.tokens:,}   cost: {money(found.cost or Decimal(0))}")
+        cost = max(found.cost or Decimal(0), found.used_cost or Decimal(0))
+        say(
+            f"message tokens: {found.tokens:,}   used tokens: {found.used_tokens:,}   "
+            f"cost: {money(cost)}"
+        )
     if found.expired_sessions:
-        say(f"{found.expired_sessions:,} sessions have expired and wait to be cleaned up")
+        have = "has expired and waits" if found.expired_sessions == 1 else "have expired and wait"
+        say(f"{counted(found.expired_sessions, 'session')} {have} to be cleaned up")
     largest = max((table.bytes for table in found.tables), default=0)
     _rows(
         "tables",
@@ -222,13 +240,14 @@ def _print(title: str, found: Statistics) -> None:
     busiest = max((day.messages for day in found.growth), default=0)
     _rows(
         f"growth, last {len(found.growth)} days (UTC)",
-        ("day", "sessions", "messages", "tokens", "cost", "size", ""),
+        ("day", "sessions", "messages", "msg tokens", "used tokens", "cost", "size", ""),
         [
             (
                 f"{day.day:%m-%d}",
                 f"{day.sessions:,}",
                 f"{day.messages:,}",
-                f"{max(day.tokens, day.used_tokens):,}",
+                f"{day.tokens:,}",
+                f"{day.used_tokens:,}",
                 money(max(day.cost, day.used_cost)),
                 f"~{decimal(day.bytes)}" if day.bytes else "",
                 _bar(day.messages, busiest),
@@ -239,12 +258,13 @@ def _print(title: str, found: Statistics) -> None:
     dearest = max((max(user.cost, user.used_cost) for user in found.users), default=Decimal(0))
     _rows(
         "top users",
-        ("user", "messages", "tokens", "cost", ""),
+        ("user", "messages", "msg tokens", "used tokens", "cost", ""),
         [
             (
                 user.user_id or "(nobody)",
                 f"{user.messages:,}",
-                f"{max(user.tokens, user.used_tokens):,}",
+                f"{user.tokens:,}",
+                f"{user.used_tokens:,}",
                 money(max(user.cost, user.used_cost)),
                 _bar(max(user.cost, user.used_cost), dearest),
             )
@@ -269,7 +289,7 @@ def _print(title: str, found: Statistics) -> None:
     highest = max((model.cost for model in found.models), default=Decimal(0))
     _rows(
         "top models",
-        ("model", "requests", "tokens", "cost", ""),
+        ("model", "requests", "used tokens", "cost", ""),
         [
             (
                 str(model.key or "(unknown)"),
@@ -283,24 +303,30 @@ def _print(title: str, found: Statistics) -> None:
     )
 
 
-def _rows(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+def _rows(title: str, names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     if not rows:
         return
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for number, column in enumerate(columns):
-        last = number == len(columns) - 1
-        table.add_column(
-            column,
-            justify="left" if number == 0 or last else "right",
-            overflow="ellipsis",
-            no_wrap=True,
-            style="cyan" if last else "",
-            min_width=None if number else 10,
-        )
-    for row in rows:
-        table.add_row(*(Text(on_one_line(cell)) for cell in row))
+    first, *others = names
+    cells = [
+        {name: on_one_line(cell) for name, cell in zip(names, row, strict=True)} for row in rows
+    ]
+    widths = {name: max(cell_len(each[name]) for each in cells) for name in others}
+    widths = {name: max(width, len(name)) for name, width in widths.items()}
+    kept = fitting(widths, _LESS_WANTED, columns() - _NAME)
+    lines = table()
+    room = columns() - sum(kept.values()) - 2 * len(kept)
+    most = room if out.is_terminal else None
+    lines.add_column(first, overflow="ellipsis", no_wrap=True, min_width=_NAME, max_width=most)
+    for name in kept:
+        if name == _DRAWN:
+            lines.add_column(name, no_wrap=True, style="cyan")
+        else:
+            lines.add_column(name, no_wrap=True, justify="right", min_width=widths[name])
+    for each in cells:
+        lines.add_row(Text(each[first]), *(Text(each[name]) for name in kept))
     out.print()
-    out.print(table)
+    out.print(Text(title, style="bold"))
+    print_table(lines)
 
 
 def _bar(value: Decimal | int, most: Decimal | int) -> str:

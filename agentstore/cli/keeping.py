@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,42 +11,65 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from agentstore.cli.application import KEEP, AsJson, Database, Prefix, Schema, Url, app
-from agentstore.cli.output import err, hint, on_one_line, out, plain, print_json, say, table
+from agentstore.cli.application import (
+    KEEP,
+    AsJson,
+    Database,
+    Prefix,
+    Schema,
+    Url,
+    app,
+    one_of,
+)
+from agentstore.cli.output import (
+    err,
+    hint,
+    on_one_line,
+    plain,
+    print_json,
+    print_table,
+    say,
+    table,
+)
+from agentstore.cli.times import age
 from agentstore.errors import AgentStoreError, InvalidInput
 from agentstore.records import PruneReport
+from agentstore.records.findings import counted
 from agentstore.retention import FINISHED_TASKS, RetentionPolicy, read_policy
 from agentstore.values.states import SESSION_STATUSES
 
-_AGE = "AGE"
-"""What a duration is called in the help: ``30d``, ``12h``, ``1d12h``."""
-
 
 def _age(words: str) -> Any:
-    return typer.Option(metavar=_AGE, help=words)
+    return typer.Option(parser=age, metavar="AGE", help=words)
+
+
+def _words(name: str, words: str) -> Any:
+    return typer.Option(metavar=name, help=f"{words}; repeatable.")
 
 
 @app.command(rich_help_panel=KEEP)
 def prune(
     policy: Annotated[
-        Path | None, typer.Option(help="A TOML file with a table \\[retention]; flags override it.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A TOML file with a table [retention]; flags override it."
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count what would be deleted, and delete nothing.")
     ] = False,
     sessions_idle: Annotated[
-        str | None, _age("Delete sessions that were idle for longer, such as 90d.")
+        timedelta | None, _age("Delete sessions that were idle for longer, such as 90d.")
     ] = None,
     session_status: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Of these, delete only those in this status; repeatable.",
-            autocompletion=lambda: list(SESSION_STATUSES),
+        one_of(
+            SESSION_STATUSES, "Of these sessions, delete only those in this status; repeatable."
         ),
     ] = None,
     keep_marked: Annotated[
         list[str] | None,
-        typer.Option(help="Of these, keep those that have a message with this mark; repeatable."),
+        _words("MARK", "Of these sessions, keep those that have a message with this mark"),
     ] = None,
     expired_sessions: Annotated[
         bool | None,
@@ -54,29 +78,27 @@ def prune(
             help="Delete sessions whose own time to live is over.",
         ),
     ] = None,
-    tool_logs: Annotated[str | None, _age("Delete tool logs that are older.")] = None,
+    tool_logs: Annotated[timedelta | None, _age("Delete tool logs that are older.")] = None,
     checkpoints_keep_last: Annotated[
-        int | None, typer.Option(help="Delete all checkpoints but the latest N of each thread.")
+        int | None,
+        typer.Option(metavar="N", help="Delete all checkpoints but the latest N of each thread."),
     ] = None,
     checkpoints_max_age: Annotated[
-        str | None, _age("Delete older checkpoints, but never the latest of each thread.")
+        timedelta | None, _age("Delete older checkpoints, but never the latest of each thread.")
     ] = None,
     checkpoints_keep_tag: Annotated[
-        list[str] | None, typer.Option(help="Keep checkpoints with this tag; repeatable.")
+        list[str] | None, _words("TAG", "Keep checkpoints with this tag")
     ] = None,
-    finished_tasks: Annotated[str | None, _age("Delete tasks that ended longer ago.")] = None,
+    finished_tasks: Annotated[timedelta | None, _age("Delete tasks that ended longer ago.")] = None,
     task_status: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Of these, delete only those with this status; repeatable.",
-            autocompletion=lambda: list(FINISHED_TASKS),
-        ),
+        one_of(FINISHED_TASKS, "Of these tasks, delete only those with this status; repeatable."),
     ] = None,
     reservations: Annotated[
-        str | None, _age("Delete quota reservations that expired longer ago.")
+        timedelta | None, _age("Delete quota reservations that expired longer ago.")
     ] = None,
     streams: Annotated[
-        str | None, _age("Give up streamed messages that got no piece for so long.")
+        timedelta | None, _age("Give up streamed messages that got no piece for so long.")
     ] = None,
     reclaim: Annotated[
         bool,
@@ -89,9 +111,10 @@ def prune(
 ) -> None:
     """Delete expired data, in small steps, while the database is in use.
 
-    Each option is a rule; data without a rule are kept. Ages are whole numbers of w, d, h, m or s.
+    Each option is a rule; data without a rule are kept. An age is made of whole numbers of w, d,
+    h, m or s, such as 1d12h, or is the time from which on it counts, such as 2026-03-01.
 
-    Example: [bold]agentstore prune --sessions-idle 90d --tool-logs 30d --dry-run[/bold]
+    Example: `agentstore prune --sessions-idle 90d --tool-logs 30d --dry-run`
     """
     given: dict[str, Any] = {
         "sessions_idle": sessions_idle,
@@ -134,14 +157,15 @@ def _print_report(report: PruneReport, database: str) -> None:
         say(f"Nothing in {database} has expired.")
         return
     _print_rows(dict(report.rows))
-    what = ", ".join(f"{count:,} {rule.replace('_', ' ')}" for rule, count in report.rules.items())
+    rules = ((count, rule.replace("_", " ")) for rule, count in report.rules.items())
+    what = ", ".join(counted(count, rule.removesuffix("s"), rule) for count, rule in rules)
+    rows = counted(report.total, "row")
     if report.dry_run:
-        say(
-            f"Would delete: {what or 'no more'}; {report.total:,} rows in all. Nothing was deleted."
-        )
+        say(f"Would delete: {what or 'no more'}; {rows} in all. Nothing was deleted.")
         return
-    freed = f" The database is {report.freed_bytes:,} bytes smaller." if report.freed_bytes else ""
-    say(f"Deleted: {what or 'the rest of a session'}; {report.total:,} rows in all.{freed}")
+    freed = counted(report.freed_bytes, "byte") if report.freed_bytes else ""
+    freed = f" The database is {freed} smaller." if freed else ""
+    say(f"Deleted: {what or 'the rest of a session'}; {rows} in all.{freed}")
 
 
 def _print_rows(rows: dict[str, int]) -> None:
@@ -150,7 +174,7 @@ def _print_rows(rows: dict[str, int]) -> None:
     found.add_column("rows", justify="right")
     for name, count in rows.items():
         found.add_row(name, f"{count:,}")
-    out.print(found)
+    print_table(found)
 
 
 def _working(console: Console) -> Progress:
@@ -181,7 +205,7 @@ def erase_user(
     so that nobody waits. If it is interrupted, run it again. On SQLite the search index drops the
     words of deleted messages only when it merges; --reindex rebuilds it.
 
-    Example: [bold]agentstore erase-user 0198c3d2-5a7e-7c1f-9d4b-2f6a8e0b1c3d --yes[/bold]
+    Example: `agentstore erase-user 0198c3d2-5a7e-7c1f-9d4b-2f6a8e0b1c3d --yes`
     """
     database = Database(url, schema, table_prefix)
     with database.open() as store:
@@ -192,7 +216,7 @@ def erase_user(
                 )
             sessions = store.sessions.count(user_id=user)
             typer.confirm(
-                f"Erase user {on_one_line(user)} with {sessions:,} sessions "
+                f"Erase user {on_one_line(user)} with {counted(sessions, 'session')} "
                 "and all other data of the user?",
                 abort=True,
                 err=True,
@@ -201,7 +225,7 @@ def erase_user(
         rows = dict(receipt.rows)
         if not as_json:
             _print_rows(rows)
-            had = f"{receipt.total:,} rows. Backups made before still have them."
+            had = f"{counted(receipt.total, 'row')}. Backups made before still have them."
             say(f"User {user} is erased: {had}")
         indexed, failed = None, None
         try:
@@ -221,4 +245,4 @@ def erase_user(
     if indexed is None:
         hint("No search finds them. For what is left of them on the disk: docs/threat-model.md.")
     else:
-        say(f"The search index was rebuilt: {indexed:,} messages.")
+        say(f"The search index was rebuilt: {counted(indexed, 'message')}.")

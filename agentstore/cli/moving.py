@@ -24,10 +24,20 @@ from rich.progress import (
 from rich.text import Text
 
 from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, app
-from agentstore.cli.output import brief, err, on_one_line, out, plain, print_json, say, table
+from agentstore.cli.output import (
+    brief,
+    err,
+    on_one_line,
+    plain,
+    print_json,
+    print_table,
+    say,
+    table,
+)
 from agentstore.errors import AgentStoreError, CopyDiffers, InvalidInput, UnsoundRows
 from agentstore.models.tables import Names
 from agentstore.moving import copying as transfer
+from agentstore.records.findings import counted
 
 _SET_ASIDE = 3
 """The exit code where all was copied but rows that are not sound."""
@@ -83,7 +93,7 @@ def copy(
     opened until everything is there and was found equal. Exit code 3: equal, except for rows that
     were set aside.
 
-    Example: [bold]agentstore copy sqlite:///agent.db postgresql://me@localhost/agents[/bold]
+    Example: `agentstore copy sqlite:///agent.db postgresql://me@localhost/agents`
     """
     names = {
         "source_names": Names(schema, table_prefix),
@@ -123,8 +133,8 @@ def copy(
     if report.set_aside:
         err.print(
             Text(
-                f"{report.set_aside:,} rows were not copied; "
-                f"they are in {on_one_line(str(report.quarantine))}."
+                f"{counted(report.set_aside, 'row')} not copied, but set aside in "
+                f"{on_one_line(str(report.quarantine))}."
             ),
             soft_wrap=True,
         )
@@ -166,10 +176,10 @@ def _show(report: transfer.CopyReport, *, as_json: bool) -> None:
         rows.add_row(
             each.name, f"{each.source_rows:,}", f"{each.target_rows:,}", digest, style=style
         )
-    out.print(rows)
+    print_table(rows)
     steps = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in report.seconds.items())
     verdict = "Both hold the same" if report.equal else "They differ"
-    say(f"{verdict}: {report.rows:,} rows ({steps}).")
+    say(f"{verdict}: {counted(report.rows, 'row')} ({steps}).")
 
 
 def _show_unsound(error: UnsoundRows, *, as_json: bool) -> None:
@@ -248,7 +258,7 @@ class _ProgressLines:
         self._done.add(key)
         seconds = time.monotonic() - began
         rate = f", {progress.done / seconds:,.0f} rows/s" if seconds > 1 else ""
-        words = f"{progress.step} {progress.subject}: {progress.done:,} rows{rate}"
+        words = f"{progress.step} {progress.subject}: {counted(progress.done, 'row')}{rate}"
         err.print(Text(words), soft_wrap=True)
 
 

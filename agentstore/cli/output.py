@@ -1,4 +1,8 @@
-"""How commands print: for people with rich, for programs as JSON."""
+"""How commands print: for people with rich, for programs as JSON.
+
+On a terminal lines fit its width, and what is too long ends in "…". Anywhere else, such as in a
+pipe or a file, nothing is cut and no line is broken.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,15 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
+
+_ENDLESS = 100_000
+"""Columns of what is no terminal, for tables."""
 
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _JOINERS = "\u200c\u200d"
@@ -33,8 +41,37 @@ def say(line: str) -> None:
 
 
 def hint(line: str) -> None:
-    """Print a line about what was printed, where people alone see it."""
-    out.print(Text(printable(line, kept=""), style="dim"))
+    """Print a line about what was printed, broken where a terminal ends."""
+    out.print(Text(printable(line, kept=""), style="dim"), soft_wrap=not out.is_terminal)
+
+
+def print_cut(line: Text) -> None:
+    """Print a line, cut where a terminal ends."""
+    if out.is_terminal:
+        out.print(line, overflow="ellipsis", no_wrap=True)
+    else:
+        out.print(line, soft_wrap=True)
+
+
+def print_table(rows: Table) -> None:
+    """Print a table, as wide as a terminal, and elsewhere as wide as it is."""
+    if out.is_terminal:
+        out.print(rows)
+        return
+    for column in rows.columns:
+        column.min_width, column.width = column.width or column.min_width, None
+    wide = Console(file=out.file, width=_ENDLESS, highlight=False, color_system=None)
+    wide.print(rows, soft_wrap=True)
+
+
+def rule(title: str) -> Rule:
+    """Make a line across the terminal that begins with a title."""
+    return Rule(Text(title, style="dim"), align="left", style="dim", characters="─")
+
+
+def columns() -> int:
+    """Give the width of the terminal; elsewhere it is 80."""
+    return out.width
 
 
 # --- For programs ------------------------------------------------------------------------------
@@ -169,9 +206,13 @@ def table(*, header: bool = True) -> Table:
     return Table(box=None, show_header=header, pad_edge=False, padding=(0, 2, 0, 0))
 
 
-def room_beside(*widths: int) -> int:
-    """Give what columns of these widths leave of the terminal for one more, eight at least."""
-    return max(out.width - sum(widths) - 2 * len(widths), 8)
+def fitting(widths: Mapping[str, int], less_wanted: Iterable[str], room: int) -> dict[str, int]:
+    """Give the columns that a terminal has room for; those that are wanted less go first."""
+    left = dict(widths)
+    for name in less_wanted:
+        if out.is_terminal and sum(left.values()) + 2 * len(left) > room:
+            left.pop(name, None)
+    return left
 
 
 def progress(total: int) -> Progress:

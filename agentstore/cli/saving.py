@@ -13,12 +13,21 @@ from sqlalchemy import URL
 
 from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, Url, app
 from agentstore.cli.moving import make_index, shown_progress
-from agentstore.cli.output import err, out, plain, print_json, say, table
+from agentstore.cli.output import (
+    err,
+    out,
+    plain,
+    print_json,
+    print_table,
+    say,
+    table,
+)
 from agentstore.engines.registry import database_files
 from agentstore.errors import InvalidInput
 from agentstore.models.tables import Names
 from agentstore.moving import backup as saving
 from agentstore.moving.backup import SavedTable
+from agentstore.records.findings import counted
 
 
 @app.command(rich_help_panel=MOVE)
@@ -33,7 +42,7 @@ def backup(
 
     Nothing is overwritten, and the file appears when it is complete. Each backup is a full one.
 
-    Example: [bold]agentstore backup monday.db --json > monday.json[/bold]
+    Example: `agentstore backup monday.db --json > monday.json`
     """
     with shown_progress() as progress:
         report = saving.backup(
@@ -47,13 +56,14 @@ def backup(
     else:
         _show(report.tables)
         say(
-            f"{report.file} has {report.rows:,} rows of {report.database} at revision "
-            f"{report.revision}, {report.bytes:,} bytes, checked."
+            f"{report.file} has {counted(report.rows, 'row')} of {report.database} at revision "
+            f"{report.revision}, {counted(report.bytes, 'byte')}, checked."
         )
     if report.unsound or report.dangling:
         words = (
-            f"warning: saved as they are: {report.unsound:,} rows that no other database would "
-            f"take, {report.dangling:,} that refer to nothing. Find them with: agentstore doctor"
+            f"warning: saved as they are: {counted(report.unsound, 'row')} that no other database "
+            f"would take, {report.dangling:,} that refer to nothing. Find them with: "
+            "agentstore doctor"
         )
         err.print(Text(words), soft_wrap=True)
 
@@ -90,7 +100,7 @@ def restore(
 
     DST is the path of a new file, or the URL of an empty database on a server.
 
-    Example: [bold]agentstore restore monday.db postgresql://me@localhost/agents[/bold]
+    Example: `agentstore restore monday.db postgresql://me@localhost/agents`
     """
     place: str | URL | None = url if target is None else _place(target)
     expected = None if expect is None else _read_tables(expect)
@@ -108,8 +118,8 @@ def restore(
     else:
         _show(report.tables)
         say(
-            f"{report.database} has the {report.rows:,} rows of {report.file} and is at revision "
-            f"{report.revision}, checked."
+            f"{report.database} has the {counted(report.rows, 'row')} of {report.file} and is at "
+            f"revision {report.revision}, checked."
         )
     if not report.indexed and not no_reindex:
         out.file.flush()
@@ -129,7 +139,7 @@ def _show(tables: Sequence[SavedTable]) -> None:
     for each in tables:
         if each.rows:
             rows.add_row(each.name, f"{each.rows:,}", Text(each.digest or "", style="dim"))
-    out.print(rows)
+    print_table(rows)
 
 
 def _read_tables(file: Path) -> list[SavedTable]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Literal, cast
@@ -18,40 +19,51 @@ from agentstore.cli.application import (
     Schema,
     Url,
     app,
+    one_of,
     whole_id,
 )
-from agentstore.cli.output import age, hint, on_one_line, out, plain, print_json, progress, say
-from agentstore.cli.times import instant
+from agentstore.cli.messages import print_text
+from agentstore.cli.output import (
+    age,
+    hint,
+    on_one_line,
+    out,
+    plain,
+    print_cut,
+    print_json,
+    progress,
+    say,
+)
+from agentstore.cli.times import since_option, until_option
 from agentstore.records import SearchHit
+from agentstore.records.findings import counted
+from agentstore.records.words import Role
 from agentstore.values.states import ROLES
-from agentstore.values.text.snippets import MARK
+from agentstore.values.text.snippets import CLOSE, OPEN
+
+_MARKS = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
+_ORDERS = ("relevance", "recent")
 
 
 @app.command(rich_help_panel=LOOK)
 def search(
-    text: Annotated[str, typer.Argument(help='Words, "words in a row", or begin*.')],
-    user: Annotated[str | None, typer.Option(help="Only in this user's sessions.")] = None,
-    session: Annotated[str | None, typer.Option(help="Only in this session.")] = None,
-    role: Annotated[
-        str | None,
-        typer.Option(help="Only messages of this role.", autocompletion=lambda: list(ROLES)),
+    text: Annotated[
+        str, typer.Argument(help='Words, "words in a row", begin*, -without, this OR that.')
+    ],
+    user: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only in this user's sessions.")
     ] = None,
-    since: Annotated[
-        datetime | None,
-        typer.Option(
-            parser=instant, metavar="TIME", help="Not before this time, such as 2026-03-01, UTC."
-        ),
-    ] = None,
-    until: Annotated[
-        datetime | None, typer.Option(parser=instant, metavar="TIME", help="Only before this time.")
-    ] = None,
-    order: Annotated[
-        str,
-        typer.Option(help="relevance, or recent.", autocompletion=lambda: ["relevance", "recent"]),
-    ] = "relevance",
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many messages to show.")] = 10,
+    session: Annotated[str | None, typer.Option(metavar="ID", help="Only in this session.")] = None,
+    role: Annotated[str | None, one_of(ROLES, "Only messages of this role.")] = None,
+    since: Annotated[datetime | None, since_option()] = None,
+    until: Annotated[datetime | None, until_option()] = None,
+    order: Annotated[str, one_of(_ORDERS, "What comes first.")] = "relevance",
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", help="How many messages to show.")
+    ] = 10,
     cursor: Annotated[
-        str | None, typer.Option(help="The next_cursor of the previous page, from JSON.")
+        str | None,
+        typer.Option(metavar="TEXT", help="The next_cursor of the previous page, from JSON."),
     ] = None,
     url: Url = None,
     schema: Schema = None,
@@ -62,7 +74,7 @@ def search(
 
     It writes nothing: it reads messages that are not in the index yet.
 
-    Example: [bold]agentstore search 'weather fore*' --role assistant[/bold]
+    Example: `agentstore search 'weather fore*' --role assistant`
     """
     with Database(url, schema, table_prefix).read() as store:
         find = partial(
@@ -70,7 +82,7 @@ def search(
             text,
             user_id=user,
             session_id=None if session is None else whole_id(store, session),
-            role=role,
+            role=cast("Role | None", role),
             since=since,
             until=until,
             order=cast("Literal['relevance', 'recent']", order),
@@ -101,13 +113,15 @@ def _print_hit(hit: SearchHit, title: str | None) -> None:
     line.append(f"  #{message.seq} {message.role}, {age(message.created_at)}", style="dim")
     if title:
         line.append(f"  {on_one_line(title)}", style="bold")
-    out.print(line, overflow="ellipsis", no_wrap=True)
+    print_cut(line)
+    shown = on_one_line(hit.snippet)
+    if out.color_system is None:  # neither bold nor reversed
+        print_text(out, shown)
+        return
     snippet = Text()
-    for number, piece in enumerate(on_one_line(hit.snippet).split(MARK)):
+    for number, piece in enumerate(_MARKS.split(shown)):
         snippet.append(piece, style="bold reverse yellow" if number % 2 else "")
-    for wrapped in snippet.wrap(out, max(out.width - 2, 2), overflow="fold"):
-        wrapped.pad_left(2)
-        out.print(wrapped, soft_wrap=True)
+    print_text(out, snippet)
 
 
 @app.command(rich_help_panel=KEEP)
@@ -116,7 +130,7 @@ def reindex(
 ) -> None:
     """Rebuild the search index, while the database is in use.
 
-    Example: [bold]agentstore reindex --url postgresql://me@localhost/agents[/bold]
+    Example: `agentstore reindex --url postgresql://me@localhost/agents`
     """
     database = Database(url, schema, table_prefix)
     with database.open() as store, progress(0) as bar:
@@ -127,4 +141,5 @@ def reindex(
     if as_json:
         print_json({"messages": messages})
     else:
-        say(f"{messages:,} messages of {database} are indexed.")
+        are = "is" if messages == 1 else "are"
+        say(f"{counted(messages, 'message')} of {database} {are} indexed.")

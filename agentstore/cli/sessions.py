@@ -5,25 +5,26 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from agentstore.cli.application import LOOK, AsJson, Database, Prefix, Schema, Url, app
+from agentstore.cli.application import LOOK, AsJson, Database, Prefix, Schema, Url, app, one_of
 from agentstore.cli.output import (
     age,
     brief,
+    columns,
+    fitting,
     hint,
     on_one_line,
     out,
+    print_cut,
     print_json_list,
-    room_beside,
-    table,
 )
 from agentstore.errors import InvalidInput
 from agentstore.records import Page, SessionSummary
+from agentstore.records.words import SessionStatus
 from agentstore.repositories.sessions.ids import is_beginning
 from agentstore.stores.store import Store
 from agentstore.values.paging import MAX_LIMIT
@@ -42,18 +43,23 @@ _STYLES = {
     "cancelled": "dim",
     "failed": "bold red",
 }
-_FACTS = (("STATUS", 12), ("MSGS", 5), ("TOKENS", 6), ("ACTIVE", 6))
+_FACTS = {"STATUS": 12, "MSGS": 5, "TOKENS": 6, "ACTIVE": 6}
+_LESS_WANTED = ("TOKENS", "MSGS", "STATUS")
+_LEAST = 14
+"""Columns of a title; facts that are wanted less make room for them."""
 
 
 @app.command("ls", rich_help_panel=LOOK)
 def list_sessions(
-    user: Annotated[str | None, typer.Option(help="Only this user's sessions.")] = None,
+    user: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only this user's sessions.")
+    ] = None,
     status: Annotated[
         str | None,
-        typer.Option(help="Only in this status.", autocompletion=lambda: list(SESSION_STATUSES)),
+        one_of(SESSION_STATUSES, "Only in this status."),
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", help="How many sessions to show.")
+        int, typer.Option("--limit", "-n", metavar="N", help="How many sessions to show.")
     ] = _DEFAULT,
     everything: Annotated[
         bool, typer.Option("--all", help="Show all sessions, page by page.")
@@ -65,10 +71,10 @@ def list_sessions(
 ) -> None:
     """List sessions, the one with the newest activity first.
 
-    Ids are shortened as far as they stay unique; [bold]agentstore show[/bold] takes the short form.
+    Ids are shortened as far as they stay unique; `agentstore show` takes the short form.
     JSON has whole ids, and everything else of a session.
 
-    Example: [bold]agentstore ls --status waiting_user[/bold]
+    Example: `agentstore ls --status waiting_user`
     """
     if limit < 1:
         raise InvalidInput(f"limit must be 1 or more, not {limit}.")
@@ -91,7 +97,11 @@ def _pages(
     while left is None or left > 0:
         size = 200 if left is None else min(left, MAX_LIMIT)
         page = store.sessions.list(
-            user_id=user, status=status, limit=size, cursor=cursor, documents=documents
+            user_id=user,
+            status=cast("SessionStatus | None", status),
+            limit=size,
+            cursor=cursor,
+            documents=documents,
         )
         yield page
         cursor = page.next_cursor
@@ -102,15 +112,17 @@ def _pages(
 
 def _print_pages(store: Store, pages: Iterable[Page[SessionSummary]]) -> bool:
     """Print pages as one table; say whether there is more behind the last one."""
-    width, first, more = SHORT_ID, True, False
+    width, more = 0, False
     for page in pages:
+        first, more = not width, page.next_cursor is not None
         if first and not page.items:
             hint("No sessions.")
-        if page.items:
-            ids = short_ids(store, [session.id for session in page])
-            width = max(width, *(min(len(id), _WHOLE_ID) for id in ids.values()))
-            out.print(_table(page.items, ids, width, header=first))
-        first, more = False, page.next_cursor is not None
+            return False
+        ids = {session.id: session.id for session in page}
+        if out.is_terminal:
+            ids = short_ids(store, [*ids])
+        width = max(width, SHORT_ID, *(min(len(id), _WHOLE_ID) for id in ids.values()))
+        _print_rows(page.items, ids, width, header=first)
     return more
 
 
@@ -139,25 +151,36 @@ def _alike(one: str, other: str) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
-def _table(
+def _print_rows(
     sessions: Sequence[SessionSummary], ids: dict[str, str], width: int, *, header: bool
-) -> Table:
-    # All widths are fixed, so that the tables of several pages are one.
-    room = room_beside(width, *(each for _, each in _FACTS))
-    lines = table(header=header)
-    lines.add_column("ID", width=width, overflow="fold", style="cyan")
-    lines.add_column("TITLE", width=room, no_wrap=True, overflow="ellipsis")
-    for name, each in _FACTS:
-        left = name == "STATUS"
-        lines.add_column(name, width=each, no_wrap=True, justify="left" if left else "right")
+) -> None:
+    # Widths are fixed, so that the tables of several pages are one.
+    facts = fitting(_FACTS, _LESS_WANTED, columns() - width - 2 - _LEAST)
+    if header:
+        _print_row(Text("ID"), width, facts, {name: Text(name) for name in facts}, Text("TITLE"))
     for session in sessions:
+        cells = {
+            "STATUS": Text(session.status, style=_STYLES[session.status]),
+            "MSGS": Text(brief(session.message_count)),
+            "TOKENS": Text(brief(session.total_tokens)),
+            "ACTIVE": Text(age(session.last_active_at)),
+        }
         title = Text(on_one_line(session.title)) if session.title else Text("-", style="dim")
-        lines.add_row(
-            Text(on_one_line(ids[session.id])),
-            title,
-            Text(session.status, style=_STYLES[session.status]),
-            brief(session.message_count),
-            brief(session.total_tokens),
-            age(session.last_active_at),
-        )
-    return lines
+        id = Text(on_one_line(ids[session.id]), style="cyan")
+        if id.cell_len > width:
+            out.print(id, soft_wrap=True)
+            id = Text()
+        _print_row(id, width, facts, cells, title)
+
+
+def _print_row(
+    id: Text, width: int, facts: dict[str, int], cells: dict[str, Text], title: Text
+) -> None:
+    line = id.copy()
+    line.pad_right(width + 2 - id.cell_len)
+    for name, each in facts.items():
+        room = each - cells[name].cell_len
+        line.pad_right(0 if name == "STATUS" else room)
+        line.append_text(cells[name])
+        line.pad_right(2 + (room if name == "STATUS" else 0))
+    print_cut(line.append_text(title))

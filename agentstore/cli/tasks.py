@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 from rich.text import Text
 
-from agentstore.cli.application import LOOK, AsJson, Database, Prefix, Schema, Url, app, whole_id
-from agentstore.cli.output import age, hint, on_one_line, out, plain, print_json, table
+from agentstore.cli.application import (
+    LOOK,
+    AsJson,
+    Database,
+    Prefix,
+    Schema,
+    Url,
+    app,
+    one_of,
+    whole_id,
+)
+from agentstore.cli.output import (
+    age,
+    columns,
+    hint,
+    on_one_line,
+    out,
+    plain,
+    print_cut,
+    print_json,
+    print_table,
+    table,
+)
 from agentstore.errors import InvalidInput
 from agentstore.records import TaskRecord
+from agentstore.records.words import TaskStatus
 from agentstore.values.states import TASK_STATUSES
 
+_BESIDE = 24
+"""Columns that a status and a kind need beside an id."""
 _STYLES = {
     "pending": "yellow",
     "running": "bold green",
@@ -29,16 +53,23 @@ _STYLES = {
 def tasks(
     status: Annotated[
         str | None,
-        typer.Option(help="Only in this status.", autocompletion=lambda: list(TASK_STATUSES)),
+        one_of(TASK_STATUSES, "Only in this status."),
     ] = None,
-    queue: Annotated[str | None, typer.Option(help="Only tasks of this queue.")] = None,
-    session: Annotated[str | None, typer.Option(help="Only tasks of this session.")] = None,
+    queue: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only tasks of this queue.")
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only tasks of this session.")
+    ] = None,
     dead: Annotated[
         bool, typer.Option("--dead", help="Only dead tasks; the same as --status dead.")
     ] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many tasks to show.")] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", help="How many tasks to show.")
+    ] = 20,
     cursor: Annotated[
-        str | None, typer.Option(help="The next_cursor of the previous page, from JSON.")
+        str | None,
+        typer.Option(metavar="TEXT", help="The next_cursor of the previous page, from JSON."),
     ] = None,
     url: Url = None,
     schema: Schema = None,
@@ -47,7 +78,7 @@ def tasks(
 ) -> None:
     """Count tasks by queue and status, and list the newest of them.
 
-    Example: [bold]agentstore tasks --dead --queue mail[/bold]
+    Example: `agentstore tasks --dead --queue mail`
     """
     if dead:
         if status not in (None, "dead"):
@@ -56,7 +87,11 @@ def tasks(
     with Database(url, schema, table_prefix).read() as store:
         wanted = None if session is None else whole_id(store, session)
         page = store.tasks.list(
-            session_id=wanted, status=status, queue=queue, limit=limit, cursor=cursor
+            session_id=wanted,
+            status=cast("TaskStatus | None", status),
+            queue=queue,
+            limit=limit,
+            cursor=cursor,
         )
         counts = store.tasks.count(session_id=wanted, queue=queue)
     if as_json:
@@ -83,12 +118,15 @@ def _print_counts(counts: Mapping[str, Mapping[str, int]]) -> None:
     for queue, by_status in counts.items():
         cells = (by_status.get(status) for status in there)
         lines.add_row(Text(on_one_line(queue)), *(f"{n:,}" if n else "" for n in cells))
-    out.print(lines)
+    print_table(lines)
     out.print()
 
 
 def _print_task(task: TaskRecord) -> None:
-    line = Text.assemble((on_one_line(task.id), "cyan"))
+    line = Text(on_one_line(task.id), style="cyan")
+    if out.is_terminal and columns() < line.cell_len + _BESIDE:
+        out.print(line, soft_wrap=True)
+        line = Text()
     line.append(f"  {task.status:<9}", style=_STYLES[task.status])
     line.append(f"  {on_one_line(task.kind)}", style="bold")
     line.append(f"  {on_one_line(task.queue)}, {age(task.created_at)}", style="dim")
@@ -96,8 +134,6 @@ def _print_task(task: TaskRecord) -> None:
         line.append(f", attempt {task.attempts} of {task.max_retries + 1}", style="dim")
     if task.worker:
         line.append(f", {on_one_line(task.worker)}", style="dim")
-    out.print(line, overflow="ellipsis", no_wrap=True)
+    print_cut(line)
     if task.error:
-        out.print(
-            Text(f"  {on_one_line(task.error)}", style="red"), overflow="ellipsis", no_wrap=True
-        )
+        print_cut(Text(f"  {on_one_line(task.error)}", style="red"))

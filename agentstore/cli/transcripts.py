@@ -15,6 +15,7 @@ from agentstore.cli.output import print_json, progress, say
 from agentstore.errors import ExportIncomplete, InvalidInput, TargetExists
 from agentstore.moving import transcripts
 from agentstore.moving.new_files import NewFile, translating
+from agentstore.records.findings import counted
 
 
 class _TranscriptFormat(StrEnum):
@@ -39,31 +40,34 @@ def import_(
     A broken line ends the import: what came before stays, unless you pass --atomic, and all broken
     lines are named.
 
-    Example: [bold]agentstore import conversations.jsonl[/bold]
+    Example: `agentstore import conversations.jsonl`
     """
-    with (
-        Database(url, schema, table_prefix).open(create=True) as store,
-        progress(file.stat().st_size) as bar,
-    ):
-        task = bar.add_task("importing", total=file.stat().st_size)
+    size = file.stat().st_size  # before a database is made for a file that is not there
+    with Database(url, schema, table_prefix).open(create=True) as store, progress(size) as bar:
+        task = bar.add_task("importing", total=size)
         done = transcripts.import_file(
             store,
             file,
             atomic=atomic,
             format=format_.value,
-            progress=lambda size: bar.advance(task, size),
+            progress=lambda read: bar.advance(task, read),
         )
     if as_json:
-        print_json(
-            {
-                "conversations": done.conversations,
-                "messages": done.messages,
-                "skipped": done.skipped,
-            }
+        print_json(done)
+        return
+    said = counted(done.conversations, "conversation"), counted(done.messages, "message")
+    say(f"Imported {', '.join(said)}.")
+    if done.unnamed:
+        say(
+            f"{counted(done.unnamed, 'conversation')} without an id: the id is made of what is "
+            "said, so importing the same again does nothing."
         )
-    else:
-        skipped = f", {done.skipped} were there already" if done.skipped else ""
-        say(f"{done.conversations} conversations, {done.messages} messages{skipped}.")
+    if done.skipped:
+        known = f" ({done.skipped_unnamed:,} without an id, known by what is said)"
+        say(
+            f"Skipped {counted(done.skipped, 'conversation')} that had been imported before"
+            f"{known if done.skipped_unnamed else ''}."
+        )
 
 
 @app.command(rich_help_panel=MOVE)
@@ -71,8 +75,10 @@ def export(
     file: Annotated[
         Path | None, typer.Argument(help="The file to create; default: standard output.")
     ] = None,
-    session: Annotated[str | None, typer.Option(help="Only this session.")] = None,
-    user: Annotated[str | None, typer.Option(help="Only this user's sessions.")] = None,
+    session: Annotated[str | None, typer.Option(metavar="ID", help="Only this session.")] = None,
+    user: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only this user's sessions.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
     url: Url = None,
     schema: Schema = None,
@@ -87,7 +93,7 @@ def export(
     The conversations are always JSON; --json changes only the report about a written file. Without
     a file, standard output has the conversations and nothing else.
 
-    Example: [bold]agentstore export conversations.jsonl[/bold]
+    Example: `agentstore export conversations.jsonl`
     """
     if file is None and sys.stdout is None:
         raise InvalidInput("Standard output is closed. Pass a file to export to.")
@@ -106,7 +112,8 @@ def export(
     if as_json:
         print_json({"conversations": written, "file": str(file)})
     else:
-        say(f"{written:,} conversations are in {file}.")
+        are = "is" if written == 1 else "are"
+        say(f"{counted(written, 'conversation')} {are} in {file}.")
     if incomplete is not None:
         raise incomplete
 

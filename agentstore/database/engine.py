@@ -17,7 +17,7 @@ from sqlalchemy import URL, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError
 
 from agentstore.engines.base.prepared import share_statements
-from agentstore.engines.registry import EngineDialect, dialect_for
+from agentstore.engines.registry import EngineDialect, dialect_for, unabbreviated
 from agentstore.errors import InvalidInput, UnsupportedUrl
 from agentstore.settings import Settings, default_url
 
@@ -56,12 +56,15 @@ _AFTER_PASSWORD = re.compile(r"[^:/]*:[^@]*@(?P<rest>.*)", re.DOTALL)
 def parse_url(url: str | URL | None) -> URL:
     """Read a URL; None means ``AGENTSTORE_URL``, else ``sqlite:///agentstore.db``.
 
+    The path of a file, such as ``agent.db`` or ``data/agent.db``, means that SQLite file, and
+    ``postgres://`` means ``postgresql://``.
+
     Raises:
         UnsupportedUrl: It is not a database URL; the error does not quote it.
     """
     given = default_url() if url is None else url
     try:
-        parsed = make_url(given)
+        parsed = make_url(unabbreviated(given) if isinstance(given, str) else given)
     except (ArgumentError, ValueError):
         raise UnsupportedUrl("The URL cannot be read as a database URL") from None
     if isinstance(given, str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,21 @@ from agentstore.errors import UnsupportedUrl
 if TYPE_CHECKING:
     from agentstore.engines.base.saving import Files
 
-__all__ = ["EngineDialect", "database_files", "dialect_for"]
+__all__ = ["EngineDialect", "database_files", "dialect_for", "unabbreviated"]
+
+
+_PATH = re.compile(r"(?:[A-Za-z]:)?[^:@?]*[./\\][^:@?]*")
+"""A path has a dot or a slash, so that a forgotten scheme or host makes no file, and nothing that a
+URL with a password would have."""
+
+
+def unabbreviated(url: str) -> str | URL:
+    """Give the URL of a path, and PostgreSQL's for what providers of databases call it."""
+    if _PATH.fullmatch(url):
+        return URL.create("sqlite", database=url)
+    scheme, there, rest = url.partition("://")
+    name, plus, driver = scheme.partition("+")
+    return f"postgresql{plus}{driver}{there}{rest}" if there and name == "postgres" else url
 
 
 def dialect_for(url: URL) -> EngineDialect:

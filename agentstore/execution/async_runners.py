@@ -21,28 +21,34 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from typing import Any, Protocol, TypeVar, cast
 
 from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncEngine,
+    AsyncSession,
+    async_scoped_session,
+)
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from agentstore.engines.base.causes import cause_of
 from agentstore.engines.base.dialect import Mode
 from agentstore.engines.registry import EngineDialect
-from agentstore.errors import TransactionMisuse
+from agentstore.errors import InvalidInput, TransactionMisuse, shown
 from agentstore.execution.async_gatherer import AsyncGatherer
 from agentstore.execution.cancellation import finished
 from agentstore.execution.gathering import goes_with_others
+from agentstore.execution.joining import CallersRunner
 from agentstore.execution.observation import retried
 from agentstore.execution.queued_writes import turn_never_came
 from agentstore.execution.recovery import HANDLED, Trouble, performed, trouble
 from agentstore.execution.runners import (
     READING,
-    JoinRunner,
     UnitRunner,
     give_up,
     is_new,
     joined,
     migrate,
 )
+from agentstore.execution.scoped import Scope, VisitingRunner
 from agentstore.execution.unit import AsyncRunner, Runner, Unit
 from agentstore.settings import Settings
 
@@ -60,6 +66,13 @@ class AsyncUnitRunner(Protocol):
 
     def transaction(self) -> AbstractAsyncContextManager[AsyncRunner]:
         """Open a transaction; raises Trouble."""
+
+    def joined(self, into: object, scope: Scope | None) -> AsyncRunner:
+        """Give what runs bodies inside the application's transaction, in a scope or in none.
+
+        Raises:
+            InvalidInput: It is neither a connection nor a session for coroutines.
+        """
 
     async def close(self) -> None:
         """Close the engine, if it is the store's own."""
@@ -110,7 +123,7 @@ class AsyncJoinRunner:
     """Runs bodies inside a transaction that is open, one after the other."""
 
     def __init__(
-        self, joined: JoinRunner, hop: Callable[[Callable[[], object]], Awaitable[object]]
+        self, joined: Runner, hop: Callable[[Callable[[], object]], Awaitable[object]]
     ) -> None:
         self._joined = joined
         self._hop = hop
@@ -122,9 +135,8 @@ class AsyncJoinRunner:
             result = await self._hop(lambda: self._joined.run(mode, work, repeatable=repeatable))
         return cast("T", result)
 
-    async def close(self) -> None:
-        """Refuse all further calls, and wait until one that another task is in has ended."""
-        self._joined.refuse()
+    async def settled(self) -> None:
+        """Wait until a call that another task is in has ended."""
         async with self._turn:
             pass
 
@@ -182,6 +194,29 @@ class AsyncTurns:
                 while self._inside:
                     self._nobody_inside.clear()
                     await self._nobody_inside.wait()
+
+
+def sync_side(into: object) -> object:
+    """Give what is behind a connection or a session for coroutines.
+
+    Raises:
+        InvalidInput: It is neither.
+        TransactionMisuse: It is not open.
+    """
+    if isinstance(into, async_scoped_session):
+        into = into()
+    if isinstance(into, AsyncSession):
+        return into.sync_session
+    if not isinstance(into, AsyncConnection):
+        raise InvalidInput(
+            "connection must be an AsyncConnection or an AsyncSession of the application's, not "
+            f"{shown(into)}."
+        )
+    if into.sync_connection is None:
+        raise TransactionMisuse(
+            "This connection is not open. Open it: async with engine.connect() as connection."
+        )
+    return into.sync_connection
 
 
 def store_is_closed() -> TransactionMisuse:
@@ -251,6 +286,7 @@ class GreenletRunner:
 
     async def once(self, mode: Mode, work: Callable[[Unit], T]) -> T:
         """Run a body in a transaction of its own, one time; raises Trouble."""
+        self._runner.dialect.refuse_to_wait_for_caller(self._runner.engine, mode)
         self._runner.prepare(work)
         writer = await self._turns.acquire(mode)
         try:
@@ -295,6 +331,7 @@ class GreenletRunner:
     async def transaction(self) -> AsyncIterator[AsyncRunner]:
         """Open a transaction; raises Trouble."""
         committing = False
+        self._runner.dialect.refuse_to_wait_for_caller(self._runner.engine, Mode.WRITE)
         writer = await self._turns.acquire(Mode.WRITE)
         connection = self._engines[Mode.WRITE].connect()
         try:
@@ -311,7 +348,8 @@ class GreenletRunner:
                     try:
                         yield calls
                     finally:
-                        await finished(calls.close())
+                        runner.refuse()
+                        await finished(calls.settled())
                 committing = True
                 await self._uncut(connection.commit())
                 self._runner.committed(unit)
@@ -321,6 +359,17 @@ class GreenletRunner:
         finally:
             self._turns.release(writer=writer)
             await self._dispose_if_over()
+
+    def joined(self, into: object, scope: Scope | None) -> AsyncRunner:
+        """Give what runs bodies inside the application's transaction; see ``AsyncUnitRunner``."""
+        callers = CallersRunner(self._runner, sync_side(into))
+
+        async def hop(call: Callable[[], object]) -> object:
+            if self._uncut is finished:  # which has a task of its own: the caller's is to begin
+                await greenlet_spawn(callers.begin)
+            return await self._uncut(greenlet_spawn(call))
+
+        return AsyncJoinRunner(callers if scope is None else VisitingRunner(callers, scope), hop)
 
     async def close(self) -> None:
         """Wait for what runs, close the engine if it is the store's own."""

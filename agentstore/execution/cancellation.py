@@ -14,7 +14,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from agentstore.engines.base.internals import unlist
+from agentstore.values.internals import unlist
 
 T = TypeVar("T")
 

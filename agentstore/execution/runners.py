@@ -292,6 +292,7 @@ class UnitRunner:
         Raises:
             Trouble: The database failed.
         """
+        self.dialect.refuse_to_wait_for_caller(self.engine, mode)
         if self.writer is None or mode in READING:
             with self.own_transaction(mode) as unit:
                 yield unit
@@ -326,6 +327,7 @@ class UnitRunner:
         Raises:
             Trouble: The database failed.
         """
+        self.dialect.refuse_to_wait_for_caller(self.engine, mode)
         self.prepare(work)
         if self.writer is not None and mode not in READING and not here:
             return cast("T", self.writer.run(work))

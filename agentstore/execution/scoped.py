@@ -8,11 +8,12 @@ it is looked first whether what is named belongs to the user, and both must see 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
 from agentstore.engines.base.dialect import Mode
-from agentstore.execution.recovery import performed
+from agentstore.execution.recovery import HANDLED, performed
 from agentstore.execution.unit import AsyncRunner, Runner, ScopedUnit, Unit
 from agentstore.values import validation
 
@@ -57,6 +58,15 @@ class Scope:
         unit.dialect.enter_scope(unit.connection, self.user_id)
         return self.unit(unit)
 
+    def visit(self, unit: Unit, work: Callable[[Unit], T]) -> T:
+        """Run a body in the application's transaction, and leave it as the engine knew it."""
+        before = unit.dialect.scope_of(unit.connection)
+        try:
+            return performed(self.enter(unit), work)
+        finally:
+            with suppress(*HANDLED):  # it has failed, and so would this
+                unit.dialect.enter_scope(unit.connection, before)
+
 
 class ScopedRunner:
     """Runs what is run in a scope, each in a transaction of its own or all in one."""
@@ -97,4 +107,20 @@ class AsyncScopedRunner:
             _MODES.get(mode, mode),
             lambda unit: performed(prepare(unit), work),
             repeatable=repeatable,
+        )
+
+
+class VisitingRunner:
+    """Runs what is run in a scope, each in the application's transaction."""
+
+    def __init__(self, runner: Runner, scope: Scope) -> None:
+        """Run it on the runner of that transaction."""
+        self._runner = runner
+        self._scope = scope
+
+    def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
+        """Run a body in a unit of the scope; see ``Runner``."""
+        visit = self._scope.visit
+        return self._runner.run(
+            _MODES.get(mode, mode), lambda unit: visit(unit, work), repeatable=repeatable
         )

@@ -15,10 +15,17 @@ from contextvars import copy_context
 from typing import Any, TypeVar, cast
 
 from agentstore.engines.base.dialect import Mode
-from agentstore.execution.async_runners import AsyncJoinRunner, AsyncTurns, store_is_closed
+from agentstore.execution.async_runners import (
+    AsyncJoinRunner,
+    AsyncTurns,
+    store_is_closed,
+    sync_side,
+)
 from agentstore.execution.cancellation import until_done
+from agentstore.execution.joining import other_engine
 from agentstore.execution.queued_writes import QueuedWrite, turn_never_came
 from agentstore.execution.runners import READING, JoinRunner, UnitRunner, joined
+from agentstore.execution.scoped import Scope
 from agentstore.execution.unit import AsyncRunner, Unit
 from agentstore.execution.writer import Writer
 
@@ -187,6 +194,11 @@ class ThreadRunner:
             self._job_writer.leave(write)
             self._turns.release(writer=False)
             self._dispose_if_over()
+
+    def joined(self, into: object, scope: Scope | None) -> AsyncRunner:
+        """Refuse: the store's engine is its own, so the application has no transaction on it."""
+        sync_side(into)
+        raise other_engine()
 
     async def close(self) -> None:
         """Wait for what runs, end the threads, close the engine if it is the store's own."""

@@ -9,9 +9,12 @@ The words that are used here:
 - ``pk`` is the number of a row in the order of creation. It never leaves the database.
 - ``id`` is what the world sees: text, which other tables refer to.
 - *Names* are the schema and the prefix under which a database has its tables. ``tables`` gives
-  the tables under other names; ``Tables`` has each as an attribute.
+  the tables under other names; ``Tables`` has each as an attribute. ``named`` gives the models.
 - A user who is *being deleted* has a mark, and all queries leave out what is theirs: ``deleting``
   has these conditions.
+
+Models lead to each other, ``message.session.user``, by relationships that are only read, and that
+raise unless a query asked for them; see ``docs/queries.md``.
 
 The tables themselves are defined in ``agentstore.schema``. A model maps one and repeats its columns
 with their Python types. The models are imported when one of them is asked for, because a store
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
         MessageMark,
         MessageToolCall,
     )
+    from agentstore.models.renamed import named
     from agentstore.models.sessions import Branch, BranchSegment, Session, SessionData, Summary
     from agentstore.models.users import ApiKey, QuotaReservation, User, UserPreference
     from agentstore.models.work import Task, ToolLog, TurnUsage
@@ -72,6 +76,7 @@ __all__ = [
     "TurnUsage",
     "User",
     "UserPreference",
+    "named",
 ]
 
 _HOMES = (
@@ -82,6 +87,7 @@ _HOMES = (
     "models.messages",
     "models.work",
     "models.checkpoints",
+    "models.renamed",
 )
 
 

@@ -9,12 +9,16 @@ stored once, and a line may begin with what a version of another one begins and 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.orm import Mapped, column_property
 
-from agentstore.models.base import Base
+from agentstore.models.base import Base, related
 from agentstore.schema import checkpoints as tables
+
+if TYPE_CHECKING:
+    from agentstore.models.sessions import Session
+    from agentstore.models.users import User
 
 
 class CheckpointThread(Base):
@@ -33,6 +37,17 @@ class CheckpointThread(Base):
     activity: Mapped[int]
     last_line: Mapped[int]
     created_at: Mapped[datetime]
+
+    user: Mapped[User | None] = related("User")
+    session: Mapped[Session | None] = related("Session")
+    checkpoints: Mapped[list[Checkpoint]] = related("Checkpoint", order_by="Checkpoint.pk")
+    values: Mapped[list[CheckpointValue]] = related(
+        "CheckpointValue", order_by="CheckpointValue.line, CheckpointValue.start"
+    )
+    writes: Mapped[list[CheckpointWrite]] = related(
+        "CheckpointWrite",
+        order_by="CheckpointWrite.checkpoint_id, CheckpointWrite.task_id, CheckpointWrite.position",
+    )
 
 
 class Checkpoint(Base):
@@ -57,6 +72,15 @@ class Checkpoint(Base):
     metadata_: Mapped[dict[str, Any] | None] = column_property(tables.checkpoints.c.metadata)
     created_at: Mapped[datetime]
 
+    thread: Mapped[CheckpointThread] = related("CheckpointThread")
+    parent: Mapped[Checkpoint | None] = related(
+        "Checkpoint", remote_side="[Checkpoint.thread_id, Checkpoint.namespace, Checkpoint.id]"
+    )
+    children: Mapped[list[Checkpoint]] = related("Checkpoint", order_by="Checkpoint.pk")
+    entries: Mapped[list[CheckpointEntry]] = related(
+        "CheckpointEntry", order_by="CheckpointEntry.name"
+    )
+
 
 class CheckpointValue(Base):
     """A piece of a line: the bytes that begin at ``start``; those of a line follow each other.
@@ -80,6 +104,8 @@ class CheckpointValue(Base):
     depth: Mapped[int]
     data: Mapped[bytes]
 
+    thread: Mapped[CheckpointThread] = related("CheckpointThread")
+
 
 class CheckpointEntry(Base):
     """Which version a checkpoint holds under which name: what the first ``length`` bytes of a line
@@ -102,6 +128,8 @@ class CheckpointEntry(Base):
     item_count: Mapped[int]
     digest: Mapped[bytes]
 
+    checkpoint: Mapped[Checkpoint] = related("Checkpoint")
+
 
 class CheckpointWrite(Base):
     """A pending write of a task. It may arrive before its checkpoint, hence no foreign key."""
@@ -118,3 +146,5 @@ class CheckpointWrite(Base):
     kind: Mapped[str]
     encoding: Mapped[str]
     data: Mapped[bytes]
+
+    thread: Mapped[CheckpointThread] = related("CheckpointThread")

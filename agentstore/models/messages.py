@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.orm import Mapped, column_property
 
-from agentstore.models.base import Base
+from agentstore.models.base import Base, in_session, related
 from agentstore.schema import messages as tables
+
+if TYPE_CHECKING:
+    from agentstore.models.sessions import Branch, Session
+    from agentstore.models.work import ToolLog
 
 
 class Message(Base):
@@ -45,6 +49,16 @@ class Message(Base):
     payload: Mapped[Any | None]
     chat_keys: Mapped[list[Any] | None]
 
+    session: Mapped[Session] = related("Session", primaryjoin=in_session("Message"))
+    in_branch: Mapped[Branch] = related("Branch", omit_join=False)
+    called_tools: Mapped[list[MessageToolCall]] = related(
+        "MessageToolCall", order_by="MessageToolCall.position"
+    )
+    marks: Mapped[list[MessageMark]] = related("MessageMark", order_by="MessageMark.mark")
+    chunks: Mapped[list[MessageChunk]] = related("MessageChunk", order_by="MessageChunk.position")
+    attachments: Mapped[list[Attachment]] = related("Attachment", order_by="Attachment.pk")
+    tool_logs: Mapped[list[ToolLog]] = related("ToolLog", order_by="ToolLog.pk")
+
 
 class MessageToolCall(Base):
     """An index of the calls in ``messages.tool_calls``: which message calls which tool.
@@ -61,6 +75,9 @@ class MessageToolCall(Base):
     name: Mapped[str]
     call_id: Mapped[str | None]
 
+    message: Mapped[Message] = related("Message")
+    session: Mapped[Session] = related("Session", primaryjoin=in_session("MessageToolCall"))
+
 
 class MessageMark(Base):
     """A mark on a message."""
@@ -71,6 +88,9 @@ class MessageMark(Base):
     mark: Mapped[str]
     session_id: Mapped[str]
     seq: Mapped[int]
+
+    message: Mapped[Message] = related("Message")
+    session: Mapped[Session] = related("Session", primaryjoin=in_session("MessageMark"))
 
 
 class MessageChunk(Base):
@@ -84,6 +104,9 @@ class MessageChunk(Base):
     content: Mapped[str]
     created_at: Mapped[datetime | None]
 
+    message: Mapped[Message] = related("Message")
+    session: Mapped[Session] = related("Session", primaryjoin=in_session("MessageChunk"))
+
 
 class Blob(Base):
     """Bytes, stored once for all who attach them; the digest is SHA-256 in hexadecimal."""
@@ -94,6 +117,8 @@ class Blob(Base):
     size: Mapped[int]
     data: Mapped[bytes]
     created_at: Mapped[datetime]
+
+    attachments: Mapped[list[Attachment]] = related("Attachment", order_by="Attachment.pk")
 
 
 class Attachment(Base):
@@ -109,3 +134,7 @@ class Attachment(Base):
     media_type: Mapped[str]
     name: Mapped[str | None]
     created_at: Mapped[datetime]
+
+    message: Mapped[Message] = related("Message")
+    session: Mapped[Session] = related("Session", primaryjoin=in_session("Attachment"))
+    blob: Mapped[Blob] = related("Blob")

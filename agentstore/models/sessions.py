@@ -9,12 +9,24 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.orm import Mapped, column_property
 
-from agentstore.models.base import Base
+from agentstore.models.base import Base, in_session, related
 from agentstore.schema import sessions as tables
+
+if TYPE_CHECKING:
+    from agentstore.models.checkpoints import CheckpointThread
+    from agentstore.models.messages import (
+        Attachment,
+        Message,
+        MessageChunk,
+        MessageMark,
+        MessageToolCall,
+    )
+    from agentstore.models.users import User
+    from agentstore.models.work import Task, ToolLog, TurnUsage
 
 
 class Session(Base):
@@ -60,6 +72,41 @@ class Session(Base):
     title: Mapped[str | None]
     model: Mapped[str | None]
 
+    user: Mapped[User | None] = related("User")
+    data: Mapped[SessionData] = related("SessionData")
+    messages: Mapped[list[Message]] = related(
+        "Message", primaryjoin=in_session("Message"), order_by="Message.seq"
+    )
+    branches: Mapped[list[Branch]] = related("Branch", order_by="Branch.number")
+    segments: Mapped[list[BranchSegment]] = related(
+        "BranchSegment", order_by="BranchSegment.number"
+    )
+    summaries: Mapped[list[Summary]] = related("Summary", order_by="Summary.branch")
+    called_tools: Mapped[list[MessageToolCall]] = related(
+        "MessageToolCall",
+        primaryjoin=in_session("MessageToolCall"),
+        order_by="MessageToolCall.seq, MessageToolCall.position",
+    )
+    marks: Mapped[list[MessageMark]] = related(
+        "MessageMark",
+        primaryjoin=in_session("MessageMark"),
+        order_by="MessageMark.seq, MessageMark.mark",
+    )
+    chunks: Mapped[list[MessageChunk]] = related(
+        "MessageChunk",
+        primaryjoin=in_session("MessageChunk"),
+        order_by="MessageChunk.message_id, MessageChunk.position",
+    )
+    attachments: Mapped[list[Attachment]] = related(
+        "Attachment", primaryjoin=in_session("Attachment"), order_by="Attachment.pk"
+    )
+    tool_logs: Mapped[list[ToolLog]] = related("ToolLog", order_by="ToolLog.pk")
+    usage: Mapped[list[TurnUsage]] = related("TurnUsage", order_by="TurnUsage.pk")
+    tasks: Mapped[list[Task]] = related("Task", order_by="Task.pk")
+    checkpoint_threads: Mapped[list[CheckpointThread]] = related(
+        "CheckpointThread", order_by="CheckpointThread.pk"
+    )
+
 
 class SessionData(Base):
     """The documents of a session, under one version number (optimistic concurrency).
@@ -79,6 +126,8 @@ class SessionData(Base):
     state: Mapped[Any | None]
     updated_at: Mapped[datetime]
     layout: Mapped[Any | None]
+
+    session: Mapped[Session] = related("Session")
 
 
 class BranchSegment(Base):
@@ -102,6 +151,8 @@ class BranchSegment(Base):
     previous: Mapped[int | None]
     messages: Mapped[int]
     turns: Mapped[int]
+
+    session: Mapped[Session] = related("Session")
 
 
 class Branch(Base):
@@ -132,6 +183,9 @@ class Branch(Base):
     own_messages: Mapped[int]
     own_turns: Mapped[int]
 
+    session: Mapped[Session] = related("Session")
+    saved_messages: Mapped[list[Message]] = related("Message", order_by="Message.seq")
+
 
 class Summary(Base):
     """The compressed memory of one branch of a session; it survives a clear."""
@@ -145,3 +199,5 @@ class Summary(Base):
     through_seq: Mapped[int | None]
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
+
+    session: Mapped[Session] = related("Session")

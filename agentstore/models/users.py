@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.orm import Mapped
 
-from agentstore.models.base import Base
+from agentstore.models.base import Base, related
 from agentstore.schema import users as tables
+
+if TYPE_CHECKING:
+    from agentstore.models.checkpoints import CheckpointThread
+    from agentstore.models.sessions import Session
 
 
 class User(Base):
@@ -32,6 +36,16 @@ class User(Base):
     updated_at: Mapped[datetime]
     deleting: Mapped[dict[str, Any] | None]
 
+    sessions: Mapped[list[Session]] = related("Session", order_by="Session.pk")
+    api_keys: Mapped[list[ApiKey]] = related("ApiKey", order_by="ApiKey.pk")
+    reservations: Mapped[list[QuotaReservation]] = related(
+        "QuotaReservation", order_by="QuotaReservation.pk"
+    )
+    checkpoint_threads: Mapped[list[CheckpointThread]] = related(
+        "CheckpointThread", order_by="CheckpointThread.pk"
+    )
+    preference_digests: Mapped[list[UserPreference]] = related("UserPreference")
+
 
 class UserPreference(Base):
     """One place in a user's preferences, as a digest of its path and value.
@@ -44,6 +58,8 @@ class UserPreference(Base):
 
     digest: Mapped[str]
     user_id: Mapped[str]
+
+    user: Mapped[User] = related("User")
 
 
 class ApiKey(Base):
@@ -62,6 +78,8 @@ class ApiKey(Base):
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
 
+    user: Mapped[User] = related("User")
+
 
 class QuotaReservation(Base):
     """Tokens set aside for a call whose cost is known only afterwards.
@@ -78,3 +96,5 @@ class QuotaReservation(Base):
     lapsed: Mapped[bool]
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime]
+
+    user: Mapped[User] = related("User")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.orm import Mapped
 
-from agentstore.models.base import Base
+from agentstore.models.base import Base, related
 from agentstore.schema import work as tables
+
+if TYPE_CHECKING:
+    from agentstore.models.messages import Message
+    from agentstore.models.sessions import Session
 
 
 class ToolLog(Base):
@@ -28,6 +32,9 @@ class ToolLog(Base):
     error: Mapped[str | None]
     input: Mapped[Any | None]
     output: Mapped[Any | None]
+
+    session: Mapped[Session] = related("Session")
+    message: Mapped[Message | None] = related("Message")
 
 
 class TurnUsage(Base):
@@ -51,6 +58,8 @@ class TurnUsage(Base):
     cost: Mapped[Decimal | None]
     details: Mapped[dict[str, Any] | None]
     created_at: Mapped[datetime]
+
+    session: Mapped[Session] = related("Session")
 
 
 class Task(Base):
@@ -90,3 +99,5 @@ class Task(Base):
     failed_at: Mapped[datetime | None]
     cancelled_at: Mapped[datetime | None]
     dead_at: Mapped[datetime | None]
+
+    session: Mapped[Session | None] = related("Session")

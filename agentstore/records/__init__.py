@@ -35,7 +35,12 @@ if TYPE_CHECKING:
         ToolStatistics,
         UserStatistics,
     )
-    from agentstore.records.messages import AttachmentRecord, MessageRecord, SummaryRecord
+    from agentstore.records.messages import (
+        AttachmentRecord,
+        MessageList,
+        MessageRecord,
+        SummaryRecord,
+    )
     from agentstore.records.search import SearchHit, SearchStatus
     from agentstore.records.sessions import (
         RestoredSession,
@@ -77,6 +82,7 @@ __all__ = [
     "HealthRecord",
     "IssuedApiKey",
     "Items",
+    "MessageList",
     "MessageRecord",
     "Page",
     "PoolUse",
@@ -117,7 +123,7 @@ _HOMES = {
     "findings": "Finding Severity",
     "health": "DayStatistics HealthRecord PoolUse Statistics TableStatistics ToolStatistics "
     "UserStatistics",
-    "messages": "AttachmentRecord MessageRecord SummaryRecord",
+    "messages": "AttachmentRecord MessageList MessageRecord SummaryRecord",
     "search": "SearchHit SearchStatus",
     "sessions": "RestoredSession SessionCounters SessionRecord SessionSummary",
     "tasks": "TaskBatch TaskRecord",

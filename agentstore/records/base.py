@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, fields, make_dataclass
 from functools import cache
+from html import escape
 from typing import Any, Generic, TypeVar, cast
 
 from agentstore.errors import UnsoundRow
@@ -31,6 +32,25 @@ def _never_none(record: Hashable) -> tuple[str, ...]:
     return tuple(name for name, kind in kinds.items() if "None" not in kind and kind != "Any")
 
 
+def briefly(*names: str) -> Callable[[type[T]], type[T]]:
+    """Have a record's repr show these fields and no other, and of these what is not None.
+
+    A repr gets into logs, errors and the output of tests. So it is short, and holds nothing of what
+    was said or stored, nor of whom a person is.
+    """
+
+    def decorate(record: type[T]) -> type[T]:
+        def shown(self: T) -> str:
+            fields = ((name, getattr(self, name)) for name in names)
+            given = [f"{name}={value!r}" for name, value in fields if value is not None]
+            return f"{type(self).__name__}({', '.join([*given, '...'])})"
+
+        record.__repr__ = shown  # type: ignore[assignment,method-assign]
+        return record
+
+    return decorate
+
+
 def maker(record: type[T]) -> Callable[..., T]:
     """Give a function that makes a frozen record of its fields, in their order.
 
@@ -50,9 +70,9 @@ def maker(record: type[T]) -> Callable[..., T]:
     return make
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Page(Generic[T_co]):
-    """A part of a list.
+    """A part of a list. The ``iter`` methods of repositories go over all pages.
 
     Attributes:
         items: The records, in the order of the list.
@@ -63,9 +83,21 @@ class Page(Generic[T_co]):
     next_cursor: str | None
 
     def __iter__(self) -> Iterator[T_co]:
-        """Iterate over this page's records."""
+        """Iterate over this page's records, and no further: see ``next_cursor``."""
         return iter(self.items)
 
     def __len__(self) -> int:
         """Count this page's records."""
         return len(self.items)
+
+    def __repr__(self) -> str:
+        """Say how many of what there are, and whether there are more."""
+        kinds = {type(item).__name__ for item in self.items}
+        of = f" {kinds.pop()}" if len(kinds) == 1 else ""
+        more = "the last one" if self.next_cursor is None else "more with next_cursor or iter()"
+        return f"<Page of {len(self.items)}{of}, {more}>"
+
+    def _repr_html_(self) -> str | None:
+        """Show a page of sessions or messages in a notebook; None leaves it to the repr."""
+        show = getattr(self.items[0], "_many_as_html", None) if self.items else None
+        return None if show is None else f"{show(self.items)}<p>{escape(repr(self))}</p>"

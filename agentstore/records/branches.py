@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from agentstore.records.base import briefly
+
 
 @dataclass(frozen=True, slots=True)
 class BranchRecord:
@@ -41,6 +43,7 @@ class CountedBranch(BranchRecord):
     turns: int
 
 
+@briefly("session_id", "number", "seq", "message_id")
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
     """A turn of a branch: a user message, and what follows it.

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from agentstore.records.base import briefly
+
 
 class Items(tuple[bytes, ...]):
     """A value of a checkpoint that is a list of items, each of them bytes that its owner encoded.
@@ -18,6 +20,7 @@ class Items(tuple[bytes, ...]):
     __slots__ = ()
 
 
+@briefly("id", "thread_id", "namespace", "step")
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
     """A checkpoint without its values.
@@ -45,6 +48,7 @@ class CheckpointInfo:
     created_at: datetime
 
 
+@briefly("id", "thread_id", "namespace", "step")
 @dataclass(frozen=True, slots=True)
 class CheckpointRecord(CheckpointInfo):
     """A checkpoint with its values.
@@ -94,6 +98,7 @@ class CheckpointTree:
         return tuple(id for id in self.checkpoints if not self.children[id])
 
 
+@briefly("task_id", "position", "channel")
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
     """A pending write of a task: a value for a channel, before the next checkpoint."""

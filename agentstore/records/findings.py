@@ -49,6 +49,11 @@ def exit_code(findings: Iterable[Finding]) -> int:
     return 3 if Severity.WARNING in worst else 0
 
 
+def counted(number: int, what: str, many: str | None = None) -> str:
+    """Write how many there are, such as 1 message, or 1,200 messages."""
+    return f"{number:,} {what if number == 1 else many or f'{what}s'}"
+
+
 def listed(names: Iterable[object], most: int = 5) -> str:
     """Write the first few of many, and how many more there are."""
     every = [str(name) for name in names]

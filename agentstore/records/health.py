@@ -150,8 +150,10 @@ class Statistics:
         log_bytes: The write-ahead log beside a SQLite file; None where it is the server's.
         tables: Every table, the largest first.
         sessions_by_status: How many sessions are in which status; empty if not ``exact``.
-        tokens: What all messages add up to; None if not ``exact``.
-        cost: The same of their cost.
+        tokens: The tokens of all messages; None if not ``exact``.
+        cost: Their cost; None if not ``exact``.
+        used_tokens: The tokens that models used, by ``usage.record``; None if not ``exact``.
+        used_cost: The cost of those, as far as it is known; None if not ``exact``.
         expired_sessions: Sessions whose time to live is over and that nobody has cleaned up;
             counted up to 10,000.
         growth: Every day of the window, the oldest first.
@@ -171,6 +173,8 @@ class Statistics:
     sessions_by_status: Mapping[str, int]
     tokens: int | None
     cost: Decimal | None
+    used_tokens: int | None
+    used_cost: Decimal | None
     expired_sessions: int
     growth: tuple[DayStatistics, ...]
     users: tuple[UserStatistics, ...]

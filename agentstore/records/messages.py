@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from agentstore.records.base import maker
+from agentstore.records.base import briefly, maker
+from agentstore.records.words import MessageStatus, Role
 
 
+@briefly("id", "session_id", "seq", "branch", "turn", "role", "status")
 @dataclass(frozen=True, slots=True)
 class MessageRecord:
     """A message.
 
     Attributes:
         seq: Its number in its session; larger is later, and there are no ties.
-        branch: The number of the branch in which it was written; 0 is main.
+        branch: The name of the branch in which it was written, which every call takes; None if
+            that is gone, or for a compaction's summary, which has no branch of its own.
         turn: The turn that it belongs to; a user message begins one, 0 precedes the first.
         content: Text, or a list of content blocks, or None.
         status: ``complete``; ``streaming`` while it is being written, ``incomplete`` if that was
@@ -27,9 +31,9 @@ class MessageRecord:
     id: str
     session_id: str
     seq: int
-    branch: int
+    branch: str | None
     turn: int
-    role: str
+    role: Role
     content: str | list[Any] | None
     tool_calls: list[Any] | None
     tool_call_id: str | None
@@ -39,9 +43,19 @@ class MessageRecord:
     metadata: dict[str, Any] | None
     payload: Any
     external_id: str | None
-    status: str
+    status: MessageStatus
     created_at: datetime
     chat_keys: list[str] | None = field(default=None, repr=False)
+
+    def _repr_html_(self) -> str:
+        """Show the message in a notebook, with what it says; see ``records.html``."""
+        return self._many_as_html([self])
+
+    @staticmethod
+    def _many_as_html(messages: Sequence[MessageRecord]) -> str:
+        from agentstore.records.html import messages_as_html  # notebooks alone need it
+
+        return messages_as_html(messages)
 
     def to_chat(self) -> dict[str, Any]:
         """Give the message as the chat APIs take it.
@@ -60,6 +74,16 @@ class MessageRecord:
             self.chat_keys,
             self.payload,
         )
+
+
+class MessageList(list[MessageRecord]):
+    """A history: a list like any other, which a notebook shows as a conversation."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        """Show the conversation in a notebook, with what was said; see ``records.html``."""
+        return MessageRecord._many_as_html(self)
 
 
 def chat_message(
@@ -120,6 +144,7 @@ OLD_TOOL_ROLE = "function"
 """What the role of tools was called; a message that has it is stored with the role ``tool``."""
 
 
+@briefly("id", "message_id", "session_id", "size", "media_type")
 @dataclass(frozen=True, slots=True)
 class AttachmentRecord:
     """Bytes beside a message, without the bytes themselves.
@@ -140,17 +165,18 @@ class AttachmentRecord:
     created_at: datetime
 
 
+@briefly("session_id", "branch", "through_seq")
 @dataclass(frozen=True, slots=True)
 class SummaryRecord:
     """The compressed memory of a branch of a session.
 
     Attributes:
-        branch: The number of the branch for which it was written.
+        branch: The name of the branch for which it was written; None if that is gone.
         through_seq: The sequence number of the last message that it tells of.
     """
 
     session_id: str
-    branch: int
+    branch: str | None
     content: str
     through_seq: int
     metadata: dict[str, Any]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from agentstore.records.base import maker
+from agentstore.records.base import briefly, maker
 from agentstore.records.messages import MessageRecord
+from agentstore.records.words import SessionStatus
 
 
+@briefly("id", "user_id", "status", "model", "message_count", "last_active_at")
 @dataclass(frozen=True, slots=True)
 class SessionSummary:
     """A session without its documents, as ``sessions.list`` gives it.
@@ -24,11 +27,13 @@ class SessionSummary:
         last_seq: The newest message's sequence number; it never goes down.
         question: What the agent waits for the user to answer, in status ``waiting_user``.
         ttl: How long after its last activity the session expires; None means never.
+        preview: The beginning of what the user said first, on one line, where ``sessions.list`` was
+            asked for it; else None.
     """
 
     id: str
     user_id: str | None
-    status: str
+    status: SessionStatus
     title: str | None
     model: str | None
     version: int
@@ -41,6 +46,17 @@ class SessionSummary:
     created_at: datetime
     last_active_at: datetime
     ttl: timedelta | None
+    preview: str | None = field(default=None, kw_only=True, repr=False)
+
+    def _repr_html_(self) -> str:
+        """Show the session in a notebook; see ``records.html``."""
+        return self._many_as_html([self])
+
+    @staticmethod
+    def _many_as_html(sessions: Sequence[SessionSummary]) -> str:
+        from agentstore.records.html import sessions_as_html  # notebooks alone need it
+
+        return sessions_as_html(sessions)
 
     @property
     def expires_at(self) -> datetime | None:
@@ -52,6 +68,7 @@ make_session_summary = maker(SessionSummary)
 """Makes a summary of all its fields, faster than its constructor."""
 
 
+@briefly("id", "user_id", "status", "model", "version", "message_count", "last_active_at")
 @dataclass(frozen=True, slots=True)
 class SessionRecord(SessionSummary):
     """A session with its documents.
@@ -85,6 +102,7 @@ class SessionCounters:
         return self.stored == self.counted
 
 
+@briefly("session", "branch")
 @dataclass(frozen=True, slots=True)
 class RestoredSession:
     """All that an agent needs to go on with a session, of one moment.
@@ -100,6 +118,10 @@ class RestoredSession:
     branch: str
     history: tuple[MessageRecord, ...]
     summary: str | None
+
+    def _repr_html_(self) -> str:
+        """Show the session in a notebook, and what was said; see ``records.html``."""
+        return self.session._repr_html_() + MessageRecord._many_as_html(self.history)
 
     @property
     def question(self) -> str | None:

@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from agentstore.records.base import briefly
+from agentstore.records.words import TaskStatus
 
+
+@briefly("id", "session_id", "queue", "kind", "status", "attempts")
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
     """A task.
@@ -28,7 +32,7 @@ class TaskRecord:
     session_id: str | None
     queue: str
     kind: str
-    status: str
+    status: TaskStatus
     priority: int
     payload: Any
     result: Any

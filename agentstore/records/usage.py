@@ -8,6 +8,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
+from agentstore.records.base import briefly
 from agentstore.records.messages import MessageRecord
 
 
@@ -28,6 +29,7 @@ class TurnToolUse:
     calls: int
 
 
+@briefly("id", "session_id", "tool", "success", "elapsed_ms")
 @dataclass(frozen=True, slots=True)
 class ToolLogRecord:
     """One call of a tool, secrets redacted as the store's policy says."""
@@ -87,6 +89,7 @@ class UsageSum:
     unpriced_requests: int
 
 
+@briefly("id", "session_id", "branch", "turn", "model", "input_tokens", "output_tokens", "cost")
 @dataclass(frozen=True, slots=True)
 class UsageRecord:
     """The use of a model, in a turn of a branch of a session."""

@@ -7,16 +7,18 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from agentstore.records.base import briefly
 from agentstore.records.usage import ToolStats
 
 
+@briefly("id", "quota_total", "quota_used", "quota_reserved")
 @dataclass(frozen=True, slots=True)
 class UserRecord:
     """A user.
 
     Attributes:
         quota_total: Tokens that the user may consume in all; None means without limit.
-        quota_used: Tokens consumed.
+        quota_used: Tokens consumed: by ``consume_quota``, and what turns used.
         quota_reserved: Tokens set aside for calls under way.
     """
 
@@ -89,7 +91,7 @@ class UserStats:
         until: The window's end, which does not.
         sessions: Sessions that were created, or got a message, in the window.
         messages: Messages created in the window.
-        tokens: Sum of their ``token_count``.
+        tokens: Sum of their ``token_count``, which is not what models used: see ``usage.sum_by``.
         cost: Sum of their ``cost``.
         tools: The tools called in the window, the most called first.
     """

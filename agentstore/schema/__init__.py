@@ -8,5 +8,6 @@ create it, which only the revisions do (``agentstore.migrations``).
 
 from agentstore.schema import checkpoints, messages, sessions, users, work
 from agentstore.schema.base import METADATA
+from agentstore.schema.tables import attach
 
-__all__ = ["METADATA", "checkpoints", "messages", "sessions", "users", "work"]
+__all__ = ["METADATA", "attach", "checkpoints", "messages", "sessions", "users", "work"]

@@ -8,8 +8,9 @@ object. A test holds that none is missing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from functools import partial, wraps
 from types import TracebackType
 from typing import (
@@ -75,15 +76,19 @@ from agentstore.repositories import (
     Usage,
     Users,
 )
+from agentstore.repositories.base.iterating import Pages, declare
 from agentstore.repositories.base.operations import Operation, Repository
 from agentstore.repositories.base.units import Units
 from agentstore.repositories.scopes.table import public_methods, scoped
 from agentstore.repositories.upkeep.statistics import Order, statistics
-from agentstore.settings import Settings, StoreOptions
+from agentstore.settings import StoreOptions, settings_for
 from agentstore.stores.bound import Transaction, in_transaction, scoped_transaction
 from agentstore.stores.health import DEFAULT_TIMEOUT, AsyncProbe
+from agentstore.stores.turns import AsyncTurn
 
 if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
     from agentstore.records import (
         CheckpointInfo,
         CheckpointRecord,
@@ -92,12 +97,14 @@ if TYPE_CHECKING:
         SessionRecord,
         SessionSummary,
     )
+    from agentstore.repositories.sessions.filters import SessionFilters
     from agentstore.repositories.upkeep.pruning import Progress
     from agentstore.retention import RetentionPolicy
 
 R = TypeVar("R", bound=Repository)
 R_co = TypeVar("R_co", bound=Repository, covariant=True)
 """Covariant: what is lifted from a base of a repository is also the repository's."""
+Bound = TypeVar("Bound", bound="AsyncRepositories")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -148,6 +155,27 @@ def lift_units(
     return call
 
 
+def lift_pages(
+    method: Callable[Concatenate[R, P], Generator[T, None, None]],
+) -> Callable[Concatenate[AsyncRepository[R], P], AsyncGenerator[T, None]]:
+    """Make an asynchronous generator of a repository's method that goes over pages."""
+    pages: Pages = method.pages  # type: ignore[attr-defined]
+
+    @wraps(method, updated=())
+    async def iterate(
+        self: AsyncRepository[R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncGenerator[T, None]:
+        following: dict[str, str] | None = {}
+        while following is not None:
+            page: Page[T] = await getattr(self, pages.method)(*args, **{**kwargs, **following})
+            for item in pages.items(page):
+                yield item
+            following = pages.following(page)
+
+    declare(iterate, AsyncGenerator, method.__annotations__["return"].__args__[0], None)
+    return iterate
+
+
 class AsyncUsers(AsyncRepository[Users]):
     """See ``Users``."""
 
@@ -158,18 +186,22 @@ class AsyncUsers(AsyncRepository[Users]):
     get = lift(Users.get)
     find = lift(Users.find)
     list = lift(Users.list)
+    iter = lift_pages(Users.iter)
     find_by_preference = lift(Users.find_by_preference)
+    iter_find_by_preference = lift_pages(Users.iter_find_by_preference)
     update = lift(Users.update)
     delete = lift_units(Users.delete)
     check_quota = lift(Users.check_quota)
     consume_quota = lift(Users.consume_quota)
     reserve_quota = lift(Users.reserve_quota)
+    reserve_for_session = lift(Users.reserve_for_session)
     settle_quota = lift(Users.settle_quota)
     release_quota = lift(Users.release_quota)
     issue_api_key = lift(Users.issue_api_key)
     authenticate = lift(Users.authenticate)
     touch_api_key = lift(Users.touch_api_key)
     api_keys = lift(Users.api_keys)
+    iter_api_keys = lift_pages(Users.iter_api_keys)
     revoke_api_key = lift(Users.revoke_api_key)
 
 
@@ -180,6 +212,7 @@ class AsyncSessions(AsyncRepository[Sessions]):
     repository = Sessions
 
     create = lift(Sessions.create)
+    ensure = lift_units(Sessions.ensure)
     get = lift(Sessions.get)
     find = lift(Sessions.find)
     find_ids = lift(Sessions.find_ids)
@@ -190,32 +223,35 @@ class AsyncSessions(AsyncRepository[Sessions]):
 
         @overload
         async def list(
-            self,
-            *,
-            user_id: str | None = None,
-            status: str | None = None,
-            limit: int = ...,
-            cursor: str | None = None,
-            documents: Literal[True],
+            self, *, documents: Literal[True], **filters: Unpack[SessionFilters]
         ) -> Page[SessionRecord]: ...
 
         @overload
         async def list(
-            self,
-            *,
-            user_id: str | None = None,
-            status: str | None = None,
-            limit: int = ...,
-            cursor: str | None = None,
-            documents: bool = False,
+            self, *, documents: bool = False, **filters: Unpack[SessionFilters]
         ) -> Page[SessionSummary]: ...
 
         async def list(self, **_: Any) -> Any:
             """See ``Sessions.list``; ``lift`` would lose what the answer depends on."""
 
+        @overload
+        def iter(
+            self, *, documents: Literal[True], **filters: Unpack[SessionFilters]
+        ) -> AsyncGenerator[SessionRecord, None]: ...
+
+        @overload
+        def iter(
+            self, *, documents: bool = False, **filters: Unpack[SessionFilters]
+        ) -> AsyncGenerator[SessionSummary, None]: ...
+
+        def iter(self, **_: Any) -> Any:
+            """See ``Sessions.iter``."""
+
     else:
         list = lift(Sessions.list)
+        iter = lift_pages(Sessions.iter)
     walk = lift(Sessions.walk)
+    iter_walk = lift_pages(Sessions.iter_walk)
     count = lift(Sessions.count)
     rename = lift(Sessions.rename)
     update = lift(Sessions.update)
@@ -252,14 +288,18 @@ class AsyncMessages(AsyncRepository[Messages]):
     find = lift(Messages.find)
     find_by_external_id = lift(Messages.find_by_external_id)
     find_by_tool = lift(Messages.find_by_tool)
+    iter_find_by_tool = lift_pages(Messages.iter_find_by_tool)
     history = lift(Messages.history)
     chat = lift(Messages.chat)
     payloads = lift(Messages.payloads)
     delete_by_mark = lift(Messages.delete_by_mark)
     size = lift(Messages.size)
     page = lift(Messages.page)
+    iter = lift_pages(Messages.iter)
     follow = lift(Messages.follow)
     search = lift_units(Messages.search)
+    iter_search = lift_pages(Messages.iter_search)
+    update = lift(Messages.update)
     pop = lift(Messages.pop)
     delete = lift(Messages.delete)
     clear = lift(Messages.clear)
@@ -275,6 +315,7 @@ class AsyncToolLogs(AsyncRepository[ToolLogs]):
     get = lift(ToolLogs.get)
     find = lift(ToolLogs.find)
     list = lift(ToolLogs.list)
+    iter = lift_pages(ToolLogs.iter)
     stats = lift(ToolLogs.stats)
 
 
@@ -288,6 +329,7 @@ class AsyncTasks(AsyncRepository[Tasks]):
     get = lift(Tasks.get)
     find = lift(Tasks.find)
     list = lift(Tasks.list)
+    iter = lift_pages(Tasks.iter)
     count = lift(Tasks.count)
     start = lift(Tasks.start)
     complete = lift(Tasks.complete)
@@ -369,9 +411,36 @@ class AsyncCheckpoints(AsyncRepository[Checkpoints]):
         async def list(self, thread_id: str, **_: Any) -> Any:
             """See ``Checkpoints.list``."""
 
+        @overload
+        def iter(
+            self,
+            thread_id: str,
+            *,
+            namespace: str = ...,
+            limit: int = ...,
+            cursor: str | None = None,
+            values: Literal[True],
+        ) -> AsyncGenerator[CheckpointRecord, None]: ...
+
+        @overload
+        def iter(
+            self,
+            thread_id: str,
+            *,
+            namespace: str = ...,
+            limit: int = ...,
+            cursor: str | None = None,
+            values: bool = False,
+        ) -> AsyncGenerator[CheckpointInfo, None]: ...
+
+        def iter(self, thread_id: str, **_: Any) -> Any:
+            """See ``Checkpoints.iter``."""
+
     else:
         list = lift(Checkpoints.list)
+        iter = lift_pages(Checkpoints.iter)
     threads = lift(Checkpoints.threads)
+    iter_threads = lift_pages(Checkpoints.iter_threads)
     path = lift(Checkpoints.path)
     tree = lift(Checkpoints.tree)
     fork = lift(Checkpoints.fork)
@@ -395,14 +464,18 @@ class AsyncBranches(AsyncRepository[Branches]):
     get = lift(Branches.get)
     active = lift(Branches.active)
     list = lift(Branches.list)
+    iter = lift_pages(Branches.iter)
     switch = lift(Branches.switch)
     rename = lift(Branches.rename)
     delete = lift(Branches.delete)
     compact = lift(Branches.compact)
     turns = lift(Branches.turns)
+    iter_turns = lift_pages(Branches.iter_turns)
     by_turn = lift(Branches.by_turn)
+    iter_by_turn = lift_pages(Branches.iter_by_turn)
     tool_usage = lift(Branches.tool_usage)
     find_turns = lift(Branches.find_turns)
+    iter_find_turns = lift_pages(Branches.iter_find_turns)
 
 
 class AsyncMarks(AsyncRepository[Marks]):
@@ -438,7 +511,9 @@ class AsyncAttachments(AsyncRepository[Attachments]):
     find = lift(Attachments.find)
     read = lift(Attachments.read)
     list = lift(Attachments.list)
+    iter = lift_pages(Attachments.iter)
     list_of_session = lift(Attachments.list_of_session)
+    iter_list_of_session = lift_pages(Attachments.iter_list_of_session)
     delete = lift(Attachments.delete)
 
 
@@ -459,6 +534,17 @@ class AsyncRepositories:
         self.branches = AsyncBranches(runner)
         self.marks = AsyncMarks(runner)
         self.summaries = AsyncSummaries(runner)
+
+    def turn(
+        self,
+        session_id: str,
+        *,
+        reserve: int | None = None,
+        user: str | None = None,
+        ttl: timedelta = timedelta(minutes=10),
+    ) -> AsyncTurn:
+        """Begin a turn, for ``async with``; see ``Store.turn``."""
+        return AsyncTurn(self, session_id, reserve, user, ttl)
 
 
 class AsyncTransaction(AsyncRepositories):
@@ -540,7 +626,7 @@ class AsyncStore(AsyncRepositories):
         Raises:
             UnsupportedUrl: The URL is not one of those that ``Store`` takes.
         """
-        self._settings = settings = Settings(**options)
+        self._settings = settings = settings_for(**options)
         self._observer = observer_for(settings, parse_url(url) if engine is None else engine.url)
         self._unit_runner: AsyncUnitRunner
         if engine is not None:
@@ -637,12 +723,18 @@ class AsyncStore(AsyncRepositories):
         with self._announce(self):
             try:
                 async with self._unit_runner.transaction() as runner:
-                    transaction = AsyncTransaction(runner)
-                    if self._observer is not None:
-                        self._observer.watch(transaction)
-                    yield transaction
+                    yield self._watched(AsyncTransaction(runner))
             except Trouble as problem:
                 raise problem.error from problem.__cause__
+
+    def joined(
+        self, connection: AsyncConnection | AsyncSession | async_scoped_session[Any]
+    ) -> AsyncTransaction:
+        """Give the repositories inside a transaction of the application's own.
+
+        See ``Store.joined``. Calls that are made at once run one after the other.
+        """
+        return self._watched(AsyncTransaction(self._in_callers_transaction(connection)))
 
     async def run(self, work: Callable[[Transaction], T]) -> T:
         """Run a synchronous function in a transaction, in one hop; see ``Store.run``."""
@@ -693,6 +785,16 @@ class AsyncStore(AsyncRepositories):
         """Give the same repositories for one user's data; see ``Store.scoped``."""
         return AsyncScopedStore(self, Scope(user_id))
 
+    def _in_callers_transaction(
+        self, connection: object, scope: Scope | None = None
+    ) -> _AsyncStoreRunner:
+        return _AsyncStoreRunner(self, self._unit_runner.joined(connection, scope))
+
+    def _watched(self, transaction: Bound) -> Bound:
+        if self._observer is not None:
+            self._observer.watch(transaction)
+        return transaction
+
 
 class AsyncScopedStore(AsyncRepositories):
     """A store as one user has it, for coroutines; see ``ScopedStore``.
@@ -722,10 +824,15 @@ class AsyncScopedStore(AsyncRepositories):
         async with self._store.transaction() as transaction:
             runner = transaction.users._runner
             await runner.run(Mode.READ, self._scope.enter, repeatable=True)
-            here = AsyncScopedTransaction(AsyncScopedRunner(runner, self._scope, entered=True))
-            if self._store._observer is not None:
-                self._store._observer.watch(here)
-            yield here
+            scoped_runner = AsyncScopedRunner(runner, self._scope, entered=True)
+            yield self._store._watched(AsyncScopedTransaction(scoped_runner))
+
+    def joined(
+        self, connection: AsyncConnection | AsyncSession | async_scoped_session[Any]
+    ) -> AsyncTransaction:
+        """Give the repositories in the application's transaction; see ``Store.joined``."""
+        runner = self._store._in_callers_transaction(connection, self._scope)
+        return self._store._watched(AsyncScopedTransaction(runner))
 
     async def run(self, work: Callable[[Transaction], T]) -> T:
         """Run a synchronous function in a transaction of the scope; see ``Store.run``."""
@@ -742,10 +849,14 @@ class AsyncScopedStore(AsyncRepositories):
 
 
 class _AsyncStoreRunner:
-    """Runs a store's own calls, and catches those inside its own transaction."""
+    """Runs a store's own calls, and catches those inside its own transaction.
 
-    def __init__(self, store: AsyncStore) -> None:
+    Calls that join a transaction of the application's have another runner than the others.
+    """
+
+    def __init__(self, store: AsyncStore, joined: AsyncRunner | None = None) -> None:
         self._store = store
+        self._joined = joined
 
     async def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
         store = self._store
@@ -753,4 +864,6 @@ class _AsyncStoreRunner:
         if not store._opened:
             await store.open()
         refuse_to_write(store._settings, mode)
+        if self._joined is not None:
+            return await self._joined.run(mode, work, repeatable=repeatable)
         return await run_with_retries(store._unit_runner, mode, work, repeatable=repeatable)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,10 +13,13 @@ from agentstore.engines.base.dialect import Mode
 from agentstore.errors import UnscopedOnly
 from agentstore.execution.observation import Observer
 from agentstore.execution.runners import joined
-from agentstore.execution.scoped import Scope, ScopedRunner
+from agentstore.execution.scoped import Scope, ScopedRunner, VisitingRunner
 from agentstore.execution.unit import Runner, Unit
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session, scoped_session
+
     from agentstore.repositories import (
         Attachments,
         Branches,
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     )
     from agentstore.repositories.base.operations import Repository
     from agentstore.stores.store import Store
+    from agentstore.stores.turns import Turn
 
 T = TypeVar("T")
 R = TypeVar("R", bound="Repository")
@@ -110,6 +115,44 @@ class Repositories:
         """See ``Summaries``."""
         return self._bound("summaries", repositories.Summaries)
 
+    def turn(
+        self,
+        session_id: str,
+        *,
+        reserve: int | None = None,
+        user: str | None = None,
+        ttl: timedelta = timedelta(minutes=10),
+    ) -> Turn:
+        """Begin a turn: what it saves, what it used, and whose quota pays for it.
+
+        ``turn.save``, ``turn.log``, ``turn.history`` and ``turn.chat`` are those of ``messages``
+        and ``tool_logs`` in the turn's session; ``turn.usage(answer.usage)`` records what a model
+        used, any number of times. At the end of the block all that was used is consumed of the
+        quota, also where it is more than was reserved, or the block raises; the rest is given
+        back. Each call is committed by itself, so wait for a model as long as you like.
+
+        Args:
+            session_id: The session.
+            reserve: The most tokens that the turn may use, to be set aside until it ends. None
+                leaves quotas alone; what is used is recorded all the same.
+            user: Whose quota; None means that of the session's user.
+            ttl: After which time the tokens are free again if this process dies.
+
+        Examples:
+            >>> with store.turn(session.id, reserve=4_000) as turn:
+            ...     turn.save("user", question)
+            ...     answer = client.responses.create(model=model, input=turn.chat())
+            ...     turn.usage(answer)
+            ...     turn.save("assistant", answer.output_text)
+
+        Raises:
+            InvalidInput: An argument is out of range. The block raises what its calls raise, and
+                at its beginning ``QuotaExceeded``, before anything is written.
+        """
+        from agentstore.stores.turns import Turn
+
+        return Turn(self, session_id, reserve, user, ttl)
+
     def _bound(self, name: str, kind: type[R]) -> R:
         if self._scoped:
             from agentstore.repositories.scopes.table import scoped
@@ -176,6 +219,11 @@ class ScopedStore(Repositories):
         """Make several calls one, in the scope; see ``Store.transaction``."""
         with self._store.transaction() as transaction:
             yield self._within(transaction)
+
+    def joined(self, connection: Connection | Session | scoped_session[Any]) -> Transaction:
+        """Give the repositories in the application's transaction; see ``Store.joined``."""
+        runner = VisitingRunner(self._store._in_callers_transaction(connection), self._scope)
+        return ScopedTransaction(runner, self._store._observer)
 
     def run(self, work: Callable[[Transaction], T]) -> T:
         """Run a function in a transaction of the scope; see ``Store.run``."""

@@ -50,13 +50,14 @@ class Look:
 
 def look(unit: Unit) -> Look:
     """Look at the database: a body for ``Mode.READ``."""
-    from agentstore.repositories.search.search import trouble_with  # which opening a store spares
+    # Which opening a store spares.
+    from agentstore.repositories.search.search import state_of_index, trouble_with
 
     status = unit.dialect.checks.status(unit.connection, unit.tables)
     if status.revision != HEAD:
         return Look(status, 0, None)
-    state = unit.dialect.search.state(unit.connection, unit.tables, _COUNT_TO)
-    return Look(status, state.pending, trouble_with(state))
+    state = state_of_index(unit, _COUNT_TO)
+    return Look(status, state.pending, trouble_with(state, unit.settings.search_stems))
 
 
 class Probe:

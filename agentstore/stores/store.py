@@ -13,15 +13,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from sqlalchemy import URL, Engine, event
+from sqlalchemy import URL, Connection, Engine, event
 
 from agentstore.database.engine import adopt_engine, open_engine, parse_url, show_url
 from agentstore.engines.base.dialect import Mode
 from agentstore.engines.registry import dialect_for
 from agentstore.errors import TransactionMisuse
 from agentstore.execution.forking import of_this_process, store_of_parent
+from agentstore.execution.joining import CallersRunner
 from agentstore.execution.observation import observer_for, watching
 from agentstore.execution.recovery import Trouble
 from agentstore.execution.runners import (
@@ -33,15 +34,17 @@ from agentstore.execution.runners import (
     refuse_to_write,
 )
 from agentstore.execution.scoped import Scope
-from agentstore.execution.unit import Unit
+from agentstore.execution.unit import Runner, Unit
 from agentstore.repositories.base.units import Units
-from agentstore.settings import Settings, StoreOptions
+from agentstore.settings import StoreOptions, settings_for
 from agentstore.stores.bound import Repositories as Repositories
 from agentstore.stores.bound import ScopedStore, in_transaction
 from agentstore.stores.bound import Transaction as Transaction
 from agentstore.stores.health import DEFAULT_TIMEOUT, Probe
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session, scoped_session
+
     from agentstore.records import HealthRecord, PruneReport, Statistics
     from agentstore.repositories.upkeep.pruning import Progress
     from agentstore.repositories.upkeep.statistics import Order
@@ -83,7 +86,7 @@ class Store(Repositories):
         """Open a database; a new SQLite file is made and brought to the newest schema.
 
         Args:
-            url: ``sqlite:///file.db``, ``sqlite://`` (in memory) or
+            url: ``sqlite:///file.db``, or only the path of the file, ``sqlite://`` (in memory) or
                 ``postgresql://user@host/database``; None means ``AGENTSTORE_URL``, else
                 ``sqlite:///agentstore.db``.
             engine: An engine of the application's own, instead of a URL. Connection events are
@@ -95,7 +98,7 @@ class Store(Repositories):
             DatabaseError: The database cannot be reached, read or written.
             SchemaError: Its schema is missing, behind or ahead; the error says what to run.
         """
-        settings = Settings(**options)
+        settings = settings_for(**options)
         self._owns_engine = engine is None
         self._observer = observer_for(settings, parse_url(url) if engine is None else engine.url)
         if engine is None:
@@ -172,6 +175,29 @@ class Store(Repositories):
                         yield Transaction(runner, self._observer)
             except Trouble as problem:
                 raise problem.error from problem.__cause__
+
+    def joined(self, connection: Connection | Session | scoped_session[Any]) -> Transaction:
+        """Give the repositories inside a transaction of the application's own.
+
+        What they write is committed, or rolled back, with whatever else the application does in
+        that transaction or savepoint. Nothing is repeated after a conflict. It costs nothing to
+        make, and goes with the connection from one transaction to the next. On SQLite nobody else
+        can write from the first write on until the application ends its transaction.
+
+        Args:
+            connection: A connection of the engine that was handed to the store, or an ORM session
+                on that engine. If none is open, a transaction begins, as with any statement. A
+                session is flushed before each call, unless ``autoflush`` is off; objects that it
+                has loaded are not refreshed.
+
+        Raises:
+            InvalidInput: It is neither.
+            TransactionMisuse: The call, not this method: the connection is of another engine, in
+                AUTOCOMMIT or closed, or its transaction has failed.
+            TransactionConflict: The call: the database does not let this transaction write any
+                more. Roll it back and repeat it.
+        """
+        return Transaction(self._in_callers_transaction(connection), self._observer)
 
     def run(self, work: Callable[[Transaction], T]) -> T:
         """Run a function in a transaction, and again if the database rolled it back for a
@@ -265,8 +291,9 @@ class Store(Repositories):
         Args:
             days: The days of the window, in UTC, today included; up to 3,660.
             top: How many users, tools and models to name at most, up to 1,000.
-            order: Whether users and models come by ``cost`` or by ``tokens``, the most first.
-                Tools come by calls. Who is equal comes by the other, then by name.
+            order: Whether users and models come by ``cost`` or by ``tokens``, the most first: by
+                those that were used, then by those of messages. Tools come by calls. Who is equal
+                comes by the other, then by name.
             exact: Whether to count everything; None means up to 256 MiB.
 
         Raises:
@@ -298,6 +325,9 @@ class Store(Repositories):
         """Refuse all further calls; called in a child that was forked."""
         self._closed = self._inherited = True
 
+    def _in_callers_transaction(self, connection: object) -> Runner:
+        return _StoreRunner(self, CallersRunner(self._runner, connection))
+
     def _require_open(self) -> None:
         if self._inherited:
             raise store_of_parent()
@@ -308,12 +338,12 @@ class Store(Repositories):
 class _StoreRunner:
     """Runs a store's own calls, and catches those inside its own transaction."""
 
-    def __init__(self, store: Store, runner: UnitRunner) -> None:
+    def __init__(self, store: Store, runner: Runner) -> None:
         self._store = store
         self._runner = runner
 
     def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
         self._store._require_open()
         refuse_inside_own_transaction(self._store)
-        refuse_to_write(self._runner.settings, mode)
+        refuse_to_write(self._store._runner.settings, mode)
         return self._runner.run(mode, work, repeatable=repeatable)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
 
@@ -68,15 +68,42 @@ class LoopThread:
 class _Blocking:
     """An asynchronous repository whose methods wait."""
 
-    def __init__(self, repository: object, loop: LoopThread) -> None:
+    def __init__(self, repository: Any, loop: LoopThread) -> None:
         self._repository = repository
         self._loop = loop
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._repository, name)
+        if inspect.isasyncgenfunction(method):
+            return lambda *args, **kwargs: self._items(method(*args, **kwargs))
         if not inspect.iscoroutinefunction(method):
             return method
         return lambda *args, **kwargs: self._loop.run(method(*args, **kwargs))
+
+    def _items(self, source: AsyncGenerator[Any, None]) -> Generator[Any, None, None]:
+        end = object()
+
+        async def following() -> Any:
+            return await anext(source, end)
+
+        try:
+            while (item := self._loop.run(following())) is not end:
+                yield item
+        finally:
+            self._loop.run(source.aclose())
+
+
+class _BlockingTurn(_Blocking):
+    """An asynchronous turn whose methods wait."""
+
+    def __enter__(self) -> Self:
+        """Begin it."""
+        self._loop.run(self._repository.__aenter__())
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        """End it."""
+        self._loop.run(self._repository.__aexit__(*raised))
 
 
 class BlockingRepositories:
@@ -84,12 +111,18 @@ class BlockingRepositories:
 
     def __init__(self, repositories: AsyncRepositories, loop: LoopThread) -> None:
         """Wrap each of them."""
+        self._repositories = repositories
+        self._loop = loop
         for name in REPOSITORIES:
             setattr(self, name, _Blocking(getattr(repositories, name), loop))
 
     def __getattr__(self, name: str) -> Any:
         """Satisfy type checkers: the repositories are set in ``__init__``."""
         raise AttributeError(name)
+
+    def turn(self, session_id: str, **options: Any) -> Any:
+        """Begin a turn."""
+        return _BlockingTurn(self._repositories.turn(session_id, **options), self._loop)
 
 
 class _Interrupted(Exception):
@@ -106,7 +139,6 @@ class _BlockingRoot(BlockingRepositories):
     def __init__(self, store: AsyncStore | AsyncScopedStore, loop: LoopThread) -> None:
         """Wrap its repositories."""
         self.store = store
-        self._loop = loop
         super().__init__(store, loop)
 
     def __repr__(self) -> str:

@@ -204,6 +204,21 @@ class StoreContract:
         assert store.users.release_quota(reservation.id) == 100
         assert store.users.get(user).quota_used == 0
 
+    def test_a_turn_settles_what_its_models_used_also_when_its_block_raises(self, store):
+        user = store.users.create("Ann", quota_total=100).id
+        session = store.sessions.create(user).id
+        usage = {"prompt_tokens": 10, "completion_tokens": 5}
+        with pytest.raises(KeyError), store.turn(session, reserve=60) as turn:
+            turn.save("user", "hello")
+            turn.usage(usage)
+            raise KeyError
+        with store.turn(session, reserve=60) as turn:
+            turn.usage(usage)
+        found = store.users.get(user)
+        assert (found.quota_used, found.quota_reserved, turn.tokens_left) == (30, 0, 70)
+        (total,) = store.usage.sum_by("total", session_id=session)
+        assert total.total_tokens == found.quota_used
+
     # --- Sessions ---
 
     def test_a_session_comes_back_as_it_was_created(self, store):

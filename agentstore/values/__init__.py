@@ -5,7 +5,8 @@
 - ``encoding`` turns text and JSON into what both engines can store, and back; also what Python's
   str can hold and a database cannot, such as NUL and single surrogates.
 - ``paging`` writes and reads cursors; ``backoff`` says how long to wait before another try.
-- ``prices`` computes the cost of tokens from a table of prices.
+- ``token_use`` reads what the providers' clients say was used; ``prices`` has tables of what models
+  cost, ``quotes`` a price and its arithmetic, ``genai`` the prices of the package genai-prices.
 - ``redaction`` finds secrets, by the shapes in ``secret_shapes``, and takes them out.
 - ``validation`` checks arguments before the first statement of a call.
 - ``text`` goes from a text to the tokens that are indexed.

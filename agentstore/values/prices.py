@@ -1,81 +1,60 @@
-"""What models cost: a table that can be replaced, and exact arithmetic.
+"""What models cost: tables that can be replaced, and exact arithmetic.
 
 Prices are Decimal, for a million tokens, in one currency. The table that comes with the package
-(``prices.json``, which names its date and sources) is a convenience: providers change prices,
-have contracts and discounts. An application that bills anybody brings its own.
+(``prices.json``, which names its date and sources) is small and a convenience: providers change
+prices, have contracts and discounts. ``Prices.from_genai`` knows a thousand models more and newer
+prices; an application that bills anybody puts its own in front, with ``replace``.
 
-A model is found by its exact name, or by its name without a date at the end
-(``gpt-4o-2024-08-06`` is ``gpt-4o``). Nothing is guessed beyond that: a model without a price
-has none, and sums say how many requests had none.
+A model is found by its exact name; or by its name without its provider's (``openai/gpt-4o``), or
+without a date at the end (``gpt-4o-2024-08-06``). Nothing is guessed beyond that: a model without a
+price has none, and sums say how many requests had none.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import ROUND_HALF_EVEN, Context, Decimal
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-from agentstore.errors import InvalidInput
+from agentstore.errors import InvalidInput, PriceUnknown
+from agentstore.values.quotes import RATES, SELLERS, Price, Quote, spellings
+from agentstore.values.token_use import TokenUse
 
-_MOST = Decimal(1_000_000_000)
-"""A price that nobody asks for, in any currency."""
+_DEARER = ("cache_write_1h_tokens", "input_audio_tokens", "output_audio_tokens", "web_searches")
+"""What costs more than tokens do otherwise, and has no place in such a table."""
 
-_EXACT = Context(prec=80, rounding=ROUND_HALF_EVEN)
-"""The caller's own decimal context may round to a few digits."""
-
-_NANO = Decimal("0.000000001")
-_DATE_AT_THE_END = re.compile(r"-(\d{8}|\d{4}-\d{2}-\d{2})\Z")
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What a million tokens cost.
-
-    Attributes:
-        input: Tokens that the model reads.
-        output: Tokens that it writes.
-        cached_input: Tokens that it read before and the provider kept; None: as ``input``.
-    """
-
-    input: Decimal
-    output: Decimal
-    cached_input: Decimal | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what is no price."""
-        for name in ("input", "output", "cached_input"):
-            value = getattr(self, name)
-            if value is None and name == "cached_input":
-                continue
-            if not isinstance(value, Decimal) or not value.is_finite() or not 0 <= value <= _MOST:
-                raise InvalidInput(f"{name} must be a Decimal from 0 to {_MOST}.")
-
-    def cost(self, input_tokens: int, output_tokens: int, cached_input_tokens: int = 0) -> Decimal:
-        """Compute what a request costs, rounded to a billionth (half to even).
-
-        Args:
-            input_tokens: All tokens read, the cached ones included.
-            output_tokens: Tokens written.
-            cached_input_tokens: How many of the tokens read were cached.
-        """
-        cached = self.input if self.cached_input is None else self.cached_input
-        total = _EXACT.multiply(Decimal(input_tokens - cached_input_tokens), self.input)
-        total = _EXACT.fma(Decimal(cached_input_tokens), cached, total)
-        total = _EXACT.fma(Decimal(output_tokens), self.output, total)
-        return _EXACT.quantize(_EXACT.scaleb(total, -6), _NANO)
+Source = Callable[[str, datetime], Quote | None]
+"""Gives the price of a model at a time."""
 
 
 class Prices:
-    """A table of prices, by model."""
+    """A table of prices, by model, and perhaps another source for what it does not know.
 
-    def __init__(self, models: Mapping[str, Price]) -> None:
-        """Take the table as it is."""
-        self._models = dict(models)
+    Attributes:
+        sources: What the tables are called, in the order in which they are asked.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, Price],
+        *,
+        source: str = "own table",
+        as_of: date | None = None,
+    ) -> None:
+        """Take the table as it is.
+
+        Args:
+            models: The prices, by model; ``azure/gpt-4o`` is more exact than ``gpt-4o``.
+            source: What the table is called.
+            as_of: The date of the table.
+        """
+        self._tables: tuple[Source, ...] = (_Table(dict(models), source, as_of).find,)
+        self.sources: tuple[str, ...] = (source,)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -86,23 +65,100 @@ class Prices:
         """
         try:
             document = json.loads(Path(path).read_text(encoding="utf-8"))
-            return cls({name: _price(row) for name, row in document["models"].items()})
+            models = {name: _price(row) for name, row in document["models"].items()}
+            day = document.get("as_of")
+            as_of = None if day is None else date.fromisoformat(day)
+            return cls(models, source=document.get("name", Path(path).name), as_of=as_of)
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
             raise InvalidInput(
                 f"{path} must be a table of prices ({error}), such as "
                 '{"models": {"name": {"input": "0.15", "output": "0.60"}}}.'
             ) from None
 
+    @classmethod
+    def from_genai(cls, models: Mapping[str, Price] | None = None) -> Self:
+        """Take the prices of the package genai-prices: a thousand models of many providers.
+
+        What is asked for is the price at the time of the use, with tiers, cached tokens and
+        reasoning, as far as genai-prices has them. Nothing is fetched from the network: newer
+        prices come with a newer genai-prices, or with its own ``UpdatePrices``, if the application
+        starts that.
+
+        Args:
+            models: Prices of your own, which come first.
+
+        Raises:
+            InvalidInput: genai-prices is not installed.
+        """
+        try:
+            from agentstore.values.genai import NAME, find  # takes a quarter of a second
+        except ImportError as error:
+            raise InvalidInput(
+                "Prices.from_genai() needs genai-prices. Run: pip install genai-prices"
+            ) from error
+        prices = cls({})
+        prices._tables, prices.sources = (find,), (NAME,)
+        return prices.replace(models) if models else prices
+
     def replace(self, models: Mapping[str, Price]) -> Self:
         """Give a table with these prices added, or in the place of others."""
-        return type(self)({**self._models, **models})
+        prices = type(self)(models)
+        prices._tables += self._tables
+        prices.sources = tuple(dict.fromkeys(prices.sources + self.sources))
+        return prices
 
-    def find(self, model: str | None) -> Price | None:
-        """Give the price of a model, or None; see the module's docstring."""
-        if model is None:
+    def find(self, model: str | None, at: datetime | None = None) -> Quote | None:
+        """Give the price of a model, or None; see the module's docstring.
+
+        Args:
+            model: The model's name.
+            at: At which time; None means now.
+        """
+        if not model:
             return None
-        found = self._models.get(model)
-        return found or self._models.get(_DATE_AT_THE_END.sub("", model))
+        at = datetime.now(UTC) if at is None else at
+        return next((found for table in self._tables if (found := table(model, at))), None)
+
+    def quote(self, model: str, at: datetime | None = None) -> Quote:
+        """Give the price of a model; see ``find``.
+
+        Raises:
+            PriceUnknown: No table has one.
+        """
+        found = self.find(model, at)
+        if found is None:
+            raise PriceUnknown(model, self.sources)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Prices that somebody wrote down."""
+
+    models: dict[str, Price]
+    name: str
+    as_of: date | None
+
+    def find(self, model: str, _: datetime) -> Quote | None:
+        for seller, name in spellings(model):
+            price = self.models.get(name)
+            if price and (not (seller and price.provider) or price.provider in SELLERS[seller]):
+                return self._quote(name, price)
+        return None
+
+    def _quote(self, name: str, price: Price) -> Quote:
+        def cost(use: TokenUse) -> Decimal | None:
+            if any(getattr(use, kind) for kind in _DEARER):
+                return None
+            return price.cost(
+                use.input_tokens,
+                use.output_tokens,
+                use.cached_input_tokens,
+                use.cache_write_tokens,
+            )
+
+        rates = {each: rate for each in RATES if (rate := getattr(price, each)) is not None}
+        return Quote(name, price.provider, self.name, self.as_of, rates, _cost=cost)
 
 
 @cache
@@ -114,9 +170,14 @@ def default_prices() -> Prices:
 def _price(row: dict[str, Any]) -> Price:
     if not all(isinstance(value, str) for value in row.values()):
         raise InvalidInput("prices must be strings, because floats are not exact")
-    cached = row.get("cached_input")
+    cached, kept = row.get("cached_input"), row.get("cache_write")
     return Price(
         input=Decimal(row["input"]),
         output=Decimal(row["output"]),
         cached_input=None if cached is None else Decimal(cached),
+        cache_write=None if kept is None else Decimal(kept),
+        provider=row.get("provider"),
     )
+
+
+__all__ = ["Price", "Prices", "Quote", "default_prices"]

@@ -7,12 +7,17 @@ names, the repositories make conditional updates of the arrows.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final, TypeVar, get_args
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
+from agentstore.records.words import Role, SessionStatus, TaskStatus
 
-SESSION_STATUSES = ("active", "paused", "waiting_user", "completed", "cancelled", "failed")
+S = TypeVar("S", bound=str)
 
-SESSION_TRANSITIONS: Mapping[str, frozenset[str]] = {
+ROLES: tuple[Role, ...] = get_args(Role)
+
+SESSION_STATUSES: tuple[SessionStatus, ...] = get_args(SessionStatus)
+
+SESSION_TRANSITIONS: Mapping[SessionStatus, frozenset[SessionStatus]] = {
     "active": frozenset({"paused", "waiting_user", "completed", "cancelled", "failed"}),
     "paused": frozenset({"active", "completed", "cancelled", "failed"}),
     "waiting_user": frozenset({"active", "completed", "cancelled", "failed"}),
@@ -22,9 +27,9 @@ SESSION_TRANSITIONS: Mapping[str, frozenset[str]] = {
 }
 """From each status of a session, the statuses that may follow."""
 
-TASK_STATUSES = ("pending", "running", "paused", "completed", "failed", "cancelled", "dead")
+TASK_STATUSES: tuple[TaskStatus, ...] = get_args(TaskStatus)
 
-TASK_TRANSITIONS: Mapping[str, frozenset[str]] = {
+TASK_TRANSITIONS: Mapping[TaskStatus, frozenset[TaskStatus]] = {
     "pending": frozenset({"running", "paused", "cancelled"}),
     "running": frozenset({"pending", "paused", "completed", "failed", "cancelled", "dead"}),
     "paused": frozenset({"pending", "cancelled"}),
@@ -38,7 +43,9 @@ TASK_TRANSITIONS: Mapping[str, frozenset[str]] = {
 MAIN = "main"
 """The name of the branch that every session has; its number is 0."""
 
-COMPLETE, STREAMING, INCOMPLETE = "complete", "streaming", "incomplete"
+COMPLETE: Final = "complete"
+STREAMING: Final = "streaming"
+INCOMPLETE: Final = "incomplete"
 MESSAGE_STATUSES = (COMPLETE, STREAMING, INCOMPLETE)
 
 NO_BRANCH = -1
@@ -46,6 +53,6 @@ NO_BRANCH = -1
 so nothing can be appended to it or changed in it any more."""
 
 
-def sources(transitions: Mapping[str, frozenset[str]], wanted: str) -> tuple[str, ...]:
+def sources(transitions: Mapping[S, frozenset[S]], wanted: S) -> tuple[S, ...]:
     """List the statuses from which ``wanted`` can be reached in one step, sorted."""
     return tuple(sorted(status for status, onward in transitions.items() if wanted in onward))

@@ -49,6 +49,7 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
 from agentstore.errors import InvalidInput, UnsoundRow, shown
+from agentstore.values.comparing import ComparedText
 from agentstore.values.encoding import decode_text, dump_json, encode_text, load_json
 from agentstore.values.instants import from_micros, require_utc, to_micros
 
@@ -197,7 +198,7 @@ class Flag(Strict, Boolean):
 class SafeText(Named, TypeDecorator[str]):
     """Text that both engines can carry, NUL and lone surrogates included."""
 
-    impl = Text
+    impl = ComparedText
     cache_ok = True
     holds = "text"
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from agentstore.errors import InvalidInput, shown
 from agentstore.values.encoding import dump_json, encode_text
 from agentstore.values.types import MAX_INTEGER, Document, from_nanos, to_nanos
+
+C = TypeVar("C", bound=str)
 
 MAX_KEY_CHARACTERS = 255
 MAX_KEY_BYTES = 1024
@@ -47,7 +49,7 @@ def optional_text(name: str, value: object) -> str | None:
     return None if value is None else text(name, value)
 
 
-def choice(name: str, value: object, choices: Sequence[str]) -> str:
+def choice(name: str, value: object, choices: Sequence[C]) -> C:
     """Require one of these words.
 
     Raises:
@@ -55,7 +57,7 @@ def choice(name: str, value: object, choices: Sequence[str]) -> str:
     """
     if not isinstance(value, str) or value not in choices:
         raise InvalidInput(f"{name} must be one of {', '.join(choices)}, not {shown(value)}.")
-    return value if type(value) is str else str.__str__(value)
+    return cast("C", value if type(value) is str else str.__str__(value))
 
 
 def key(name: str, value: object) -> str:
@@ -152,6 +154,28 @@ def marks(name: str, value: object) -> tuple[str, ...]:
 def mark(name: str, value: object) -> str:
     """Require one mark; see ``marks``."""
     return key(name, value.value if isinstance(value, Enum) else value)
+
+
+def path(subject: str, value: object) -> tuple[str, ...]:
+    """Read a path in JSON: keys with dots between, or a sequence of keys where a key holds a dot.
+
+    Args:
+        subject: What it is, for the error.
+        value: The path.
+
+    Raises:
+        InvalidInput: The path is empty or holds something else than str.
+    """
+    keys: tuple[Any, ...] = ()
+    if isinstance(value, str):
+        keys = tuple(value.split("."))
+    elif isinstance(value, list | tuple):
+        keys = tuple(value)
+    if not keys or not all(isinstance(key, str) for key in keys) or keys == ("",):
+        raise InvalidInput(
+            f"{subject} is keys with dots between, such as 'ui.theme', or a list of keys."
+        )
+    return keys
 
 
 def document(name: str, value: Any) -> Document | None:

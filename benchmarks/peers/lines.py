@@ -80,6 +80,7 @@ class Stage:
 
 
 _LAST_LONG, _LAST_SMALL = work.last(LONG), work.last(SMALL)
+_CHAT, _ITEMS = work.dicts("chat"), work.dicts("items")
 
 STAGES = (
     Stage(
@@ -123,6 +124,34 @@ STAGES = (
                 5,
                 "reads/s",
                 _LAST_LONG[1],
+            ),
+            Line(
+                "chat",
+                lambda s: f"last {READ} of {s.items:,} as dicts of the chat APIs",
+                ("chat",),
+                _CHAT[0],
+                lambda s: s.reads,
+                5,
+                "reads/s",
+                _CHAT[1],
+            ),
+        ),
+        shared=True,
+    ),
+    Stage(
+        "items",
+        ("items",),
+        work.items,
+        (
+            Line(
+                "items",
+                lambda s: f"last {READ} of {s.items:,} as a framework's items",
+                ("items",),
+                _ITEMS[0],
+                lambda s: s.reads,
+                5,
+                "reads/s",
+                _ITEMS[1],
             ),
         ),
         shared=True,

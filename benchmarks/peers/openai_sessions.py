@@ -17,7 +17,7 @@ from benchmarks.peers.program import (
     make_engine_durable,
     module,
 )
-from benchmarks.peers.sample import Turn
+from benchmarks.peers.sample import Item, Turn
 from benchmarks.raw import durability
 
 _NO_RECORDS = "items are JSON: no ids, counters, search; a session begins by itself"
@@ -87,6 +87,16 @@ class OpenAISQLite(Program):
     async def last(self, session_id: str, limit: int) -> list[str]:
         """Give the newest texts."""
         return [item["content"] for item in await self._session(session_id).get_items(limit)]
+
+    async def chat(self, session_id: str, limit: int) -> list[Item]:
+        """Give the newest items, which are dicts of a chat API here."""
+        return list(await self._session(session_id).get_items(limit))
+
+    async def fill_items(self, session_id: str, turns: list[Turn]) -> None:
+        """Make a session: it always holds items."""
+        await self.fill([session_id], turns)
+
+    items = chat
 
 
 class OpenAIAdvanced(OpenAISQLite):

@@ -59,6 +59,20 @@ class OursAsync(Program):
         found = await settled(self._store.messages.history(session_id, limit))
         return [message.content for message in found]
 
+    async def chat(self, session_id: str, limit: int) -> list[Item]:
+        """Give the newest messages as dicts of the chat APIs."""
+        return list(await settled(self._store.messages.chat(session_id, limit)))
+
+    async def fill_items(self, session_id: str, turns: list[Turn]) -> None:
+        """Make a session of messages that hold items of a framework's."""
+        await settled(self._store.sessions.create(id=session_id))
+        items = [{"role": item["role"], "payload": item} for turn in turns for item in turn]
+        await settled(self._store.messages.save_many(session_id, items))
+
+    async def items(self, session_id: str, limit: int) -> list[Item]:
+        """Give the newest items."""
+        return list(await settled(self._store.messages.payloads(session_id, limit)))
+
     async def list_all(self) -> list[str]:
         """Page through all sessions."""
         found: list[str] = []

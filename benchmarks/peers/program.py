@@ -32,6 +32,8 @@ class Program:
 
     * ``append(session_id, turn)``, ``last(session_id, limit)`` giving the texts of the newest
       messages, oldest first, and ``fill(session_ids, turns)``, which is never measured;
+    * ``chat(session_id, limit)`` giving the newest messages as dicts, and for a session that
+      ``fill_items(session_id, turns)`` made ``items(session_id, limit)`` giving its items;
     * ``list_all()`` and ``list_newest(limit)``, giving ids of sessions;
     * ``branch(session_id, turn, name)``, ``leave_branch(session_id)``,
       ``record_usage(session_id, tokens)``, ``sum_usage(session_id)`` giving all tokens;

@@ -142,6 +142,11 @@ async def long(side: Side) -> None:
     await program.fill([LONG], side.turns[: side.sizes.items // 2])
 
 
+async def items(side: Side) -> None:
+    program: Any = side.program
+    await program.fill_items(LONG, side.turns[: side.sizes.items // 2])
+
+
 async def beside(side: Side) -> None:
     program: Any = side.program
     others = [f"other-{number}" for number in range(side.sizes.others)]
@@ -171,6 +176,13 @@ def last(session_id: str) -> tuple[Measure, Callable[[Side], Coroutine[Any, Any,
         return await program.last(session_id, READ)
 
     return timed(lambda program, _side, _number: program.last(session_id, READ)), texts
+
+
+def dicts(operation: str) -> tuple[Measure, Callable[[Side], Coroutine[Any, Any, Any]]]:
+    async def given(side: Side) -> Any:
+        return await getattr(side.program, operation)(LONG, READ)
+
+    return timed(lambda _program, side, _number: given(side)), given
 
 
 async def all_listed(side: Side) -> Any:

@@ -20,6 +20,7 @@ from agentstore import Store, errors
 from agentstore.models.tables import PLAIN, tables
 from agentstore.repositories.messages.following import MOST_GAPS
 from agentstore.repositories.search import search
+from agentstore.repositories.sessions import pages
 from agentstore.repositories.upkeep import expiry
 from agentstore.repositories.users.preferences import digest
 from agentstore.values.own_ids import OwnId
@@ -618,6 +619,14 @@ def clean_up(store: Store, *, rows: int = expiry.ROWS) -> Callable[[], None]:
     return run
 
 
+def filtered(store: Store) -> None:
+    """List by filters that let nothing through, in batches that are small beside the table."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pages, "_BATCH", 20)
+        patch.setattr(pages, "MOST_READ", 40)
+        assert not store.sessions.list(title="no such title", metadata={"a": 1}).items
+
+
 def messages_of_a_new_session(store: Store) -> list[str]:
     return [message.id for message in store.messages.history(a_session(store))]
 
@@ -749,6 +758,7 @@ CASES: dict[str, dict[str, Prepare]] = {
         lambda s: refused(errors.QuotaExceeded, partial(s.users.consume_quota, a_poor_user(s), 5)),
     ),
     "users.reserve_quota": call("users.reserve_quota", "user-7", 5),
+    "users.reserve_for_session": call("users.reserve_for_session", "session-7", 5),
     "users.settle_quota": on_a_new(a_reservation, "users.settle_quota", 5),
     "users.release_quota": on_a_new(a_reservation, "users.release_quota"),
     "users.issue_api_key": call("users.issue_api_key", "user-7", "laptop"),
@@ -759,10 +769,14 @@ CASES: dict[str, dict[str, Prepare]] = {
     "users.api_keys": listing("users.api_keys", "user-7"),
     "users.revoke_api_key": on_a_new(an_api_key, "users.revoke_api_key"),
     "sessions.create": call("sessions.create", "user-7", title="New"),
+    "sessions.ensure": call("sessions.ensure", "session-7", "user-7")
+    | also("new", lambda s: partial(s.sessions.ensure, own_id("ensured"), "user-7")),
     "sessions.get": call("sessions.get", "session-7"),
     "sessions.find": call("sessions.find", "session-7"),
     "sessions.list": listing("sessions.list", user_id="user-7", status="paused")
-    | also("documents", lambda s: partial(s.sessions.list, documents=True)),
+    | also("documents", lambda s: partial(s.sessions.list, documents=True))
+    | also("filtered", lambda s: partial(filtered, s))
+    | also("preview", lambda s: partial(s.sessions.list, user_id="user-7", preview=True)),
     "sessions.find_ids": each("sessions.find_ids", ["0198", "0198c3d2-5a7e"]),
     "sessions.walk": listing("sessions.walk"),
     "sessions.count": each("sessions.count", user_id="user-7", status="paused"),
@@ -851,6 +865,14 @@ CASES: dict[str, dict[str, Prepare]] = {
     "messages.follow": each("messages.follow", limit=2)
     | also("cursor", lambda s: partial(s.messages.follow, s.messages.follow(limit=1).next_cursor))
     | also("gaps", lambda s: partial(s.messages.follow, with_gaps())),
+    "messages.update": on_a_new(
+        a_message_with_attachments,
+        "messages.update",
+        content="new",
+        token_count=9,
+        metadata={"a": 1},
+        marks=["x"],
+    ),
     "messages.pop": on_a_new(a_session, "messages.pop")
     | forked("messages.pop")
     | also("inherited", lambda s: partial(s.messages.pop, a_branch_without_its_own(s))),

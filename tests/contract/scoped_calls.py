@@ -115,6 +115,7 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     "users.check_quota": (USER | {"tokens": 1},),
     "users.consume_quota": (USER | {"tokens": 1},),
     "users.reserve_quota": (USER | {"tokens": 1},),
+    "users.reserve_for_session": (SESSION | {"tokens": 1},),
     "users.settle_quota": ({"reservation_id": Their("reservation"), "tokens": 1},),
     "users.release_quota": ({"reservation_id": Their("reservation")},),
     "users.issue_api_key": (USER,),
@@ -129,7 +130,11 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
         {"state": State(Their("session"), Their("user"))},
         {"state": State(Their("session"), My("user"))},
     ),
-    "sessions.list": (USER, USER | {"documents": True}),
+    "sessions.list": (
+        USER,
+        USER | {"documents": True},
+        USER | {"title": "same", "metadata": {}, "preview": True},
+    ),
     "sessions.count": (USER,),
     "sessions.rename": (SESSION | {"title": "X"},),
     "sessions.update": (
@@ -179,6 +184,11 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
         {"text": "same"} | SESSION | {"user_id": My("user")},
         {"text": "same"} | SESSION | {"order": "recent"},
     ),
+    "messages.update": (
+        MESSAGE | {"content": "X"},
+        MESSAGE | {"metadata": {}, "marks": ["x"]},
+        STREAM | {"token_count": 2},
+    ),
     "messages.pop": (SESSION,),
     "messages.delete": (
         {"ids": [Their("message")]},
@@ -216,6 +226,7 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     "usage.record": (
         SESSION | {"input_tokens": 1},
         SESSION | {"input_tokens": 1, "model": "none", "cost": 1},
+        SESSION | {"usage": {"prompt_tokens": 1}},
     ),
     "usage.replace": (SESSION | {"turn": 1, "branch": 0},),
     "usage.sum_by": (
@@ -285,6 +296,7 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
 
 TAKEN: dict[str, tuple[dict[str, Any], ...]] = {
     "sessions.create": ({"id": Their("session")},),
+    "sessions.ensure": ({"id": Their("session")},),
     "tasks.create": (
         {"session_id": My("session"), "kind": "mail", "idempotency_key": Their("task_key")},
     ),
@@ -305,6 +317,7 @@ TAKEN: dict[str, tuple[dict[str, Any], ...]] = {
 
 FOR_SOMEBODY_ELSE: dict[str, tuple[dict[str, Any], ...]] = {
     "sessions.create": (USER,),
+    "sessions.ensure": ({"id": "new"} | USER, {"id": Their("session")} | USER),
     "checkpoints.put": ({"thread_id": "new", "values": {}} | USER,),
     "checkpoints.put_writes": (
         {"thread_id": "new", "checkpoint_id": "c", "task_id": "t", "writes": []} | USER,
@@ -315,7 +328,12 @@ FOR_SOMEBODY_ELSE: dict[str, tuple[dict[str, Any], ...]] = {
 WHOLE: dict[str, tuple[dict[str, Any], ...]] = {
     "users.list": ({}, {"email": "same@example.org"}),
     "users.find_by_preference": ({"path": "a", "value": 1},),
-    "sessions.list": ({}, {"status": "active"}, {"documents": True}),
+    "sessions.list": (
+        {},
+        {"status": "active"},
+        {"documents": True},
+        {"title": "same", "preview": True},
+    ),
     "sessions.walk": ({},),
     "sessions.count": ({},),
     "messages.search": ({"text": "same"}, {"text": "same", "order": "recent"}),

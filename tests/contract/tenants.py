@@ -27,7 +27,7 @@ from agentstore.records import (
     ToolLogRecord,
 )
 from agentstore.records.checkpoints import CheckpointInfo, ThreadRecord
-from agentstore.repositories.base.operations import Repository
+from agentstore.repositories.base.operations import UNSET, Repository
 from agentstore.repositories.scopes.table import Refused, decision_on, public_methods
 from agentstore.stores.bound import Repositories
 from agentstore.testing.blocking import REPOSITORIES
@@ -273,6 +273,7 @@ DRAWN: dict[str, Draw] = {
     "keep_tool_calls": _one_of(True, False),
     "prepend_summary": _one_of(True, False),
     "documents": _one_of(True, False),
+    "preview": _one_of(True, False),
     "token_count": _NUMBER,
     "cost": _MONEY,
     "tokens": _one_of(1, 5, 10**7),
@@ -297,6 +298,7 @@ DRAWN: dict[str, Draw] = {
     "total_tokens": _one_of(100),
     "cached_input_tokens": _one_of(0, 1),
     "requests": _one_of(1, 2),
+    "usage": _one_of({"prompt_tokens": 7, "completion_tokens": 2}, UNSET, UNSET),
     "turn": _one_of(1, 2),
     "branch": _BRANCH,
     "from_turn": _one_of(1, 2),
@@ -325,8 +327,11 @@ DRAWN: dict[str, Draw] = {
     # What means something else in one method than in the others.
     "users.delete.user_id": _not_oneself,
     "users.reserve_quota.ttl": _one_of(timedelta(minutes=2)),
+    "users.reserve_for_session.ttl": _one_of(timedelta(minutes=2)),
     "users.issue_api_key.expires_at": _one_of(NOON + 24 * HOUR),
     "sessions.create.id": _name("s", 6),
+    "sessions.ensure.id": _name("s", 6),
+    "sessions.ensure.ttl": _one_of(HOUR, None),
     "sessions.create.ttl": _one_of(HOUR, None),
     "sessions.update.ttl": _one_of(HOUR, None),
     "sessions.load_state_dict.state": _state,

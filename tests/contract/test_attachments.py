@@ -672,6 +672,18 @@ def test_bytes_that_are_found_are_kept_until_they_are_attached(place, store, mes
 
 
 @on_a_server
+def test_what_is_attached_while_its_message_is_taken_back_goes_with_it(
+    place, store, session, message
+):
+    with ThreadPoolExecutor(1) as thread, store.transaction() as tx:
+        tx.attachments.add(message.id, PICTURE, "image/png")
+        popping = thread.submit(store.messages.pop, session.id)
+        waits(place, popping)
+    assert popping.result() == message
+    assert rows(store) == (0, 0)
+
+
+@on_a_server
 def test_bytes_are_locked_in_the_order_of_their_digests_lest_two_wait_for_each_other(
     place, store, session, message
 ):

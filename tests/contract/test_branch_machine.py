@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -124,10 +124,15 @@ class Branching(RuleBasedStateMachine):
             assert (record.seq, record.turn, record.branch, record.role) == (
                 self.last_seq,
                 turn,
-                self.active,
+                self.here.name,
                 message["role"],
             )
             self.here.shown.append(record)
+
+    def call_home(self, name: str, new: str | None) -> None:
+        """Have the messages that were written on a branch say its name as it is now."""
+        for line in self.lines.values():
+            line.shown = [replace(m, branch=new) if m.branch == name else m for m in line.shown]
 
     # --- Messages ----------------------------------------------------------------------------
 
@@ -237,6 +242,7 @@ class Branching(RuleBasedStateMachine):
                 self.store.branches.rename(self.id, line.name, name)
             return
         assert self.store.branches.rename(self.id, line.name, name).name == name
+        self.call_home(line.name, name)
         line.name = name
 
     @rule(which=positions, force=st.booleans())
@@ -248,6 +254,7 @@ class Branching(RuleBasedStateMachine):
             return
         before = self.stored()
         del self.lines[line.number]
+        self.call_home(line.name, None)
         if line.number == self.active:
             self.active = line.parent if line.parent in self.lines else 0
         count = len(before) - len(self.stored())
@@ -276,7 +283,8 @@ class Branching(RuleBasedStateMachine):
             self.id, "in short", branch=branch, token_count=2, **options
         )
         last = replaced[-1]
-        assert (told.seq, told.turn, told.role) == (last.seq, last.turn, role)
+        place = (told.seq, told.turn, told.role, told.branch)
+        assert place == (last.seq, last.turn, role, None)
         assert told.metadata["summary_of"] == {
             "from_turn": replaced[0].turn,
             "to_turn": last.turn,

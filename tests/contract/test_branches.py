@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import Engine, event, select
@@ -290,7 +291,7 @@ def test_a_branch_made_at_turn_1_is_empty_but_real(store, session):
     store.branches.switch(session.id, "main")
     assert store.branches.switch(session.id, "anew").current
     saved = store.messages.save(session.id, "user", "otherwise")
-    assert (saved.turn, saved.branch) == (1, made.number)
+    assert (saved.turn, saved.branch) == (1, made.name)
     assert shown(store, session) == ["otherwise"]
     store.branches.switch(session.id, "main")
     assert store.branches.delete(session.id, "anew") == 1
@@ -598,11 +599,13 @@ def test_branches_that_grew_from_a_deleted_one_go_on_showing_what_they_did(store
     of_b = talk(store, session, "of b")
     assert store.branches.delete(session.id, "a") == 2
     assert names(store, session) == ["main", "b"]
-    assert store.messages.history(session.id, None)[2:] == [*of_a[:2], *of_b]
+    kept = [replace(message, branch=None) for message in of_a[:2]]  # their branch is gone
+    assert store.messages.history(session.id, None)[2:] == [*kept, *of_b]
     assert store.branches.get(session.id, "b").parent is None
     store.branches.create(session.id, name="c")
     assert store.branches.delete(session.id, "b") == 0
-    assert store.messages.history(session.id, None)[2:] == [*of_a[:2], *of_b]
+    kept += [replace(message, branch=None) for message in of_b]
+    assert store.messages.history(session.id, None)[2:] == kept
     assert store.branches.delete(session.id, "c", force=True) == 4
     assert store.usage.totals().rows["branch_segments"] == 0
     assert store.usage.totals().rows["branches"] == 1
@@ -940,7 +943,7 @@ def test_who_saves_beside_who_branches_loses_nothing_and_lands_on_the_branch_tha
         assert [m.turn for m in line] == sorted(m.turn for m in line)
         users = [m.turn for m in line if m.role == "user"]
         assert len(users) == len(set(users))
-        own = [m for m in line if m.branch == listed.number and m not in common]
+        own = [m for m in line if m.branch == listed.name and m not in common]
         assert all(m in written for m in own)
         found += own
     assert sorted(m.id for m in found) == sorted(m.id for m in written)
@@ -1146,3 +1149,65 @@ def test_what_a_branch_shows_does_not_cost_more_segments_than_where_it_forks(one
         store.branches.delete(session.id, f"{n}")
     assert len(shown(store, session)) == 22
     assert store.usage.totals().rows["branch_segments"] == 11
+
+
+# --- What a message says of its branch -----------------------------------------------------------
+
+
+READS = {
+    "get": lambda s, m: s.messages.get(m.id),
+    "history": lambda s, m: by_id(s.messages.history(m.session_id, branch="idea"), m),
+    "history by a mark": lambda s, m: by_id(s.messages.history(m.session_id, mark="x"), m),
+    "page": lambda s, m: by_id(s.messages.page(m.session_id, branch="idea"), m),
+    "search": lambda s, m: by_id([hit.message for hit in s.messages.search("said")], m),
+    "find_by_tool": lambda s, m: by_id(s.messages.find_by_tool(m.session_id, "search"), m),
+    "by_turn": lambda s, m: by_id(
+        [each for turn in s.branches.by_turn(m.session_id) for each in turn.messages], m
+    ),
+    "restore": lambda s, m: by_id(s.sessions.restore(m.session_id).history, m),
+    "follow": lambda s, m: by_id(s.messages.follow(), m),
+    "external id": lambda s, m: s.messages.find_by_external_id(m.session_id, m.external_id),
+}
+
+
+def by_id(messages, wanted):
+    return next(message for message in messages if message.id == wanted.id)
+
+
+def test_every_read_says_the_name_of_the_branch_in_which_a_message_was_written(store, session):
+    said = {"content": "said", "tool_calls": [{"name": "search"}], "marks": ["x"]}
+    first = store.messages.save(session.id, "assistant", external_id="1", **said)
+    store.branches.create(session.id, name="idea")
+    (second,) = store.messages.save_many(
+        session.id, [{"role": "assistant", "external_id": "2", **said}]
+    )
+    third = store.messages.save(session.id, "user", "said 北京", external_id="3", marks=["x"])
+    assert [m.branch for m in (first, second, third)] == ["main", "idea", "idea"]
+    for name, read in READS.items():
+        for message in (first, second):
+            assert read(store, message) == message, name
+    assert store.messages.history(session.id, branch=second.branch) == [first, second, third]
+    assert store.messages.history(session.id, branch=first.branch) == [first]
+    store.summaries.put(session.id, "in short")
+    assert store.summaries.find(session.id).branch == "idea"
+    stream = store.messages.begin(session.id)
+    assert stream.branch == store.messages.finish(stream.id, "x").branch == "idea"
+    assert store.messages.pop(session.id).branch == "idea"
+    store.branches.rename(session.id, "idea", "北京 \x00")
+    assert store.messages.get(second.id).branch == "北京 \x00"
+    saved = store.messages.save(session.id, "user", "more")
+    assert saved.branch == "北京 \x00"
+    assert store.messages.get(saved.id) == saved
+
+
+def test_a_message_of_a_branch_that_is_gone_says_that_it_has_none(store, session):
+    store.messages.save(session.id, "user", "1")
+    store.branches.create(session.id, name="idea")
+    kept = store.messages.save(session.id, "user", "2")
+    store.branches.create(session.id, name="grown")
+    store.branches.delete(session.id, "idea")
+    assert [m.branch for m in store.messages.history(session.id)] == ["main", None]
+    assert store.messages.get(kept.id).branch is None
+    told = store.branches.compact(session.id, "in short", to_turn=2)
+    assert told.branch is None
+    assert store.messages.history(session.id) == [told]

@@ -126,14 +126,16 @@ def test_a_write_whose_connection_breaks_before_its_statement_is_never_done_twic
     assert contents(store, session.id) == []
 
 
-def lose_the_answer(place: Place, connection: Any) -> None:
+def lose_the_answer(url: str, connection: Any) -> None:
     """Break the connection after the server has done what it was told, before we hear of it."""
-    drop(place.url, connection)
+    drop(url, connection)
     connection.connection.dbapi_connection.cursor().execute("SELECT 1")
 
 
 def test_a_write_whose_answer_is_lost_is_in_doubt(place: Place, store: Any, session: Any) -> None:
-    losing = once_at(engine_of(store), "after_cursor_execute", lambda c: lose_the_answer(place, c))
+    losing = once_at(
+        engine_of(store), "after_cursor_execute", lambda c: lose_the_answer(place.url, c)
+    )
     with losing, pytest.raises(ConnectionLost) as caught:
         store.messages.save(session.id, "user", "hello")
     assert caught.value.in_doubt
@@ -146,11 +148,12 @@ def test_a_write_with_a_key_is_done_exactly_once_whenever_the_connection_breaks(
     place: Place, store: Any, session: Any, moment: str, statement: int
 ) -> None:
     countdown = [statement]
+    break_now = lose_the_answer if moment == "after_cursor_execute" else drop
 
     def break_it(connection: Any, *_: Any) -> None:
         countdown[0] -= 1
         if countdown[0] == 0:
-            lose_the_answer(place, connection)
+            break_now(place.url, connection)
 
     event.listen(engine_of(store), moment, break_it)
     saved = store.messages.save(session.id, "user", "hello", idempotency_key="k")
@@ -169,7 +172,7 @@ def test_a_write_of_several_statements_is_repeated_if_the_connection_breaks_befo
     def break_it(connection: Any, *_: Any) -> None:
         countdown[0] -= 1
         if countdown[0] == 0:
-            lose_the_answer(place, connection)
+            lose_the_answer(place.url, connection)
 
     event.listen(engine_of(store), "after_cursor_execute", break_it)
     asked = store.sessions.wait_for_user(session.id, "Which city?")

@@ -380,7 +380,7 @@ def test_the_summary_is_put_before_a_history_on_demand_and_survives_a_clear(plac
         session = store.sessions.create()
         save(store, session, ("a", None), ("b", None))
         summary = store.summaries.put(session.id, "They said a and b.", metadata={"by": "m"})
-        assert (summary.branch, summary.through_seq, summary.metadata) == (0, 2, {"by": "m"})
+        assert (summary.branch, summary.through_seq, summary.metadata) == ("main", 2, {"by": "m"})
         assert contents(store.messages.history(session.id)) == ["a", "b"]
         store.messages.clear(session.id)
     with place.open() as store:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -13,7 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 
-from agentstore.errors import AlreadyExists, DatabaseBusy, InvalidInput, InvalidJson
+from agentstore.errors import (
+    AlreadyExists,
+    DatabaseBusy,
+    InvalidInput,
+    InvalidJson,
+    NotFound,
+    StreamUnfinished,
+)
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 THREADS = 8
@@ -412,3 +420,92 @@ def test_threads_that_save_and_take_back_leave_counters_that_agree(store, sessio
 
 
 # --- Transactions --------------------------------------------------------------------------------
+
+
+# --- Changing a message ----------------------------------------------------------------------
+
+
+def test_an_update_changes_what_is_given_and_nothing_else(store, session):
+    made = call("search")
+    given_once = {
+        "tool_calls": [made],
+        "name": "bot",
+        "token_count": 7,
+        "cost": "0.5",
+        "metadata": {"a": 1},
+        "payload": {"p": 1},
+        "external_id": "e",
+        "marks": ["x"],
+    }
+    old = store.messages.save(session.id, "assistant", "old words", **given_once)
+    attached = store.attachments.add(old.id, b"x", "text/plain")
+    assert store.messages.update(old.id) == old
+    new = store.messages.update(old.id, content="new words")
+    assert new == replace(old, content="new words") == store.messages.get(old.id)
+    assert store.messages.history(session.id) == [new]
+    assert store.messages.find_by_external_id(session.id, "e") == new
+    assert store.messages.find_by_tool(session.id, "search").items == (new,)
+    assert store.marks.of([old.id]) == {old.id: ("x",)}
+    assert store.attachments.list(old.id).items == (attached,)
+    new = store.messages.update(old.id, metadata={"b": 2}, payload=None, content=[{"text": "t"}])
+    assert new == replace(old, metadata={"b": 2}, payload=None, content=[{"text": "t"}])
+    new = store.messages.update(old.id, metadata=None, content=None)
+    assert (new.metadata, new.content, new.tool_calls) == (None, None, [made])
+    assert store.messages.find_by_tool(session.id, "search").items == (new,)
+
+
+def test_marks_follow_an_update(store, session):
+    message = store.messages.save(session.id, "user", "hello", marks=["a", "b"])
+    store.messages.update(message.id, marks=["b", "c"])
+    assert store.marks.count(session.id) == {"b": 1, "c": 1}
+    assert store.messages.history(session.id, mark="a") == []
+    assert store.messages.history(session.id, mark="c") == [message]
+    store.messages.update(message.id, marks=None)
+    assert store.marks.count(session.id) == {}
+
+
+def test_searches_and_counters_follow_an_update(store, session):
+    message = store.messages.save(session.id, "user", "zebra", token_count=5, cost="0.25")
+    store.messages.save(session.id, "user", "rest", token_count=1)
+    assert len(store.messages.search("zebra")) == 1
+    new = store.messages.update(message.id, content="giraffe", token_count=2, cost=1)
+    assert len(store.messages.search("zebra")) == 0
+    assert [hit.message for hit in store.messages.search("giraffe")] == [new]
+    now = store.sessions.get(session.id)
+    assert (now.message_count, now.total_tokens, now.total_cost) == (2, 3, 1)
+    assert store.sessions.verify(session.id).agree
+    store.messages.update(message.id, content="Elefant")
+    assert store.sessions.get(session.id).total_tokens == 3
+
+
+def test_every_branch_that_shows_a_message_shows_it_changed(store, session):
+    message = store.messages.save(session.id, "user", "shared")
+    store.messages.save(session.id, "assistant", "answer")
+    store.branches.create(session.id, name="idea")
+    changed = store.messages.update(message.id, content="changed")
+    for branch in ("main", "idea"):
+        assert store.messages.history(session.id, branch=branch)[0] == changed
+        (turn,) = store.branches.turns(session.id, branch=branch)
+        assert (turn.number, turn.text) == (1, "changed")
+
+
+def test_an_update_is_refused_where_it_cannot_be_right(store, session):
+    message = store.messages.save(session.id, "user", "hello")
+    stream = store.messages.begin(session.id)
+    with pytest.raises(StreamUnfinished):
+        store.messages.update(stream.id, metadata={"a": 1})
+    store.messages.append(stream.id, "half")
+    store.messages.give_up(stream.id)
+    assert store.messages.update(stream.id, content="whole").status == "incomplete"
+    for bad in ({"content": 5}, {"metadata": [1]}, {"marks": [""]}, {"token_count": -1}):
+        with pytest.raises(InvalidInput):
+            store.messages.update(message.id, **bad)
+    with pytest.raises(NotFound):
+        store.messages.update("no such message", content="x")
+    other = store.users.create("Eve")
+    with pytest.raises(NotFound):
+        store.scoped(other.id).messages.update(message.id, content="x")
+    with pytest.raises(RuntimeError), store.transaction() as tx:
+        tx.messages.update(message.id, content="x")
+        raise RuntimeError
+    assert store.messages.get(message.id) == message

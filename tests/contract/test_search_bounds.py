@@ -39,7 +39,7 @@ FILTERS: dict[str, dict[str, Any]] = {
     "a user of one": {"user_id": "one"},
     "a session": {"session_id": "elsewhere"},
 }
-TEXTS = ("common", "的", "c*", '"common words"', "词语的", "common 的", "words common")
+TEXTS = ("common", "的", "c*", '"common words"', "词语的", "common 的 -absent", "words OR 的")
 ORDERS = ("recent", "relevance")
 QUESTIONS = list(product(TEXTS, FILTERS.items(), ORDERS))[:: 1 if FULL else 5]
 """Five has no factor in common with the filters and orders, so each of them meets some text."""
@@ -130,8 +130,9 @@ def read_again(place, sent) -> int:
 
 def test_a_page_reads_so_many_rows_and_no_more(place, store, much, subtests):
     engine = place.driver.engine
-    most = PER_ROW[engine] * (MOST_READ + ONE_LOOK[engine])
     for text, (name, filters), order in QUESTIONS:
+        looks = ONE_LOOK[engine] * (1 + text.count(" OR "))
+        most = PER_ROW[engine] * (MOST_READ + looks)
         with subtests.test(f"{text}, {name}, {order}"), sent_by(store) as sent:
             page = store.messages.search(text, order=order, **filters)
             assert page.next_cursor is not None or name in ("a session", "a user of one")
@@ -141,7 +142,7 @@ def test_a_page_reads_so_many_rows_and_no_more(place, store, much, subtests):
 
 
 def test_whoever_goes_on_with_the_cursor_finds_all(store, much):
-    for text, order in list(product(("common", "的"), ORDERS))[:: 1 if FULL else 3]:
+    for text, order in list(product(("common OR absent", "的"), ORDERS))[:: 1 if FULL else 3]:
         for name in ("a role", "a user of one", "a session"):
             assert ids(every(store, text, order=order, **FILTERS[name])) == [much], name
         assert every(store, text, order=order, **FILTERS["a time"]) == []
@@ -156,9 +157,17 @@ def test_whoever_goes_on_with_the_cursor_finds_all(store, much):
 def test_a_rare_word_is_found_at_once_however_far_back_it_is(place, store, session):
     (rare, *_) = save(store, session, "a rare word 罕见", *["a common word 常见"] * 50)
     plain_sql(place, "UPDATE messages SET pk = pk + 2000000 WHERE id <> :id", id=Own(rare))
-    for text in ("rare", "罕", "罕见", "ra*"):
+    for text in ("rare", "罕", "罕见", "ra*", "rare -常 OR absent"):
         page = store.messages.search(text, order="recent")
         assert (ids(page), page.next_cursor) == ([rare], None), text
+
+
+def test_a_page_that_may_read_next_to_nothing_still_comes_further(store, session, monkeypatch):
+    monkeypatch.setattr(pages, "MOST_READ", 1)
+    saved = save(store, session, *["apple", "pear", "plum"] * 5)
+    for order in ORDERS:
+        found = ids(every(store, "apple OR pear OR absent", order=order, limit=3))
+        assert sorted(found) == sorted(saved[n] for n in range(15) if n % 3 < 2)
 
 
 @on_a_server

@@ -18,8 +18,9 @@ from sqlalchemy import text as sql
 from agentstore import errors
 from agentstore.database.engine import open_engine, parse_url
 from agentstore.engines.registry import dialect_for
-from agentstore.repositories.search import finding, search
+from agentstore.repositories.search import finding, search, waiting
 from agentstore.settings import Settings
+from agentstore.values.text import manners
 from tests.conftest import on_a_server
 from tests.contract.test_search import every, ids, in_the_index, plain_sql, save, scalar
 from tests.drivers import FULL
@@ -74,7 +75,7 @@ def locks(store):
 def watched(store, place, monkeypatch):
     """Note what was locked whenever a text was cut, and how much text each batch had."""
     cut_under, sizes = [], []
-    tokens, write = search.tokens, index_of(place).write
+    tokens, write = manners.tokens, index_of(place).write
 
     with locks(store) as held:
 
@@ -87,7 +88,7 @@ def watched(store, place, monkeypatch):
             sizes.append([sum(map(len, entry.tokens)) + len(entry.tokens) for entry in entries])
             write(self, connection, tables, removed, added, **options)
 
-        monkeypatch.setattr(search, "tokens", cut)
+        monkeypatch.setattr(manners, "tokens", cut)
         monkeypatch.setattr(index_of(place), "write", written)
         yield cut_under, sizes
 
@@ -352,18 +353,6 @@ def test_what_others_wrote_is_passed_in_pieces(place, store, monkeypatch):
     assert len(every(store, "apple")) == 9
 
 
-def test_a_scope_is_told_of_its_own_backlog_alone(store, monkeypatch):
-    monkeypatch.setattr(finding, "MOST_PENDING", 3)
-    (alice, hers), (bob, his) = tenants(store, "alice", "bob")
-    for number in range(5):
-        bob.messages.save(his, "user", f"apple {number}")
-    alice.messages.save(hers, "user", "an apple of alice")
-    assert len(alice.messages.search("apple")) == 1
-    with pytest.raises(errors.SearchIndexStale) as caught:
-        bob.messages.search("apple")
-    assert caught.value.pending == 4  # counted no further
-
-
 # --- How much of a message, and of all -------------------------------------------------------
 
 
@@ -418,20 +407,16 @@ def test_an_index_from_before_there_was_a_limit_holds_the_whole_text(place, stor
 
 
 def test_a_search_takes_in_and_reads_no_more_text_than_it_says(place, store, session, monkeypatch):
-    monkeypatch.setattr(finding, "MOST_TEXT", 300_000)
-    save(store, session, *(f"apple {words(200_000)}" for _ in range(6)))
-    with place.open(read_only=True) as reader, pytest.raises(errors.SearchIndexStale):
-        reader.messages.search("apple")
-    with pytest.raises(errors.SearchIndexStale, match="reindex"):
-        store.messages.search("apple")
-    assert 0 < store.search.status().pending < 6
-    found = []
-    for _ in range(3):
-        try:
-            found = store.messages.search("apple").items
-        except errors.SearchIndexStale:
-            continue
-    assert len(found) == 6
+    monkeypatch.setattr(waiting, "MOST_TEXT", 300_000)
+    saved = save(store, session, *(f"apple {words(200_000)}" for _ in range(6)))
+    with place.open(read_only=True) as reader:
+        assert ids(reader.messages.search("apple", order="recent")) == saved[:-2:-1]
+        assert ids(every(reader, "apple", order="recent")) == saved[::-1]
+    pending = 6
+    while pending:
+        assert sorted(ids(every(store, "apple"))) == sorted(saved)
+        before, pending = pending, store.search.status().pending
+        assert pending < before
 
 
 def test_a_search_in_a_transaction_reads_what_waits_and_locks_nothing_more(store, session):

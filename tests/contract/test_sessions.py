@@ -14,6 +14,7 @@ from agentstore import AgentStoreError
 from agentstore.errors import (
     AlreadyExists,
     IllegalTransition,
+    InvalidCursor,
     InvalidInput,
     NotFound,
     SecretRefused,
@@ -21,6 +22,7 @@ from agentstore.errors import (
 )
 from agentstore.models.tables import tables
 from agentstore.records import SessionSummary
+from agentstore.repositories.sessions import pages
 from agentstore.values.paging import LISTED_WITHIN
 from agentstore.values.redaction import Secrets
 from agentstore.values.states import SESSION_STATUSES, SESSION_TRANSITIONS
@@ -525,3 +527,196 @@ def test_a_session_in_the_place_of_one_that_was_deleted_has_nothing_of_it(place,
     assert store.messages.save("new", "user", "apple").session_id == new.id
     assert [hit.message.session_id for hit in store.messages.search("apple")] == ["new"]
     assert store.messages.find(saved.id) is None
+
+
+def test_ensure_creates_a_session_once_and_leaves_it_as_it_is_from_then_on(store):
+    user = store.users.create("Ada")
+    begins = {"title": "T", "model": "m", "metadata": {"a": 1}, "config": {"b": 2}, "state": [3]}
+    made = store.sessions.ensure("mine", user.id, **begins, ttl=timedelta(hours=1))
+    assert {name: getattr(made, name) for name in begins} == begins
+    assert (made.id, made.user_id, made.ttl) == ("mine", user.id, timedelta(hours=1))
+    assert made == store.sessions.get("mine")
+    saved = store.messages.save("mine", "user", "hello")
+    again = store.sessions.ensure("mine", title="other", state=4)
+    assert again == store.sessions.get("mine")
+    assert (again.title, again.state, again.message_count) == ("T", [3], 1)
+    assert store.messages.history("mine") == [saved]
+
+
+def test_ensure_gives_no_session_of_another_user_and_says_no_more_than_that_it_is_taken(store):
+    ada, bob = store.users.create("Ada"), store.users.create("Bob")
+    store.sessions.ensure("a", ada.id)
+    store.sessions.ensure("of nobody")
+    for taken in ("a", "of nobody"):
+        for ensure in (
+            lambda id: store.sessions.ensure(id, bob.id),
+            store.scoped(bob.id).sessions.ensure,
+        ):
+            with pytest.raises(AlreadyExists) as refused:
+                ensure(taken)
+            assert (refused.value.kind, refused.value.key) == ("session", taken)
+            assert ada.id not in str(refused.value)
+    assert store.sessions.ensure("a").user_id == ada.id  # who names no user takes anybody's
+    scope = store.scoped(bob.id)
+    assert scope.sessions.ensure("b").user_id == bob.id
+    assert scope.sessions.ensure("b", bob.id) == store.sessions.get("b")
+    with pytest.raises(NotFound):
+        store.sessions.ensure("c", "no such user")
+    assert store.sessions.count() == 3
+
+
+def test_ensure_refuses_what_create_refuses_whether_or_not_the_session_is_there(store):
+    store.sessions.ensure("there")
+    for id in ("there", "not there"):
+        with pytest.raises(InvalidInput):
+            store.sessions.ensure(id, ttl=timedelta(0))
+        with pytest.raises(SecretRefused):
+            store.sessions.ensure(id, config={"api_key": KEY})
+    with pytest.raises(InvalidInput):
+        store.sessions.ensure("")
+    assert store.sessions.find("not there") is None
+
+
+def test_ensure_joins_a_transaction(store):
+    with pytest.raises(RuntimeError), store.transaction() as tx:
+        assert tx.sessions.ensure("mine", title="1") == tx.sessions.ensure("mine", title="2")
+        raise RuntimeError
+    assert store.sessions.find("mine") is None
+    with store.transaction() as tx:
+        tx.sessions.ensure("mine", title="3")
+    assert store.sessions.get("mine").title == "3"
+
+
+def test_callers_who_ensure_at_once_all_get_the_same(store):
+    got = at_once(8, lambda n: store.sessions.ensure("mine", title=f"{n}"))
+    assert {record.title for record in got} == {store.sessions.get("mine").title}
+    assert store.sessions.count() == 1
+
+
+# --- Filters of the list ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def projects(timed, clock):
+    """Forty sessions, an hour apart; every fifth one is of a project."""
+    ada = timed.users.create("Ada")
+    for n in range(40):
+        made = timed.sessions.create(
+            ada.id if n % 2 else None,
+            id=f"{n}",
+            title=["Wetter in STRASSBURG", "北京天气", None, "100% a_b"][n % 4],
+            model=["gpt-4o", "o1", None][n % 3],
+            metadata={"project": {"name": "x", "n": 1.0}, "a.b": [1]} if n % 5 == 0 else {"n": n},
+        )
+        assert made.id == f"{n}"
+        clock.now += timedelta(hours=1)
+    return ada
+
+
+def listed(store, **filters):
+    return [int(each.id) for each in store.sessions.list(limit=100, **filters)]
+
+
+def down(*numbers):
+    return sorted(numbers, reverse=True)
+
+
+def test_sessions_are_listed_by_title_model_time_and_metadata(timed, projects, clock):
+    every = range(40)
+    begin = clock.now - timedelta(hours=40)
+    assert listed(timed, title="straßburg") == down(*every[::4])
+    assert listed(timed, title="天气") == down(*every[1::4])
+    assert listed(timed, title="% A_B") == down(*every[3::4])
+    assert listed(timed, title="_b%") == listed(timed, title="x") == []
+    assert listed(timed, model="o1") == down(*every[1::3])
+    assert listed(timed, model="O1") == []
+    window = {"since": begin + timedelta(hours=3), "until": begin + timedelta(hours=7)}
+    assert listed(timed, **window) == [6, 5, 4, 3]
+    assert listed(timed, since=begin + timedelta(hours=38)) == [39, 38]
+    assert listed(timed, metadata={"project.name": "x"}) == down(*every[::5])
+    assert listed(timed, metadata={("a.b",): [1], "project": {"n": 1, "name": "x"}}) == down(
+        *every[::5]
+    )
+    assert listed(timed, metadata={"project.name": "y"}) == []
+    assert listed(timed, metadata={"project.name.x": "x"}) == []
+    assert listed(timed, metadata={"n": "1"}) == []
+    assert listed(timed, metadata={"n": 7}) == [7]
+    timed.messages.save("2", "user", "hello")
+    assert listed(timed, until=begin + timedelta(hours=3)) == [1, 0]
+    together = {"user_id": projects.id, "status": "active", "title": "北京", "model": "gpt-4o"}
+    assert listed(timed, **together) == [n for n in down(*every) if n % 12 == 9]
+    assert listed(timed.scoped(projects.id), title="北京", metadata={"n": 9}) == [9]
+    (found,) = timed.sessions.list(metadata={"n": 7}, documents=True)
+    assert found == timed.sessions.get("7")
+    (found,) = timed.sessions.list(metadata={"n": 7})
+    assert type(found) is SessionSummary
+
+
+def test_a_page_reads_a_bounded_number_of_sessions_whatever_the_filters(
+    timed, projects, monkeypatch
+):
+    monkeypatch.setattr(pages, "MOST_READ", 12)
+    monkeypatch.setattr(pages, "_BATCH", 4)
+    filters = {"metadata": {"project.name": "x"}, "title": "straßburg"}  # 0 and 20
+    page = timed.sessions.list(**filters)
+    assert page.items == ()
+    assert page.next_cursor is not None
+    assert [each.id for each in timed.sessions.iter(**filters)] == ["20", "0"]
+    every = [each.id for each in timed.sessions.iter(title="straßburg", limit=1)]
+    assert every == [f"{n}" for n in down(*range(0, 40, 4))]
+    with pytest.raises(InvalidCursor):
+        timed.sessions.list(title="other", cursor=page.next_cursor)
+    with pytest.raises(InvalidCursor):
+        timed.sessions.list(cursor=page.next_cursor)
+
+
+def test_a_list_shows_what_the_user_said_first_where_it_is_asked_for(store):
+    said = {
+        "text": ["hello\n  there"],
+        "long": ["x" * 500],
+        "blocks": [[{"type": "text", "text": "in a block 北京"}]],
+        "nothing": [],
+        "no text": [None],
+        "escaped": ["a\x00b"],
+        "large": [[{"type": "text", "text": "x" * 20_001}]],
+    }
+    for title, messages in said.items():
+        session = store.sessions.create(title=title)
+        store.messages.save(session.id, "system", "You are helpful.")
+        for content in [*messages, *["and then"] * bool(messages)]:
+            store.messages.save(session.id, "user", content)
+            store.messages.save(session.id, "assistant", "Sure.")
+        store.branches.create(session.id, from_turn=1) if messages else None
+    expected = {
+        "text": "hello there",
+        "long": "x" * 200,
+        "blocks": "in a block 北京",
+        "nothing": None,
+        "no text": None,
+        "escaped": "a\x00b",
+        "large": None,
+    }
+    for documents in (False, True):
+        shown = store.sessions.list(preview=True, documents=documents)
+        assert {each.title: each.preview for each in shown} == expected
+        assert {each.preview for each in store.sessions.list(documents=documents)} == {None}
+    (one,) = store.sessions.list(preview=True, title="BLOCK")
+    assert one.preview == "in a block 北京"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"title": ""},
+        {"title": 5},
+        {"model": 5},
+        {"since": datetime(2026, 1, 1)},  # noqa: DTZ001
+        {"metadata": "project"},
+        {"metadata": {"": 1}},
+        {"metadata": {"a": object()}},
+        {"preview": 1},
+    ],
+)
+def test_a_filter_that_cannot_be_asked_for_is_refused(store, bad):
+    with pytest.raises(InvalidInput):
+        store.sessions.list(**bad)

@@ -106,6 +106,19 @@ def test_a_reader_with_a_cache_sees_what_another_process_was_told_before(engine_
             assert read == [now.version, now.state, now.message_count]
 
 
+def test_processes_that_ensure_a_session_at_once_all_get_the_one_that_was_made(
+    engine_url: str,
+) -> None:
+    ids = [f"session {n}" for n in range(20)]
+    with ExitStack() as stack:
+        workers = [stack.enter_context(Worker()) for _ in range(3)]
+        ask = {"do": "ensure", "url": engine_url, "session_ids": ids}
+        got = run_together(workers, [{**ask, "me": f"{n}"} for n in range(3)])
+    with Store(engine_url) as store:
+        assert got == [[store.sessions.get(id).title for id in ids]] * 3
+        assert store.sessions.count() == 20
+
+
 def test_of_processes_that_clean_up_and_write_none_loses_what_it_was_told(engine_url: str) -> None:
     with Store(engine_url) as store, ExitStack() as stack:
         workers = [stack.enter_context(Worker()) for _ in range(4)]

@@ -24,6 +24,7 @@ from agentstore.errors import (
     TransactionConflict,
 )
 from tests.conftest import VERSIONS
+from tests.contract.two_worlds import words_of
 from tests.drivers import FULL
 from tests.programs.probes import engine_of
 from tests.programs.workers import Worker
@@ -94,7 +95,7 @@ READERS: dict[str, Callable] = {
 def seen(store, message):
     """Give what all readers see of a message, in which they must agree."""
     found = {name: read(store, message) for name, read in READERS.items()}
-    assert set(map(repr, found.values())) == {repr(found["get"])}, found
+    assert set(map(words_of, found.values())) == {words_of(found["get"])}, found
     return found["get"].status, found["get"].content
 
 
@@ -345,7 +346,7 @@ def test_a_finished_message_is_what_it_was_begun_as_and_what_it_was_finished_wit
     finished = store.messages.finish(
         begun.id, tool_calls=[CALL, CALL], token_count=7, cost="0.25", payload={"k": None}
     )
-    assert (finished.id, finished.seq, finished.turn, finished.branch) == (begun.id, 2, 1, 0)
+    assert (finished.id, finished.seq, finished.turn, finished.branch) == (begun.id, 2, 1, "main")
     assert (finished.role, finished.name, finished.tool_call_id) == ("tool", "ada", "t")
     assert (finished.metadata, finished.external_id) == ({"by": ["begin"]}, "e")
     assert (finished.token_count, str(finished.cost), finished.payload) == (

@@ -212,6 +212,29 @@ def test_blank_lines_and_a_byte_order_mark_are_let_pass(store):
     assert done.conversations == 2
 
 
+@pytest.mark.parametrize("atomic", [False, True], ids=["in batches", "atomic"])
+def test_what_is_imported_is_in_the_index_at_once_and_no_more_than_that(store, session, atomic):
+    line = json.dumps({"id": "a", "messages": [{"role": "user", "content": "apple"}] * 3})
+    transcripts.import_lines(store, [line.encode()], atomic=atomic)
+    assert store.search.status().pending == 0
+    store.messages.save(session.id, "user", "an apple that nobody has searched for")
+    transcripts.import_lines(store, [line.encode()], atomic=atomic)  # it is there already
+    assert store.search.status().pending == 1
+
+
+def test_an_index_that_cannot_be_written_keeps_no_import_from_being_stored(store, place):
+    engine = open_engine(parse_url(place.url), Settings())
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE search_state SET segmentation = '0'")
+    engine.dispose()
+    line = {"id": "a", "user": "ann", "messages": [{"role": "user", "content": "apple"}]}
+    assert transcripts.import_lines(store, [json.dumps(line).encode()]).messages == 1
+    store.search.reindex()
+    line |= {"id": "b"}
+    transcripts.import_lines(store.scoped("ann"), [json.dumps(line).encode()])
+    assert len(store.scoped("ann").messages.search("apple")) == 2
+
+
 def test_more_than_one_batch_is_imported_whole_and_progress_adds_up(store):
     hello = {"role": "user", "content": "hello"}
     made = lines_of(*(conversation(f"c{n}", *[hello] * 900) for n in range(4)))
@@ -408,10 +431,10 @@ def test_in_a_scope_only_its_own_is_exported(store):
 
 def test_a_line_without_an_id_is_skipped_the_second_time(store):
     lines = [b'{"messages": [{"role": "user", "content": "hello"}], "reward": 0.5}\n']
-    assert transcripts.import_lines(store, lines) == transcripts.Imported(1, 1, 0)
-    assert transcripts.import_lines(store, lines) == transcripts.Imported(0, 0, 1)
+    assert transcripts.import_lines(store, lines) == transcripts.Imported(1, 1, 0, 1)
+    assert transcripts.import_lines(store, lines) == transcripts.Imported(0, 0, 1, 0, 1)
     other_order = b'{"reward": 5e-1, "messages":[{"content":"hello","role":"user"}], "id": null}'
-    assert transcripts.import_lines(store, [other_order]) == transcripts.Imported(0, 0, 1)
+    assert transcripts.import_lines(store, [other_order]) == transcripts.Imported(0, 0, 1, 0, 1)
     assert list(transcripts.export_lines(store)) == lines
     (session,) = store.sessions.list()
     assert session.id == transcripts.conversation_id(json.loads(lines[0]))
@@ -445,7 +468,7 @@ def test_a_line_that_is_twice_in_a_file_is_stored_once_and_counted(store, atomic
     named, unnamed = conversation("x", chat("a")), {"messages": [chat("b")]}
     lines = lines_of(named, unnamed, unnamed, named, unnamed)
     done = transcripts.import_lines(store, lines, atomic=atomic)
-    assert done == transcripts.Imported(2, 2, 3)
+    assert done == transcripts.Imported(2, 2, 3, 1, 2)
 
 
 @pytest.mark.parametrize("atomic", [False, True], ids=["in batches", "atomic"])
@@ -485,11 +508,11 @@ def test_in_a_scope_a_line_without_a_user_is_the_scope_s_and_skipped_the_second_
         store.users.create(name, id=name)
         scope = store.scoped(name)
         line = start.replace(b"NAME", name.encode()) + b'"messages": [{"role": "user"}], "n": 1}'
-        assert transcripts.import_lines(scope, [line]) == transcripts.Imported(1, 1, 0)
-        assert transcripts.import_lines(scope, [line]) == transcripts.Imported(0, 0, 1)
+        assert transcripts.import_lines(scope, [line]).messages == 1
+        assert transcripts.import_lines(scope, [line]).skipped == 1
         exported = list(transcripts.export_lines(scope))
         assert [json.loads(each)["user"] for each in exported] == [name]
-        assert transcripts.import_lines(store, exported) == transcripts.Imported(0, 0, 1)
+        assert transcripts.import_lines(store, exported).skipped == 1
         made = {"messages": [], "title": name}
         assert transcripts.import_conversation(scope, made) == 0
         with scope.transaction() as transaction:

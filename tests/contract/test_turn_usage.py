@@ -113,6 +113,29 @@ def test_sums_by_session_user_model_and_day_count_what_they_should(place):
         }
 
 
+def test_a_client_s_usage_is_recorded_with_its_parts_and_the_model_that_answered(place):
+    usage = {
+        "prompt_tokens": 1_000_000,
+        "completion_tokens": 10,
+        "prompt_tokens_details": {"cached_tokens": 400_000},
+        "completion_tokens_details": {"reasoning_tokens": 4},
+    }
+    parts = {"cached_input_tokens": 400_000, "reasoning_tokens": 4}
+    with place.open(prices=TABLE) as store:
+        session = store.sessions.create(model="small")
+        record = store.usage.record(session.id, usage=usage, details={"region": "eu"})
+        assert (record.input_tokens, record.output_tokens, record.total_tokens) == (
+            1_000_000,
+            10,
+            1_000_010,
+        )
+        assert record.details == {**parts, "region": "eu"}
+        assert record.cost == Decimal("0.09") + Decimal("0.03") + Decimal("0.000006")
+        answer = {"model": "mystery-2026-01-01", "usage": usage}
+        record = store.usage.replace(session.id, turn=0, branch=0, usage=answer)
+        assert (record.model, record.cost, record.details) == ("mystery-2026-01-01", None, parts)
+
+
 records = st.lists(
     st.tuples(
         st.integers(0, 3),
@@ -163,6 +186,12 @@ BAD = {
     "a float cost": (InvalidInput, {"cost": 0.1}),
     "more cached tokens than tokens": (InvalidInput, {"cached_input_tokens": 1}),
     "a negative turn": (InvalidInput, {"turn": -1}),
+    "a usage that is none": (InvalidInput, {"usage": None}),
+    "usage and numbers": (InvalidInput, {"usage": {"prompt_tokens": 1}, "input_tokens": 1}),
+    "details of a usage that are no object": (
+        InvalidInput,
+        {"usage": {"prompt_tokens": 1}, "details": [1]},
+    ),
     "details that are no object": (InvalidInput, {"details": [1]}),
     "details that JSON cannot say": (InvalidInput, {"details": {"a": {1, 2}}}),
 }

@@ -175,11 +175,11 @@ class _Life:
         except AgentStoreError as error:
             self._forget(step.actor, error)
             facts = {name: value for name, value in vars(error).items() if name != "retriable"}
-            said = f"{type(error).__name__}: {error} {_words(facts)}"
+            said = f"{type(error).__name__}: {error} {words_of(facts)}"
             return _Told(arguments, said, gave=False, taken=_is_taken(error))
         given = self._in_our_order(step, arguments, given)
         self._keep(step, arguments, given)
-        return _Told(arguments, _words(given), gave=True, taken=False)
+        return _Told(arguments, words_of(given), gave=True, taken=False)
 
     def _filled(self, n: int, step: Step) -> dict[str, Any]:
         """Put ids into the place of what stands for them, in all arguments."""
@@ -243,18 +243,18 @@ class _Life:
                 there.append(id)
 
 
-def _words(value: Any) -> str:
+def words_of(value: Any) -> str:
     """Write an answer down, whole, such that equal ones are written alike."""
     if isinstance(value, Page):
-        return f"{_words(value.items)}{'' if value.next_cursor is None else ' and more'}"
+        return f"{words_of(value.items)}{'' if value.next_cursor is None else ' and more'}"
     if isinstance(value, set | frozenset):
-        return f"{{{', '.join(sorted(map(_words, value)))}}}"
+        return f"{{{', '.join(sorted(map(words_of, value)))}}}"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_words(k)}: {_words(v)}' for k, v in value.items())}}}"
+        return f"{{{', '.join(f'{words_of(k)}: {words_of(v)}' for k, v in value.items())}}}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_words, value))}]"
+        return f"[{', '.join(map(words_of, value))}]"
     if is_dataclass(value) and not isinstance(value, type):
-        named = (f"{f.name}={_words(getattr(value, f.name))}" for f in fields_of(value) if f.repr)
+        named = (f"{f.name}={words_of(getattr(value, f.name))}" for f in fields_of(value) if f.repr)
         return f"{type(value).__name__}({', '.join(named)})"
     return repr(value)
 

@@ -100,6 +100,11 @@ def sessions_of_one_user(store: Store, calls: int) -> list[str]:
     return [user] * calls
 
 
+def sessions_with_a_quota(store: Store, calls: int) -> list[str]:
+    (user,) = one_user(store, 1)
+    return [store.sessions.create(user).id] * calls
+
+
 def reservations(store: Store, calls: int) -> list[str]:
     (user,) = one_user(store, 1)
     return [store.users.reserve_quota(user, 10).id for _ in range(calls)]
@@ -150,6 +155,11 @@ def one_thread(store: Store, calls: int) -> list[Any]:
     return [store.checkpoints.put(one_session(store, 1)[0], VALUES)] * calls
 
 
+def a_turn(store: Any, session: str) -> None:
+    with store.turn(session, reserve=4_000):
+        pass
+
+
 # --- The operations --------------------------------------------------------------------------
 
 OPERATIONS = {
@@ -196,6 +206,16 @@ OPERATIONS = {
     "messages.get": Operation(
         "`messages.get`", one_message, lambda store, message: store.messages.get(message)
     ),
+    "messages.pop": Operation(
+        "`messages.pop` of one that is not indexed yet",
+        sessions_with_two_turns,
+        lambda store, session: store.messages.pop(session),
+    ),
+    "messages.clear": Operation(
+        "`messages.clear` of 4",
+        sessions_with_two_turns,
+        lambda store, session: store.messages.clear(session),
+    ),
     "messages.search": Operation(
         "`messages.search`, index up to date",
         one_long_session,
@@ -203,6 +223,16 @@ OPERATIONS = {
     ),
     "sessions.create": Operation(
         "`sessions.create`", nothing, lambda store, _: store.sessions.create(title="Costs")
+    ),
+    "sessions.ensure": Operation(
+        "`sessions.ensure` of a session that is there",
+        one_session,
+        lambda store, session: store.sessions.ensure(session, title="Costs"),
+    ),
+    "sessions.ensure_new": Operation(
+        "`sessions.ensure` of a new session",
+        queues,
+        lambda store, _: store.sessions.ensure(str(uuid4()), title="Costs"),
     ),
     "sessions.get": Operation(
         "`sessions.get`", one_session, lambda store, session: store.sessions.get(session)
@@ -262,6 +292,11 @@ OPERATIONS = {
         "`users.settle_quota`",
         reservations,
         lambda store, reservation: store.users.settle_quota(reservation, 7),
+    ),
+    "turn": Operation(
+        "`turn` with a reservation, around nothing",
+        sessions_with_a_quota,
+        a_turn,
     ),
     "tasks.create": Operation(
         "`tasks.create`",

@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 from agentstore.records import MessageRecord
 
 EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+NAMES = {0: "main"}
 HISTORY = """
 SELECT id, ?, seq, branch, turn, role, content, tool_calls, tool_call_id, name,
   token_count, cost, metadata, payload, external_id, status, created_at
@@ -59,7 +60,10 @@ class Plain:
         documents, ids = (None, None, None), (None, None)
         rest = (Decimal(0), *documents, "complete", at)
         return [
-            MessageRecord(id_of(row[0]), session_id, *row[2:7], None, *ids, row[7], *rest)
+            MessageRecord(
+                *(id_of(row[0]), session_id, row[2], NAMES[branch], *row[4:7]),
+                *(None, *ids, row[7], *rest),
+            )
             for row in rows
         ]
 
@@ -67,6 +71,7 @@ class Plain:
 def record(row: tuple[Any, ...]) -> MessageRecord:
     *values, created_at = row
     values[0] = id_of(values[0])
+    values[3] = NAMES[values[3]]
     values[11] = Decimal(values[11])
     is_number = isinstance(created_at, int)
     values.append(EPOCH + created_at * MICROSECOND if is_number else created_at.astimezone(UTC))

@@ -34,7 +34,32 @@ def differences(url: str) -> list[str]:
     at = datetime.fromisoformat(THEN["at"])
     with Store(url, clock=lambda: at) as store:
         now = {"at": THEN["at"], **answers.ask(store)}
-    return answers.differences(THEN, json.loads(json.dumps(now)))
+    now = json.loads(json.dumps(now))
+    return answers.differences(by_name(THEN, dict(branches_in(now))), now)
+
+
+def branches_in(answer: Any) -> Iterator[tuple[tuple[str, int], str]]:
+    """Give the name of each branch, by its session and its number."""
+    if isinstance(answer, dict):
+        if {"session_id", "number", "name"} <= answer.keys():
+            yield (answer["session_id"], answer["number"]), answer["name"]
+        for each in answer.values():
+            yield from branches_in(each)
+    elif isinstance(answer, list):
+        for each in answer:
+            yield from branches_in(each)
+
+
+def by_name(then: Any, names: dict[tuple[str, int], str]) -> Any:
+    """Give answers with the names of branches, where records had their numbers then."""
+    if isinstance(then, list):
+        return [by_name(each, names) for each in then]
+    if not isinstance(then, dict):
+        return then
+    found = {key: by_name(each, names) for key, each in then.items()}
+    if {"session_id", "branch"} <= found.keys() and ("seq" in found or "through_seq" in found):
+        found["branch"] = names.get((found["session_id"], found["branch"]))
+    return found
 
 
 @pytest.fixture(params=["sqlite", *VERSIONS])

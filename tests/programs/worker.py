@@ -200,6 +200,12 @@ def revive(url: str, session_ids: list[str]) -> list[str]:
     return found
 
 
+def ensure(url: str, session_ids: list[str], me: str) -> list[Any]:
+    """Get or create sessions, with one's name for a title; give the titles that they have."""
+    with Store(url) as store:
+        return [store.sessions.ensure(id, title=me).title for id in session_ids]
+
+
 def hold(url: str, seconds_to_wait: float) -> None:
     """Hold SQLite's write lock until the next line comes, or the end of the input."""
     import sqlite3
@@ -224,6 +230,7 @@ COMMANDS = {
     "read_cached": read_cached,
     "clean_up": clean_up,
     "revive": revive,
+    "ensure": ensure,
     "hold": hold,
 }
 

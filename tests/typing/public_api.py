@@ -8,13 +8,16 @@ each ``type: ignore`` stands on a line that must be an error, or it is an error 
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any, assert_type
 
-from sqlalchemy import create_engine
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy import Connection, MetaData, Table, create_engine, select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
+from sqlalchemy.orm import Session, selectinload
 
 from agentstore import (
     AgentStoreError,
@@ -37,6 +40,7 @@ from agentstore import (
     QuotaExceeded,
     ReservationRecord,
     SchemaError,
+    SearchHit,
     SessionCounters,
     SessionRecord,
     SessionSummary,
@@ -54,11 +58,33 @@ from agentstore import (
     UserRecord,
     UserStats,
     migrations,
+    models,
 )
 from agentstore.doctor import examine
 from agentstore.models.tables import Names
+from agentstore.records.words import MessageStatus, Role, SessionStatus, TaskStatus
+from agentstore.repositories.messages.drafts import NewMessage
+from agentstore.schema import attach
+from agentstore.stores.aio import AsyncTransaction
 from agentstore.stores.alerts import Thresholds, check_sizes
 from agentstore.stores.store import Transaction
+from agentstore.values.states import ROLES, SESSION_STATUSES
+
+
+def joined(store: Store, connection: Connection, session: Session) -> None:
+    assert_type(store.joined(connection), Transaction)
+    assert_type(store.joined(session).users.create("Ada"), UserRecord)
+    assert_type(store.scoped("u").joined(session), Transaction)
+    assert_type(attach(MetaData(), table_prefix="agents_").users, Table)
+    store.joined("sqlite://")  # type: ignore[arg-type]
+
+
+async def joined_by_a_task(
+    store: AsyncStore, connection: AsyncConnection, session: AsyncSession
+) -> None:
+    assert_type(await store.joined(connection).users.create("Ada"), UserRecord)
+    assert_type(store.scoped("u").joined(session), AsyncTransaction)
+    store.joined(session.sync_session)  # type: ignore[arg-type]
 
 
 def users(store: Store) -> None:
@@ -79,6 +105,7 @@ def users(store: Store) -> None:
     assert_type(store.users.consume_quota(user.id, 5), int | None)
     reserved = assert_type(store.users.reserve_quota(user.id, 5), ReservationRecord)
     assert_type(store.users.settle_quota(reserved.id, 3), int | None)
+    assert_type(store.users.reserve_for_session("s", 5), ReservationRecord)
     issued = assert_type(store.users.issue_api_key(user.id), IssuedApiKey)
     assert_type(store.users.authenticate(issued.key), ApiKeyRecord)
     gone = assert_type(store.users.delete(user.id), DeletionReceipt)
@@ -94,6 +121,13 @@ def sessions(store: Store) -> None:
     assert_type(store.sessions.list(user_id="u", status="active"), Page[SessionSummary])
     assert_type(store.sessions.list(documents=bool(session.id)), Page[SessionSummary])
     assert_type(store.sessions.list(user_id="u", documents=True), Page[SessionRecord])
+    narrowed = store.sessions.list(
+        title="a", model="b", since=datetime.now(UTC), metadata={"a.b": 1}, preview=True
+    )
+    assert_type(narrowed, Page[SessionSummary])
+    assert_type(narrowed.items[0].preview, str | None)
+    store.sessions.list(metadata={("a.b", "c"): [1]}, documents=True)
+    assert_type(store.sessions.ensure("id", "u", title="a", ttl=timedelta(1)), SessionRecord)
     assert_type(store.sessions.count(), int)
     assert_type(store.sessions.update(session.id, expected_version=1), SessionRecord)
     assert_type(store.sessions.wait_for_user(session.id, "Well?"), SessionRecord)
@@ -116,6 +150,9 @@ def messages(store: Store) -> None:
     assert_type(store.messages.chat("s", None, prepend_summary=True), list[dict[str, Any]])
     assert_type(store.messages.payloads("s", mark="a"), list[Any])
     assert_type(store.messages.page("s", before=None, limit=10), Page[MessageRecord])
+    assert_type(store.messages.update("m", content=None, marks=["a"]), MessageRecord)
+    assert_type(message.branch, str | None)
+    store.messages.history("s", branch=message.branch)
     assert_type(store.messages.pop("s"), MessageRecord | None)
     assert_type(store.messages.delete([message.id]), int)
     assert_type(store.messages.clear("s"), int)
@@ -138,6 +175,56 @@ def memory(store: Store) -> None:
     assert_type(store.summaries.delete("s"), bool)
     state = assert_type(store.sessions.state_dict("s"), dict[str, Any])
     assert_type(store.sessions.load_state_dict(state, strict=False), SessionRecord)
+
+
+def iterating(store: Store) -> None:
+    for session in store.sessions.iter(status="active", limit=20):
+        assert_type(session, SessionSummary)
+    for whole in store.sessions.iter(documents=True):
+        assert_type(whole, SessionRecord)
+    for walked in store.sessions.iter_walk():
+        assert_type(walked, SessionRecord)
+    messages = assert_type(store.messages.iter("s"), Generator[MessageRecord, None, None])
+    messages.close()
+    assert_type(next(store.messages.iter_search("x", role="user")), SearchHit)
+    assert_type(next(store.users.iter_api_keys("u")), ApiKeyRecord)
+    assert_type(next(store.branches.iter("s")), CountedBranch)
+    with store.transaction() as tx:
+        assert_type([task.id for task in tx.tasks.iter(queue="q")], list[str])
+    with store.scoped("u").transaction() as tx:
+        assert_type(next(tx.tool_logs.iter()), ToolLogRecord)
+    store.sessions.iter(user="u")  # type: ignore[call-overload]
+    store.messages.iter()  # type: ignore[call-arg]
+    store.messages.iter("s", limit="5")  # type: ignore[arg-type]
+    len(store.tasks.iter())  # type: ignore[arg-type]
+
+
+async def iterating_again(store: AsyncStore) -> None:
+    async for session in store.sessions.iter(status="active"):
+        assert_type(session, SessionSummary)
+    async for whole in store.sessions.iter(documents=True):
+        assert_type(whole, SessionRecord)
+    async for message in store.messages.iter("s"):
+        assert_type(message, MessageRecord)
+    async with aclosing(store.scoped("u").messages.iter_search("x")) as hits:
+        assert_type(await anext(hits), SearchHit)
+    async with store.transaction() as tx:
+        assert_type([task.id async for task in tx.tasks.iter()], list[str])
+    tuple(store.messages.iter("s"))  # type: ignore[arg-type]
+    store.messages.iter(session="s")  # type: ignore[call-arg]
+
+
+def words(store: Store, role: Role) -> None:
+    said = assert_type(store.messages.save("s", role), MessageRecord)
+    assert_type(said.role, Role)
+    assert_type(said.status, MessageStatus)
+    again: NewMessage = {"role": said.role, "content": said.content}
+    store.messages.save_many("s", [again, {"role": "user"}])
+    for status in SESSION_STATUSES:
+        store.sessions.list(status=assert_type(status, SessionStatus))
+    assert_type(store.sessions.get("s").status, SessionStatus)
+    assert_type(store.tasks.get("t").status, TaskStatus)
+    assert_type(ROLES, tuple[Role, ...])
 
 
 def streams(store: Store) -> None:
@@ -189,6 +276,28 @@ def work(store: Store) -> None:
     assert_type(store.usage.record("s", input_tokens=3), UsageRecord)
     assert_type(store.usage.sum_by("model"), tuple[UsageSum, ...])
     assert_type(store.usage.totals(), DatabaseTotals)
+
+
+def turns(store: Store) -> None:
+    with store.turn("s", reserve=5, user="u", ttl=timedelta(minutes=1)) as turn:
+        said = assert_type(turn.save("user", "hello", token_count=1), MessageRecord)
+        assert_type(turn.log("search", message_id=said.id), ToolLogRecord)
+        assert_type(turn.history(5, branch="main"), list[MessageRecord])
+        assert_type(turn.chat(), list[dict[str, Any]])
+        assert_type(turn.usage({"prompt_tokens": 1}, model="m"), UsageRecord)
+        assert_type(turn.used_tokens, int)
+        turn.save()  # type: ignore[call-arg]
+        turn.log()  # type: ignore[call-arg]
+    assert_type(turn.tokens_left, int | None)
+    assert_type(store.scoped("u").turn("s").reservation, ReservationRecord | None)
+
+
+async def turns_again(store: AsyncStore) -> None:
+    async with store.turn("s", reserve=5) as turn:
+        assert_type(await turn.save("user", "hello"), MessageRecord)
+        assert_type(await turn.chat(), list[dict[str, Any]])
+        assert_type(await turn.usage({"prompt_tokens": 1}), UsageRecord)
+        await turn.log()  # type: ignore[call-arg]
 
 
 def operations(store: Store) -> None:
@@ -272,6 +381,19 @@ def refused(store: Store) -> None:
     store.users.consume_quota("u", 5) + 1  # type: ignore[operator]
     store.sessions.create(ttl=60)  # type: ignore[arg-type]
     store.sessions.list(user="u")  # type: ignore[call-overload]
+    store.messages.save("s", "asistant", "hello")  # type: ignore[arg-type]
+    store.messages.begin("s", "bot")  # type: ignore[arg-type]
+    store.messages.search("x", role="usr")  # type: ignore[arg-type]
+    store.messages.search("x", order="newest")  # type: ignore[arg-type]
+    store.sessions.list(status="activ")  # type: ignore[call-overload]
+    store.sessions.iter(status="activ")  # type: ignore[call-overload]
+    store.sessions.count(status="activ")  # type: ignore[arg-type]
+    store.tasks.list(status="waiting")  # type: ignore[arg-type]
+    store.branches.compact("s", "x", to_turn=1, role="user")  # type: ignore[arg-type]
+    NewMessage(role="bot")  # type: ignore[typeddict-item]
+    store.sessions.list(since="today")  # type: ignore[call-overload]
+    store.sessions.ensure()  # type: ignore[call-arg]
+    store.messages.update("m", content=5)  # type: ignore[arg-type]
     store.messages.save("s", "user", b"hello")  # type: ignore[arg-type]
     store.messages.save("s", "user", cost=0.1)  # type: ignore[arg-type]
     store.messages.save("s", "user", on_duplicate="overwrite")  # type: ignore[arg-type]
@@ -307,6 +429,8 @@ async def refused_again(store: AsyncStore) -> None:
     await store.messages.save("s", "user", tokens=3)  # type: ignore[call-arg]
     await store.messages.save("s", "user", cost=0.1)  # type: ignore[arg-type]
     await store.sessions.list(user="u")  # type: ignore[call-overload]
+    await store.sessions.list(status="activ")  # type: ignore[call-overload]
+    await store.messages.save("s", "bot")  # type: ignore[arg-type]
     await store.tool_logs.list(since="today")  # type: ignore[arg-type]
     for message in await store.messages.page("s"):
         message.content.upper()  # type: ignore[union-attr]
@@ -337,3 +461,20 @@ def migrating() -> None:
     assert_type(migrations.upgrade("sqlite:///x.db", names=Names(None, "ag_")), str)
     assert_type(migrations.downgrade("sqlite:///x.db", revision="base"), str)
     migrations.downgrade("sqlite:///x.db")  # type: ignore[call-arg]
+
+
+def models_lead_to_each_other(orm: Session) -> None:
+    query = select(models.User).options(selectinload(models.User.sessions))
+    user = assert_type(orm.scalars(query).one(), models.User)
+    (session,) = assert_type(user.sessions, list[models.Session])
+    (message,) = assert_type(session.messages, list[models.Message])
+    assert_type(message.session.user, models.User | None)
+    assert_type(message.session_id, str)
+    assert_type(message.attachments[0].blob, models.Blob)
+    print(user.session)  # type: ignore[attr-defined]
+    assert_type(models.named(schema="agents").Message, type[models.Message])
+
+
+async def models_lead_to_each_other_in_an_asynchronous_session(orm: AsyncSession) -> None:
+    found = (await orm.scalars(select(models.Task))).one()
+    assert_type(found.session, models.Session | None)

@@ -202,6 +202,9 @@ def test_our_side_of_branches_usage_and_checkpoints_does_what_it_is_asked_for(ki
         await program.leave_branch("s")
         assert await program.last("s", 50) == asked
         items = [item for turn in TURNS[:3] for item in turn]
+        assert await program.chat("s", 50) == items
+        await program.fill_items("i", TURNS[:3])
+        assert await program.items("i", 4) == items[-4:]
         await program.put("t", 0, items[:2])
         await program.put("t", 1, items)
         assert await program.latest("t") == items

@@ -145,7 +145,7 @@ def test_the_doctor_reports_mends_and_exits_by_the_worst_finding(run, engine_url
     assert {finding["check"] for finding in found["findings"]} >= {"counters", "indexes"}
     done = run(*ask, "--fix")
     assert "fixed: made the index ix_tasks_claim" in done.stdout
-    assert "fixed: counted 1 sessions again" in done.stdout
+    assert "fixed: counted 1 session again" in done.stdout
     assert "0 errors, 0 warnings." in run(*ask, "--deep").stdout
 
 

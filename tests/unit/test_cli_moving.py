@@ -77,7 +77,7 @@ def test_rows_that_are_not_sound_are_shown_and_nothing_is_made(run, source, tmp_
 def test_rows_that_are_set_aside_end_the_command_with_a_code_of_its_own(run, source, tmp_path):
     spoil(source)
     done = run("copy", SOURCE, TARGET, "--quarantine", "aside.jsonl", code=3)
-    assert "1 rows were not copied; they are in aside.jsonl" in done.stderr
+    assert "1 row not copied, but set aside in aside.jsonl" in done.stderr
     (row,) = (tmp_path / "aside.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(row)["row"]["content"] == "beta"
 
@@ -86,7 +86,7 @@ def test_a_second_list_is_named_as_it_is(run, source, tmp_path, unfinished):
     spoil(source)
     (tmp_path / "aside.jsonl").write_text("the first\n")
     done = run("copy", SOURCE, TARGET, "--resume", "--quarantine", "aside.jsonl", code=3)
-    assert "they are in aside.2.jsonl" in done.stderr
+    assert "set aside in aside.2.jsonl" in done.stderr
     assert (tmp_path / "aside.jsonl").read_text() == "the first\n"
     refused = run("copy", SOURCE, "sqlite:///more.db", "--quarantine", "aside.jsonl", code=1)
     assert "Choose another file" in refused.stderr
@@ -108,7 +108,7 @@ def test_without_a_search_index_a_copy_is_a_copy_all_the_same(run, source, monke
     (warning,) = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
     assert "The disk is full." in warning
     assert warning.endswith(f"agentstore reindex --url {TARGET}")
-    assert ("they are in aside.jsonl" in done.stderr) is spoiled
+    assert ("set aside in aside.jsonl" in done.stderr) is spoiled
 
 
 def test_a_target_that_holds_rows_is_left_alone(run, source, tmp_path):

@@ -184,7 +184,7 @@ def test_an_import_names_all_broken_lines_in_one_line(told, tmp_path):
     said = told("import", path, code=1)
     assert "line 2: not JSON" in said
     assert "line 3: 'messages' must be" in said
-    assert "1 conversations before it were imported" in said
+    assert "1 conversation before it was imported" in said
     assert said.count("\n") == 1
 
 
@@ -192,13 +192,28 @@ def test_sharegpt_is_read_when_asked_for_and_hinted_at_when_not(told, tmp_path):
     path = tmp_path / "talks.jsonl"
     path.write_text('{"id": "a", "conversations": [{"from": "human", "value": "hi"}]}\n')
     assert "--format sharegpt" in told("import", path, code=1)
-    assert "1 conversations, 1 messages" in told("import", path, "--format", "sharegpt")
+    assert "Imported 1 conversation, 1 message." in told("import", path, "--format", "sharegpt")
     assert json.loads(told("export"))["messages"] == [{"role": "user", "content": "hi"}]
     assert "xml" in told("import", path, "--format", "xml", code=2)
 
 
-def test_a_line_without_an_id_is_said_to_be_there_already(told, tmp_path):
+def test_an_import_says_what_became_of_lines_without_an_id_the_first_time_and_the_second(
+    told, tmp_path
+):
     path = tmp_path / "talks.jsonl"
-    path.write_text('{"messages": []}\n' * 2)
-    assert "1 were there already" in told("import", path)
-    assert "2 were there already" in told("import", path)
+    path.write_text('{"messages": []}\n' * 2 + '{"id": "a", "messages": []}\n')
+    first = told("import", path)
+    assert "Imported 2 conversations, 0 messages." in first
+    assert "1 conversation without an id: the id is made of what is said" in first
+    known = "that had been imported before (1 without an id, known by what is said)."
+    assert f"Skipped 1 conversation {known}" in first
+    again = told("import", path).splitlines()
+    known = "that had been imported before (2 without an id, known by what is said)."
+    assert again == ["Imported 0 conversations, 0 messages.", f"Skipped 3 conversations {known}"]
+    found = json.loads(told("import", path, "--json"))
+    assert (found["skipped"], found["skipped_unnamed"], found["unnamed"]) == (3, 2, 0)
+
+
+def test_an_import_of_a_file_that_is_not_there_makes_no_database(run, tmp_path):
+    run("import", "nothing.jsonl", code=1)
+    assert list(tmp_path.iterdir()) == []

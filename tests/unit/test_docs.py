@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from agentstore import Store, migrations
 from tests.programs.scripts import run_script
@@ -18,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     [
         ROOT / "README.md",
+        ROOT / "README.zh-CN.md",
         ROOT / "CONTRIBUTING.md",
         ROOT / "CHANGELOG.md",
         ROOT / "SECURITY.md",
@@ -31,8 +33,8 @@ MANY_COMMANDS = {"backup", "cli", "moving", "operations", "retention", "threat-m
 NEEDS_A_SHELL = re.compile(r"""^(?:[^'"]|'[^']*'|"[^"]*")*?[$`*?|&;<>]""")
 """Whether a line has, outside of quotes, what means something to a shell: it is run by one, and
 all other commands in this process."""
-LANGUAGES = {"python", "sh", "sql", "text", "mermaid"}
-"""Diagrams are read in test_schema_page.py."""
+LANGUAGES = {"python", "sh", "sql", "text", "mermaid", "dockerfile", "yaml"}
+"""Diagrams are read in test_schema_page.py, what deploys in test_deploying.py."""
 OF_THE_CHECKOUT = ("make ", "pip install .")
 """Not run in an empty folder: tests/packaging installs, and a test below looks for the targets."""
 
@@ -84,6 +86,16 @@ def test_every_code_block_runs_as_it_stands(page, tmp_path, servers, run):
     _run_python(program, tmp_path)
 
 
+def test_the_page_of_queries_gives_the_same_on_a_server(tmp_path, servers):
+    url = make_url(servers.new_database(next(iter(_versions()))))
+    server = url.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
+    found = blocks(ROOT / "docs" / "queries.md")
+    program = [code.replace("sqlite:///agent.db", server) for _, code in found]
+    assert program != [code for _, code in found]
+    _run_python(program, tmp_path)
+    servers.drop(next(iter(_versions())), str(server))
+
+
 def test_the_commands_that_the_readme_names_for_make_exist():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"make ([a-z-]+)", (ROOT / "README.md").read_text(encoding="utf-8")))
@@ -96,6 +108,18 @@ def test_the_readme_shows_what_its_first_example_prints(tmp_path):
     ][:2]
     (tmp_path / "example.py").write_text(example, encoding="utf-8")
     assert run_script(tmp_path / "example.py") == output
+
+
+def test_the_chinese_readme_has_the_sections_code_links_and_figures_of_the_english_one():
+    english, chinese = (
+        (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh-CN.md")
+    )
+    assert BLOCK.findall(chinese) == BLOCK.findall(english)
+    for what in (r"^#+ ", r"^- \*\*", r"\]\((?!README)[^)]+\)", r" [\d.]+(?= \|)", r"`[^`\n]+`"):
+        in_both = [re.findall(what, text, re.MULTILINE) for text in (english, chinese)]
+        assert set(in_both[0]) == set(in_both[1]), what
+        if what.startswith("^"):
+            assert len(in_both[0]) == len(in_both[1]), what
 
 
 def test_links_between_the_documents_lead_somewhere():
@@ -122,7 +146,7 @@ def _known(lines: list[str], folder: Path) -> list[str]:
     lines = [line for line in lines if line and not line.startswith(OF_THE_CHECKOUT)]
     if not any("SESSION" in line for line in lines):
         return lines
-    with Store(f"sqlite:///{folder / 'agent.db'}", create=False) as store:
+    with Store(f"sqlite:///{folder / 'agentstore.db'}", create=False) as store:
         known = store.sessions.list(limit=1).items[0].id
     return [line.replace("SESSION", known) for line in lines]
 

@@ -175,7 +175,7 @@ def test_many_wrong_counters_are_mended_some_at_a_time(engine_url, monkeypatch):
             store.sessions.create()
     run_sql(engine_url, "UPDATE sessions SET message_count = 9")
     (finding,) = found_in(engine_url, deep=True)
-    assert "2 or more sessions" in finding.what
+    assert "2 or more" in finding.what
     assert len(mend(engine_url, deep=True)) == 3
     assert found_in(engine_url, deep=True) == []
 
@@ -234,7 +234,7 @@ def test_no_more_wrong_tool_calls_are_gathered_than_a_check_tells_of(lived_in, m
     monkeypatch.setattr("agentstore.repositories.upkeep.consistency.listed", ", ".join)
     run_sql(lived_in, "DELETE FROM message_tool_calls")
     (finding,) = found_in(lived_in, deep=True)
-    assert "2 or more messages" in finding.what
+    assert "2 or more" in finding.what
     assert finding.where.count(",") == 1
 
 

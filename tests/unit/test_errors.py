@@ -96,6 +96,11 @@ EXAMPLES = [
         ("'m1' is incomplete and takes no more text", "Begin a new message"),
     ),
     Example(
+        errors.StreamUnfinished("m1"),
+        {"message_id": "m1"},
+        ("'m1' is still being streamed", "Call messages.finish()"),
+    ),
+    Example(
         errors.IllegalTransition("session", "s1", "active", "active", ("failed", "paused")),
         {
             "kind": "session",
@@ -169,6 +174,11 @@ EXAMPLES = [
         ("4 tokens left", "10 were asked for", "quota_total"),
     ),
     Example(
+        errors.PriceUnknown("gpt-9", ("own table",)),
+        {"model": "gpt-9", "sources": ("own table",)},
+        ("the model 'gpt-9' in own table", "Prices.from_genai()", "pass cost"),
+    ),
+    Example(
         errors.CounterFull("session", "s1"),
         {"kind": "session", "key": "s1"},
         ("would overflow", "another session", "agentstore doctor"),
@@ -177,6 +187,11 @@ EXAMPLES = [
         errors.SchemaMissing("0002", "agentstore upgrade"),
         {"current": None, "head": "0002"},
         ("0002", "Run: agentstore upgrade"),
+    ),
+    Example(
+        errors.TablesTaken("0002", ("users", "tasks"), "agentstore upgrade --table-prefix agents_"),
+        {"current": None, "head": "0002", "tables": ("users", "tasks")},
+        ("users, tasks", "Nothing was created", "Run: agentstore upgrade --table-prefix agents_"),
     ),
     Example(
         errors.SchemaOutdated("0001", "0002", "agentstore upgrade"),

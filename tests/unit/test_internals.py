@@ -1,7 +1,7 @@
 """What other packages do not promise to keep, and agentstore uses: it is there, and does that.
 
 When one of these fails after an upgrade, the release that the message names has changed a name.
-Change ``agentstore.engines.base.internals``, or hold that package back.
+Change ``agentstore.values.internals``, or hold that package back.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from agentstore.engines.base import internals
+from agentstore.values import internals
 from tests.conftest import on
 
 
@@ -64,6 +64,18 @@ def test_sqlalchemy_knows_who_chose_autocommit(connection):
     with engine.connect() as opened:
         assert internals.is_in_autocommit(opened), release("sqlalchemy")
     engine.dispose()
+
+
+def test_a_table_can_be_in_two_metadata():
+    own, other = sa.MetaData(), sa.MetaData()
+    parent = sa.Table("parent", own, sa.Column("id", sa.Text, primary_key=True), schema="s")
+    assert hasattr(other, "_add_table"), release("sqlalchemy")
+    internals.add_table(other, parent)
+    child = sa.Table("child", other, sa.Column("parent_id", sa.ForeignKey("s.parent.id")))
+    assert other.tables["s.parent"] is parent, release("sqlalchemy")
+    assert parent.metadata is own
+    assert child.c.parent_id.references(parent.c.id), release("sqlalchemy")
+    assert isinstance(child.c.parent_id.type, sa.Text), release("sqlalchemy")
 
 
 def test_sqlalchemy_marks_what_it_writes_into_a_text(connection):

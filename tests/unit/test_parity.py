@@ -7,7 +7,7 @@ import asyncio
 import inspect
 import pydoc
 import typing
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from functools import cached_property
 from pathlib import Path
 
@@ -94,7 +94,8 @@ def test_every_method_is_lifted_under_its_own_name(name):
     own, lifted = methods(type(SYNC[name])), methods(type(ASYNC[name]))
     assert lifted.keys() == own.keys()
     for called, method in lifted.items():
-        assert inspect.iscoroutinefunction(method), called
+        kind = "isasyncgenfunction" if hasattr(own[called], "pages") else "iscoroutinefunction"
+        assert getattr(inspect, kind)(method), called
         assert method.__wrapped__ is own[called], called
 
 
@@ -102,7 +103,12 @@ def test_every_method_is_lifted_under_its_own_name(name):
 def test_a_lifted_method_has_the_same_signature_and_the_same_words(name):
     own = methods(type(SYNC[name]))
     for called, method in methods(type(ASYNC[name])).items():
-        assert inspect.signature(method) == inspect.signature(own[called]), called
+        lifted, sync = inspect.signature(method), inspect.signature(own[called])
+        if hasattr(own[called], "pages"):
+            assert typing.get_origin(lifted.return_annotation) is AsyncGenerator, called
+            assert typing.get_origin(sync.return_annotation) is Generator, called
+            lifted = lifted.replace(return_annotation=sync.return_annotation)
+        assert lifted == sync, called
         assert method.__doc__ is own[called].__doc__, called
         assert method.__name__ == called
 
@@ -120,6 +126,23 @@ def test_the_signature_of_a_method_in_halves_or_of_several_units_says_what_its_c
     assert returned(ASYNC["users"].delete) is DeletionReceipt
 
 
+WITHOUT_AN_END = {"messages.follow"}
+"""Methods whose pages have no last one."""
+
+
+def test_whatever_gives_a_page_has_a_generator_over_all_pages():
+    for name in NAMES:
+        own = methods(type(SYNC[name]))
+        for called, method in own.items():
+            returned = typing.get_type_hints(method)["return"]
+            if typing.get_origin(returned) is not Page or f"{name}.{called}" in WITHOUT_AN_END:
+                continue
+            over = own["iter" if called in ("list", "page") else f"iter_{called}"]
+            assert over.pages.method == called
+            (item,) = typing.get_args(returned)
+            assert typing.get_type_hints(over)["return"] == Generator[item, None, None], called
+
+
 def what_is_shown(method: Callable[..., object]) -> tuple[str, str, object]:
     """Give what an editor, or ``help()``, finds on a bound method."""
     hints = typing.get_type_hints(method)
@@ -127,10 +150,12 @@ def what_is_shown(method: Callable[..., object]) -> tuple[str, str, object]:
 
 
 def shown_by(repositories: object) -> dict[str, tuple[str, str, object]]:
+    """Give what is shown of all methods but those whose results differ, being asynchronous."""
     return {
         f"{name}.{called}": what_is_shown(getattr(repository, called))
         for name, repository in ((name, getattr(repositories, name)) for name in NAMES)
-        for called in methods(type(repository))
+        for called, method in methods(type(repository)).items()
+        if not hasattr(inspect.unwrap(method, stop=lambda f: hasattr(f, "pages")), "pages")
     }
 
 
@@ -170,7 +195,7 @@ def test_help_shows_a_lifted_method_as_it_is_called(name):
     for called in methods(type(ASYNC[name])):
         page = pydoc.plain(pydoc.render_doc(getattr(ASYNC[name], called)))
         _, words, _ = what_is_shown(getattr(SYNC[name], called))
-        assert f"async {called}(" in page
+        assert f"async {called}(" in page, called
         assert words.splitlines()[0] in page
 
 
@@ -183,7 +208,7 @@ def test_a_repository_for_a_scope_is_documented_as_the_one_it_guards(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_method_says_what_it_needs_of_a_transaction(name):
     for called, method in methods(type(SYNC[name])).items():
-        if hasattr(method, "several_units"):
+        if hasattr(method, "several_units") or hasattr(method, "pages"):
             assert not hasattr(method, "operation"), called  # each unit says so itself
             continue
         described = getattr(method, "operation", None)

@@ -76,11 +76,15 @@ PYTHON = {
 """The type of a column, by that of the attribute which maps it."""
 
 
-@pytest.mark.parametrize("mapper", sorted(models.Base.registry.mappers, key=str), ids=str)
+MAPPERS = sorted(models.Base.registry.mappers, key=str)
+
+
+@pytest.mark.parametrize("mapper", MAPPERS, ids=str)
 def test_a_model_declares_every_column_of_its_table_and_its_type(mapper):
     declared = {
         attribute: typing.get_args(annotation)[0]
-        for attribute, annotation in inspect.get_annotations(mapper.class_, eval_str=True).items()
+        for attribute, annotation in annotations_of(mapper).items()
+        if attribute not in mapper.relationships
     }
     assert [*declared] == [*mapper.column_attrs.keys()]
     for attribute, kind in declared.items():
@@ -92,6 +96,39 @@ def test_a_model_declares_every_column_of_its_table_and_its_type(mapper):
         assert isinstance(column.type, PYTHON[plain]), attribute
         if plain is not typing.Any and isinstance(column.type, Json):
             assert column.type.document is typing.get_origin(plain), attribute
+
+
+def annotations_of(mapper):
+    return inspect.get_annotations(
+        mapper.class_, locals={**vars(typing), **vars(models)}, eval_str=True
+    )
+
+
+@pytest.mark.parametrize("mapper", MAPPERS, ids=str)
+def test_a_relationship_is_what_it_is_declared_to_be_and_is_only_read_when_asked_for(mapper):
+    for each in mapper.relationships:
+        (declared,) = typing.get_args(annotations_of(mapper)[each.key])
+        many = typing.get_origin(declared) is list
+        kinds = [kind for kind in typing.get_args(declared) or (declared,) if kind is not NoneType]
+        assert kinds == [each.mapper.class_]
+        assert many == each.uselist
+        assert each.viewonly
+        assert each.lazy == "raise"
+        one = not many and each.direction.name == "MANYTOONE"
+        nullable = one and any(column.nullable for column in each.local_columns)
+        assert (NoneType in typing.get_args(declared)) == nullable
+
+
+@pytest.mark.parametrize("mapper", MAPPERS, ids=str)
+def test_what_refers_to_another_leads_there_and_back(mapper):
+    inside = {"checkpoint_entries": "checkpoint_values", "branch_segments": "branch_segments"}
+    for key in mapper.local_table.foreign_key_constraints:
+        own, other = key.table, key.referred_table
+        if inside.get(own.name) == other.name or own.name == other.name != "checkpoints":
+            continue
+        (there,) = (m for m in MAPPERS if m.local_table is other)
+        ways = {(r.target, r.direction.name) for m in (mapper, there) for r in m.relationships}
+        assert {(other, "MANYTOONE"), (own, "ONETOMANY")} <= ways, key.name
 
 
 def test_every_table_has_a_model():

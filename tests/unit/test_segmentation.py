@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
+from importlib import metadata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentstore.errors import InvalidInput
+from agentstore.settings import Settings
+from agentstore.values.text import manners, stems
+from agentstore.values.text.manners import Manner, manner_of
 from agentstore.values.text.readable import readable_text
 from agentstore.values.text.search_terms import (
     MAX_CHARACTERS,
@@ -25,7 +30,8 @@ from agentstore.values.text.segmentation import (
     spans,
     tokens,
 )
-from agentstore.values.text.snippets import LENGTH, MARK, snippet
+from agentstore.values.text.snippets import CLOSE, LENGTH, OPEN, snippet
+from agentstore.values.text.stems import stems_of
 from tests.strategies import texts
 
 EXAMPLES = {
@@ -122,7 +128,8 @@ QUERIES = {
     'unclosed "quote here': [(("unclosed",), False), (("quote", "here"), False)],
     "twice twice TWICE": [(("twice",), False)],
     '"" * ?! NOT': [(("not",), False)],
-    "": [],
+    "this AND that": [(("this",), False), (("that",), False)],
+    "a-b --c - d": [(("a", "b"), False), (("c",), False), (("d",), False)],
     '"': [],
     "*": [],
 }
@@ -133,12 +140,69 @@ def test_a_query_becomes_terms(text, expected):
     assert [(term.tokens, term.prefix) for term in parse(text).all] == expected
 
 
+ALTERNATIVES = {
+    "rain -snow": [("rain", "-snow")],
+    'rain －snow -"heavy storm" -thun*': [("rain", "-snow", "-heavy storm", "-thun*")],
+    "rain OR snow storm": [("rain",), ("snow", "storm")],
+    "rain or snow": [("rain", "or", "snow")],
+    '"rain OR snow"': [("rain or snow",)],
+    "rain OR rain OR ?!": [("rain",)],
+    "rain -snow OR hail -snow": [("rain", "-snow"), ("hail", "-snow")],
+    "OR rain OR": [("rain",)],
+    "OR": [("or",)],
+    "AND": [("and",)],
+    "天气 OR 雨": [("天气",), ("雨*",)],
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), ALTERNATIVES.items(), ids=ascii)
+def test_a_query_says_what_else_would_do_and_what_must_not_be(text, expected):
+    def written(term):
+        return " ".join(term.tokens) + "*" * term.prefix
+
+    found = [
+        (*map(written, each.all), *(f"-{written(term)}" for term in each.none))
+        for each in parse(text).alternatives
+    ]
+    assert found == expected
+
+
+def test_what_must_not_be_keeps_a_text_out_and_an_alternative_lets_it_in():
+    terms = parse("rain -snow OR hail")
+    for text, hit in {"rain": 1, "rain snow": 0, "rain snow hail": 1, "snow": 0}.items():
+        assert (terms.score(tokens(text)) is not None) == hit, text
+    both, one = terms.score(tokens("rain and hail")), terms.score(tokens("rain and dew"))
+    assert both > one
+
+
+def test_what_says_nothing_to_find_is_refused():
+    for text, hint in {
+        "": "not empty",
+        " \u3000\n": "not empty",
+        "-rain": 'in quotes: "-word"',
+        "rain OR -snow": 'in quotes: "-word"',
+        " OR ".join("abcdefghi"): "up to 8 alternatives, not 9",
+    }.items():
+        with pytest.raises(InvalidInput, match=hint):
+            parse(text)
+    assert len(parse(" OR ".join("abcdefgh")).alternatives) == 8
+
+
+def parsed(text):
+    """Read a query; give one that finds nothing where it would be refused."""
+    try:
+        return parse(text)
+    except InvalidInput:
+        return parse("?")
+
+
 @given(st.text() | texts(20))
 def test_no_query_is_an_error_of_syntax(text):
-    terms = parse(text)
+    terms = parsed(text)
     assert terms.score([]) is None
     assert all(term.tokens for term in terms.all)
-    assert (terms.score(tokens(text)) is None) == (not terms)
+    if not any(each.none for each in terms.alternatives):
+        assert (terms.score(tokens(text)) is None) == (not terms)
 
 
 @given(st.lists(st.sampled_from(["la", "天气", "京", "x1", "🙂", "-"]), max_size=8))
@@ -157,9 +221,10 @@ def test_a_query_that_is_too_long_or_no_text_is_refused():
 
 
 def test_an_index_is_asked_for_a_bounded_part_of_a_query():
-    many = parse(" ".join(f"w{n}" for n in range(200))).indexed()
-    assert len(many) == MAX_INDEXED_TERMS
-    (long,) = parse("天气" * 300).indexed()
+    (many,) = parse(" ".join(f"w{n}" for n in range(200))).with_stems(None).alternatives
+    assert len(many.indexed()) == MAX_INDEXED_TERMS
+    (each,) = parse("天气" * 300).with_stems(stems_of("english")).alternatives
+    (long,) = each.indexed()
     assert len(long.tokens) == MAX_INDEXED_TOKENS
     assert not long.prefix
 
@@ -173,15 +238,15 @@ def test_more_hits_in_a_shorter_text_score_higher():
 
 
 SNIPPETS = [
-    ("北京天气晴朗", "天气", "北京**天气**晴朗"),
-    ("ＨＥＬＬＯ there", "hello", "**ＨＥＬＬＯ** there"),
-    ("cafe\u0301 noir", "café", "**cafe\u0301** noir"),
-    ("½ price", "1", "**½** price"),
-    ("Straße and Strassen", "strasse*", "**Straße** and **Strasse**n"),
-    ("one\n\n two", "two", "one **two**"),
-    ("a b a b", '"a b"', "**a b** **a b**"),
-    ("👍🏽 fine", "👍", "**👍**🏽 fine"),
-    ("각 \u1100\u1161\u11a8", "각", "**각** **\u1100\u1161\u11a8**"),
+    ("北京天气晴朗", "天气", "北京⟦天气⟧晴朗"),
+    ("ＨＥＬＬＯ there", "hello", "⟦ＨＥＬＬＯ⟧ there"),
+    ("cafe\u0301 noir", "café", "⟦cafe\u0301⟧ noir"),
+    ("½ price", "1", "⟦½⟧ price"),
+    ("Straße and Strassen", "strasse*", "⟦Straße⟧ and ⟦Strasse⟧n"),
+    ("one\n\n two", "two", "one ⟦two⟧"),
+    ("a b a b", '"a b"', "⟦a b⟧ ⟦a b⟧"),
+    ("👍🏽 fine", "👍", "⟦👍⟧🏽 fine"),
+    ("각 \u1100\u1161\u11a8", "각", "⟦각⟧ ⟦\u1100\u1161\u11a8⟧"),
     ("nothing here", "absent", "nothing here"),
 ]
 
@@ -191,19 +256,108 @@ def test_a_snippet_marks_what_was_found(text, query, expected):
     assert snippet(text, parse(query)) == expected
 
 
+STEMMED = [
+    ("Flights and a flight", "flights", "[Flights] and a [flight]"),
+    ("Flights and a flight", '"flights"', "[Flights] and a flight"),
+    ("Flights and a flight", "flights*", "[Flights] and a flight"),
+    ("Booked ＦＬＩＧＨＴＳ 航班", "flying flight 航班", "Booked [ＦＬＩＧＨＴＳ] [航班]"),
+    ("check-ins of a check-in", "check-in", "[check-ins] of a [check-in]"),
+    ("happily, ponies, pony", "pony", "happily, [ponies], [pony]"),
+    ("手机iPhones", "手机iphone", "[手机iPhones]"),
+]
+
+
+@pytest.mark.parametrize(("text", "query", "expected"), STEMMED, ids=ascii)
+def test_a_snippet_marks_the_words_whose_stems_were_found(text, query, expected):
+    before, after = snippet("x", parse("x")).split("x")
+    marked = expected.replace("[", before).replace("]", after)
+    assert snippet(text, parse(query).with_stems(stems_of("english"))) == marked
+
+
+def test_stems_stand_beside_the_words_and_are_tokens_themselves():
+    english = stems_of("english")
+    words = tokens("The flights, flights and a flight: 航班 🙂 don't happily")
+    assert english.beside(words) == ["happili"]
+    assert len(english.of(words)) == len(words)
+
+
+@given(st.lists(texts(1), max_size=5), st.sampled_from(["english", "french", "greek", "turkish"]))
+def test_a_stem_is_as_plain_as_a_token_in_every_language(pieces, language):
+    for piece in pieces:
+        words = tokens(piece)
+        for word, stem in zip(words, stems_of(language).of(words), strict=True):
+            assert tokens(stem) == [stem] or stem == word
+
+
+MANNERS = {
+    "2:250000": Manner("2", 250_000, "none", ""),
+    "2": Manner("2", None, "none", ""),
+    "2+english-3.1.1:50": Manner("2", 50, "english", "english-3.1.1"),
+    "2+dutch_porter-3.1:50": Manner("2", 50, "dutch_porter", "dutch_porter-3.1"),
+    "x": Manner("x", None, "none", ""),
+    "2+:x": Manner("2+:x", None, "none", ""),
+}
+
+
+@pytest.mark.parametrize(("name", "manner"), MANNERS.items())
+def test_the_name_of_a_manner_is_read_as_it_is_written(name, manner):
+    assert manner_of(name) == manner
+    assert str(manner) == name
+
+
+def test_an_index_is_searched_with_the_stems_that_it_was_made_with_alone(monkeypatch):
+    now = f"english-{metadata.version('snowballstemmer')}"
+    with_stems, without = Manner("2", 50, "english", now), Manner("2", 50, "none", "")
+    other = Manner("2", 50, "english", "english-0.1")
+    for manner, wanted, trouble in (
+        (with_stems, None, None),
+        (with_stems, "english", None),
+        (with_stems, "german", "search_stems='english', not 'german'"),
+        (with_stems, "none", "search_stems='english', not 'none'"),
+        (without, None, None),
+        (without, "none", None),
+        (without, "english", "search_stems='none', not 'english'"),
+        (other, None, "stems of english-0.1 by snowballstemmer, and here is"),
+        (Manner("1", 50, "english", now), None, "version 1 of the segmentation, not 2"),
+    ):
+        found = manner.trouble(wanted)
+        assert (found is None) == (trouble is None)
+        assert trouble is None or trouble in found
+    assert with_stems.made_anew(None, None) == other.made_anew(None, None) == with_stems
+    assert with_stems.made_anew(70, "none") == Manner("2", 70, "none", "")
+    assert without.made_anew(None, "english") == with_stems
+    assert Manner("1", 7, "none", "").made_anew(None, None) == manner_of("2:250000")
+    monkeypatch.setattr(manners, "installed", lambda: None)
+    monkeypatch.setattr(stems, "installed", lambda: None)
+    assert "that is not installed" in with_stems.trouble(None)
+    assert without.trouble(None) is None
+    assert with_stems.made_anew(None, None) == with_stems
+
+
+def test_a_language_without_stems_is_refused(monkeypatch):
+    Settings(search_stems="none")
+    for wrong, hint in {"klingon": "none or one of .* not 'klingon'", 7: "a language, not"}.items():
+        with pytest.raises(InvalidInput, match=hint):
+            Settings(search_stems=wrong)
+    monkeypatch.setitem(sys.modules, "snowballstemmer", None)
+    stems_of.cache_clear()
+    with pytest.raises(InvalidInput, match=r"pip install 'agentstore-db\[stems\]'"):
+        Settings(search_stems="english")
+
+
 def test_a_snippet_is_cut_between_words_around_the_first_hit():
     found = snippet("before " * 100 + "needle " + "after " * 100, parse("needle"))
     assert found.startswith("…before ")
     assert found.endswith(" after…")
-    assert "**needle**" in found
-    assert len(found) <= LENGTH + 2 * len(MARK) + 2
+    assert "⟦needle⟧" in found
+    assert len(found) <= LENGTH + len(OPEN + CLOSE) + 2
 
 
 @given(texts(), texts(3))
 def test_a_snippet_without_its_marks_is_a_part_of_the_text(text, query):
-    if MARK in text or "…" in text:
+    if OPEN in text or CLOSE in text or "…" in text:
         return
-    found = snippet(text, parse(query)).replace(MARK, "").strip("…")
+    found = snippet(text, parsed(query)).replace(OPEN, "").replace(CLOSE, "").strip("…")
     assert " ".join(found.split()) in " ".join(text.split())
 
 

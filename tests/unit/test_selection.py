@@ -1,13 +1,16 @@
 """What `make test` runs of all the tests, and what `make test-all` runs."""
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from tests.drivers import DRIVERS
-from tests.interpreters import VERSIONS, found
+from tests.interpreters import OLDER, VERSIONS, found
 from tests.selection import EVERY_DRIVER, ONE_EACH
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +36,19 @@ def test_all_of_it_runs_on_the_versions_that_the_package_is_said_to_run_on():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     named = [each.rpartition(" :: ")[2] for each in project["classifiers"] if "Python ::" in each]
     assert list(VERSIONS) == named
+
+
+def test_both_releases_of_sqlalchemy_that_the_package_asks_for_are_tested():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (asked,) = [
+        each for each in map(Requirement, project["dependencies"]) if each.name == "sqlalchemy"
+    ]
+    pins = [(ROOT / name).read_text(encoding="utf-8") for name in ("constraints.txt", OLDER)]
+    tested = [re.search(r"^SQLAlchemy==(.+)$", text, re.MULTILINE)[1] for text in pins]
+    assert [version.rpartition(".")[0] for version in tested] == ["2.1", "2.0"]
+    assert all(version in asked.specifier for version in tested)
+    assert "2.0.35" not in asked.specifier
+    assert "2.2" not in asked.specifier
 
 
 def test_a_python_that_is_here_is_found_and_none_that_is_not():

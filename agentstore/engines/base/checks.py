@@ -10,12 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, ColumnElement, Connection
 
-    from agentstore.models.tables import Tables
+    from agentstore.models.tables import Names, Tables
     from agentstore.records.findings import Finding
 
 
@@ -104,6 +105,17 @@ class CheckContext:
         """A connection that only reads. Only examinations that need one may ask."""
         assert self._connection is not None, "this examination said that it needs no connection"
         return self._connection
+
+    def command(self, words: str) -> str:
+        """Give a command on this database, as a shell takes it."""
+        return command_line(words, self.shown, self.tables.names)
+
+
+def command_line(words: str, shown_url: str, names: Names) -> str:
+    """Give a command of agentstore's on a database, as a shell takes it."""
+    place = f" --schema {names.schema}" if names.schema else ""
+    prefix = f" --table-prefix {names.prefix}" if names.prefix else ""
+    return f"agentstore {words} --url {quote(shown_url)}{place}{prefix}"
 
 
 @dataclass(frozen=True, slots=True)

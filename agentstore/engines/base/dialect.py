@@ -75,7 +75,7 @@ def number_rows(
     """Give rows of ``messages`` their numbers and their branch.
 
     Args:
-        counted: ``last_seq``, ``turn`` and ``active_branch`` of their session, counted up.
+        counted: ``last_seq`` and ``turn`` of their session, counted up, and its active branch.
         session: What ``append_messages`` was to add to it.
         rows: The rows; they are changed.
 
@@ -224,6 +224,24 @@ class EngineDialect(ABC):
         connection.begin()
 
     @abstractmethod
+    def require_joinable(self, connection: Connection) -> None:
+        """Refuse a transaction of the application's in which a unit could not do what it promises.
+
+        Raises:
+            TransactionMisuse: It has failed, or its connection is not set up as it has to be.
+        """
+
+    def join_to_write(self, connection: Connection, tables: Tables) -> None:
+        """Take in the application's transaction what a unit that writes takes when it begins."""
+
+    def refuse_to_wait_for_caller(self, engine: Engine, mode: Mode) -> None:
+        """Refuse a unit that would wait for a transaction of the caller's own.
+
+        Raises:
+            TransactionMisuse: It would.
+        """
+
+    @abstractmethod
     def modes(self, engine: Engine) -> dict[Mode, Engine]:
         """Give the engine as each mode needs it; all share one pool."""
 
@@ -297,7 +315,14 @@ class EngineDialect(ABC):
         """
 
     def enter_scope(self, connection: Connection, user_id: str) -> None:
-        """Hide the rows of other users until the transaction ends, where ``hides_rows``."""
+        """Hide the rows of other users until the transaction ends, where ``hides_rows``.
+
+        "" shows all of them again.
+        """
+
+    def scope_of(self, connection: Connection) -> str:
+        """Give what ``enter_scope`` was told last in this transaction; "" if nothing."""
+        return ""
 
     def drop_blobs(self, connection: Connection, tables: Tables, digests: Sequence[str]) -> int:
         """Delete those blobs that nobody attaches, in a scope that cannot see who does.
@@ -337,7 +362,7 @@ class EngineDialect(ABC):
                 to add: ``messages``, ``users`` (those of the role user), ``tokens``, ``cost``.
             rows: The rows of ``messages`` without branch, those of the first session first, and
                 so on; ``seq`` counts from 1 and ``turn`` from 0 or 1 in each session, to be added
-                to what it has. They are given their numbers and their branch.
+                to what it has. They are given their numbers and the branch's name.
             calls: The rows of ``message_tool_calls``, ``seq`` as above.
             marks: The rows of ``message_marks``, ``seq`` as above.
             wait: Whether to wait for sessions that somebody else has locked, or to leave them

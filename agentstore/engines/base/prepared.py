@@ -25,7 +25,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.visitors import iterate
 
 from agentstore.engines.base.columns import binder, column_reader
-from agentstore.engines.base.internals import has_listeners, places_to_write, raise_as_sqlalchemy
+from agentstore.values.internals import has_listeners, places_to_write, raise_as_sqlalchemy
 from agentstore.values.types import Column
 
 Parameters = Mapping[str, Any]
@@ -48,8 +48,7 @@ class Prepared:
         """Compile; ``columns`` are those that an INSERT writes."""
         compiled = statement.compile(dialect=dialect, column_keys=columns)  # type: ignore[attr-defined]
         assert isinstance(compiled, SQLCompiler)
-        self._sql = str(compiled)
-        self._literals = places_to_write(compiled)
+        self._sql, self._literals = _written(compiled, dialect)
         self._bind = _binder(compiled, dialect)
         self._read = _readers(statement, dialect)
 
@@ -151,6 +150,16 @@ def run_sql(
 
 def _begins_none(connection: Connection) -> bool:
     return NO_TRANSACTION in connection.get_execution_options()
+
+
+def _written(compiled: SQLCompiler, dialect: Dialect) -> tuple[str, dict[str, str]]:
+    """Give the text, with the literals in it that have a value, and the places of the others."""
+    sql, literals = str(compiled), dict(places_to_write(compiled))
+    for name in [name for name in literals if not compiled.binds[name].required]:
+        write = compiled.binds[name].type.literal_processor(dialect)
+        assert write is not None
+        sql = sql.replace(literals.pop(name), write(compiled.params[name]))
+    return sql, literals
 
 
 def _binder(compiled: SQLCompiler, dialect: Dialect) -> Callable[[Parameters], Any]:

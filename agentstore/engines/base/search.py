@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
+
+from agentstore.engines.base.search_objects import state_of
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Select
@@ -26,14 +28,15 @@ class IndexState:
     """What an index is, and whether it is up to date.
 
     Attributes:
-        segmentation: How its tokens were made, see ``segmentation.manner``; None where the index
-            has lost its state.
+        segmentation: The name of the manner in which it is made, see ``values.text.manners``; None
+            where the index has lost its state.
         newest: The largest row number of a message.
         walked: The index has met every message up to this row number; a rebuild begins at 0.
         pending: Changes that are not in the index yet, counted no further than was asked.
         missing: The objects (tables, triggers, functions) that are gone.
         guarded: Whether the engine hides rows of it from this role, and so cannot use it as meant.
         session: The row number of the session that was named; None without such a session.
+        former: The name of its manner until something is put into it; None if that is the same.
     """
 
     segmentation: str | None
@@ -43,6 +46,7 @@ class IndexState:
     missing: tuple[str, ...]
     guarded: bool = False
     session: int | None = None
+    former: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,17 +199,50 @@ class SearchIndex(ABC):
         """
 
     @abstractmethod
-    def waiting(
-        self, connection: Connection, tables: Tables, limit: int, user_id: str | None
-    ) -> list[int]:
-        """Give the row numbers of messages whose changes are not in the index yet, in any order.
+    def is_empty(self, connection: Connection, tables: Tables) -> bool:
+        """Say whether the index holds nothing yet, for anybody."""
+
+    def adopt(self, connection: Connection, tables: Tables, former: str, segmentation: str) -> None:
+        """Give an index that still holds nothing, and has still the former manner, another one.
+
+        In a write transaction; ``take`` may follow.
+        """
+        state = state_of(tables.names)
+        turn = select(state.c.segmentation).with_for_update(skip_locked=True)
+        if connection.execute(turn).scalar() == former and self.is_empty(connection, tables):
+            connection.execute(update(state).values(segmentation=segmentation))
+
+    @abstractmethod
+    def waiting_queries(
+        self, connection: Connection, tables: Tables, user_id: str | None
+    ) -> list[Select[Any]]:
+        """Give queries for the row numbers of messages whose changes are not in the index yet.
 
         Those of messages that are gone may be among them.
         """
 
+    def newest_waiting(
+        self,
+        connection: Connection,
+        tables: Tables,
+        user_id: str | None,
+        before: int,
+        floor: int,
+        limit: int | None,
+    ) -> list[int]:
+        """Give those of the row numbers that are under one and not under another, largest first."""
+        found: set[int] = set()
+        for query in self.waiting_queries(connection, tables, user_id):
+            pk = query.selected_columns[0]
+            newest = query.distinct().where(pk >= floor, pk < before).order_by(pk.desc())
+            found.update(connection.execute(newest.limit(limit)).scalars())
+        return sorted(found, reverse=True)[:limit]
+
     @abstractmethod
-    def sizes(self, connection: Connection, tables: Tables, pks: Sequence[int]) -> Iterator[int]:
-        """Say of messages, one by one, how many bytes searching has to read, or nearly so."""
+    def sizes(
+        self, connection: Connection, tables: Tables, pks: Sequence[int]
+    ) -> Iterator[tuple[int, int]]:
+        """Say of messages, the newest first, how many bytes searching has to read, or nearly so."""
 
     @abstractmethod
     def read(

@@ -30,7 +30,9 @@ from sqlalchemy import (
     cast,
     func,
     insert,
+    literal,
     select,
+    type_coerce,
     update,
 )
 from sqlalchemy import Sequence as DatabaseSequence
@@ -38,6 +40,7 @@ from sqlalchemy.types import TypeEngine
 
 from agentstore.engines.base.dialect import number_rows, room_in
 from agentstore.engines.base.prepared import Prepared, dialect_of
+from agentstore.models.branch_names import name_of_branch
 from agentstore.models.deleting import session_is_open
 from agentstore.models.tables import Tables
 from agentstore.values.encoding import decode_text
@@ -85,9 +88,23 @@ def append_messages(
     for session in sessions:
         end = begin + session["messages"]
         if (numbers := counted.get(session["session_id"])) is not None:
-            number_rows(numbers, session, rows[begin:end])
+            *counts, branch, name = numbers
+            if name is None:
+                name = _name_of_new(connection, tables, session["session_id"], branch)
+            number_rows((*counts, name and decode_text(name)), session, rows[begin:end])
         begin = end
     return counted
+
+
+def _name_of_new(connection: Connection, tables: Tables, session_id: str, branch: int) -> Any:
+    """Look the name of a branch up that was made while the statement waited for the session.
+
+    The statement sees the session as it is once it has the lock, and all else as it was before.
+    """
+    sessions = tables.sessions.c
+    name = name_of_branch(tables.branches, sessions.pk, literal(branch, BigInteger))
+    query = select(type_coerce(name, Text)).where(sessions.id == session_id)
+    return connection.execute(query).scalar()
 
 
 _COUNTS = ("session_id", "messages", "users", "tokens", "cost", "now", "bearable")
@@ -141,7 +158,11 @@ def _build(tables: Tables, shape: _AppendShape) -> Select[Any]:
         .cte("added")
     )
     answer = select(
-        counted.c.id, counted.c.last_seq, counted.c.turn, counted.c.active_branch
+        counted.c.id,
+        counted.c.last_seq,
+        counted.c.turn,
+        counted.c.active_branch,
+        name_of_branch(tables.branches, counted.c.pk, counted.c.active_branch),
     ).add_cte(added)
     beside = (
         (shape.calls, tables.message_tool_calls, "c_", _CALL_COLUMNS),

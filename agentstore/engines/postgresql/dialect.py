@@ -54,6 +54,7 @@ from agentstore.engines.postgresql.transactions import (
     beginning,
     end_what_is_open,
     give_back_to,
+    require_joinable,
     tags,
     take_over,
 )
@@ -110,7 +111,8 @@ _ADVICE: dict[str, tuple[Failure, type[errors.DatabaseError], str]] = {
     "25006": (
         Failure.FINAL,
         errors.DatabaseReadOnly,
-        "The server is read-only; it may be a standby. Connect to the primary.",
+        "The server or the transaction is read-only; the server may be a standby. Connect to the "
+        "primary.",
     ),
     "42501": (
         Failure.FINAL,
@@ -147,6 +149,7 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
     search: SearchIndex = PostgreSQLSearch()
     space: Space = ServerSpace()
     append_messages = staticmethod(append_messages)
+    require_joinable = staticmethod(require_joinable)
 
     def url(self, url: URL, *, asynchronous: bool) -> URL:
         """Name psycopg, which is both sync and async."""

@@ -23,12 +23,13 @@ from weakref import WeakKeyDictionary
 from psycopg.types.string import TextLoader
 from sqlalchemy import Engine, event
 
-from agentstore.engines.base.internals import number_statements_from
 from agentstore.engines.postgresql.forks import note
 from agentstore.settings import AUTO, Settings
+from agentstore.values.internals import number_statements_from
 
 _log = logging.getLogger("agentstore.connections")
-_SEEN = "agentstore_seen"
+SEEN = "agentstore_seen"
+"""What says, in the ``info`` of a connection, that it was greeted."""
 
 PREPARE_AFTER = 5
 """Executions before a statement is prepared, where nobody said otherwise: the driver's default."""
@@ -66,7 +67,7 @@ class _Greeter:
 
     def greet(self, driver_s: Any, record: Any) -> None:
         """Ask and tell what there is, in one round trip, or none."""
-        record.info[_SEEN] = self.asks
+        record.info[SEEN] = self.asks
         own = getattr(driver_s, "driver_connection", driver_s)
         if not self._adopted:
             note(own)
@@ -84,7 +85,7 @@ class _Greeter:
 
     def greet_open_one(self, driver_s: Any, record: Any, _proxy: Any) -> None:
         """Greet a connection that the application opened before its engine was adopted."""
-        if record.info.get(_SEEN) != self.asks:
+        if record.info.get(SEEN) != self.asks:
             self.greet(driver_s, record)
 
     def _warn(self, own: Any) -> None:

@@ -15,6 +15,7 @@ from agentstore.values.types import SafeText
 _ENTER = select(
     func.set_config(row_security.SETTING, bindparam("user_id", type_=SafeText()), true())
 )
+_CURRENT = select(func.current_setting(row_security.SETTING, true()))
 
 
 class SecuredRows:
@@ -25,6 +26,10 @@ class SecuredRows:
     def enter_scope(self, connection: Connection, user_id: str) -> None:
         """Set what the policies look at, as SET LOCAL does, but with a parameter."""
         connection.execute(_ENTER, {"user_id": user_id})
+
+    def scope_of(self, connection: Connection) -> str:
+        """Read the setting."""
+        return connection.execute(_CURRENT).scalar_one() or ""
 
     def drop_blobs(self, connection: Connection, tables: Tables, digests: Sequence[str]) -> int:
         """Have the owner of the tables look, by a function that is theirs."""

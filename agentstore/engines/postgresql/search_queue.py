@@ -46,23 +46,27 @@ class PostgreSQLQueue(SearchIndex):
         """Send an array."""
         return _among(column, numbers)
 
-    def waiting(
-        self, connection: Connection, tables: Tables, limit: int, user_id: str | None
-    ) -> list[int]:
-        """Read the queue, and what the walk has not come to."""
+    def is_empty(self, connection: Connection, tables: Tables) -> bool:
+        """Look for a row."""
+        return not connection.execute(select(select(index_of(tables.names)).exists())).scalar()
+
+    def waiting_queries(
+        self, connection: Connection, tables: Tables, user_id: str | None
+    ) -> list[Select[Any]]:
+        """Ask the queue, and for what the walk has not come to."""
         state = state_of(tables.names).c
         through, walk_through = connection.execute(
             select(state.indexed_through, state.walk_through)
         ).one()
-        found: set[int] = set()
-        for query in queries_for_waiting(tables, through, walk_through, user_id):
-            found.update(connection.execute(query.limit(limit)).scalars())
-        return list(found)
+        return queries_for_waiting(tables, through, walk_through, user_id)
 
-    def sizes(self, connection: Connection, tables: Tables, pks: Sequence[int]) -> Iterator[int]:
+    def sizes(
+        self, connection: Connection, tables: Tables, pks: Sequence[int]
+    ) -> Iterator[tuple[int, int]]:
         """Ask for what the server knows without reading them: documents count compressed."""
-        query = select(_size(tables)).where(tables.messages.c.pk.in_(pks))
-        yield from connection.execute(query).scalars()
+        pk = tables.messages.c.pk
+        query = select(pk, _size(tables)).where(_among(pk, pks)).order_by(pk.desc())
+        yield from (tuple(row) for row in connection.execute(query))
 
     def read(
         self,

@@ -16,6 +16,8 @@ from sqlalchemy.pool import PoolResetState
 from agentstore.engines.base.dialect import MODE, READ_ONLY, Mode
 from agentstore.engines.base.listening import is_heard_by, listen_once
 from agentstore.engines.base.prepared import NO_TRANSACTION, run_sql
+from agentstore.engines.postgresql.greeting import SEEN
+from agentstore.errors import TransactionMisuse
 
 _TAKEN_OVER = "agentstore_taken_over"
 _IN_AUTOCOMMIT = (Mode.READ, Mode.STATEMENT)
@@ -23,6 +25,8 @@ _SNAPSHOTS = ("REPEATABLE READ", "SERIALIZABLE")
 """The levels at which several statements read one state of the database; the first will do."""
 _PQTRANS_IDLE = 0
 """libpq's word for a connection that is in no transaction."""
+_PQTRANS_INERROR = 3
+"""libpq's word for a transaction that has failed."""
 
 
 def beginning(tagged: Engine, engine: Engine) -> Engine:
@@ -97,3 +101,23 @@ def _give_back(driver_s: Any, record: Any) -> None:
         return
     driver_s.rollback()  # an engine may be told not to do so in autocommit
     driver_s.autocommit = False
+
+
+def require_joinable(connection: Connection) -> None:
+    """Refuse what cannot be joined; see ``EngineDialect``."""
+    if SEEN not in connection.info:
+        raise TransactionMisuse(
+            "This connection was opened before the store, which has not looked at its settings. "
+            "Open the store first, then connect."
+        )
+    own: Any = connection.connection.driver_connection
+    if own.pgconn.transaction_status == _PQTRANS_INERROR:
+        raise TransactionMisuse(
+            "The transaction has failed, and PostgreSQL refuses everything in it. Roll it back; "
+            "put begin_nested() around what may fail."
+        )
+    if own.pgconn.pipeline_status:
+        raise TransactionMisuse(
+            "The connection is in pipeline mode, in which errors come too late. Call the store "
+            "outside of the pipeline."
+        )

@@ -24,8 +24,10 @@ from sqlalchemy import (
 from agentstore.engines.base.dialect import number_rows, room_in
 from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.engines.sqlite.activity import last_taken
+from agentstore.models.branch_names import name_of_branch
 from agentstore.models.deleting import session_is_open
 from agentstore.models.tables import Tables
+from agentstore.values.encoding import decode_text
 from agentstore.values.paging import LISTED_WITHIN
 
 
@@ -42,19 +44,20 @@ def append_messages(
     """Count, then insert; see ``EngineDialect.append_messages``.
 
     Nobody else can have a session locked: who writes has the lock of the whole file. The activity
-    of a session is the row number of its newest message. The rows have the session's number
-    afterwards.
+    of a session is the row number of its newest message. The rows have the session's number and
+    the branch's name afterwards.
     """
     count, list_anew, add, index, mark = _statements(tables, dialect_of(connection))
     added: dict[str, tuple[int, int]] = {}
     there: list[dict[str, Any]] = []
+    names: list[tuple[str, Sequence[dict[str, Any]]]] = []
     begin = 0
     for session in sessions:
         end = begin + session["messages"]
         session["so_far"] = len(there)
         if counted := count.rows(connection, session):
             own = rows[begin:end]
-            *numbers, activity, behind, session_pk = counted[0]
+            *numbers, branch, activity, behind, session_pk = counted[0]
             if behind >= LISTED_WITHIN:
                 list_anew.execute_many(connection, [session])
             for pk, row in enumerate(own, activity - len(own) + 1):
@@ -62,9 +65,13 @@ def append_messages(
             first = number_rows(numbers, session, own)
             added[session["session_id"]] = first, session_pk
             there += own
+            names.append((decode_text(branch), own))
         begin = end
     if there:
         add.execute_many(connection, there)
+        for name, own in names:
+            for row in own:
+                row["branch"] = name
     for more, insertion in ((calls, index), (marks, mark)):
         owned = [each for each in more if each["session_id"] in added]
         for each in owned:
@@ -100,6 +107,7 @@ def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, ...]:
             sessions.c.last_seq,
             sessions.c.turn,
             sessions.c.active_branch,
+            name_of_branch(tables.branches, sessions.c.pk, sessions.c.active_branch),
             sessions.c.activity,
             sessions.c.activity - sessions.c.listed_activity,
             sessions.c.pk,

@@ -17,9 +17,10 @@ WAITED = "agentstore_waited"
 _ADVICE: dict[int, tuple[type[errors.DatabaseError], str]] = {
     sqlite3.SQLITE_BUSY: (
         errors.DatabaseBusy,
-        "Timed out waiting for the file's lock, which another process, or another store in this "
-        "one, held for longer than busy_timeout{}. Nothing was written: repeat the call, raise "
-        "busy_timeout, or look for a transaction that stays open.",
+        "Timed out waiting for the file's lock, which another process, or another store or "
+        "connection in this one, held for longer than busy_timeout{}. Nothing was written: repeat "
+        "the call, raise busy_timeout, or look for a transaction that stays open. To work inside "
+        "a transaction of your own, call store.joined(connection).",
     ),
     sqlite3.SQLITE_LOCKED: (
         errors.DatabaseBusy,
@@ -57,6 +58,12 @@ _COMPARE = (
 )
 _LOST = re.compile(r"no such (table|column): ([\w.]{1,130})\Z")
 
+_STALE = (
+    "Another connection wrote after this transaction had read, so SQLite does not let it write any "
+    "more. Roll it back and repeat it. So that it cannot happen, begin it as a writer, with the "
+    "execution option agentstore_writes=True of the connection or the engine."
+)
+
 _DAMAGED_INDEX = (
     "The search index is damaged; messages are not affected. Run agentstore reindex, or call "
     "store.search.reindex()."
@@ -70,6 +77,8 @@ def diagnose(error: DBAPIError) -> Diagnosis:
         return Diagnosis(Failure.FINAL, of_the_module(error))
     if extended == sqlite3.SQLITE_CORRUPT_VTAB:
         return Diagnosis(Failure.FINAL, errors.DatabaseCorrupt(_DAMAGED_INDEX))
+    if extended == sqlite3.SQLITE_BUSY_SNAPSHOT:
+        return Diagnosis(Failure.ROLLED_BACK, errors.TransactionConflict(_STALE))
     no_room = extended == sqlite3.SQLITE_IOERR_SHMSIZE  # for the index of the WAL
     code = sqlite3.SQLITE_FULL if no_room else extended & 0xFF
     if code == sqlite3.SQLITE_CONSTRAINT:

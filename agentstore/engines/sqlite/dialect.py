@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
@@ -42,9 +43,7 @@ from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from agentstore import errors
 from agentstore.engines.base.dialect import MODE, Diagnosis, EngineDialect, Mode
-from agentstore.engines.base.internals import is_in_autocommit
 from agentstore.engines.base.listening import listen_once
-from agentstore.engines.base.prepared import run_sql
 from agentstore.engines.base.search import SearchIndex
 from agentstore.engines.base.space import Space
 from agentstore.engines.sqlite.activity import take_activity
@@ -58,6 +57,14 @@ from agentstore.engines.sqlite.search import SQLiteSearch
 from agentstore.engines.sqlite.space import FileSpace
 from agentstore.engines.sqlite.stored import MICROS, YEAR_1
 from agentstore.engines.sqlite.tasks import FileTasks
+from agentstore.engines.sqlite.transactions import (
+    CONFIGURED,
+    begin,
+    begin_on_adopted,
+    join_to_write,
+    refuse_to_wait_for_caller,
+    require_joinable,
+)
 from agentstore.models.tables import Names, Tables
 from agentstore.settings import Settings
 from agentstore.values.types import MAX_INTEGER
@@ -66,13 +73,8 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 
-_IMMEDIATE = "BEGIN IMMEDIATE"
-_CONFIGURED = "agentstore_configured"
 _SYNCHRONOUS = "agentstore_synchronous"
 _FULL = 2
-_BEGIN = {Mode.READ: None, Mode.SNAPSHOT: "BEGIN"}
-"""What begins a transaction. A single SELECT is its own; all that write are immediate."""
-
 _PAUSES = (0.001, 0.006)
 """Seconds between two tries to begin to write, the shortest and the longest."""
 
@@ -87,6 +89,9 @@ class SQLite(FileTasks, FileParts, EngineDialect):
     search: SearchIndex = SQLiteSearch()
     space: Space = FileSpace()
     append_messages = staticmethod(append_messages)
+    require_joinable = staticmethod(require_joinable)
+    join_to_write = staticmethod(join_to_write)
+    refuse_to_wait_for_caller = staticmethod(refuse_to_wait_for_caller)
 
     def url(self, url: URL, *, asynchronous: bool) -> URL:
         """Name pysqlite or aiosqlite."""
@@ -104,8 +109,8 @@ class SQLite(FileTasks, FileParts, EngineDialect):
         """Look for the file."""
         if not in_memory(url) and not Path(str(url.database).removeprefix("file:")).exists():
             raise errors.DatabaseUnreachable(
-                f"There is no file {url.database}. Check the path in the URL, or create the "
-                "database with: agentstore upgrade"
+                f"There is no file {url.database}. Check the path (--url, or AGENTSTORE_URL), or "
+                f"create the database with: agentstore upgrade --url {quote(str(url.database))}"
             )
 
     def engine_options(self, url: URL, settings: Settings) -> dict[str, Any]:
@@ -123,13 +128,13 @@ class SQLite(FileTasks, FileParts, EngineDialect):
     def install(self, engine: Engine, settings: Settings, *, adopted: bool) -> None:
         """Set the pragmas on each connection, and begin each transaction as its mode needs."""
         close_what_is_left(engine.url)
-        if adopted and not listen_once(engine, "begin", _begin_on_adopted):
+        if adopted and not listen_once(engine, "begin", begin_on_adopted):
             return  # another store of the application's has it already
 
         @event.listens_for(engine, "connect")
         def configure(dbapi_connection: Any, record: Any) -> None:
             configure_new(dbapi_connection, settings, adopted=adopted)
-            record.info[_CONFIGURED] = True
+            record.info[CONFIGURED] = True
             if not adopted:
                 note(record, engine.url)
 
@@ -137,11 +142,11 @@ class SQLite(FileTasks, FileParts, EngineDialect):
 
             @event.listens_for(engine, "checkout")
             def configure_open_ones(dbapi_connection: Any, record: Any, _proxy: Any) -> None:
-                if _CONFIGURED not in record.info:
+                if CONFIGURED not in record.info:
                     configure(dbapi_connection, record)
 
             return
-        event.listen(engine, "begin", _begin)
+        event.listen(engine, "begin", begin)
         if settings.read_only and not in_memory(engine.url):
             only_read(engine)
         if in_memory(engine.url):
@@ -300,31 +305,6 @@ class SQLite(FileTasks, FileParts, EngineDialect):
                 update(users).where(users.c.id == user_id).values(quota_reserved=less)
             )
         return len(lapsed)
-
-
-def _first_statement(connection: Connection) -> str | None:
-    mode = connection.get_execution_options().get(MODE)
-    return _BEGIN.get(mode, _IMMEDIATE) if mode else "BEGIN"
-
-
-def _begin(connection: Connection) -> None:
-    statement = _first_statement(connection)
-    if statement is not None:
-        run_sql(connection, statement, begin=False)
-
-
-def _begin_on_adopted(connection: Connection) -> None:
-    """Begin on an engine whose application may have told it, before us, to begin by itself."""
-    begun = bool(getattr(connection.connection.driver_connection, "in_transaction", False))
-    if MODE not in connection.get_execution_options():  # the application's own transaction
-        if not begun and not is_in_autocommit(connection):
-            connection.exec_driver_sql("BEGIN")
-        return
-    if begun:
-        if _first_statement(connection) != _IMMEDIATE:
-            return
-        connection.exec_driver_sql("ROLLBACK")  # it may have begun as a reader
-    _begin(connection)
 
 
 def _keep_connection(context: ExceptionContext) -> None:

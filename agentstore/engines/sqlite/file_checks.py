@@ -107,7 +107,7 @@ def integrity(context: CheckContext) -> Iterator[Finding]:
             "integrity",
             f"The file has {size:,} bytes; its pages were not checked.",
             str(context.url.database),
-            f"agentstore doctor --deep --url {context.shown}",
+            context.command("doctor --deep"),
         )
         return
     check = "PRAGMA integrity_check(20)" if context.deep else "PRAGMA quick_check(20)"

@@ -24,7 +24,7 @@ from weakref import WeakSet
 from sqlalchemy import URL, Connection
 
 from agentstore import errors
-from agentstore.engines.base.internals import innermost
+from agentstore.values.internals import innermost
 
 _FILE = "agentstore_file"
 

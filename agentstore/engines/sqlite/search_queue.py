@@ -58,23 +58,28 @@ _ONE_BY_ONE = {"stream_results": True, "max_row_buffer": 1}
 class SQLiteQueue(SearchIndex):
     """The half of SQLite's index that has to do with changes; see ``SearchIndex``."""
 
-    def waiting(
-        self, connection: Connection, tables: Tables, limit: int, user_id: str | None
-    ) -> list[int]:
-        """Read the queue, and what is newer than all that was indexed."""
-        through = connection.execute(select(state_of(tables.names).c.indexed_through)).scalar()
-        found: set[int] = set()
-        for query in queries_for_waiting(connection, tables, through or 0, user_id):
-            found.update(connection.execute(query.limit(limit)).scalars())
-        return list(found)
+    def is_empty(self, connection: Connection, tables: Tables) -> bool:
+        """Look whether it has begun: contentless FTS5 cannot be asked what it holds."""
+        through = select(state_of(tables.names).c.indexed_through)
+        return connection.execute(through).scalar() == 0
 
-    def sizes(self, connection: Connection, tables: Tables, pks: Sequence[int]) -> Iterator[int]:
+    def waiting_queries(
+        self, connection: Connection, tables: Tables, user_id: str | None
+    ) -> list[Select[Any]]:
+        """Ask the queue, and for what is newer than all that was indexed."""
+        through = connection.execute(select(state_of(tables.names).c.indexed_through)).scalar()
+        return queries_for_waiting(connection, tables, through or 0, user_id)
+
+    def sizes(
+        self, connection: Connection, tables: Tables, pks: Sequence[int]
+    ) -> Iterator[tuple[int, int]]:
         """Count characters, one message after the other: to count is to read."""
         messages = tables.messages.c
         sizes = (func.coalesce(func.length(_raw(messages[name])), 0) for name in _TEXTS)
-        query = select(sum(sizes, literal(0))).where(messages.pk.in_(pks))
-        with connection.execute(query, execution_options=_ONE_BY_ONE) as rows:
-            yield from rows.scalars()
+        query = select(messages.pk, sum(sizes, literal(0))).where(messages.pk.in_(pks))
+        newest = query.order_by(messages.pk.desc())
+        with connection.execute(newest, execution_options=_ONE_BY_ONE) as rows:
+            yield from (tuple(row) for row in rows)
 
     def read(
         self,
@@ -94,7 +99,9 @@ class SQLiteQueue(SearchIndex):
         walk = select(messages.c.pk, *_raw_columns(messages)).where(messages.c.pk > through)
         whole = True
         if user_id is not None:
-            theirs = self.waiting(connection, tables, rows, user_id)
+            theirs = list[int]()
+            for query in queries_for_waiting(connection, tables, through, user_id):
+                theirs += connection.execute(query.limit(rows)).scalars()
             oldest = oldest.where(queue.message_pk.in_(theirs))
             # What others wrote in between is queued, so that the walk can pass it.
             ahead = select(messages.c.pk).where(messages.c.pk > through).order_by(messages.c.pk)

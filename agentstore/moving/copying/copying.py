@@ -37,7 +37,8 @@ def copy(
     """Copy everything from one database into another, which is empty.
 
     The search index is not copied: it is rebuilt from the messages, by the first searches or by
-    ``store.search.reindex()``. Everything else is, with the numbers of the rows.
+    ``store.search.reindex()``, with the same stems. Everything else is, with the numbers of the
+    rows.
 
     Args:
         source: What is copied; only read, in one transaction. Others may go on writing to it;

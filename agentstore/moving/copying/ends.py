@@ -28,7 +28,7 @@ from agentstore.engines.base.moving import TableShape, shapes
 from agentstore.engines.registry import EngineDialect, database_files, dialect_for
 from agentstore.errors import DatabaseUnreachable, InvalidInput, TargetNotEmpty
 from agentstore.models.tables import Names, Tables, tables
-from agentstore.settings import Settings
+from agentstore.settings import settings_for
 
 _WHERE = ("host", "hostaddr", "port", "dbname", "service")
 """What in a URL's query says which database it is."""
@@ -66,7 +66,8 @@ class End:
     def engine(self) -> Engine:
         """The engine; a source has to be there already."""
         return open_engine(
-            self.url, Settings(create=not self._read_only, read_only=self._read_only, pool_size=3)
+            self.url,
+            settings_for(create=not self._read_only, read_only=self._read_only, pool_size=3),
         )
 
     @cached_property

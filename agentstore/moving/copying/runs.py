@@ -26,7 +26,7 @@ from agentstore.moving.copying.journal import Journal
 from agentstore.moving.copying.loading import Loading
 from agentstore.moving.copying.quarantine import Quarantine
 from agentstore.moving.copying.records import CopyReport, OnProgress, Progress
-from agentstore.values.text.segmentation import MOST_CHARACTERS, manner
+from agentstore.values.text.manners import manner_of
 
 _GIVE_UP = (
     f"{CopyInterrupted.advice} To give the copy up, run it with --forget: otherwise the source "
@@ -219,7 +219,10 @@ class CopyRun:
         with self._target.committing(writing):
             self._journal.require_own(writing)
             dialect.moving.set_counters(writing, tables, counters)
-            dialect.search.reset(writing, tables, manner(MOST_CHARACTERS))
+            with self._source.reading() as reading:
+                origin, theirs = self._source.dialect.search, self._source.tables
+                made = origin.state(reading, theirs, 1, thorough=True).segmentation
+            dialect.search.reset(writing, tables, str(manner_of(made).made_anew(None, None)))
 
     def _refresh(self, writing: Connection) -> None:
         """Refresh the planner's statistics, which reading row by row needs too."""

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from agentstore.errors import AlreadyExists, InvalidInput, OutsideScope, UnscopedOnly
+from agentstore.errors import (
+    AgentStoreError,
+    AlreadyExists,
+    InvalidInput,
+    OutsideScope,
+    UnscopedOnly,
+)
 from agentstore.moving.transcripts.layouts import conversation_id, layout_of, to_message, with_user
 from agentstore.moving.transcripts.reading import Format, Line, Reading
 from agentstore.stores.store import Repositories, Store, Transaction
@@ -25,11 +32,15 @@ class Imported:
         messages: How many messages they hold.
         skipped: Conversations that were there already, or twice in the file; those that are there
             were left as they are.
+        unnamed: How many of those that were stored had no id, and got one that says what they hold.
+        skipped_unnamed: How many of those that were skipped had no id: the same is there.
     """
 
     conversations: int
     messages: int
     skipped: int
+    unnamed: int = 0
+    skipped_unnamed: int = 0
 
     def __add__(self, other: Imported) -> Imported:
         """Add up."""
@@ -37,6 +48,8 @@ class Imported:
             self.conversations + other.conversations,
             self.messages + other.messages,
             self.skipped + other.skipped,
+            self.unnamed + other.unnamed,
+            self.skipped_unnamed + other.skipped_unnamed,
         )
 
 
@@ -66,6 +79,8 @@ def import_file(
     skipped, so an import that was cut off is repeated to go on. One without an id gets one that
     says what it holds (see ``conversation_id``), so it is skipped the second time too, in the same
     file or in another. In a scope one without a user is the scope's user's.
+
+    Each batch goes into the search index once it is stored, unless the store is a scope.
 
     A line that is broken, or cannot be stored, ends the storing. The lines after it are still
     checked, so that the error names them all.
@@ -131,7 +146,9 @@ def import_conversation(repositories: Repositories, conversation: dict[str, Any]
 def _store_in_batches(store: Store, reading: Reading, tell: Progress) -> Imported:
     total = Imported(0, 0, 0)
     for batch in reading.batches():
-        total += _store_in_transactions(store, reading, batch)
+        stored = _store_in_transactions(store, reading, batch)
+        _index(store, stored.messages)
+        total += stored
         tell(_size(batch))
     return total
 
@@ -150,7 +167,20 @@ def _store_at_once(store: Store, reading: Reading, tell: Progress) -> Imported:
         _refuse(reading, refused, batch)
     except _NotSound:
         pass
-    return total if reading.is_sound() else Imported(0, 0, 0)
+    if not reading.is_sound():
+        return Imported(0, 0, 0)
+    _index(store, total.messages)
+    return total
+
+
+def _index(store: Store, messages: int) -> None:
+    """Take as many messages into the search index as were stored, and leave the rest to searches.
+
+    In a scope there is no index to be seen to; what keeps it from being written keeps no message.
+    """
+    if messages and store.sessions._scope() is None:
+        with suppress(AgentStoreError):
+            store.search.refresh(messages)
 
 
 def _store_in_transactions(store: Store, reading: Reading, batch: Sequence[Line]) -> Imported:
@@ -172,18 +202,16 @@ def _refuse(reading: Reading, refused: _LineRefused, batch: Sequence[Line]) -> N
 
 
 def _store_batch(transaction: Transaction, batch: Sequence[Line]) -> Imported:
-    conversations = messages = skipped = 0
+    done = Imported(0, 0, 0)
     for line in batch:
         try:
             count = None if line.again else _store(transaction, line.session_id, line.conversation)
         except (InvalidInput, AlreadyExists, OutsideScope, UnscopedOnly) as error:
             raise _LineRefused(line, str(error)) from error
-        if count is None:
-            skipped += 1
-        else:
-            conversations += 1
-            messages += count
-    return Imported(conversations, messages, skipped)
+        unnamed = int(line.conversation.get("id") is None)
+        stored = Imported(1, count or 0, 0, unnamed)
+        done += Imported(0, 0, 1, 0, unnamed) if count is None else stored
+    return done
 
 
 def _store(repositories: Repositories, session_id: str, conversation: dict[str, Any]) -> int | None:

@@ -17,6 +17,7 @@ from agentstore.models.deleting import session_is_open, session_stays
 from agentstore.records import AttachmentRecord, DeletionReceipt, Page
 from agentstore.records.base import complete
 from agentstore.repositories.attachments.blobs import drop_unattached, keep_blob
+from agentstore.repositories.base.iterating import over_pages
 from agentstore.repositories.base.operations import Repository, one_page, reads, writes
 from agentstore.repositories.checkpoints.value_parts import OTHER_BYTES
 from agentstore.values import validation
@@ -130,6 +131,9 @@ class Attachments(Repository):
         query = self._select().where(self.tables.attachments.c.message_id == message_id)
         return self._page(query, Cursors("attachments", message_id), limit, cursor)
 
+    iter = over_pages(list)
+    """Go over the attachments of all pages; see ``list``."""
+
     @reads
     def list_of_session(
         self, session_id: str, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None
@@ -144,6 +148,9 @@ class Attachments(Repository):
         validation.text("session_id", session_id)
         query = self._select().where(self.tables.attachments.c.session_id == session_id)
         return self._page(query, Cursors("attachments of session", session_id), limit, cursor)
+
+    iter_list_of_session = over_pages(list_of_session)
+    """Go over the attachments of all pages; see ``list_of_session``."""
 
     @writes
     def delete(self, attachment_id: str) -> DeletionReceipt:

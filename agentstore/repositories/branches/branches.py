@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal, get_args
 
 from sqlalchemy import Select, bindparam, func, select, update
 
@@ -19,6 +19,7 @@ from agentstore.records import (
     TurnToolUse,
 )
 from agentstore.records.base import complete
+from agentstore.repositories.base.iterating import over_pages
 from agentstore.repositories.base.operations import (
     Repository,
     one_page,
@@ -63,7 +64,7 @@ from agentstore.values.paging import DEFAULT_LIMIT, Cursors, check_limit
 from agentstore.values.states import MAIN
 from agentstore.values.types import MAX_INTEGER
 
-_TELLERS = ("system", "developer", "assistant")
+Teller = Literal["system", "developer", "assistant"]
 """The roles that a summary may have: with another one it would begin a turn, or end a call."""
 
 
@@ -240,7 +241,7 @@ class Branches(Repository):
         *,
         from_turn: int = 1,
         to_turn: int,
-        role: str = "system",
+        role: Teller = "system",
         token_count: int = 0,
         branch: str | None = None,
         keep_as: str | None = None,
@@ -279,7 +280,7 @@ class Branches(Repository):
             raise InvalidInput(
                 f"to_turn must be at least from_turn, which is {from_turn}, not {to_turn}."
             )
-        validation.choice("role", role, _TELLERS)
+        validation.choice("role", role, get_args(Teller))
         session = lock_session(self.unit, session_id)
         number = branch_number(self.unit, session, branch)
         replaced = of_turns(self.unit, session_id, branch, from_turn, to_turn)
@@ -320,6 +321,9 @@ class Branches(Repository):
         following = cursors.make([found[limit - 1].turn]) if len(found) > limit else None
         return Page(tuple(map(_turn, found[:limit])), following)
 
+    iter_turns = over_pages(turns)
+    """Go over the turns of all pages; see ``turns``."""
+
     @reads_snapshot
     def by_turn(
         self,
@@ -355,6 +359,9 @@ class Branches(Repository):
         grouped = groupby(records, key=lambda message: message.turn)
         turns = tuple(TurnMessages(number, tuple(messages)) for number, messages in grouped)
         return Page(turns, cursors.make([begun[limit].turn]) if more else None)
+
+    iter_by_turn = over_pages(by_turn)
+    """Go over the turns of all pages; see ``by_turn``."""
 
     @reads
     def tool_usage(self, session_id: str, *, branch: str | None = None) -> list[TurnToolUse]:
@@ -422,6 +429,9 @@ class Branches(Repository):
         following = cursors.make([found[limit - 1].turn]) if len(found) > limit else None
         return Page(tuple(map(_turn, found[:limit])), following)
 
+    iter_find_turns = over_pages(find_turns)
+    """Go over the turns of all pages; see ``find_turns``."""
+
     @reads_snapshot
     def list(
         self, session_id: str, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None
@@ -453,6 +463,9 @@ class Branches(Repository):
             tuple(_counted(branch, own + before.get(tip, NOTHING)) for branch, tip, own in page),
             page.next_cursor,
         )
+
+    iter = over_pages(list)
+    """Go over the branches of all pages; see ``list``."""
 
     def _read(self, session_id: str, name: str) -> BranchRecord:
         branches = self.tables.branches.c

@@ -83,6 +83,7 @@ def tell_shorter(
     release(unit, session.id, line[0].number)
     remove_unseen(unit, session, _within(line, first.seq, last.seq))
     remove_gone_branches(unit, session.id)
+    told.row["branch"] = None  # its home has no name
     return told.record(session.id)
 
 
@@ -93,10 +94,8 @@ def _within(line: Sequence[Segment], first: int, last: int) -> list[Stretch]:
 
 
 def _tally_of(messages: Sequence[MessageRecord], segment: Segment) -> Tally:
-    """Count those that the segment shows."""
+    """Count those that the segment shows: no two segments of a line have numbers in common."""
     shown = [
-        message
-        for message in messages
-        if message.branch == segment.branch and segment.first_seq <= message.seq <= segment.last_seq
+        message for message in messages if segment.first_seq <= message.seq <= segment.last_seq
     ]
     return Tally(len(shown), sum(message.role == "user" for message in shown))

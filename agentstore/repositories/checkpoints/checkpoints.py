@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from sqlalchemy import select
 
@@ -20,6 +20,7 @@ from agentstore.records.checkpoints import (
     WriteRecord,
 )
 from agentstore.repositories.base import scoping
+from agentstore.repositories.base.iterating import over_pages
 from agentstore.repositories.base.operations import (
     Repository,
     ids_of,
@@ -255,6 +256,39 @@ class Checkpoints(Repository):
             checkpoint_info,
         )
 
+    if TYPE_CHECKING:
+
+        @overload
+        def iter(
+            self,
+            /,
+            thread_id: str,
+            *,
+            namespace: str = ...,
+            limit: int = ...,
+            cursor: str | None = None,
+            values: Literal[True],
+        ) -> Generator[CheckpointRecord, None, None]: ...
+
+        @overload
+        def iter(
+            self,
+            /,
+            thread_id: str,
+            *,
+            namespace: str = ...,
+            limit: int = ...,
+            cursor: str | None = None,
+            values: bool = False,
+        ) -> Generator[CheckpointInfo, None, None]: ...
+
+        def iter(self, thread_id: str, **_: Any) -> Any:
+            """Go over the checkpoints of all pages; see ``list``."""
+
+    else:
+        iter = over_pages(list)
+        """Go over the checkpoints of all pages; see ``list``."""
+
     @reads
     def threads(
         self,
@@ -290,6 +324,9 @@ class Checkpoints(Repository):
             cursor,
             thread_record,
         )
+
+    iter_threads = over_pages(threads)
+    """Go over the threads of all pages; see ``threads``."""
 
     @reads_snapshot
     def path(

@@ -99,9 +99,8 @@ def remove_messages(
 
     Args:
         unit: In a write transaction.
-        session: The session. Without conditions all of its messages go, and ``make_all_whole``
-            is to follow.
-        conditions: Of the messages.
+        session: The session.
+        conditions: Of the messages; ``segments.remove_all`` deletes all of them.
         unseen: Whether no branch shows them.
         by_id: Whether the conditions give ids of messages of this session: then they are looked
             up, and not looked for among all that it has.
@@ -122,9 +121,9 @@ def remove_messages(
         return 0
     if unseen:
         change(unit, session.id, session.active_branch, Tally(int(count), 0))
-    elif conditions and session.last_branch == 0:
+    elif session.last_branch == 0:
         session.turns_gone += int(turns)
-    elif conditions:
+    else:
         session.turns_gone += take_off(unit, session.id, session.active_branch, matching)
     attached = attached_to(unit, session.id, *conditions)
     unit.connection.execute(delete(messages).where(*matching))

@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Select, bindparam, select
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from agentstore.execution.unit import Unit
+from agentstore.models.branch_names import name_of_branch
 from agentstore.models.deleting import session_stays
 from agentstore.models.tables import Tables
 from agentstore.records import MessageRecord
@@ -54,13 +55,25 @@ def message_columns(
     messages: ReadOnlyColumnCollection[str, Any],
 ) -> list[ColumnElement[Any]]:
     """Give the columns of a message, of the table or of something that has them too."""
-    return [messages[name] for name in _COLUMNS]
+    branch = branch_name(messages)
+    return [branch if name == "branch" else messages[name] for name in _COLUMNS]
 
 
 def line_columns(messages: ReadOnlyColumnCollection[str, Any]) -> list[ColumnElement[Any]]:
     """Give the columns of a message on a line, whose session is the parameter ``session_id``."""
-    known = bindparam("session_id", type_=SafeText())
-    return [known if name == "session_id" else messages[name] for name in _COLUMNS]
+    columns = message_columns(messages)
+    columns[_COLUMNS.index("session_id")] = bindparam("session_id", type_=SafeText())
+    return columns
+
+
+def branch_name(messages: ReadOnlyColumnCollection[str, Any]) -> ColumnElement[Any]:
+    """Give the name of the branch in which a message was written; None if that is gone.
+
+    It is looked up for each message, by its key, but for those of main, whose number says it.
+    """
+    (branch,) = messages["branch"].base_columns
+    (reference,) = branch.foreign_keys
+    return name_of_branch(reference.column.table, messages["session_id"], messages["branch"])
 
 
 @lru_cache(maxsize=64)

@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import delete, exists, func, insert, or_, select, update
+from sqlalchemy import delete, exists, func, insert, null, or_, select, type_coerce, update
 
 from agentstore.execution.unit import Unit
+from agentstore.repositories.attachments.blobs import drop_unattached
 from agentstore.repositories.base.operations import chunks
 from agentstore.repositories.lines.removal import LockedSession, remove_messages
 from agentstore.repositories.lines.tallies import NOTHING, Segment, Tally, take_up, tally_through
-from agentstore.values.types import MAX_INTEGER
+from agentstore.repositories.search.search import forget_deleted
+from agentstore.values.types import MAX_INTEGER, from_nanos
 
 Stretch = tuple[int, int, int]
 """A branch, and the first and the last of a range of its messages' numbers."""
@@ -124,19 +126,39 @@ def set_tip(unit: Unit, session: LockedSession, branch: int, tip: int | None, ow
         take_up(unit, session.id)
 
 
-def make_all_whole(unit: Unit, session: LockedSession) -> None:
-    """Have every branch show only its own messages, now that there are none, and no turn."""
-    segments, branches, sessions = (
-        unit.tables.branch_segments,
-        unit.tables.branches,
-        unit.tables.sessions,
+def remove_all(unit: Unit, session: LockedSession) -> int:
+    """Delete all messages of a locked session, and have every branch show only its own: none.
+
+    Returns:
+        How many were deleted.
+    """
+    tables, connection = unit.tables, unit.connection
+    messages, attachments = tables.messages.c, tables.attachments.c
+    branches, sessions = tables.branches, tables.sessions
+    counting = (
+        branches.c.session_id == session.id,
+        or_(branches.c.tip.is_not(None), branches.c.own_messages != 0, branches.c.own_turns != 0),
     )
-    of_session = branches.c.session_id == session.id
-    unit.connection.execute(update(sessions).where(sessions.c.id == session.id).values(tip=None))
-    nothing = {"tip": None, "own_messages": 0, "own_turns": 0}
-    unit.connection.execute(update(branches).where(of_session).values(nothing))
-    unit.connection.execute(delete(segments).where(segments.c.session_id == session.id))
-    remove_gone_branches(unit, session.id)
+    # One statement: what is attached, and NULL if a branch counts or shows more than its own.
+    attached = select(attachments.digest).where(attachments.session_id == session.id)
+    counts = select(type_coerce(null(), attachments.digest.type)).where(
+        exists(branches.c.number).where(*counting)
+    )
+    found = set(connection.execute(attached.union_all(counts)).scalars())
+    gone = connection.execute(delete(tables.messages).where(messages.session_id == session.id))
+    drop_unattached(unit, found - {None})
+    forget_deleted(unit)
+    nothing = {"message_count": 0, "total_tokens": 0, "total_cost": from_nanos(0), "turn": 0}
+    of_session = sessions.c.id == session.id
+    connection.execute(update(sessions).where(of_session).values(tip=None, **nothing))
+    if None in found:
+        own = {"tip": None, "own_messages": 0, "own_turns": 0}
+        connection.execute(update(branches).where(*counting).values(own))
+    if session.last_branch:
+        segments = tables.branch_segments
+        connection.execute(delete(segments).where(segments.c.session_id == session.id))
+        remove_gone_branches(unit, session.id)
+    return gone.rowcount
 
 
 def release(unit: Unit, session_id: str, tip: int | None) -> None:

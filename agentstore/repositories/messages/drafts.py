@@ -16,6 +16,7 @@ from typing import Any, Required, TypedDict
 from agentstore.errors import InvalidInput, shown
 from agentstore.records import MessageRecord
 from agentstore.records.messages import CHAT_KEYS, make_message_record
+from agentstore.records.words import Role
 from agentstore.values import validation
 from agentstore.values.encoding import dump_json, is_plain_key, load_json
 from agentstore.values.ids import new_id
@@ -29,7 +30,7 @@ Marks = str | Enum | Collection[str | Enum] | None
 class NewMessage(TypedDict, total=False):
     """A message for ``save_many``: the arguments of ``save``."""
 
-    role: Required[str]
+    role: Required[Role]
     content: str | list[Any] | None
     tool_calls: list[dict[str, Any]] | None
     tool_call_id: str | None

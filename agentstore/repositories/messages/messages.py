@@ -12,11 +12,15 @@ from sqlalchemy import select
 from agentstore.errors import InvalidInput, LimitOutOfRange, NotFound
 from agentstore.execution.gathering import Body
 from agentstore.models.deleting import session_is_open, session_stays
-from agentstore.records import MessageRecord, Page, SearchHit
+from agentstore.records import MessageList, MessageRecord, Page, SearchHit
 from agentstore.records.base import complete
+from agentstore.records.words import Role
+from agentstore.repositories.base.iterating import over_pages
 from agentstore.repositories.base.operations import (
     MOST_IDS,
+    UNSET,
     Repository,
+    Unset,
     appends,
     chunks,
     gathers,
@@ -28,13 +32,14 @@ from agentstore.repositories.base.operations import (
 )
 from agentstore.repositories.base.units import several_units
 from agentstore.repositories.lines.lines import newest, no_branch, segments_of
+from agentstore.repositories.lines.popping import pop_of_whole
 from agentstore.repositories.lines.removal import (
     lock_session,
     remove_messages,
-    set_turn,
     settle_turn,
 )
 from agentstore.repositories.lines.rows import (
+    line_columns,
     message_record,
     message_records,
     select_messages,
@@ -43,8 +48,8 @@ from agentstore.repositories.lines.rows import (
 from agentstore.repositories.lines.segments import (
     NewLine,
     is_seen_elsewhere,
-    make_all_whole,
     release,
+    remove_all,
     remove_gone_branches,
     remove_unseen,
     set_tip,
@@ -57,6 +62,7 @@ from agentstore.repositories.messages.appending import (
     looks_first,
     replaces,
 )
+from agentstore.repositories.messages.changing import change_message
 from agentstore.repositories.messages.drafts import Marks, NewMessage, draft
 from agentstore.repositories.messages.following import follow
 from agentstore.repositories.messages.histories import History
@@ -83,6 +89,10 @@ from agentstore.values.states import COMPLETE, INCOMPLETE, MAIN, STREAMING
 from agentstore.values.types import MAX_INTEGER
 
 
+def _with_number_of_branch(messages: Any) -> list[Any]:
+    return [*line_columns(messages), messages.branch]
+
+
 class Messages(Repository):
     """The messages of sessions, in the order of their sequence numbers."""
 
@@ -92,7 +102,7 @@ class Messages(Repository):
     def save(
         self,
         session_id: str,
-        role: str,
+        role: Role,
         content: str | list[Any] | None = None,
         *,
         tool_calls: list[dict[str, Any]] | None = None,
@@ -120,7 +130,8 @@ class Messages(Repository):
                 tool, at ``function.name`` or ``name``, is indexed for ``find_by_tool``.
             tool_call_id: Which call a tool message answers.
             name: Who speaks, or which tool answered.
-            token_count: Tokens that the message counts for.
+            token_count: The message's size in tokens, as it takes room in a model's context. What a
+                call of a model used is for ``usage.record``.
             cost: Money that it counts for: a Decimal, an int or a str, never a float.
             metadata: A JSON object of the application's.
             payload: Any JSON: a framework's own item, whole.
@@ -195,7 +206,7 @@ class Messages(Repository):
     def begin(
         self,
         session_id: str,
-        role: str = "assistant",
+        role: Role = "assistant",
         *,
         name: str | None = None,
         tool_call_id: str | None = None,
@@ -389,6 +400,9 @@ class Messages(Repository):
         )
         return Page(tuple(with_what_has_come(self.unit, page.items)), page.next_cursor)
 
+    iter_find_by_tool = over_pages(find_by_tool)
+    """Go over the messages of all pages; see ``find_by_tool``."""
+
     @reads
     def history(
         self,
@@ -401,7 +415,7 @@ class Messages(Repository):
         exclude_mark: Marks = None,
         prepend_summary: bool = False,
     ) -> list[MessageRecord]:
-        """Give the last messages of a branch, the oldest of them first.
+        """Give the last messages of a branch, the oldest of them first, as a ``MessageList``.
 
         One query; two where the branch shows messages of others and this store reads it for the
         first time. The cost depends on ``limit`` and not on how much the session or the database
@@ -430,7 +444,7 @@ class Messages(Repository):
         records = self._last(RECORDS, session_id, limit, keep_tool_calls, branch, marks)
         if prepend_summary and (summary := find_summary(self.unit, session_id, branch)):
             records.insert(0, summary.to_message())
-        return records
+        return MessageList(records)
 
     @reads
     def chat(
@@ -539,6 +553,9 @@ class Messages(Repository):
         following = cursors.make([records[0].seq]) if len(rows) > limit else None
         return Page(records, following)
 
+    iter = over_pages(page, backwards=True)
+    """Go over the messages of a branch, the newest first; see ``page``."""
+
     @reads_snapshot
     def follow(self, cursor: str | None = None, *, limit: int = 100) -> Page[MessageRecord]:
         """Follow new messages, of all sessions and branches: give those since the last call.
@@ -564,7 +581,7 @@ class Messages(Repository):
         *,
         user_id: str | None = None,
         session_id: str | None = None,
-        role: str | None = None,
+        role: Role | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         order: pages.Order = "relevance",
@@ -581,10 +598,11 @@ class Messages(Repository):
 
         Args:
             text: Words, all of which a message must hold; ``"words in quotes"`` in a row;
-                ``begin*`` for what begins so. Case, accents' encoding and width do not matter.
-                Chinese, Japanese, Korean or Thai is found inside a sentence. Other characters
-                separate words and are no syntax. Up to 1,000 characters; without a word in it
-                nothing is found.
+                ``begin*`` for what begins so; ``-word`` for what must not be in it; ``this OR
+                that``. Case, accents' encoding and width do not matter. Chinese, Japanese, Korean
+                or Thai is found inside a sentence. Other characters separate words and are no
+                syntax. Where the store has stems, words outside of quotes find their kin. Up to
+                1,000 characters; without a word in it nothing is found.
             user_id: Only in this user's sessions.
             session_id: Only in this session.
             role: Only messages of this role.
@@ -597,13 +615,15 @@ class Messages(Repository):
 
         Returns:
             Hits. Order and scores are the same on both engines. A page reads no more than some
-            10,000 entries of the index: where filters let few through, it has fewer hits than
-            ``limit``, or none, and a ``next_cursor`` to go on. The last page has no cursor.
+            10,000 entries of the index, and messages that are not in it yet: where filters let few
+            through, it has fewer hits than ``limit``, or none, and a ``next_cursor`` to go on. The
+            last page has no cursor.
 
         Raises:
-            SearchIndexStale: The index is damaged, of another version, or too far behind: by more
-                than 10,000 changes, or too much text. The error says what to run.
-            InvalidInput: An argument cannot be asked for.
+            SearchIndexStale: The index is damaged, of another version or other stems, or being
+                rebuilt where the scope's role sees only part of it. The error says what to run.
+            InvalidInput: An argument cannot be asked for; the text is empty, or says only what
+                not to find.
         """
         asked = finding.request(
             text,
@@ -620,6 +640,57 @@ class Messages(Repository):
             self._units(), asked, lambda unit: select_messages(unit.tables), message_record
         )
 
+    iter_search = over_pages(search)
+    """Go over the hits of all pages; see ``search``."""
+
+    @writes
+    def update(
+        self,
+        message_id: str,
+        *,
+        content: str | list[Any] | Unset | None = UNSET,
+        metadata: Mapping[str, Any] | Unset | None = UNSET,
+        marks: Marks | Unset = UNSET,
+        token_count: int | Unset = UNSET,
+        cost: Decimal | int | str | Unset = UNSET,
+        payload: Any = UNSET,
+    ) -> MessageRecord:
+        """Change what is given of a message, where it stands, and leave the rest.
+
+        Every branch that shows the message shows it changed: make a branch before it, and save
+        another message there, where the first one is to be kept. Its id, number, turn, time, role,
+        tool calls, external id and attachments stay. Searches find the new text and not the old
+        one, and the session's tokens and cost change by the difference. It is no activity.
+
+        Args:
+            message_id: The message.
+            content: See ``save``.
+            metadata: See ``save``; it replaces what was there, whole. None takes it away.
+            marks: See ``save``; they replace those that were there. None or ``[]`` takes them away.
+            token_count: See ``save``. It does not follow the content by itself.
+            cost: See ``save``.
+            payload: See ``save``. It does not follow the content by itself.
+
+        Returns:
+            The message as it is now.
+
+        Raises:
+            NotFound: There is no such message.
+            StreamUnfinished: It is still being streamed.
+            CounterFull: The session's counters have no room.
+            InvalidInput: An argument cannot be stored.
+        """
+        arguments = {
+            "content": content,
+            "metadata": metadata,
+            "marks": marks,
+            "token_count": token_count,
+            "cost": cost,
+            "payload": payload,
+        }
+        given = {name: each for name, each in arguments.items() if not isinstance(each, Unset)}
+        return change_message(self.unit, message_id, given)
+
     @writes
     def pop(self, session_id: str) -> MessageRecord | None:
         """Take the last message of the active branch back; None if the branch is empty.
@@ -629,13 +700,16 @@ class Messages(Repository):
         Raises:
             NotFound: There is no such session.
         """
+        if (popped := pop_of_whole(self.unit, session_id)) is not None:
+            return popped
         session = lock_session(self.unit, session_id)
-        rows = newest(self.unit, session_id, 1)
+        rows = newest(self.unit, session_id, 1, columns=_with_number_of_branch)
         if not rows:
             return None
         (last,) = message_records(self.unit, rows)
-        its_own = last.branch == session.active_branch
-        if its_own and not is_seen_elsewhere(self.unit, session, last.branch, last.seq):
+        home = rows[0][-1]
+        its_own = home == session.active_branch
+        if its_own and not is_seen_elsewhere(self.unit, session, home, last.seq):
             remove_messages(self.unit, session, self.tables.messages.c.id == last.id)
         else:
             line = segments_of(self.connection, self.tables, session_id, session.active_branch)
@@ -644,7 +718,7 @@ class Messages(Repository):
             new.show(session.active_branch, session.last_seq + 1)
             set_tip(self.unit, session, session.active_branch, new.write(), NOTHING)
             release(self.unit, session_id, session.tip)
-            remove_unseen(self.unit, session, [(last.branch, last.seq, last.seq)])
+            remove_unseen(self.unit, session, [(home, last.seq, last.seq)])
             remove_gone_branches(self.unit, session_id)
         settle_turn(self.unit, session)
         return last
@@ -763,10 +837,7 @@ class Messages(Repository):
             NotFound: There is no such session.
         """
         session = lock_session(self.unit, session_id)
-        deleted = remove_messages(self.unit, session)
-        set_turn(self.unit, session_id)
-        make_all_whole(self.unit, session)
-        return deleted
+        return remove_all(self.unit, session)
 
     def _last(
         self,

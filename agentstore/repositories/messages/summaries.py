@@ -25,6 +25,7 @@ from sqlalchemy import (
 
 from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.execution.unit import Unit
+from agentstore.models.branch_names import name_of_branch
 from agentstore.models.tables import Tables
 from agentstore.records import SummaryRecord
 from agentstore.repositories.base.operations import Repository, reads, writes
@@ -206,7 +207,7 @@ def select_summary(tables: Tables, *, active: bool) -> Select[Any]:
     return (
         select(
             summaries.session_id,
-            summaries.branch,
+            name_of_branch(tables.branches, summaries.session_id, summaries.branch),
             summaries.content,
             summaries.through_seq,
             summaries.metadata,

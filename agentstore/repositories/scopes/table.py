@@ -65,6 +65,7 @@ DECISIONS: dict[str, dict[str, Decision]] = {
         "check_quota": _USER,
         "consume_quota": _USER,
         "reserve_quota": _USER,
+        "reserve_for_session": _SESSION,
         "settle_quota": names(reservation_id=its.reservation),
         "release_quota": names(reservation_id=its.reservation),
         "issue_api_key": _USER,
@@ -75,6 +76,7 @@ DECISIONS: dict[str, dict[str, Decision]] = {
     },
     "Sessions": {
         "create": Guard({"user_id": its.owner}, its.session_taken),
+        "ensure": KEEPS,
         "get": _SESSION,
         "find": _SESSION,
         "restore": _SESSION,
@@ -115,6 +117,7 @@ DECISIONS: dict[str, dict[str, Decision]] = {
         "page": _SESSION,
         "search": KEEPS,
         "follow": Refused("it follows the messages of all sessions"),
+        "update": _MESSAGE,
         "pop": _SESSION,
         "delete": names(session_id=its.session, ids=its.few_messages),
         "delete_by_mark": _SESSION,

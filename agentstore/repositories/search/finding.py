@@ -2,13 +2,14 @@
 
 A search brings the index up to date first, as far as it asks for it: in a scope, or for one user,
 that is what this user's messages lack. It waits for nobody who does the same, and does not begin in
-a transaction, nor on a store that only reads. What still waits then is read itself: those messages
-are candidates too, and their text decides as it does about the others.
+a transaction, nor on a store that only reads. What still waits then is read itself, a bounded part
+for each page: those messages are candidates too, and their text decides as it does about the
+others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -18,31 +19,23 @@ from agentstore.engines.base.dialect import Mode
 from agentstore.errors import DatabaseFull, SearchIndexStale
 from agentstore.execution.unit import Unit, in_transaction
 from agentstore.records import MessageRecord, Page, SearchHit
-from agentstore.repositories.base.operations import chunks
+from agentstore.records.words import Role
 from agentstore.repositories.base.units import Units
+from agentstore.repositories.search import waiting
 from agentstore.repositories.search.pages import Request, TextSearch
 from agentstore.repositories.search.search import (
     BATCH,
     Ready,
+    manner_in,
     segmented,
+    state_of_index,
     take_in,
-    trouble_with,
 )
 from agentstore.values import validation
 from agentstore.values.instants import require_utc
 from agentstore.values.paging import check_limit
 from agentstore.values.states import ROLES
 from agentstore.values.text.search_terms import parse
-from agentstore.values.text.segmentation import characters_of
-from agentstore.values.types import MAX_INTEGER
-
-MOST_PENDING = 10_000
-"""Changes that a search takes into the index before it answers: a second or two. With more it
-says so, rather than let its caller wait for minutes."""
-
-MOST_TEXT = 8_000_000
-"""Characters of text that a search takes into the index before it answers, and that it reads
-itself afterwards: a second or two. What it took in is in, so that the next one gets further."""
 
 
 def request(
@@ -50,7 +43,7 @@ def request(
     *,
     user_id: str | None,
     session_id: str | None,
-    role: str | None,
+    role: Role | None,
     since: datetime | None,
     until: datetime | None,
     order: str,
@@ -97,25 +90,14 @@ def in_order(
 
     def look(unit: Unit, *, last: bool) -> Page[SearchHit] | None:
         """Give the hits; None if the index is to be brought up to date before."""
-        index, theirs = unit.dialect.search, asked.whose(unit)
-        most = MOST_PENDING + 1
-        state = index.state(unit.connection, unit.tables, most, theirs, asked.session_id)
-        if (problem := trouble_with(state)) is not None:
-            raise SearchIndexStale(problem, state.pending)
-        assert state.segmentation is not None
+        theirs = asked.whose(unit)
+        state = state_of_index(unit, waiting.MOST_PENDING + 1, theirs, asked.session_id)
+        manner = manner_in(unit, state)
         if unit.scope is not None and unit.dialect.hides_rows and state.walked < state.newest:
             raise SearchIndexStale("is being rebuilt", state.pending)
-        if state.pending > MOST_PENDING:
-            raise _far_behind(state.pending)
-        characters = characters_of(state.segmentation)
-        waiting: list[int] = []
-        if state.pending:
-            if not (last or unit.settings.read_only or in_transaction(unit)):
-                return None
-            waiting = index.waiting(unit.connection, unit.tables, most, theirs)
-            if len(waiting) > MOST_PENDING or _too_much(unit, waiting, characters):
-                raise _far_behind(len(waiting))
-        return TextSearch(unit, asked, state, columns(unit), record, characters, waiting).page()
+        if state.pending and not (last or unit.settings.read_only or in_transaction(unit)):
+            return None
+        return TextSearch(unit, asked, state, columns(unit), record, manner).page()
 
     page = units.run(Mode.SNAPSHOT, look, last=False)
     if page is None:
@@ -134,7 +116,7 @@ def _catch_up(units: Units, asked: Request) -> None:
         return ready if may_go_on else None
 
     changes = text = 0
-    while changes <= MOST_PENDING and text <= MOST_TEXT:
+    while changes <= waiting.MOST_PENDING and text <= waiting.MOST_TEXT:
         ready = units.run(Mode.SNAPSHOT, prepare)
         if ready is None:
             return
@@ -146,20 +128,3 @@ def _catch_up(units: Units, asked: Request) -> None:
             return
         changes += max(len(ready.batch.changes), BATCH)
         text += ready.size
-
-
-def _too_much(unit: Unit, waiting: Sequence[int], characters: int | None) -> bool:
-    """Say whether messages have more text than a search reads without an index."""
-    if len(waiting) * (characters or MAX_INTEGER) <= MOST_TEXT:
-        return False
-    text = 0
-    for chunk in chunks(waiting):
-        for size in unit.dialect.search.sizes(unit.connection, unit.tables, chunk):
-            text += size if characters is None else min(size, characters)
-            if text > MOST_TEXT:
-                return True
-    return False
-
-
-def _far_behind(pending: int) -> SearchIndexStale:
-    return SearchIndexStale("is too far behind", pending)

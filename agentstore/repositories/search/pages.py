@@ -13,19 +13,20 @@ where a word is in a tenth of all messages, and its pages hold each hit once whi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Select, select
 
-from agentstore.engines.base.search import IndexState, Phrase, Question
+from agentstore.engines.base.search import Candidates, IndexState, Phrase, Question
 from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord, Page, SearchHit
 from agentstore.repositories.base.operations import chunks
-from agentstore.repositories.search.search import searched_text
+from agentstore.repositories.search.waiting import waiting_under
 from agentstore.values.paging import Cursors
+from agentstore.values.text.manners import Manner
 from agentstore.values.text.search_terms import SearchTerms
 from agentstore.values.text.segmentation import tokens
 from agentstore.values.text.snippets import snippet
@@ -93,16 +94,18 @@ class TextSearch:
         state: IndexState,
         columns: Select[Any],
         record: Callable[[Any], MessageRecord],
-        characters: int | None,
-        waiting: Sequence[int],
+        manner: Manner,
     ) -> None:
         self._unit = unit
-        self._characters = characters
-        self._waiting = waiting
+        self._manner = manner
+        self._terms = asked.terms.with_stems(manner.stems)
+        self._waiting: list[int] = []
+        self._bottom = 0  # Under it there is more that waits, and the page ends.
         self._asked = asked
         self._state = state
         self._left = MOST_READ
         self._conditions: list[ColumnElement[bool]] = []
+        self._questions: list[Question] = []
         self._columns = columns
         self._record = record
         moments = [None if m is None else m.isoformat() for m in (asked.since, asked.until)]
@@ -115,26 +118,32 @@ class TextSearch:
         key = None
         if self._asked.cursor is not None:
             key = self._cursors.read(self._asked.cursor, 4 if by_relevance else 1)
-        question = self._question() if self._asked.terms else None
-        if question is None:
+        if not self._terms or not self._narrow():
             return Page((), None)
-        found, following = (self._best if by_relevance else self._recent)(question, key)
+        before = self._state.newest + 1 if key is None else key[0]
+        if self._state.pending:
+            again = key[1] if key is not None and by_relevance and key[1] >= 0 else None
+            whose, characters = self._asked.whose(self._unit), self._manner.characters
+            self._waiting, self._bottom = waiting_under(
+                self._unit, before, again, self._passing, whose, characters
+            )
+        found, following = self._best(key) if by_relevance else self._recent(before)
         return Page(tuple(map(self._hit, found)), following)
 
-    def _question(self) -> Question | None:
-        """Say what to ask the index; None where the filters let nothing through."""
+    def _narrow(self) -> bool:
+        """Say what to ask the index, and of what to ask it; False if nothing can be a hit."""
         asked, tables = self._asked, self._unit.tables
         messages, sessions = tables.messages.c, tables.sessions.c
         conditions = self._conditions
         wanted: tuple[int, ...] | None = None
         if asked.session_id is not None:
             if self._state.session is None:
-                return None
+                return False
             wanted = (self._state.session,)
             conditions.append(sessions.pk == self._state.session)
         only = self._unit.only
         if only is not None and asked.user_id not in (None, only):
-            return None
+            return False
         if (owner := asked.user_id if only is None else only) is not None:
             conditions.append(sessions.user_id == owner)
             if wanted is None:
@@ -142,7 +151,7 @@ class TextSearch:
                 theirs = self._unit.connection.execute(query.limit(_MOST_SESSIONS + 1))
                 pks = tuple(theirs.scalars())
                 if not pks:
-                    return None
+                    return False
                 wanted = pks if len(pks) <= _MOST_SESSIONS else None
         if asked.role is not None:
             conditions.append(messages.role == asked.role)
@@ -150,24 +159,26 @@ class TextSearch:
             conditions.append(messages.created_at >= asked.since)
         if asked.until is not None:
             conditions.append(messages.created_at < asked.until)
-        phrases, beginnings = list[Phrase](), list[str]()
-        for term in asked.terms.indexed():
-            if begins := term.prefix and len(term.tokens[-1]) == 1:
-                beginnings.append(term.tokens[-1])
-            if words := term.tokens[:-1] if begins else term.tokens:
-                phrases.append(Phrase(words, term.prefix and not begins))
         reader = only if self._state.guarded else None
-        return Question(tuple(phrases), tuple(beginnings), wanted, reader)
+        for each in self._terms.alternatives:
+            phrases, beginnings = list[Phrase](), list[str]()
+            for term in each.indexed():
+                if begins := term.prefix and len(term.tokens[-1]) == 1:
+                    beginnings.append(term.tokens[-1])
+                if words := term.tokens[:-1] if begins else term.tokens:
+                    phrases.append(Phrase(words, term.prefix and not begins))
+            question = Question(tuple(phrases), tuple(beginnings), wanted, reader)
+            self._questions.append(question)
+        return True
 
-    def _recent(self, question: Question, key: list[int] | None) -> tuple[list[_Match], str | None]:
+    def _recent(self, before: int) -> tuple[list[_Match], str | None]:
         limit = self._asked.limit
-        before = self._state.newest + 1 if key is None else key[0]
-        found, rest = self._matches(question, before, limit + 1)
+        found, rest = self._matches(before, limit + 1)
         if len(found) > limit:
             found, rest = found[:limit], found[limit - 1].row.pk
         return found, self._cursors.make([rest]) if rest else None
 
-    def _best(self, question: Question, key: list[int] | None) -> tuple[list[_Match], str | None]:
+    def _best(self, key: list[int] | None) -> tuple[list[_Match], str | None]:
         # A block is bounded below, too, by what it was on the page before: a hit that is deleted
         # must not pull one of the next block in, past the place where this page begins.
         limit = self._asked.limit
@@ -176,7 +187,7 @@ class TextSearch:
         place: list[int] = []
         while True:
             most = BLOCK if bottom < 0 else MAX_INTEGER
-            block, rest = self._matches(question, top, most, floor=max(bottom, 0))
+            block, rest = self._matches(top, most, floor=max(bottom, 0))
             for match in sorted(block, key=lambda m: (-m.micros, -m.message_pk)):
                 if (match.micros, match.message_pk) < (micros, last):
                     if len(found) == limit:
@@ -186,36 +197,35 @@ class TextSearch:
             if not rest:
                 return found, None
             top, bottom, micros, last = rest, -1, MAX_INTEGER, 0
-            if self._left <= 0:
+            if self._left <= 0 or top <= self._bottom:
                 return found, self._cursors.make([top, bottom, micros, last])
 
-    def _matches(
-        self, question: Question, before: int, count: int, floor: int = 0
-    ) -> tuple[list[_Match], int]:
+    def _matches(self, before: int, count: int, floor: int = 0) -> tuple[list[_Match], int]:
         """Give so many of the newest hits under a row number, unless too much is to be read.
 
         Args:
-            question: What the index is asked.
             before: Under which row number.
             count: How many.
             floor: From which row number on.
 
         Returns:
             The hits, the newest first, and the row number under which to go on; that is ``floor``
-            if nothing is left above it.
+            if nothing is left above it, or where the rest begins of what waits.
         """
         unit = self._unit
         found: list[_Match] = []
         # A block that was read before is read whole, or its hits would come twice.
         least = -MOST_READ if floor else 0
-        waiting = self._passing(self._waiting)
-        looks = unit.dialect.search.looks(
-            unit.connection, unit.tables, question, before=before, count=count
-        )
-        for look in looks:
+        floor, top = max(floor, self._bottom), before
+        index = unit.dialect.search
+        looks = [
+            index.looks(unit.connection, unit.tables, question, before=before, count=count)
+            for question in self._questions
+        ]
+        for look in _together(looks, before):
             self._left -= max(look.read, _LOOK)
             reached = max(look.reached, floor)
-            also = {pk for pk in waiting if reached <= pk < before}
+            also = {pk for pk in self._waiting if reached <= pk < before}
             pks = sorted(also.union(pk for pk in look.pks if pk >= reached), reverse=True)
             size = min(count - len(found), BLOCK)
             found += self._verified(pks[:size], *self._conditions)  # which is enough, mostly
@@ -227,7 +237,7 @@ class TextSearch:
             if len(found) >= count:
                 return found[:count], found[count - 1].row.pk
             before = reached
-            if before <= floor or self._left <= least:
+            if before <= floor or (self._left <= least and before < top):
                 break
         return found, before
 
@@ -258,13 +268,30 @@ class TextSearch:
         ).all()
         found = []
         for row in sorted(rows, key=lambda row: -row.pk):
-            text = searched_text(row, self._characters)
-            score = self._asked.terms.score(tokens(text))
+            text = self._manner.text_of(row)
+            score = self._terms.score(tokens(text))
             if score is not None:
                 found.append(_Match(row.pk, round(score * _MICRO), text, row))
         return found
 
     def _hit(self, match: _Match) -> SearchHit:
         return SearchHit(
-            self._record(match.row), snippet(match.text, self._asked.terms), match.micros / _MICRO
+            self._record(match.row), snippet(match.text, self._terms), match.micros / _MICRO
         )
+
+
+def _together(looks: Sequence[Iterator[Candidates]], before: int) -> Iterator[Candidates]:
+    """Look for messages that may be a hit of one question or another, the newest first."""
+    if len(looks) == 1:
+        yield from looks[0]
+        return
+    reached = [before] * len(looks)
+    held: set[int] = set()
+    while any(reached):
+        last = max(range(len(looks)), key=reached.__getitem__)
+        look = next(looks[last])
+        reached[last] = look.reached
+        held.update(look.pks)
+        floor = max(reached)
+        yield Candidates([pk for pk in held if pk >= floor], floor, look.read)
+        held = {pk for pk in held if pk < floor}

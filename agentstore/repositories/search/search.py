@@ -9,8 +9,7 @@ read. A crash anywhere loses nothing, because a change waits until its tokens ar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from agentstore.engines.base.dialect import Mode
 from agentstore.engines.base.search import Batch, Entry, IndexState, Source
@@ -21,15 +20,9 @@ from agentstore.repositories.base.operations import Repository, chunks, reads_sn
 from agentstore.repositories.base.units import Units, several_units
 from agentstore.settings import Settings
 from agentstore.values import validation
-from agentstore.values.text.readable import readable_text
-from agentstore.values.text.segmentation import (
-    MOST_CHARACTERS,
-    VERSION,
-    characters_of,
-    manner,
-    tokens,
-    version_of,
-)
+from agentstore.values.text.manners import Manner, manner_of
+from agentstore.values.text.segmentation import VERSION
+from agentstore.values.text.stems import check_language
 
 Progress = Callable[[int, int], object]
 """Told how many messages are done, and of how many."""
@@ -53,11 +46,11 @@ class Search(Repository):
     @reads_snapshot
     def status(self) -> SearchStatus:
         """Say whether the index is whole, of this version, and how many changes it lacks."""
-        state = self.unit.dialect.search.state(
-            self.connection, self.tables, _COUNTLESS, thorough=True
-        )
-        needed = segmentation_of_a_rebuild(self.unit.settings, state.segmentation)
-        return SearchStatus(state.segmentation, needed, state.pending, trouble_with(state))
+        state = state_of_index(self.unit, _COUNTLESS, thorough=True)
+        settings = self.unit.settings
+        trouble = trouble_with(state, settings.search_stems)
+        needed = str(_made_anew(settings, state.segmentation))
+        return SearchStatus(state.segmentation, needed, state.pending, trouble)
 
     @several_units
     def refresh(self, limit: int | None = None) -> int:
@@ -138,31 +131,60 @@ def _all_rounds(
     return done
 
 
-def trouble_with(state: IndexState) -> str | None:
-    """Say why an index must not be asked; None if it may, once it is up to date."""
+def state_of_index(
+    unit: Unit,
+    count_to: int,
+    user_id: str | None = None,
+    session_id: str | None = None,
+    *,
+    thorough: bool = False,
+) -> IndexState:
+    """Say what the index is; one that holds nothing yet is as the settings want it to be.
+
+    The arguments are those of ``SearchIndex.state``.
+    """
+    index, wanted = unit.dialect.search, unit.settings.search_stems
+    state = index.state(
+        unit.connection, unit.tables, count_to, user_id, session_id, thorough=thorough
+    )
+    made = manner_of(state.segmentation)
+    if trouble_with(state, wanted) is None or made.version != VERSION:
+        return state
+    if state.missing or state.segmentation is None or state.guarded:
+        return state
+    if not index.is_empty(unit.connection, unit.tables):
+        return state
+    manner = _made_anew(unit.settings, state.segmentation)
+    return replace(state, segmentation=str(manner), former=state.segmentation)
+
+
+def trouble_with(state: IndexState, stems: str | None = None) -> str | None:
+    """Say why an index must not be asked; None if it may, once it is up to date.
+
+    Args:
+        state: What it is.
+        stems: The language that the settings ask for; None if they leave it to the index.
+    """
     if state.missing:
         return f"is damaged: {', '.join(state.missing)} is missing"
     if state.segmentation is None:
         return "is damaged: its state is lost"
-    if (version := version_of(state.segmentation)) != VERSION:
-        return f"was made by version {version} of the segmentation, not {VERSION}"
-    return None
+    return manner_of(state.segmentation).trouble(stems)
 
 
-def segmentation_of_a_rebuild(settings: Settings, made: str | None) -> str:
-    """Name the segmentation that a rebuilt index would have.
+def manner_in(unit: Unit, state: IndexState) -> Manner:
+    """Give the manner in which an index is made that may be asked.
 
-    Args:
-        settings: May say how many characters of a message count.
-        made: In which it is made, whose number is kept otherwise.
+    Raises:
+        SearchIndexStale: It must not be asked.
     """
-    kept = characters_of(made) if made and version_of(made) == VERSION else None
-    return manner(settings.search_characters or kept or MOST_CHARACTERS)
+    if (problem := trouble_with(state, unit.settings.search_stems)) is not None:
+        raise SearchIndexStale(problem, state.pending)
+    return manner_of(state.segmentation)
 
 
-def searched_text(source: Any, characters: int | None) -> str:
-    """Give what of a message, or of its row, is indexed and looked at: its beginning."""
-    return readable_text(source.content, source.blocks, source.payload)[:characters]
+def _made_anew(settings: Settings, made: str | None) -> Manner:
+    return manner_of(made).made_anew(settings.search_characters, settings.search_stems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +192,15 @@ class Ready:
     """A batch with its tokens.
 
     Attributes:
-        segmentation: In what manner they were made.
+        segmentation: The name of the manner in which they were made.
+        former: That of the index, if it is empty and to be made in this manner from now on.
         removed: What the index is to be told to forget, by the messages' row numbers.
         added: What it is to take in.
     """
 
     batch: Batch
     segmentation: str
+    former: str | None
     removed: dict[int, Entry]
     added: dict[int, Entry]
 
@@ -200,23 +224,20 @@ def segmented(unit: Unit, user_id: str | None = None) -> Ready:
         SearchIndexStale: The index is damaged, or of another version.
     """
     index = unit.dialect.search
-    state = index.state(unit.connection, unit.tables, 1, user_id)
-    if (problem := trouble_with(state)) is not None:
-        raise SearchIndexStale(problem, state.pending)
-    assert state.segmentation is not None
+    state = state_of_index(unit, 1, user_id)
+    manner = manner_in(unit, state)
     # Where only some messages are seen, the rest of a walk would be lost to everybody.
     new = unit.scope is None or not unit.dialect.hides_rows
     batch = Batch([], whole=True)
     if state.pending:
         batch = index.read(unit.connection, unit.tables, BATCH, BATCH_BYTES, user_id, new=new)
-    characters = characters_of(state.segmentation)
     removed: dict[int, Entry] = {}
     added: dict[int, Entry] = {}
     for change in batch.changes:
         for entries, source in ((removed, change.before), (added, change.after)):
             if source is not None:
-                entries[change.message_pk] = _entry(change.message_pk, source, characters)
-    return Ready(batch, state.segmentation, removed, added)
+                entries[change.message_pk] = _entry(change.message_pk, source, manner)
+    return Ready(batch, str(manner), state.former, removed, added)
 
 
 def take_in(unit: Unit, ready: Ready, *, wait: bool, bulk: bool = False) -> tuple[int, int] | None:
@@ -233,6 +254,8 @@ def take_in(unit: Unit, ready: Ready, *, wait: bool, bulk: bool = False) -> tupl
         somebody else is at it.
     """
     index = unit.dialect.search
+    if ready.former is not None:
+        index.adopt(unit.connection, unit.tables, ready.former, ready.segmentation)
     taken = index.take(unit.connection, unit.tables, ready.segmentation, ready.batch, wait=wait)
     if taken is None:
         return None
@@ -259,11 +282,11 @@ def forget_deleted(unit: Unit) -> None:
         return
     while changes := index.held(unit.connection, unit.tables, BATCH):
         state = index.state(unit.connection, unit.tables, 1)
-        if trouble_with(state) is not None or state.segmentation is None:
+        if trouble_with(state) is not None:
             return
-        characters = characters_of(state.segmentation)
+        manner = manner_of(state.segmentation)
         removed = [
-            _entry(change.message_pk, change.before, characters)
+            _entry(change.message_pk, change.before, manner)
             for change in changes
             if change.before is not None
         ]
@@ -271,14 +294,16 @@ def forget_deleted(unit: Unit) -> None:
         index.forget(unit.connection, unit.tables, changes)
 
 
-def _entry(message_pk: int, source: Source, characters: int | None) -> Entry:
-    return Entry(message_pk, source.session, tokens(searched_text(source, characters)))
+def _entry(message_pk: int, source: Source, manner: Manner) -> Entry:
+    return Entry(message_pk, source.session, manner.tokens_of(source))
 
 
 def _reset(unit: Unit) -> int:
     index = unit.dialect.search
     made = index.state(unit.connection, unit.tables, 1, thorough=True).segmentation
-    index.reset(unit.connection, unit.tables, segmentation_of_a_rebuild(unit.settings, made))
+    manner = _made_anew(unit.settings, made)
+    check_language(manner.language)
+    index.reset(unit.connection, unit.tables, str(manner))
     return index.state(unit.connection, unit.tables, _COUNTLESS).pending
 
 

@@ -3,15 +3,20 @@
 A page may have a thousand sessions, so the statement is prepared and its rows are read by columns.
 It joins the documents' row for the version and the question, which lie before the documents in
 it; what lies behind them is read with them alone.
+
+Where a filter lets some through, sessions are read in batches until the page is full, or
+``MOST_READ`` were read: such a page has fewer sessions and says where to go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import lru_cache
+from itertools import repeat
 from operator import itemgetter
-from typing import cast
+from typing import Any, cast
 
 from sqlalchemy import BigInteger, Dialect, bindparam, select
 
@@ -21,54 +26,139 @@ from agentstore.models.deleting import owner_stays
 from agentstore.models.tables import Tables
 from agentstore.records import Page, SessionRecord, SessionSummary
 from agentstore.records.sessions import make_session_summary
+from agentstore.records.words import SessionStatus
 from agentstore.repositories.base.listing import newest
+from agentstore.repositories.sessions.filters import SessionFilter
+from agentstore.repositories.sessions.previews import previews_of
 from agentstore.values import validation
 from agentstore.values.paging import Cursors, check_limit
 from agentstore.values.states import SESSION_STATUSES
 from agentstore.values.types import Whole
 
+MOST_READ = 2_000
+"""Sessions that are read for one page, if filters let few through: some 20 ms."""
+
+_BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Which sessions are listed.
+
+    Attributes:
+        passing: What they must be like beyond that; None lets all through.
+    """
+
+    user_id: str | None
+    status: SessionStatus | None
+    passing: SessionFilter | None
+
 
 def page_of_sessions(
     unit: Unit,
-    user_id: str | None,
-    status: str | None,
+    listed: Listed,
     limit: int,
     cursor: str | None,
+    *,
     documents: bool,
+    preview: bool,
 ) -> Page[SessionSummary]:
     """Give a page; see ``Sessions.list``."""
-    cursors = Cursors("sessions", user_id, status)
+    user_id, status, passing = listed.user_id, listed.status, listed.passing
+    cursors = Cursors("sessions", user_id, status, *(passing.named() if passing else ()))
     parameters = {
         "user_id": validation.optional_text("user_id", user_id),
         "status": None if status is None else validation.choice("status", status, SESSION_STATUSES),
         "most": check_limit(limit) + 1,
         "before": None if cursor is None else cursors.read(cursor, 1)[0],
     }
-    asked = tuple(name for name, value in parameters.items() if value is not None)
-    statement = _statement(unit.tables, dialect_of(unit.connection), asked, documents)
-    rows = statement.rows(unit.connection, parameters)
-    activity = cast("Whole", unit.tables.sessions.c.activity.type)
-    activity.all_strictly([row[0] for row in rows], required=True)
-    # Sorted here: an engine would take all columns of all rows through its sorter.
-    rows.sort(key=itemgetter(0), reverse=True)
-    following = cursors.make([rows[limit - 1][0]]) if len(rows) > limit else None
-    if not rows:
-        return Page((), None)
-    _, seconds, *columns = statement.columns(rows[:limit])
+    read = _passing if passing else _all
+    columns, last = read(unit, parameters, limit, passing, documents)
+    following = None if last is None else cursors.make([last])
+    if not columns:
+        return Page((), following)
+    _, seconds, *rest = columns
     ttl = [None if each is None else timedelta(seconds=each) for each in seconds]
+    items: tuple[SessionSummary, ...]
     if documents:
-        first, last = columns[:-4], columns[-4:]
-        return Page(tuple(map(_record, *first, ttl, *last)), following)
-    return Page(tuple(map(make_session_summary, *columns, ttl)), following)
+        first, behind = rest[:-4], rest[-4:]
+        items = tuple(map(_record, *first, ttl, *behind))
+    else:
+        items = tuple(map(make_session_summary, *rest[:14], ttl, repeat(None)))
+    if preview:
+        texts = previews_of(unit, [each.id for each in items])
+        items = tuple(replace(each, preview=texts.get(each.id)) for each in items)
+    return Page(items, following)
 
 
 _record: Callable[..., SessionRecord] = SessionRecord
 
+_Read = tuple[Sequence[Sequence[Any]], int | None]
+"""Columns, none if there are no sessions; and after which activity to go on, if there are more."""
+
+
+def _all(unit: Unit, parameters: dict[str, Any], limit: int, _: object, documents: bool) -> _Read:
+    statement = _statement_for(unit, parameters, "documents" if documents else "")
+    rows = _sorted(unit, statement, parameters)
+    last = rows[limit - 1][0] if len(rows) > limit else None
+    return (statement.columns(rows[:limit]) if rows else ()), last
+
+
+def _passing(
+    unit: Unit,
+    parameters: dict[str, Any],
+    limit: int,
+    passing: SessionFilter | None,
+    documents: bool,
+) -> _Read:
+    assert passing is not None
+    behind = "documents" if documents else "metadata" if passing.metadata else ""
+    found: list[tuple[Any, ...]] = []
+    left = MOST_READ
+    parameters["most"] = _BATCH
+    while True:
+        statement = _statement_for(unit, parameters, behind)
+        rows = _sorted(unit, statement, parameters)
+        columns = zip(*statement.columns(rows), strict=True) if rows else ()
+        found += [
+            row
+            for row in columns
+            if passing.passes(
+                row[_TITLE], row[_MODEL], row[_ACTIVE], row[_METADATA] if behind else {}
+            )
+        ]
+        if len(found) > limit:
+            found = found[:limit]
+            return [*zip(*found, strict=True)], found[-1][0]
+        if len(rows) < _BATCH:
+            return [*zip(*found, strict=True)], None
+        left -= len(rows)
+        parameters["before"] = rows[-1][0]
+        if left <= 0:
+            return [*zip(*found, strict=True)], rows[-1][0]
+
+
+def _statement_for(unit: Unit, parameters: dict[str, Any], behind: str) -> Prepared:
+    asked = tuple(name for name, value in parameters.items() if value is not None)
+    return _statement(unit.tables, dialect_of(unit.connection), asked, behind)
+
+
+def _sorted(unit: Unit, statement: Prepared, parameters: dict[str, Any]) -> list[Any]:
+    """Read rows, sorted here: an engine would take all columns of all rows through its sorter."""
+    rows = statement.rows(unit.connection, parameters)
+    activity = cast("Whole", unit.tables.sessions.c.activity.type)
+    activity.all_strictly([row[0] for row in rows], required=True)
+    rows.sort(key=itemgetter(0), reverse=True)
+    return rows
+
+
+_TITLE, _MODEL, _ACTIVE, _METADATA = 5, 6, 15, 16
+"""Where these are in a row."""
+
 
 @lru_cache(maxsize=256)
-def _statement(
-    tables: Tables, driver: Dialect, asked: tuple[str, ...], documents: bool
-) -> Prepared:
+def _statement(tables: Tables, driver: Dialect, asked: tuple[str, ...], behind: str) -> Prepared:
+    """Compile; ``behind`` says what is read of what lies behind: documents, metadata or nothing."""
     sessions, data = tables.sessions.c, tables.session_data.c
     user_id, status, before = (
         bindparam(name, type_=column.type) if name in asked else None
@@ -103,6 +193,7 @@ def _statement(
         sessions.last_seq,
         sessions.created_at,
         sessions.last_active_at,
-        *([data.metadata, data.config, data.state, data.updated_at] if documents else []),
+        *([data.metadata] if behind else []),
+        *([data.config, data.state, data.updated_at] if behind == "documents" else []),
     ).join_from(tables.sessions, tables.session_data)
     return Prepared(query.where(sessions.pk.in_(found)), driver)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from typing import Any, Literal, overload
+from collections.abc import Generator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from sqlalchemy import ColumnElement, func, insert, select, update
+from sqlalchemy import ColumnElement, func, select, update
 
+from agentstore.engines.base.dialect import Mode
 from agentstore.errors import (
     AlreadyExists,
     IllegalTransition,
-    InvalidInput,
     NotFound,
     StaleSession,
     UnsoundRow,
@@ -28,7 +28,9 @@ from agentstore.records import (
     SessionRecord,
     SessionSummary,
 )
+from agentstore.records.words import SessionStatus
 from agentstore.repositories.base import scoping
+from agentstore.repositories.base.iterating import over_pages
 from agentstore.repositories.base.operations import (
     UNSET,
     Repository,
@@ -41,8 +43,16 @@ from agentstore.repositories.base.operations import (
 from agentstore.repositories.base.sums import exact_sum
 from agentstore.repositories.base.units import several_units
 from agentstore.repositories.messages.messages import Messages
+from agentstore.repositories.sessions.creating import (
+    NewSession,
+    found,
+    found_or_made,
+    seconds_of,
+    without_secrets,
+)
+from agentstore.repositories.sessions.filters import SessionFilter, SessionFilters, Wanted
 from agentstore.repositories.sessions.ids import ids_beginning
-from agentstore.repositories.sessions.pages import page_of_sessions
+from agentstore.repositories.sessions.pages import Listed, page_of_sessions
 from agentstore.repositories.sessions.reconnecting import load_state_dict, state_dict
 from agentstore.repositories.sessions.restoring import restored
 from agentstore.repositories.sessions.rows import find_session, select_sessions, session_record
@@ -56,9 +66,8 @@ from agentstore.repositories.upkeep import expiry
 from agentstore.repositories.upkeep.ownership import delete_owned
 from agentstore.values import validation
 from agentstore.values.ids import new_id
-from agentstore.values.instants import EPOCH
 from agentstore.values.paging import DEFAULT_LIMIT, Cursors
-from agentstore.values.states import MAIN, NO_BRANCH, SESSION_STATUSES, SESSION_TRANSITIONS, sources
+from agentstore.values.states import NO_BRANCH, SESSION_STATUSES, SESSION_TRANSITIONS, sources
 from agentstore.values.types import from_nanos
 
 _ONLY_BY = {"paused": "sessions.resume()", "waiting_user": "sessions.answer()"}
@@ -103,41 +112,52 @@ class Sessions(Repository):
             SecretRefused: The config holds a secret and the policy refuses it.
             InvalidInput: An argument cannot be stored.
         """
-        tables, now = self.tables, self.unit.now()
-        session_id = new_id() if id is None else validation.key("id", id)
-        row = {
-            "id": session_id,
-            "user_id": validation.optional_key("user_id", user_id),
-            "title": validation.optional_text("title", title),
-            "model": validation.optional_label("model", model),
-            "ttl_seconds": _seconds(ttl),
-            "expires_at": None if ttl is None else now + ttl,
-            "created_at": now,
-            "last_active_at": now,
-            "newest_at": EPOCH,
-        }
-        documents = {
-            "session_id": session_id,
-            "metadata": validation.json_object("metadata", metadata),
-            "config": validation.json_object("config", self._without_secrets(config)),
-            "state": validation.document("state", state),
-            "updated_at": now,
-        }
-        if user_id is not None:
-            users = tables.users.c
-            owner = select(users.pk).where(users.id == row["user_id"], users.deleting.is_(None))
-            if self.connection.execute(owner).first() is None:
-                raise NotFound("user", user_id)
-        sessions = tables.sessions
-        activity = self.unit.dialect.take_activity(self.connection, tables)
-        row |= {"activity": activity, "listed_activity": activity}
-        made = self.unit.dialect.insert_missing(sessions).returning(sessions.c.pk)
-        if self.connection.execute(made, row).first() is None:
-            raise AlreadyExists("session", session_id)
-        self.connection.execute(insert(tables.session_data), documents)
-        branch = {"session_id": session_id, "number": 0, "name": MAIN, "created_at": now}
-        self.connection.execute(insert(tables.branches), branch)
-        return self.get(session_id)
+        key = new_id() if id is None else validation.key("id", id)
+        new = NewSession(key, user_id, title, model, metadata, config, state, ttl)
+        if not new.insert(self.unit):
+            raise AlreadyExists("session", new.id)
+        return self.get(new.id)
+
+    @several_units
+    def ensure(
+        self,
+        id: str,
+        user_id: str | None = None,
+        *,
+        title: str | None = None,
+        model: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+        state: Any = None,
+        ttl: timedelta | None = None,
+    ) -> SessionRecord:
+        """Give the session with this id; create it if there is none.
+
+        One statement if it is there. Any number of callers, in any number of processes, may do this
+        at once: one of them creates it, and all get the same. The other arguments say what a new
+        session begins with; one that is there stays as it is.
+
+        Args:
+            id: The application's own id.
+            user_id: The user that it belongs to; None takes anybody's, and creates one of nobody's.
+            title: See ``create``, as for the others.
+            model: See ``create``.
+            metadata: See ``create``.
+            config: See ``create``.
+            state: See ``create``.
+            ttl: See ``create``.
+
+        Raises:
+            AlreadyExists: The session is there and belongs to another user than ``user_id`` or, in
+                a scope, than the scope's; or it is being deleted.
+            NotFound: There is no such user.
+            SecretRefused: The config holds a secret and the policy refuses it.
+            InvalidInput: An argument cannot be stored, whether or not the session is there.
+        """
+        key = validation.key("id", id)
+        new = NewSession(key, user_id, title, model, metadata, config, state, ttl)
+        units = self._units()
+        return units.run(Mode.READ, found, new) or units.run(Mode.WRITE, found_or_made, new)
 
     @reads
     def get(self, session_id: str) -> SessionRecord:
@@ -218,26 +238,12 @@ class Sessions(Repository):
 
     @overload
     def list(
-        self,
-        /,
-        *,
-        user_id: str | None = None,
-        status: str | None = None,
-        limit: int = DEFAULT_LIMIT,
-        cursor: str | None = None,
-        documents: Literal[True],
+        self, /, *, documents: Literal[True], **filters: Unpack[SessionFilters]
     ) -> Page[SessionRecord]: ...
 
     @overload
     def list(
-        self,
-        /,
-        *,
-        user_id: str | None = None,
-        status: str | None = None,
-        limit: int = DEFAULT_LIMIT,
-        cursor: str | None = None,
-        documents: bool = False,
+        self, /, *, documents: bool = False, **filters: Unpack[SessionFilters]
     ) -> Page[SessionSummary]: ...
 
     @reads
@@ -245,10 +251,16 @@ class Sessions(Repository):
         self,
         *,
         user_id: str | None = None,
-        status: str | None = None,
+        status: SessionStatus | None = None,
+        title: str | None = None,
+        model: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        metadata: Wanted | None = None,
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
         documents: bool = False,
+        preview: bool = False,
     ) -> Page[SessionSummary]:
         """List sessions, the one with the newest activity first.
 
@@ -256,16 +268,57 @@ class Sessions(Repository):
         whatever the clock said. A session that is written to while one pages moves to the
         front, so it may be seen twice, or, if it was further down, only on the first page.
 
+        User and status have an index. The other filters read up to 2,000 sessions of these for a
+        page: where they let few through, it has fewer sessions than ``limit``, or none, and a
+        ``next_cursor`` to go on. The last page has no cursor.
+
         Args:
             user_id: Only this user's.
             status: Only in this status.
+            title: Only with this in the title; case does not count, in any script.
+            model: Only of this model.
+            since: Only those whose last activity was at this time or later.
+            until: Only those whose last activity was before this time.
+            metadata: Only with these values in the metadata, by their paths, such as
+                ``{"project.name": "x"}``; a tuple of keys is a path where a key holds a dot. Values
+                are compared as JSON, objects and lists whole.
             limit: How many to give at most.
             cursor: The ``next_cursor`` of the page before.
             documents: Give metadata, config and state too, and when they were changed: a
                 ``SessionRecord`` of each session instead of a ``SessionSummary``.
+            preview: Give the first 200 characters of what the user said first on main, on one line:
+                one more statement. None where nothing was said, or nothing that is text, or where
+                content blocks have more than 20,000 characters.
+
+        Raises:
+            InvalidInput: A filter cannot be asked for.
         """
         validation.flag("documents", documents)
-        return page_of_sessions(self.unit, user_id, status, limit, cursor, documents)
+        validation.flag("preview", preview)
+        passing = SessionFilter.of(title, model, since, until, metadata)
+        which = Listed(user_id, status, passing)
+        return page_of_sessions(
+            self.unit, which, limit, cursor, documents=documents, preview=preview
+        )
+
+    if TYPE_CHECKING:
+
+        @overload
+        def iter(
+            self, /, *, documents: Literal[True], **filters: Unpack[SessionFilters]
+        ) -> Generator[SessionRecord, None, None]: ...
+
+        @overload
+        def iter(
+            self, /, *, documents: bool = False, **filters: Unpack[SessionFilters]
+        ) -> Generator[SessionSummary, None, None]: ...
+
+        def iter(self, **_: Any) -> Any:
+            """Go over the sessions of all pages; see ``list``."""
+
+    else:
+        iter = over_pages(list)
+        """Go over the sessions of all pages; see ``list``."""
 
     @reads
     def walk(self, *, limit: int = DEFAULT_LIMIT, cursor: str | None = None) -> Page[SessionRecord]:
@@ -287,8 +340,11 @@ class Sessions(Repository):
             ascending=True,
         )
 
+    iter_walk = over_pages(walk)
+    """Go over the sessions of all pages; see ``walk``."""
+
     @reads
-    def count(self, *, user_id: str | None = None, status: str | None = None) -> int:
+    def count(self, *, user_id: str | None = None, status: SessionStatus | None = None) -> int:
         """Count sessions, of a user and in a status if given."""
         sessions = self.tables.sessions
         query = select(func.count()).select_from(sessions)
@@ -351,7 +407,9 @@ class Sessions(Repository):
         if not isinstance(metadata, Unset):
             documents["metadata"] = validation.json_object("metadata", metadata)
         if not isinstance(config, Unset):
-            documents["config"] = validation.json_object("config", self._without_secrets(config))
+            documents["config"] = validation.json_object(
+                "config", without_secrets(self.unit, config)
+            )
         if not isinstance(state, Unset):
             documents["state"] = validation.document("state", state)
         changes: dict[str, Any] = {}
@@ -360,7 +418,7 @@ class Sessions(Repository):
         if not isinstance(model, Unset):
             changes["model"] = validation.optional_label("model", model)
         if not isinstance(ttl, Unset):
-            changes["ttl_seconds"] = _seconds(ttl)
+            changes["ttl_seconds"] = seconds_of(ttl)
         if expected_version is not None:
             validation.amount("expected_version", expected_version)
         locked = self._lock(session_id)
@@ -523,10 +581,6 @@ class Sessions(Repository):
     def _keep_layout(self, session_id: str, layout: Any) -> None:
         keep_layout(self.unit, session_id, layout)
 
-    def _without_secrets(self, config: Mapping[str, Any] | None) -> Any:
-        secrets = self.unit.settings.secrets
-        return secrets.apply(secrets.on_config, config, "config")
-
     def _lock(self, session_id: str) -> Any:
         """Lock the session's row until the unit ends; give its status and last activity.
 
@@ -541,7 +595,9 @@ class Sessions(Repository):
             raise NotFound("session", session_id)
         return found
 
-    def _move(self, session_id: str, wanted: str, only_from: str | None = None) -> SessionRecord:
+    def _move(
+        self, session_id: str, wanted: SessionStatus, only_from: SessionStatus | None = None
+    ) -> SessionRecord:
         current = self._lock(session_id).status
         allowed = (only_from,) if only_from else sources(SESSION_TRANSITIONS, wanted)
         if current not in allowed:
@@ -583,19 +639,8 @@ class Sessions(Repository):
             raise StaleSession(session_id, expected_version, int(actual))
 
 
-def _seconds(ttl: timedelta | None) -> int | None:
-    if ttl is None:
-        return None
-    second = timedelta(seconds=1)
-    if not isinstance(ttl, timedelta) or not second <= ttl <= timedelta(days=36500) or ttl % second:
-        raise InvalidInput(
-            "ttl must be a timedelta of whole seconds, from one second to a hundred years."
-        )
-    return int(ttl.total_seconds())
-
-
 def _conditions(
-    tables: Tables, user_id: str | None, status: str | None
+    tables: Tables, user_id: str | None, status: SessionStatus | None
 ) -> list[ColumnElement[bool]]:
     sessions = tables.sessions.c
     conditions = []

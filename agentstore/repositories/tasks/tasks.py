@@ -14,7 +14,9 @@ from agentstore.errors import AlreadyExists, InvalidInput, NotFound
 from agentstore.execution.unit import Unit
 from agentstore.models.deleting import session_stays
 from agentstore.records import Page, TaskBatch, TaskRecord
+from agentstore.records.words import TaskStatus
 from agentstore.repositories.base import scoping
+from agentstore.repositories.base.iterating import over_pages
 from agentstore.repositories.base.operations import (
     Repository,
     appends,
@@ -170,7 +172,7 @@ class Tasks(Repository):
         self,
         *,
         session_id: str | None = None,
-        status: str | None = None,
+        status: TaskStatus | None = None,
         queue: str | None = None,
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
@@ -190,6 +192,9 @@ class Tasks(Repository):
             query = query.where(tasks.c.queue == validation.text("queue", queue))
         cursors = Cursors("tasks", session_id, status, queue)
         return one_page(self.connection, query, [tasks.c.pk], cursors, limit, cursor, task_record)
+
+    iter = over_pages(list)
+    """Go over the tasks of all pages; see ``list``."""
 
     @reads
     def count(

@@ -10,6 +10,7 @@ from agentstore.errors import AgentStoreError, IllegalTransition, LeaseLost, Ses
 from agentstore.execution.unit import Unit
 from agentstore.models.deleting import session_stays
 from agentstore.records import TaskRecord
+from agentstore.records.words import TaskStatus
 from agentstore.repositories.tasks.clock import present
 from agentstore.repositories.tasks.rows import (
     RUNNING,
@@ -29,9 +30,9 @@ _GIVEN_BACK = {"worker": None, "lease_expires_at": None}
 def move(
     unit: Unit,
     task_id: str,
-    wanted: str,
+    wanted: TaskStatus,
     *,
-    only_from: tuple[str, ...] = (),
+    only_from: tuple[TaskStatus, ...] = (),
     holder: int | None = None,
     held: bool = False,
     **values: Any,

@@ -125,7 +125,7 @@ def counters(connection: Connection, tables: Tables, deep: bool) -> Iterator[Fin
         yield Finding(
             Severity.ERROR,
             "counters",
-            f"{_many(sessions)} sessions have counters that their messages do not add up to.",
+            f"Sessions with counters that their messages do not add up to: {_many(sessions)}.",
             listed(sessions),
             "agentstore doctor --fix" + (" --deep" if deep else ""),
         )
@@ -134,8 +134,8 @@ def counters(connection: Connection, tables: Tables, deep: bool) -> Iterator[Fin
         yield Finding(
             Severity.ERROR,
             "counters",
-            f"{_many(tallies)} sessions have branches that show another number of messages than "
-            "is kept.",
+            "Sessions with branches that show another number of messages than is kept: "
+            f"{_many(tallies)}.",
             listed(tallies),
             "agentstore doctor --fix" + (" --deep" if deep else ""),
         )
@@ -143,7 +143,7 @@ def counters(connection: Connection, tables: Tables, deep: bool) -> Iterator[Fin
         yield Finding(
             Severity.ERROR,
             "counters",
-            f"The messages of {_many(overfull)} sessions add up to more than a counter holds.",
+            f"Sessions with messages that add up to more than a counter holds: {_many(overfull)}.",
             listed(overfull),
             "Delete some of these messages, or these sessions; then agentstore doctor --fix",
         )
@@ -152,7 +152,7 @@ def counters(connection: Connection, tables: Tables, deep: bool) -> Iterator[Fin
         yield Finding(
             Severity.ERROR,
             "counters",
-            f"{_many(users)} users have another quota_reserved than their reservations add up to.",
+            f"Users whose reservations do not add up to their quota_reserved: {_many(users)}.",
             listed(users),
             "agentstore doctor --fix",
         )
@@ -169,7 +169,7 @@ def copies(connection: Connection, tables: Tables) -> Iterator[Finding]:
         query = select(table.c.message_id).where(~exists().where(mine)).limit(_MOST)
         found = list(connection.execute(query).scalars())
         if found:
-            what = f"{_many(found)} rows are of messages that are gone, or say another session."
+            what = f"Rows of messages that are gone, or that say another session: {_many(found)}."
             where = f"{name}, messages {listed(found)}"
             yield Finding(Severity.ERROR, "orphans", what, where, _RESTORE)
     entries, values, points = (
@@ -186,7 +186,7 @@ def copies(connection: Connection, tables: Tables) -> Iterator[Finding]:
     query = select(entries.name).where(~exists().where(value) | ~exists().where(point))
     lost = list(connection.execute(query.limit(_MOST)).scalars())
     if lost:
-        what = f"{_many(lost)} values of checkpoints are gone."
+        what = f"Values of checkpoints that are gone: {_many(lost)}."
         where = f"checkpoint_entries, names {listed(lost)}"
         yield Finding(Severity.ERROR, "orphans", what, where, _RESTORE)
     blobs, attachments = tables.blobs.c, tables.attachments.c
@@ -196,7 +196,7 @@ def copies(connection: Connection, tables: Tables) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             "orphans",
-            f"{_many(left)} blobs are attached to nothing.",
+            f"Blobs that are attached to nothing: {_many(left)}.",
             f"{tables.blobs.name}, digests {listed(digest[:12] for digest in left)}",
             "Delete the rows of blobs whose digest is in no row of attachments",
         )
@@ -209,7 +209,7 @@ def unfinished_deletions(connection: Connection, tables: Tables) -> Iterator[Fin
         yield Finding(
             Severity.WARNING,
             "deletions",
-            f"{_many(found)} users are being deleted, or their deletion was interrupted.",
+            f"Users who are being deleted, or whose deletion was interrupted: {_many(found)}.",
             listed(found),
             f"agentstore erase-user {found[0]} --yes, unless that is under way; prune does it too",
         )
@@ -250,7 +250,7 @@ def tool_calls(connection: Connection, tables: Tables) -> Iterator[Finding]:
         yield Finding(
             Severity.ERROR,
             "tool_calls",
-            f"{_many(wrong)} messages are indexed under other tools than they call.",
+            f"Messages that are indexed under other tools than they call: {_many(wrong)}.",
             listed(wrong[:_MOST]),
             "Save these messages again, or restore a backup: find_by_tool misses them",
         )

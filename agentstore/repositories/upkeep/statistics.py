@@ -103,6 +103,7 @@ def statistics(unit: Unit, days: int, top: int, order: Order, exact: bool | None
     by_status: dict[str, int] = {}
     tokens: int | None = None
     cost: Decimal | None = None
+    used: tuple[int | None, Decimal | None] = (None, None)
     if counted:
         stays = owner_stays(unit.tables, totals.user_id)
         found = select(totals.status, func.count()).where(stays).group_by(totals.status)
@@ -111,6 +112,13 @@ def statistics(unit: Unit, days: int, top: int, order: Order, exact: bool | None
             select(exact_sum(totals.total_tokens), exact_sum(totals.total_cost)).where(stays)
         ).one()
         tokens, cost = summed[0], from_nanos(summed[1])
+        usage = unit.tables.turn_usage.c
+        recorded = unit.connection.execute(
+            select(exact_sum(usage.total_tokens), exact_sum(usage.cost)).where(
+                session_stays(unit.tables, usage.session_id)
+            )
+        ).one()
+        used = (recorded[0], from_nanos(recorded[1]))
     return Statistics(
         measured_at=now,
         engine=checks.system,
@@ -123,6 +131,8 @@ def statistics(unit: Unit, days: int, top: int, order: Order, exact: bool | None
         sessions_by_status=dict(sorted(by_status.items())),
         tokens=tokens,
         cost=cost,
+        used_tokens=used[0],
+        used_cost=used[1],
         expired_sessions=_expired(unit, now),
         growth=_growth(window, days, footprint, messages),
         users=_users(window, top, order),
@@ -276,8 +286,8 @@ def _users(window: _Window, top: int, order: Order) -> tuple[UserStatistics, ...
     both = union_all(written, recorded).subquery().c
     sums = {name: halves_of_sums(Halves.of(both, name)) for name in _SPENT}
     # What was recorded and what the messages say is often the same money, said twice.
-    ranks = {
-        "tokens": sums["tokens"].carried().larger(sums["used_tokens"].carried()),
+    ranks: dict[str, tuple[ColumnElement[Any], ...]] = {
+        "tokens": (*sums["used_tokens"].carried(), *sums["tokens"].carried()),
         "cost": sums["cost"].carried().larger(sums["used_cost"].carried()),
     }
     first, second = ("cost", "tokens") if order == "cost" else ("tokens", "cost")

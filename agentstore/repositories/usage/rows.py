@@ -20,7 +20,8 @@ from agentstore.records.base import complete
 from agentstore.repositories.base.inserting import New, NewRow
 from agentstore.repositories.base.sums import read_sum
 from agentstore.values import validation
-from agentstore.values.prices import Price
+from agentstore.values.prices import Prices
+from agentstore.values.token_use import TokenUse
 from agentstore.values.types import from_nanos
 
 
@@ -29,27 +30,31 @@ def priced_by_session(kwargs: Mapping[str, Any]) -> bool:
     return kwargs.get("model") is None and kwargs.get("cost") is None
 
 
-def priced(price: Price, amounts: Mapping[str, Any], cached_input_tokens: int) -> Decimal:
-    """Compute what was used costs; raises InvalidInput if that is more than a call may cost."""
-    tokens = (amounts["input_tokens"], amounts["output_tokens"])
-    cost = price.cost(*tokens, cached_input_tokens)
-    return validation.cost("The cost by the store's prices", cost)
+def priced(prices: Prices, row: Mapping[str, Any], use: TokenUse) -> Decimal | None:
+    """Compute what was used costs, by the model's price at that time; None if that is not known.
+
+    Raises:
+        InvalidInput: It is more than a call may cost.
+    """
+    price = prices.find(row["model"], row["created_at"])
+    cost = None if price is None else price.cost_of(use)
+    return None if cost is None else validation.cost("The cost by the store's prices", cost)
 
 
 class NewUsage(NewRow):
     """What was used, on its way in; turn and branch are the session's where they are None.
 
     Attributes:
-        cached_input_tokens: Of a row whose model, and by it the price, are the session's; else
+        unpriced: What was used, of a row whose model, and by it the price, are the session's; else
             None. The session has to be looked at first, so it does not go with others.
     """
 
-    __slots__ = ("cached_input_tokens",)
+    __slots__ = ("unpriced",)
 
-    def __init__(self, row: dict[str, Any], cached_input_tokens: int | None) -> None:
+    def __init__(self, row: dict[str, Any], unpriced: TokenUse | None) -> None:
         """Keep the row."""
         super().__init__(row)
-        self.cached_input_tokens = cached_input_tokens
+        self.unpriced = unpriced
 
     @staticmethod
     def table(tables: Tables) -> Table:
@@ -76,20 +81,18 @@ class NewUsage(NewRow):
         if by_itself:
             writes[0]._look_price_up(unit)
             return super().write(unit, writes, by_itself=True)
-        ready = [write for write in writes if write.cached_input_tokens is None]
+        ready = [write for write in writes if write.unpriced is None]
         written = iter(super().write(unit, ready, by_itself=False))
-        return [LEFT_OUT if w.cached_input_tokens is not None else next(written) for w in writes]
+        return [LEFT_OUT if w.unpriced is not None else next(written) for w in writes]
 
     def _look_price_up(self, unit: Unit) -> None:
-        if self.cached_input_tokens is not None:
+        if self.unpriced is not None:
             query = _model_of(unit.tables, dialect_of(unit.connection))
             found = query.fetch(unit.connection, self.row)
             model = found[0][0] if found else None
             # It may have been written before models were bounded.
             self.row["model"] = validation.optional_label("The session's model", model)
-            price = unit.settings.prices.find(self.row["model"])
-            if price is not None:
-                self.row["cost"] = priced(price, self.row, self.cached_input_tokens)
+            self.row["cost"] = priced(unit.settings.prices, self.row, self.unpriced)
 
 
 @lru_cache(maxsize=64)

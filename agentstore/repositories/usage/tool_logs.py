@@ -27,6 +27,7 @@ from agentstore.records import Page, ToolLogRecord, ToolStats
 from agentstore.records.base import complete
 from agentstore.repositories.base import scoping
 from agentstore.repositories.base.inserting import New, NewRow
+from agentstore.repositories.base.iterating import over_pages
 from agentstore.repositories.base.operations import Repository, gathers, one_page, reads, window
 from agentstore.repositories.base.sums import finite, mean_of, milliseconds
 from agentstore.values import validation
@@ -174,6 +175,9 @@ class ToolLogs(Repository):
         cursors = Cursors("tool logs", session_id, tool, _text(since), _text(until))
         key = [logs.c.created_at, logs.c.pk] if in_window else [logs.c.pk]
         return one_page(self.connection, query, key, cursors, limit, cursor, tool_log_record)
+
+    iter = over_pages(list)
+    """Go over the logs of all pages; see ``list``."""
 
     @reads
     def stats(

@@ -14,6 +14,7 @@ from agentstore.execution.gathering import Body
 from agentstore.models.deleting import owner_stays
 from agentstore.records import DatabaseTotals, UsageRecord, UsageSum, UserStats
 from agentstore.repositories.base.operations import (
+    UNSET,
     Repository,
     ends_of,
     gathers,
@@ -35,6 +36,7 @@ from agentstore.values import validation
 from agentstore.values.ids import new_id
 from agentstore.values.instants import require_utc
 from agentstore.values.states import NO_BRANCH
+from agentstore.values.token_use import TokenUse, answer_parts, token_use
 from agentstore.values.types import from_nanos
 
 _MAX_DAYS = 36500
@@ -129,6 +131,7 @@ class Usage(Repository):
         self,
         session_id: str,
         *,
+        usage: object = UNSET,
         input_tokens: int = 0,
         output_tokens: int = 0,
         total_tokens: int | None = None,
@@ -144,12 +147,16 @@ class Usage(Repository):
 
         Args:
             session_id: The session.
+            usage: What the provider's client says, in the place of the numbers of tokens: the
+                ``usage`` of an answer of OpenAI's or Anthropic's, or the whole answer, which
+                names the model too; objects and dicts. Cached and reasoning tokens and the like
+                are counted in the details. See ``agentstore.values.token_use``.
             input_tokens: Tokens read, the cached ones included.
             output_tokens: Tokens written.
             total_tokens: What the provider counts as total; None means the sum of both.
             cached_input_tokens: How many of the tokens read were cached; for the price.
             requests: How many requests there were.
-            model: The model; None means the session's.
+            model: The model; None means the answer's, where ``usage`` is one, or the session's.
             cost: What it cost; None means by the store's ``prices``, and unknown if the model
                 has no price there.
             details: A JSON object of the application's.
@@ -161,15 +168,13 @@ class Usage(Repository):
             InvalidInput: An amount is negative, no whole number, or more than 10**9; or the cost,
                 whether passed or computed, is more than 1,000.
         """
-        amounts = _amounts(
-            input_tokens, output_tokens, total_tokens, cached_input_tokens, requests, details
-        )
         place = {
             "session_id": validation.text("session_id", session_id),
             "turn": validation.optional_amount("turn", turn),
             "branch": validation.optional_amount("branch", branch),
         }
-        new = self._new(place, amounts, cached_input_tokens, model, cost)
+        counts = (input_tokens, output_tokens, total_tokens, cached_input_tokens)
+        new = self._new(place, usage, counts, requests, details, model, cost)
         return usage_record((yield new))
 
     @writes
@@ -179,6 +184,7 @@ class Usage(Repository):
         *,
         turn: int,
         branch: int,
+        usage: object = UNSET,
         input_tokens: int = 0,
         output_tokens: int = 0,
         total_tokens: int | None = None,
@@ -192,15 +198,13 @@ class Usage(Repository):
 
         The arguments, and what is raised, are those of ``record``.
         """
-        amounts = _amounts(
-            input_tokens, output_tokens, total_tokens, cached_input_tokens, requests, details
-        )
         place = {
             "session_id": validation.text("session_id", session_id),
             "turn": validation.amount("turn", turn),
             "branch": validation.amount("branch", branch),
         }
-        new = self._new(place, amounts, cached_input_tokens, model, cost)
+        counts = (input_tokens, output_tokens, total_tokens, cached_input_tokens)
+        new = self._new(place, usage, counts, requests, details, model, cost)
         used = self.tables.turn_usage
         before = (used.c[column] == value for column, value in place.items())
         self.connection.execute(delete(used).where(*before))
@@ -258,27 +262,41 @@ class Usage(Repository):
     def _new(
         self,
         place: dict[str, Any],
-        amounts: dict[str, Any],
-        cached_input_tokens: int,
+        usage: object,
+        counts: tuple[int, int, int | None, int],
+        requests: int,
+        details: Mapping[str, Any] | None,
         model: str | None,
         cost: Decimal | int | str | None,
     ) -> NewUsage:
-        model = validation.optional_key("model", model)
-        price = self.unit.settings.prices.find(model)
-        if cost is not None:
-            amounts["cost"] = validation.cost("cost", cost)
-        elif price is not None:
-            amounts["cost"] = priced(price, amounts, cached_input_tokens)
+        of_answer = None
+        if usage is UNSET:
+            input_tokens, output_tokens, total_tokens, cached = counts
+            use = TokenUse(input_tokens, output_tokens, cached)
+        elif counts == (0, 0, None, 0):
+            usage, of_answer = answer_parts(usage)
+            use, total_tokens = token_use(usage), None
+        else:
+            raise InvalidInput("Pass usage, or numbers of tokens, but not both.")
+        model = validation.optional_key("model", of_answer if model is None else model)
+        if usage is not UNSET and (details is None or isinstance(details, dict)):
+            details = {**use.parts(), **(details or {})} or None
+        total = use.input_tokens + use.output_tokens if total_tokens is None else total_tokens
         row = {
             "id": new_id(),
             **place,
             "model": model,
-            "cost": None,
+            "cost": None if cost is None else validation.cost("cost", cost),
+            "input_tokens": use.input_tokens,
+            "output_tokens": use.output_tokens,
+            "total_tokens": validation.tokens("total_tokens", total),
+            "requests": validation.tokens("requests", requests),
+            "details": None if details is None else validation.json_object("details", details),
             "created_at": self.unit.now(),
-            **amounts,
         }
-        by_session = model is None and cost is None
-        return NewUsage(row, cached_input_tokens if by_session else None)
+        if cost is None and model is not None:
+            row["cost"] = priced(self.unit.settings.prices, row, use)
+        return NewUsage(row, use if model is None and cost is None else None)
 
     @reads_snapshot
     def totals(self) -> DatabaseTotals:
@@ -309,29 +327,3 @@ class Usage(Repository):
         return DatabaseTotals(
             dict(sorted(rows.items())), dict(sorted(by_status.items())), tokens, from_nanos(cost)
         )
-
-
-def _amounts(
-    input_tokens: int,
-    output_tokens: int,
-    total_tokens: int | None,
-    cached_input_tokens: int,
-    requests: int,
-    details: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """Check the amounts of a record, and give its columns."""
-    read = validation.tokens("input_tokens", input_tokens)
-    written = validation.tokens("output_tokens", output_tokens)
-    if validation.tokens("cached_input_tokens", cached_input_tokens) > read:
-        raise InvalidInput(
-            f"cached_input_tokens must be at most {read}, the input_tokens that it is a part of, "
-            f"not {cached_input_tokens}."
-        )
-    total = read + written if total_tokens is None else total_tokens
-    return {
-        "input_tokens": read,
-        "output_tokens": written,
-        "total_tokens": validation.tokens("total_tokens", total),
-        "requests": validation.tokens("requests", requests),
-        "details": None if details is None else validation.json_object("details", details),
-    }

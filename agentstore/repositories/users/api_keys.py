@@ -22,6 +22,7 @@ from agentstore.errors import AuthenticationFailed, InvalidInput, NotFound
 from agentstore.models.deleting import owner_stays
 from agentstore.records import ApiKeyRecord, IssuedApiKey, Page
 from agentstore.records.base import complete
+from agentstore.repositories.base.iterating import over_pages
 from agentstore.repositories.base.operations import Repository, appends, one_page, reads, writes
 from agentstore.values import validation
 from agentstore.values.ids import new_id
@@ -129,6 +130,9 @@ class ApiKeys(Repository):
         query = select(keys).where(keys.c.user_id == user_id, self._owner_stays)
         cursors = Cursors("api keys", user_id)
         return one_page(self.connection, query, [keys.c.pk], cursors, limit, cursor, api_key_record)
+
+    iter_api_keys = over_pages(api_keys)
+    """Go over the keys of all pages; see ``api_keys``."""
 
     @appends
     def revoke_api_key(self, key_id: str) -> ApiKeyRecord:

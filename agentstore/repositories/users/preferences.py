@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from agentstore.errors import InvalidInput
+from agentstore.values import validation
 from agentstore.values.encoding import canonical_json
 
 
@@ -23,17 +23,7 @@ def path_of(path: str | Sequence[str]) -> tuple[str, ...]:
     Raises:
         InvalidInput: The path is empty or holds something else than str.
     """
-    keys: tuple[str, ...] = ()
-    if isinstance(path, str):
-        keys = tuple(path.split("."))
-    elif isinstance(path, list | tuple):
-        keys = tuple(path)
-    if not keys or not all(isinstance(key, str) for key in keys) or keys == ("",):
-        raise InvalidInput(
-            "The path of a preference is keys with dots between, such as 'ui.theme', or a list "
-            "of keys."
-        )
-    return keys
+    return validation.path("The path of a preference", path)
 
 
 def digest(path: Sequence[str], value: Any) -> str:

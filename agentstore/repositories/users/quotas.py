@@ -20,8 +20,9 @@ from agentstore.errors import (
     NotFound,
     QuotaExceeded,
     UnsoundRow,
+    named,
 )
-from agentstore.models.deleting import owner_stays
+from agentstore.models.deleting import owner_stays, session_is_open
 from agentstore.records import ReservationRecord
 from agentstore.repositories.base.operations import Repository, appends, reads, writes
 from agentstore.repositories.base.sums import exact_sum
@@ -90,25 +91,40 @@ class Quotas(Repository):
             NotFound: There is no such user.
             InvalidInput: The amount or the time is not positive.
         """
-        validation.amount("tokens", tokens, least=1, most=validation.MAX_TOKENS)
-        if not isinstance(ttl, timedelta) or not timedelta(0) < ttl <= _MAX_TTL:
-            raise InvalidInput("ttl must be a timedelta above zero, up to a year.")
-        reserved = self.tables.users.c.quota_reserved
+        check_reservation(tokens, ttl)
         for _ in self._twice(user_id):
-            if self._spend(user_id, tokens, {"quota_reserved": reserved + tokens}) is None:
-                continue
-            now = self.unit.now()
-            record = ReservationRecord(new_id(), user_id, tokens, now, now + ttl)
-            row = {
-                "id": record.id,
-                "user_id": user_id,
-                "tokens": tokens,
-                "created_at": record.created_at,
-                "expires_at": record.expires_at,
-            }
-            self.connection.execute(insert(self.tables.quota_reservations), row)
-            return record
+            if (record := self._set_aside(user_id, tokens, ttl)) is not None:
+                return record
         raise self._too_much(user_id, tokens)
+
+    @writes
+    def reserve_for_session(
+        self, session_id: str, tokens: int, *, ttl: timedelta = timedelta(minutes=10)
+    ) -> ReservationRecord:
+        """Set tokens of the session's user aside; see ``reserve_quota``.
+
+        Raises:
+            QuotaExceeded: Fewer are left; none were reserved.
+            CounterFull: The user has no limit, but has consumed as much as can be counted.
+            NotFound: There is no such session, or it is being deleted.
+            InvalidInput: The amount or the time is not positive, or the session has no user.
+        """
+        check_reservation(tokens, ttl)
+        sessions = self.tables.sessions.c
+        owner = select(sessions.user_id).where(
+            sessions.id == session_id, session_is_open(self.tables)
+        )
+        if (record := self._set_aside(owner.scalar_subquery(), tokens, ttl)) is not None:
+            return record
+        row = self.connection.execute(owner).first()
+        if row is None:
+            raise NotFound("session", session_id)
+        if row.user_id is None:
+            raise InvalidInput(
+                f"The session {named(session_id)} has no user, and so no quota. Name the user "
+                "whose quota it is, or reserve nothing."
+            )
+        return self.reserve_quota(row.user_id, tokens, ttl=ttl)
 
     @writes
     def settle_quota(self, reservation_id: str, tokens: int) -> int | None:
@@ -126,21 +142,7 @@ class Quotas(Repository):
             InvalidInput: The amount is negative or not a whole number.
         """
         validation.tokens("tokens", tokens)
-        users = self.tables.users
-        found = self._take(reservation_id)
-        counted = _counted(found)
-        spoken_for = users.c.quota_used + (users.c.quota_reserved - counted)
-        settled = self.connection.execute(
-            update(users)
-            .where(users.c.id == found.user_id, spoken_for <= MAX_INTEGER - tokens)
-            .values(
-                quota_used=users.c.quota_used + tokens,
-                quota_reserved=users.c.quota_reserved - counted,
-            )
-        )
-        if settled.rowcount == 0:
-            raise CounterFull("user", found.user_id)
-        return self._remaining(found.user_id)
+        return self._end(reservation_id, tokens)
 
     @writes
     def release_quota(self, reservation_id: str) -> int | None:
@@ -152,14 +154,30 @@ class Quotas(Repository):
         Raises:
             NotFound: There is no such reservation: it was settled or released.
         """
+        return self._end(reservation_id, 0)
+
+    def _end(self, reservation_id: str, tokens: int) -> int | None:
+        """Delete a reservation, and consume so many tokens; give what is left."""
         users = self.tables.users
         found = self._take(reservation_id)
-        self.connection.execute(
+        counted = _counted(found)
+        spoken_for = users.c.quota_used + (users.c.quota_reserved - counted)
+        query = (
             update(users)
-            .where(users.c.id == found.user_id)
-            .values(quota_reserved=users.c.quota_reserved - _counted(found))
+            .where(
+                users.c.id == found.user_id,
+                *([spoken_for <= MAX_INTEGER - tokens] if tokens else []),
+            )
+            .values(
+                quota_used=users.c.quota_used + tokens,
+                quota_reserved=users.c.quota_reserved - counted,
+            )
+            .returning(*self._quota())
         )
-        return self._remaining(found.user_id)
+        row = self.connection.execute(query).first()
+        if row is None:
+            raise CounterFull("user", found.user_id)
+        return _left(row)
 
     def _twice(self, user_id: str) -> Any:
         """Go round once, and once more if that made an expired reservation lapse."""
@@ -169,8 +187,26 @@ class Quotas(Repository):
         ):
             yield
 
-    def _spend(self, user_id: str, tokens: int, values: dict[str, Any]) -> Any:
-        """Change the user's row if so many tokens are left; give what is left then."""
+    def _set_aside(self, user_id: Any, tokens: int, ttl: timedelta) -> ReservationRecord | None:
+        """Reserve, if so many tokens are left; the id may be an expression."""
+        reserved = self.tables.users.c.quota_reserved
+        row = self._spend(user_id, tokens, {"quota_reserved": reserved + tokens})
+        if row is None:
+            return None
+        now = self.unit.now()
+        record = ReservationRecord(new_id(), row.id, tokens, now, now + ttl)
+        new = {
+            "id": record.id,
+            "user_id": record.user_id,
+            "tokens": tokens,
+            "created_at": record.created_at,
+            "expires_at": record.expires_at,
+        }
+        self.connection.execute(insert(self.tables.quota_reservations), new)
+        return record
+
+    def _spend(self, user_id: Any, tokens: int, values: dict[str, Any]) -> Any:
+        """Change the user's row if so many tokens are left; give what is left then, and the id."""
         users = self.tables.users
         spoken_for = users.c.quota_used + users.c.quota_reserved
         # Without a limit there is that of the column; together they never overflow.
@@ -184,7 +220,8 @@ class Quotas(Repository):
             )
             .values(values)
             .returning(
-                case((users.c.quota_total.is_(None), None), else_=users.c.quota_total - spoken_for)
+                case((users.c.quota_total.is_(None), None), else_=users.c.quota_total - spoken_for),
+                users.c.id,
             )
         )
         return self.connection.execute(query).first()
@@ -214,6 +251,15 @@ class Quotas(Repository):
 
     def _remaining(self, user_id: str) -> int | None:
         """Give the tokens left, expired reservations not counted; None without limit."""
+        users = self.tables.users.c
+        query = select(*self._quota()).where(users.id == user_id, users.deleting.is_(None))
+        row = self.connection.execute(query).first()
+        if row is None:
+            raise NotFound("user", user_id)
+        return _left(row)
+
+    def _quota(self) -> tuple[Any, ...]:
+        """Give the columns of which ``_left`` makes what is left of a user's quota."""
         users, reservations = self.tables.users.c, self.tables.quota_reservations.c
         expired = (
             select(exact_sum(reservations.tokens))
@@ -224,17 +270,7 @@ class Quotas(Repository):
             )
             .scalar_subquery()
         )
-        query = select(users.quota_total, users.quota_used, users.quota_reserved, expired).where(
-            users.id == user_id, users.deleting.is_(None)
-        )
-        row = self.connection.execute(query).first()
-        if row is None:
-            raise NotFound("user", user_id)
-        total, used, reserved, lapsing = row
-        for name, amount in (("quota_used", used), ("quota_reserved", reserved)):
-            if amount is None:
-                raise UnsoundRow("users", name, "NULL")
-        return None if total is None else max(0, int(total) - int(used) - int(reserved) + lapsing)
+        return users.quota_total, users.quota_used, users.quota_reserved, expired
 
     def _too_much(self, user_id: str, tokens: int) -> AgentStoreError:
         """Say why so many tokens cannot be spent; raises NotFound."""
@@ -246,3 +282,22 @@ class Quotas(Repository):
 
 def _counted(found: Any) -> int:
     return 0 if found.lapsed else int(found.tokens)
+
+
+def _left(row: Any) -> int | None:
+    total, used, reserved, lapsing = row
+    for name, amount in (("quota_used", used), ("quota_reserved", reserved)):
+        if amount is None:
+            raise UnsoundRow("users", name, "NULL")
+    return None if total is None else max(0, int(total) - int(used) - int(reserved) + lapsing)
+
+
+def check_reservation(tokens: int, ttl: timedelta) -> None:
+    """Check what is to be reserved, and for how long.
+
+    Raises:
+        InvalidInput: One of them is not positive, or too much.
+    """
+    validation.amount("tokens", tokens, least=1, most=validation.MAX_TOKENS)
+    if not isinstance(ttl, timedelta) or not timedelta(0) < ttl <= _MAX_TTL:
+        raise InvalidInput("ttl must be a timedelta above zero, up to a year.")

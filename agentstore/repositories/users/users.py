@@ -13,6 +13,7 @@ from agentstore.models.tables import Tables
 from agentstore.records import DeletionReceipt, Page, UserRecord
 from agentstore.records.base import complete
 from agentstore.repositories.base import scoping
+from agentstore.repositories.base.iterating import over_pages
 from agentstore.repositories.base.operations import UNSET, Unset, one_page, reads, writes
 from agentstore.repositories.base.units import several_units
 from agentstore.repositories.upkeep.erasing import delete_user
@@ -107,6 +108,9 @@ class Users(Quotas, ApiKeys):
             user_record,
         )
 
+    iter = over_pages(list)
+    """Go over the users of all pages; see ``list``."""
+
     @reads
     def find_by_preference(
         self,
@@ -138,6 +142,9 @@ class Users(Quotas, ApiKeys):
         )
         cursors = Cursors("users by preference", wanted)
         return one_page(self.connection, query, [users.c.pk], cursors, limit, cursor, user_record)
+
+    iter_find_by_preference = over_pages(find_by_preference)
+    """Go over the users of all pages; see ``find_by_preference``."""
 
     @writes
     def update(

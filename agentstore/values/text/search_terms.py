@@ -1,32 +1,42 @@
-"""What is searched for: words, "phrases in quotes", beginnings*, all of them at once.
+"""What is searched for: words, "phrases in quotes", beginnings*, -not this, one thing OR another.
 
-Nothing that a person can type is an error of syntax: what is no word separates words, and a
-quote that is not closed ends with the text. What comes out are terms: tokens in a row. The
-engines' own query languages are never shown a character of the person's that could mean
-something in them; see ``segmentation.tokens``.
+Nothing else that a person can type means anything, and nothing is an error of syntax: what is no
+word separates words, and a quote that is not closed ends with the text. What comes out are terms:
+tokens in a row. The engines' own query languages are never shown a character of the person's that
+could mean something in them; see ``segmentation.tokens``.
 
 The index narrows down, ``SearchTerms.score`` decides: an engine may answer with too many messages,
-never with too few. So that what counts as a hit, and how much, is the same on every engine.
+never with too few. So that what counts as a hit, and how much, is the same on every engine. What
+must not be in a hit is never asked of an index.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from agentstore.errors import InvalidInput
-from agentstore.values.text.segmentation import MAX_TOKEN, Run, joined, pairs, runs
+from agentstore.values.text.segmentation import MAX_TOKEN, Run, is_unspaced, joined, pairs, runs
+from agentstore.values.text.stems import Stems
 
 MAX_CHARACTERS = 1000
 """Of a query. Longer ones are pasted by mistake, and PostgreSQL's own limits come closer."""
+
+MAX_ALTERNATIVES = 8
+"""Of a query: an index is asked for each by itself."""
 
 MAX_INDEXED_TERMS = 32
 MAX_INDEXED_TOKENS = 32
 """What of a query is shown to an index; the rest is left to ``SearchTerms.score``. Where an index
 cuts texts into parts, they overlap by as many tokens, so that no phrase falls between them."""
 
-_PART = re.compile(r'["“”„«»]([^"“”„«»]*)(?:["“”„«»](\*?)|\Z)|([^\s"“”„«»]+)')
+_QUOTE = '"“”„«»'
+_PART = re.compile(
+    rf"(?P<without>(?<!\S)[-－](?=[^\s\-－]))?"
+    rf"(?:[{_QUOTE}](?P<phrase>[^{_QUOTE}]*)(?:[{_QUOTE}](?P<star>\*?)|\Z)"
+    rf"|(?P<word>[^\s{_QUOTE}]+))"
+)
 _K1 = 1.2
 _B = 0.75
 _USUAL_LENGTH = 100
@@ -41,87 +51,163 @@ class Term:
     Attributes:
         tokens: One or more.
         prefix: Whether the last one may go on.
+        stems: Whether words with the same stem will do; the tokens are stems then, if there are
+            any in the store's language.
     """
 
     tokens: tuple[str, ...]
     prefix: bool
+    stems: bool = False
 
-    def indexed(self) -> Term:
-        """Give as much of the term as an index is asked for."""
+    def indexed(self) -> tuple[Term, ...]:
+        """Give as much of the term as an index is asked for: of stems each by itself."""
+        if self.stems:
+            last = len(self.tokens) - 1
+            each = enumerate(self.tokens)
+            return tuple(Term((token,), self.prefix and n == last) for n, token in each)
         if len(self.tokens) <= MAX_INDEXED_TOKENS:
-            return self
-        return Term(self.tokens[:MAX_INDEXED_TOKENS], prefix=False)
+            return (self,)
+        return (Term(self.tokens[:MAX_INDEXED_TOKENS], prefix=False),)
 
     def pattern(self) -> str:
         """Give what to look for in ``segmentation.joined`` text."""
         whole = joined(self.tokens)
         return whole[:-1] if self.prefix else whole
 
+    def stemmed(self, stems: Stems | None) -> Term:
+        """Give the term in stems, if it is one of words that are stemmed."""
+        if not self.stems:
+            return self
+        if stems is None or all(is_unspaced(token[0]) for token in self.tokens):
+            return replace(self, stems=False)
+        return replace(self, tokens=tuple(stems.of(self.tokens)))
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """What a hit must hold, and what not."""
+
+    all: tuple[Term, ...]
+    none: tuple[Term, ...] = ()
+
+    def indexed(self) -> tuple[Term, ...]:
+        """Give what an index is asked: the longest terms, which are the rarest."""
+        pieces = [*dict.fromkeys(piece for term in self.all for piece in term.indexed())]
+        if len(pieces) > MAX_INDEXED_TERMS:
+            pieces.sort(key=lambda term: -sum(map(len, term.tokens)))
+        return tuple(pieces[:MAX_INDEXED_TERMS])
+
 
 @dataclass(frozen=True, slots=True)
 class SearchTerms:
-    """Everything that a hit must hold; without any term nothing is a hit."""
+    """One of these alternatives a hit must be; without any nothing is a hit."""
 
-    all: tuple[Term, ...]
+    alternatives: tuple[Alternative, ...]
+    stems: Stems | None = None
 
     def __bool__(self) -> bool:
         """Say whether there is anything to look for."""
-        return bool(self.all)
+        return bool(self.alternatives)
 
-    def indexed(self) -> tuple[Term, ...]:
-        """Give what an index is asked for: the longest terms, which are the rarest."""
-        if len(self.all) <= MAX_INDEXED_TERMS:
-            return tuple(term.indexed() for term in self.all)
-        longest = sorted(self.all, key=lambda term: -sum(map(len, term.tokens)))
-        return tuple(term.indexed() for term in longest[:MAX_INDEXED_TERMS])
+    @property
+    def all(self) -> tuple[Term, ...]:
+        """The terms that are looked for, each once."""
+        return tuple(dict.fromkeys(term for each in self.alternatives for term in each.all))
+
+    def with_stems(self, stems: Stems | None) -> SearchTerms:
+        """Give the same for a store that searches by these stems."""
+        alternatives = (
+            Alternative(_stemmed(each.all, stems), _stemmed(each.none, stems))
+            for each in self.alternatives
+        )
+        found = SearchTerms(tuple(dict.fromkeys(alternatives)))
+        needed = any(t.stems for each in found.alternatives for t in (*each.all, *each.none))
+        return replace(found, stems=stems) if needed else found
+
+    def views(self, tokens: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+        """Give the tokens of a text, and beside each its stem."""
+        return tokens, tokens if self.stems is None else self.stems.of(tokens)
 
     def score(self, tokens: Sequence[str]) -> float | None:
         """Say how well a text fits, from above 0 to 2.2 for each term; None if it is no hit.
 
         The formula is BM25's with k1 = 1.2 and b = 0.75 (Robertson and Zaragoza, 2009, 3.4),
-        without the weight of rare terms: every hit holds every term.
+        without the weight of rare terms: every hit holds every term of an alternative.
         """
-        text = joined(tokens)
+        words, stems = self.views(tokens)
+        line = joined(words)
+        lines = (line, line if stems is words else joined(stems))
         damping = _K1 * (1 - _B + _B * len(tokens) / _USUAL_LENGTH)
-        total = 0.0
-        for term in self.all:
-            count = text.count(term.pattern())
-            if not count:
-                return None
-            total += count * (_K1 + 1) / (count + damping)
-        return total if self.all else None
+        found: dict[Term, float] = {}
+        for each in self.alternatives:
+            if any(term.pattern() in lines[term.stems] for term in each.none):
+                continue
+            counts = {term: lines[term.stems].count(term.pattern()) for term in each.all}
+            if all(counts.values()):
+                for term, count in counts.items():
+                    found[term] = count * (_K1 + 1) / (count + damping)
+        return sum(found.values()) if found else None
 
 
 def parse(text: str) -> SearchTerms:
     """Read a query.
 
     Raises:
-        InvalidInput: It is no str, or longer than 1,000 characters.
+        InvalidInput: It is no str, empty, longer than 1,000 characters, says only what not to
+            find, or has more than 8 alternatives.
     """
     if not isinstance(text, str):
         raise InvalidInput(f"text must be a str, not {type(text).__name__}.")
+    if not text or text.isspace():
+        raise InvalidInput("text must be what to look for, such as a word, not empty.")
     if len(text) > MAX_CHARACTERS:
         raise InvalidInput(
             f"text must have up to {MAX_CHARACTERS} characters, not {len(text)}. Search for a few "
             "words."
         )
-    found: dict[Term, None] = {}
-    for phrase, star, word in _PART.findall(text):
-        part = phrase or word
-        term = _term(runs(part), prefix=bool(star) or part.rstrip().endswith("*"))
+    found = _alternatives(text, signs=True) or _alternatives(text, signs=False)
+    if any(not each.all for each in found):
+        raise InvalidInput(
+            "text must say what to find beside what not: word -other. A word that begins with a "
+            'dash is found in quotes: "-word".'
+        )
+    if len(found) > MAX_ALTERNATIVES:
+        raise InvalidInput(
+            f"text must have up to {MAX_ALTERNATIVES} alternatives, not {len(found)}. Put OR in "
+            'quotes to find the word: "or".'
+        )
+    return SearchTerms(found)
+
+
+def _alternatives(text: str, *, signs: bool) -> tuple[Alternative, ...]:
+    """Read what stands between one OR and the next, if OR and AND are signs and not words."""
+    found: list[tuple[dict[Term, None], dict[Term, None]]] = [({}, {})]
+    for match in _PART.finditer(text):
+        without, phrase, star, word = match.groups()
+        if signs and not without and word in ("OR", "AND"):
+            if word == "OR":
+                found.append(({}, {}))
+            continue
+        starred = bool(star) or (word or phrase).rstrip().endswith("*")
+        term = _term(runs(word or phrase), prefix=starred, stems=bool(word) and not starred)
         if term is not None:
-            found[term] = None
-    return SearchTerms(tuple(found))
+            found[-1][bool(without)][term] = None
+    each = (Alternative(tuple(wanted), tuple(unwanted)) for wanted, unwanted in found)
+    return tuple(dict.fromkeys(one for one in each if one.all or one.none))
 
 
-def _term(found: Sequence[Run], *, prefix: bool) -> Term | None:
+def _stemmed(terms: Iterable[Term], stems: Stems | None) -> tuple[Term, ...]:
+    return tuple(dict.fromkeys(term.stemmed(stems) for term in terms))
+
+
+def _term(found: Sequence[Run], *, prefix: bool, stems: bool) -> Term | None:
     if not found:
         return None
     tokens: list[str] = []
     for run in found:
         tokens += pairs(run.text) if run.unspaced else [run.text[:MAX_TOKEN]]
     if not found[-1].unspaced:
-        return Term(tuple(tokens), prefix)
+        return Term(tuple(tokens), prefix, stems)
     if len(found[-1].text) > 1:  # the run may go on in the text, where its last character does not
-        return Term(tuple(tokens[:-1]), prefix=False)
-    return Term(tuple(tokens), prefix=True)
+        return Term(tuple(tokens[:-1]), prefix=False, stems=stems)
+    return Term(tuple(tokens), prefix=True, stems=stems)

@@ -13,10 +13,9 @@ sees nothing but tokens:
   such as 1️⃣, and the sign of a degree with its letter: ``℃`` is ``°c``, however it is written, and
   no ``c``. All else separates.
 
-The invariant: what is indexed depends on the text, on ``VERSION`` and on how many characters of a
-message count, and on nothing else. An index remembers both, see ``manner``. A change of a token
-that any text gives must change ``VERSION``; an index of another version is not searched but
-rebuilt.
+The invariant: the tokens of a text depend on the text and on ``VERSION``, and on nothing else. A
+change of a token that any text gives must change ``VERSION``; an index of another version is not
+searched but rebuilt. An index remembers it, see ``manners``.
 """
 
 from __future__ import annotations
@@ -29,10 +28,6 @@ from functools import cache, lru_cache
 
 VERSION = "2"
 """The version of what this module makes of a text; an index remembers it."""
-
-MOST_CHARACTERS = 250_000
-"""How many characters of a message are indexed, unless somebody says otherwise. So much of a text
-in words takes SQLite 15 to 40 ms to take in, for which its other writers wait."""
 
 MAX_TOKEN = 64
 """Characters of a token that count: words that agree so far are one. No language's words are
@@ -90,22 +85,6 @@ class Run:
 
     text: str
     unspaced: bool
-
-
-def manner(characters: int) -> str:
-    """Name the way in which an index is made: the version, and how many characters count."""
-    return f"{VERSION}:{characters}"
-
-
-def version_of(made: str) -> str:
-    """Give the version in the name of a manner."""
-    return made.partition(":")[0]
-
-
-def characters_of(made: str) -> int | None:
-    """Give the characters that count; None for all, as in indexes from before there was a limit."""
-    characters = made.partition(":")[2]
-    return int(characters) if characters else None
 
 
 def normalized(text: str) -> str:

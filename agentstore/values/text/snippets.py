@@ -10,8 +10,8 @@ from itertools import accumulate
 from agentstore.values.text.search_terms import SearchTerms, Term
 from agentstore.values.text.segmentation import joined, normalized, position_map, spans
 
-MARK = "**"
-"""What stands before and after a hit, as in Markdown."""
+OPEN, CLOSE = "⟦", "⟧"
+"""What stands before and after a hit. Texts of models are full of Markdown, so it is none."""
 
 LENGTH = 160
 """Characters of the text in a snippet; marks and ellipses come on top."""
@@ -28,8 +28,8 @@ def snippet(text: str, terms: SearchTerms) -> str:
         terms: What was searched for.
 
     Returns:
-        Up to 160 characters of the text, more if the first hit is longer, with ``**`` around
-        hits and ``…`` where something is left out.
+        Up to 160 characters of the text, more if the first hit is longer, with ``⟦`` and ``⟧``
+        around hits and ``…`` where something is left out.
     """
     found = _places(text, terms)
     first, last = found[0] if found else (0, 0)
@@ -39,7 +39,7 @@ def snippet(text: str, terms: SearchTerms) -> str:
     at = start
     for begins, ends in found:
         if begins >= at and ends <= end:
-            pieces += [text[at:begins], MARK, text[begins:ends], MARK]
+            pieces += [text[at:begins], OPEN, text[begins:ends], CLOSE]
             at = ends
     pieces.append(text[at:end])
     body = _SPACES.sub(" ", "".join(pieces)).strip()
@@ -61,14 +61,15 @@ def _places(text: str, terms: SearchTerms) -> list[tuple[int, int]]:
     """Say where the terms are in the text: apart from each other, in the order of the text."""
     ready = normalized(text)
     tokens, places = spans(ready)
-    line = joined(tokens)
-    # Where each token begins in the line: after a space of its own, and with two between.
-    begins = list(accumulate((len(token) + 2 for token in tokens), initial=0))
+    views = terms.views(tokens)
+    lines = [joined(view) for view in views]
+    # Where each token begins in its line: after a space of its own, and with two between.
+    begins = [list(accumulate((len(token) + 2 for token in view), initial=0)) for view in views]
     origin = position_map(text)
     found: list[tuple[int, int]] = []
     for term in terms.all:
-        for offset in _occurrences(line, term):
-            number = bisect_left(begins, offset)
+        for offset in _occurrences(lines[term.stems], term):
+            number = bisect_left(begins[term.stems], offset)
             start = places[number][0]
             last_start, end = places[number + len(term.tokens) - 1]
             if term.prefix:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NoReturn
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, MetaData, Table
 from sqlalchemy.sql.compiler import SQLCompiler
 
 
@@ -83,3 +83,11 @@ def unlist(task: asyncio.Task[Any]) -> None:
     asyncio" in the documentation of the library).
     """
     asyncio._unregister_task(task)
+
+
+def add_table(metadata: MetaData, table: Table) -> None:
+    """Put a table into another metadata, beside its own: ``MetaData._add_table``.
+
+    What is public makes a copy, which no mapped class has and no query knows.
+    """
+    metadata._add_table(table.name, table.schema, table)

@@ -1,0 +1,303 @@
+"""Turns: reserved first, saved and counted in between, settled however the block ends."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agentstore import AsyncStore, Store
+from agentstore.errors import (
+    InvalidInput,
+    NotFound,
+    QuotaExceeded,
+    TransactionMisuse,
+)
+from agentstore.stores.turns import AsyncTurn
+from agentstore.values.prices import Price, Prices
+from tests.contract.clocks import NOON
+
+CHAT = {"prompt_tokens": 900, "completion_tokens": 100, "total_tokens": 1_000}
+ANTHROPIC = SimpleNamespace(
+    input_tokens=20, output_tokens=30, cache_read_input_tokens=50, cache_creation_input_tokens=0
+)
+TTL = timedelta(minutes=10)
+
+
+@pytest.fixture
+def talk(store: Any) -> Any:
+    """A session whose user has a quota of 10,000 tokens."""
+    user = store.users.create("Ann", quota_total=10_000)
+    return store.sessions.create(user.id, model="gpt-4o-mini")
+
+
+def quota(store: Any, talk: Any) -> tuple[int, int]:
+    user = store.users.get(talk.user_id)
+    return user.quota_used, user.quota_reserved
+
+
+def used(store: Any, talk: Any) -> int:
+    return sum(each.total_tokens for each in store.usage.sum_by("total", session_id=talk.id))
+
+
+class Broken(Exception):
+    """What a block raises."""
+
+
+def test_a_turn_saves_logs_records_and_settles_what_its_calls_used(store, talk):
+    with store.turn(talk.id, reserve=4_000) as turn:
+        assert quota(store, talk) == (0, 4_000)
+        question = turn.save("user", "How is the weather?", token_count=6)
+        assert turn.chat() == [{"role": "user", "content": "How is the weather?"}]
+        first = turn.usage(CHAT)
+        turn.log("search", input={"q": "weather"}, message_id=question.id)
+        second = turn.usage(ANTHROPIC, model="claude-sonnet-4-5", cost="0.5")
+        turn.save("assistant", "Sunny.", token_count=2)
+        assert [m.content for m in turn.history(1)] == ["Sunny."]
+        assert turn.used_tokens == 1_100
+    assert (first.turn, first.model) == (1, "gpt-4o-mini")
+    assert (second.input_tokens, second.total_tokens, str(second.cost)[:3]) == (70, 100, "0.5")
+    assert quota(store, talk) == (1_100, 0)
+    assert turn.tokens_left == 8_900
+    assert used(store, talk) == 1_100
+    assert store.sessions.get(talk.id).total_tokens == 8
+    assert store.tool_logs.list(session_id=talk.id).items[0].message_id == question.id
+
+
+@pytest.mark.parametrize("error", [Broken, KeyboardInterrupt, SystemExit])
+def test_a_block_that_raises_releases_what_it_did_not_use_and_the_error_goes_on(store, talk, error):
+    with pytest.raises(error), store.turn(talk.id, reserve=4_000):
+        raise error
+    assert quota(store, talk) == (0, 0)
+    with pytest.raises(error), store.turn(talk.id, reserve=4_000) as turn:
+        turn.usage(CHAT)
+        raise error
+    assert quota(store, talk) == (1_000, 0) == (used(store, talk), 0)
+
+
+def test_a_turn_that_the_quota_does_not_allow_begins_with_an_error_and_writes_nothing(store, talk):
+    before = store.usage.totals().rows
+    with pytest.raises(QuotaExceeded) as caught, store.turn(talk.id, reserve=10_001) as turn:
+        turn.save("user", "never said")
+    assert (caught.value.requested, caught.value.remaining) == (10_001, 10_000)
+    assert store.usage.totals().rows == before
+
+
+def test_what_was_used_beyond_the_reservation_and_the_quota_is_counted_in_full(store, talk):
+    with store.turn(talk.id, reserve=10) as turn:
+        for _ in range(11):
+            turn.usage(CHAT)
+    assert quota(store, talk) == (11_000, 0)
+    assert turn.tokens_left == 0
+
+
+def test_a_process_that_dies_leaves_a_reservation_that_expires(place):
+    now = [NOON]
+    with place.open(clock=lambda: now[0]) as store:
+        user = store.users.create("Ann", quota_total=1_000)
+        talk = store.sessions.create(user.id)
+        dead = store.turn(talk.id, reserve=900, ttl=TTL)
+        dead.__enter__()
+        with pytest.raises(QuotaExceeded), store.turn(talk.id, reserve=500):
+            pass
+        now[0] += TTL
+        with store.turn(talk.id, reserve=500) as turn:
+            turn.usage({"prompt_tokens": 30})
+        assert quota(store, talk) == (30, 0)
+        dead.__exit__(None, None, None)  # it was not dead but slow: what it used counts
+        assert quota(store, talk) == (30, 0)
+
+
+def test_without_reserve_no_quota_is_touched_and_a_session_needs_no_user(store, talk):
+    with store.turn(talk.id) as turn:
+        turn.usage(CHAT)
+    assert quota(store, talk) == (0, 0)
+    nobodys = store.sessions.create()
+    with store.turn(nobodys.id) as turn:
+        turn.usage(CHAT)
+    assert used(store, nobodys) == used(store, talk) == 1_000
+    with pytest.raises(InvalidInput, match="has no user"), store.turn(nobodys.id, reserve=1):
+        pass
+    with store.turn(nobodys.id, reserve=1, user=talk.user_id) as turn:
+        turn.usage(CHAT)
+    assert quota(store, talk) == (1_000, 0)
+
+
+def test_a_turn_that_is_tried_again_saves_once_with_keys_and_pays_for_both_answers(store, talk):
+    with pytest.raises(Broken), store.turn(talk.id, reserve=4_000) as turn:
+        turn.save("user", "hello", idempotency_key="request-17")
+        turn.usage(CHAT)
+        raise Broken
+    with store.turn(talk.id, reserve=4_000) as turn:
+        turn.save("user", "hello", idempotency_key="request-17")
+        turn.usage(CHAT)
+        turn.save("assistant", "hi")
+    assert [m.content for m in store.messages.history(talk.id)] == ["hello", "hi"]
+    assert quota(store, talk) == (2_000, 0) == (used(store, talk), 0)
+
+
+def test_a_turn_in_a_transaction_happens_with_it_or_not_at_all(store, talk):
+    with store.transaction() as tx, tx.turn(talk.id, reserve=4_000) as turn:
+        turn.save("user", "hello")
+        turn.usage(CHAT)
+    assert quota(store, talk) == (1_000, 0)
+    with pytest.raises(Broken), store.transaction() as tx:
+        with tx.turn(talk.id, reserve=4_000) as turn:
+            turn.save("user", "never said")
+            turn.usage(CHAT)
+        raise Broken
+    assert quota(store, talk) == (1_000, 0) == (used(store, talk), 0)
+    assert [m.content for m in store.messages.history(talk.id)] == ["hello"]
+
+
+def test_a_scope_has_turns_of_its_own_users_sessions_and_quota_alone(store, talk):
+    bob = store.users.create("Bob", quota_total=5_000)
+    own = store.sessions.create(bob.id)
+    scope = store.scoped(bob.id)
+    with scope.turn(own.id, reserve=4_000) as turn:
+        turn.save("user", "hello")
+        turn.usage(CHAT)
+    assert store.users.get(bob.id).quota_used == 1_000
+    for arguments in ({"session_id": talk.id}, {"session_id": own.id, "user": talk.user_id}):
+        with pytest.raises(NotFound), scope.turn(**arguments, reserve=1):
+            pass
+    with pytest.raises(NotFound), scope.turn(talk.id) as turn:
+        turn.usage(CHAT)
+    with scope.transaction() as tx, tx.turn(own.id, reserve=1) as turn:
+        turn.usage(CHAT)
+    assert store.users.get(bob.id).quota_used == 2_000
+    assert (quota(store, talk), used(store, talk)) == ((0, 0), 0)
+
+
+BAD = {
+    "nothing to reserve": {"reserve": 0},
+    "a float": {"reserve": 1.5},
+    "a user and nothing to reserve": {"user": "ann"},
+    "no time": {"reserve": 1, "ttl": timedelta(0)},
+    "no session": {"session_id": None},
+}
+
+
+def test_bad_arguments_are_refused_before_the_block_and_nothing_is_written(store, talk, subtests):
+    before = store.usage.totals().rows
+    for what, arguments in BAD.items():
+        with subtests.test(what), pytest.raises(InvalidInput):
+            store.turn(**{"session_id": talk.id, **arguments})
+    for arguments in ({"session_id": "nowhere"}, {"session_id": talk.id, "user": "nobody"}):
+        with pytest.raises(NotFound), store.turn(**arguments, reserve=1):
+            pass
+    assert store.usage.totals().rows == before
+
+
+def test_a_turn_takes_no_call_before_and_after_its_block_nor_a_usage_that_is_none(store, talk):
+    turn = store.turn(talk.id, reserve=10)
+    with pytest.raises(TransactionMisuse, match="not begun"):
+        turn.save("user", "early")
+    with turn:
+        for usage in (None, {"tokens": 5}):
+            with pytest.raises(InvalidInput, match="include_usage"):
+                turn.usage(usage)
+    with pytest.raises(TransactionMisuse, match="ended"):
+        turn.usage(CHAT)
+    with pytest.raises(TransactionMisuse, match="ended"), turn:
+        pass
+    assert (quota(store, talk), used(store, talk)) == ((0, 0), 0)
+
+
+def test_an_error_of_the_block_goes_on_where_the_quota_cannot_be_settled_and_says_so(store, talk):
+    with pytest.raises(Broken) as caught, store.turn(talk.id, reserve=10) as turn:
+        store.users.release_quota(turn.reservation.id)
+        raise Broken
+    (note,) = caught.value.__notes__
+    assert "0 tokens were not settled (NotFound)" in note
+    with pytest.raises(NotFound, match="reservation"), store.turn(talk.id, reserve=10) as turn:
+        store.users.release_quota(turn.reservation.id)
+
+
+def test_an_answer_as_a_whole_names_its_model_and_by_it_the_price(place):
+    answer = SimpleNamespace(model="openai/small-2026-01-01", usage=CHAT)
+    with place.open(prices=Prices({"small": Price(Decimal(1), Decimal(1))})) as store:
+        with store.turn(store.sessions.create().id) as turn:
+            record = turn.usage(answer)
+        assert (record.model, record.cost) == (answer.model, Decimal("0.001"))
+
+
+# --- Tasks -----------------------------------------------------------------------------------
+
+
+async def prepared(store: AsyncStore) -> tuple[Any, Any]:
+    user = await store.users.create("Ann", quota_total=10_000)
+    return user, await store.sessions.create(user.id)
+
+
+@pytest.mark.parametrize("where", ["_set_aside", "usage", "the block", "_settle"])
+def test_a_task_that_is_cancelled_in_a_turn_settles_first_and_the_cancellation_goes_on(
+    engine_url, where, monkeypatch
+):
+    reached: list[asyncio.Event] = []
+
+    def announce(name: str) -> None:
+        method = getattr(AsyncTurn, name)
+
+        async def call(*args: Any) -> Any:
+            reached[0].set()
+            return await method(*args)
+
+        monkeypatch.setattr(AsyncTurn, name, call)
+
+    if where.startswith("_"):
+        announce(where)
+
+    async def work(store: AsyncStore, session_id: str) -> None:
+        async with store.turn(session_id, reserve=4_000) as turn:
+            if where == "usage":
+                reached[0].set()
+            await turn.usage(CHAT)
+            if where == "the block":
+                reached[0].set()
+                await asyncio.sleep(60)
+
+    async def run() -> None:
+        reached.append(asyncio.Event())
+        async with AsyncStore(engine_url) as store:
+            user, talk = await prepared(store)
+            task = asyncio.create_task(work(store, talk.id))
+            await reached[0].wait()
+            for _ in range(2):  # whoever is in a hurry cancels again
+                task.cancel()
+                await asyncio.sleep(0)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            found = await store.users.get(user.id)
+            recorded = await store.usage.sum_by("total", session_id=talk.id)
+            assert found.quota_used == sum(each.total_tokens for each in recorded)
+            assert (found.quota_used, found.quota_reserved) == (1_000 * (where != "_set_aside"), 0)
+
+    asyncio.run(run())
+
+
+def test_calls_of_a_turn_at_once_add_up_and_a_turn_of_the_store_is_refused_in_a_transaction(
+    engine_url,
+):
+    async def run() -> None:
+        async with AsyncStore(engine_url) as store:
+            user, talk = await prepared(store)
+            async with store.turn(talk.id, reserve=4_000) as turn:
+                await asyncio.gather(*(turn.usage(CHAT) for _ in range(8)))
+            assert (await store.users.get(user.id)).quota_used == 8_000
+            with pytest.raises(TransactionMisuse, match="inside its own transaction"):
+                async with store.transaction(), store.turn(talk.id, reserve=10):
+                    pass
+            assert (await store.users.get(user.id)).quota_reserved == 0
+
+    asyncio.run(run())
+    with Store(engine_url) as store:
+        talk = store.sessions.list().items[0]
+        refused = pytest.raises(TransactionMisuse, match="inside its own transaction")
+        with refused, store.transaction(), store.turn(talk.id, reserve=10):
+            pass
+        assert quota(store, talk) == (8_000, 0)
