@@ -237,10 +237,9 @@ def _print(title: str, found: Statistics) -> None:
             if table.rows or table.rows is None
         ],
     )
-    busiest = max((day.messages for day in found.growth), default=0)
     _rows(
         f"growth, last {len(found.growth)} days (UTC)",
-        ("day", "sessions", "messages", "msg tokens", "used tokens", "cost", "size", ""),
+        ("day", "sessions", "messages", "msg tokens", "used tokens", "cost", "size"),
         [
             (
                 f"{day.day:%m-%d}",
@@ -250,7 +249,6 @@ def _print(title: str, found: Statistics) -> None:
                 f"{day.used_tokens:,}",
                 money(max(day.cost, day.used_cost)),
                 f"~{decimal(day.bytes)}" if day.bytes else "",
-                _bar(day.messages, busiest),
             )
             for day in found.growth
         ],

@@ -110,7 +110,7 @@ def test_what_would_fail_again_is_not_repeated_on_postgresql(
     ("code", "kind"),
     [
         (sqlite3.SQLITE_BUSY, errors.DatabaseBusy),
-        (sqlite3.SQLITE_BUSY_SNAPSHOT, errors.DatabaseBusy),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, errors.TransactionConflict),
         (sqlite3.SQLITE_BUSY_RECOVERY, errors.DatabaseBusy),
         (sqlite3.SQLITE_LOCKED, errors.DatabaseBusy),
         (sqlite3.SQLITE_READONLY, errors.DatabaseReadOnly),
