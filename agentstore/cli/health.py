@@ -215,10 +215,8 @@ def _print(title: str, found: Statistics) -> None:
         by_status = ", ".join(f"{n:,} {status}" for status, n in found.sessions_by_status.items())
         say(f"sessions: {by_status or 'none'}")
         cost = max(found.cost or Decimal(0), found.used_cost or Decimal(0))
-        say(
-            f"message tokens: {found.tokens:,}   used tokens: {found.used_tokens:,}   "
-            f"cost: {money(cost)}"
-        )
+        say(f"tokens: {found.tokens:,} in messages, {found.used_tokens:,} used")
+        say(f"cost: {money(cost)}")
     if found.expired_sessions:
         have = "has expired and waits" if found.expired_sessions == 1 else "have expired and wait"
         say(f"{counted(found.expired_sessions, 'session')} {have} to be cleaned up")

@@ -33,6 +33,7 @@ from agentstore.errors import (
     SchemaFromFuture,
     SchemaMissing,
     SchemaOutdated,
+    TablesTaken,
     TargetNotEmpty,
 )
 from agentstore.models.tables import PLAIN, tables
@@ -365,11 +366,14 @@ def test_a_source_that_is_none_is_refused_and_no_target_appears(new, tmp_path):
     text = tmp_path / "text.db"
     text.write_text("not a database at all" * 100)
     other = tmp_path / "other.db"
-    run_sql(f"sqlite:///{other}", "CREATE TABLE users (pk INTEGER)")
+    run_sql(f"sqlite:///{other}", "CREATE TABLE customers (pk INTEGER)")
+    namesake = tmp_path / "namesake.db"
+    run_sql(f"sqlite:///{namesake}", "CREATE TABLE users (pk INTEGER)")
     for path, error in (
         (nothing, DatabaseUnreachable),
         (text, NotADatabase),
         (other, SchemaMissing),
+        (namesake, TablesTaken),
     ):
         for upgrade in (False, True):
             with pytest.raises(error):

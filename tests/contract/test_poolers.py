@@ -219,7 +219,7 @@ def test_the_command_line_works_behind_a_pooler(
             store.messages.save(session.id, "user", f"message {number}")
     with pooled(kind, direct_url) as url:
         for arguments, expected in (
-            (["search", "message"], "message 19"),
+            (["search", "message"], "⟦message⟧ 19"),
             (["ls"], "Weather"),
             (["show", session.id], "message 19"),
         ):

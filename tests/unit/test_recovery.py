@@ -110,7 +110,6 @@ def test_what_would_fail_again_is_not_repeated_on_postgresql(
     ("code", "kind"),
     [
         (sqlite3.SQLITE_BUSY, errors.DatabaseBusy),
-        (sqlite3.SQLITE_BUSY_SNAPSHOT, errors.TransactionConflict),
         (sqlite3.SQLITE_BUSY_RECOVERY, errors.DatabaseBusy),
         (sqlite3.SQLITE_LOCKED, errors.DatabaseBusy),
         (sqlite3.SQLITE_READONLY, errors.DatabaseReadOnly),
@@ -136,6 +135,13 @@ def test_a_transaction_that_went_on_after_its_connection_broke_may_be_repeated_a
 ) -> None:
     result = found(PendingRollbackError("rollback first"), mode, committing=committing)
     assert isinstance(result.error, errors.ConnectionLost)
+    assert (result.repeatable, result.in_doubt) == (True, False)
+
+
+def test_what_sqlite_rolled_back_as_it_read_what_is_no_longer_so_is_repeated() -> None:
+    stale = from_sqlite(sqlite3.SQLITE_BUSY_SNAPSHOT)
+    result = found(stale, Mode.WRITE, committing=False, dialect=SQLITE)
+    assert isinstance(result.error, errors.TransactionConflict)
     assert (result.repeatable, result.in_doubt) == (True, False)
 
 

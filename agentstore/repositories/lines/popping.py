@@ -31,7 +31,7 @@ from agentstore.models.tables import Tables
 from agentstore.records import MessageRecord
 from agentstore.repositories.attachments.blobs import drop_unattached
 from agentstore.repositories.lines.queries import SESSION_ID
-from agentstore.repositories.lines.rows import line_columns, message_record
+from agentstore.repositories.lines.rows import main_columns, message_record
 from agentstore.repositories.lines.tallies import Tally, change
 from agentstore.repositories.search.search import forget_deleted
 from agentstore.values.states import STREAMING
@@ -120,7 +120,7 @@ def _statements(tables: Tables, driver: Dialect) -> _Popping:
     )
     message_id = bindparam("message_id", type_=messages.id.type)
     gone = delete(tables.messages).where(messages.id == message_id)
-    deleted = gone.returning(*line_columns(messages), _attached_to(tables, message_id))
+    deleted = gone.returning(*main_columns(messages), _attached_to(tables, message_id))
     return _Popping(*(Prepared(each, driver) for each in (read, count_off, deleted)))
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, select
+from sqlalchemy import ColumnElement, Select, bindparam, literal, select
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from agentstore.execution.unit import Unit
@@ -19,7 +19,7 @@ from agentstore.records import MessageRecord
 from agentstore.records.messages import make_message_record
 from agentstore.repositories.base.operations import chunks
 from agentstore.repositories.lines.partial_text import Partial, what_has_come
-from agentstore.values.states import INCOMPLETE, STREAMING
+from agentstore.values.states import INCOMPLETE, MAIN, STREAMING
 from agentstore.values.types import SafeText
 
 _COLUMNS = (
@@ -63,6 +63,17 @@ def line_columns(messages: ReadOnlyColumnCollection[str, Any]) -> list[ColumnEle
     """Give the columns of a message on a line, whose session is the parameter ``session_id``."""
     columns = message_columns(messages)
     columns[_COLUMNS.index("session_id")] = bindparam("session_id", type_=SafeText())
+    return columns
+
+
+def main_columns(messages: ReadOnlyColumnCollection[str, Any]) -> list[ColumnElement[Any]]:
+    """Give the columns of a message on the line of a session without other branches than main.
+
+    They hold no subquery, so they may stand in a RETURNING clause: on SQLite columns have no table
+    there, and a subquery would take its own columns for them.
+    """
+    columns = line_columns(messages)
+    columns[_COLUMNS.index("branch")] = literal(MAIN, SafeText())
     return columns
 
 
