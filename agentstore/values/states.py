@@ -10,6 +10,9 @@ from collections.abc import Mapping
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
+PROMPTS = ("system", "developer")
+"""The roles of what a conversation may begin with, before the first user message."""
+
 SESSION_STATUSES = ("active", "paused", "waiting_user", "completed", "cancelled", "failed")
 
 SESSION_TRANSITIONS: Mapping[str, frozenset[str]] = {

@@ -32,7 +32,7 @@ def contents(messages):
 
 
 def history(store, session):
-    return store.messages.history(session.id, None)
+    return store.messages.history(session.id, None, unanswered="keep")
 
 
 def at_once(work, count=THREADS):

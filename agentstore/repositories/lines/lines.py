@@ -19,11 +19,14 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    ColumnElement,
     Connection,
     Dialect,
     Select,
     and_,
     bindparam,
+    literal_column,
+    or_,
     select,
 )
 
@@ -46,6 +49,9 @@ from agentstore.repositories.lines.tallies import Segment, Tally, own_tally
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER
 
+MOST_PROMPTS = 4
+"""A line's prompts are looked for among so many messages at its beginning."""
+
 Rows = Sequence[tuple[Any, ...]]
 """Of messages, with the columns that were asked for."""
 
@@ -59,6 +65,7 @@ def newest(
     through: int = MAX_INTEGER,
     whole: bool | None = None,
     columns: Columns = line_columns,
+    prompts: bool = False,
 ) -> Rows:
     """Read the newest messages of a line, the newest first.
 
@@ -71,6 +78,9 @@ def newest(
         whole: Whether the active branch is whole in itself, if the caller knows: it is one
             statement then, whichever it is.
         columns: What to read of each.
+        prompts: Read the prompts with which a whole branch begins in the same statement. They come
+            with sequence numbers below zero, once more if they are among the newest; those of a
+            line of segments do not come, see ``prompts_of_line``.
 
     Raises:
         NotFound: There is no such session, or no such branch in it.
@@ -79,7 +89,8 @@ def newest(
         unit.tables, unit.dialect, dialect_of(unit.connection), branch is None, columns
     )
     parameters = {SESSION_ID: session_id, "name": branch, "count": count, "through": through}
-    return _read(unit, statements.newest_of_whole, statements.newest, parameters, whole)
+    of_whole = statements.newest_and_prompts if prompts else statements.newest_of_whole
+    return _read(unit, of_whole, statements.newest, parameters, whole)
 
 
 def between(
@@ -181,6 +192,7 @@ def segments_of(
 @dataclass(frozen=True, slots=True)
 class _LineStatements:
     newest_of_whole: Prepared | None
+    newest_and_prompts: Prepared | None
     newest: Prepared
     between_of_whole: Prepared | None
     between: Prepared
@@ -201,7 +213,7 @@ def _statements(
     )
     newest = Prepared(select_newest(tables, dialect, active=active, columns=columns), driver)
     if not active:
-        return _LineStatements(None, newest, None, Prepared(between, driver))
+        return _LineStatements(None, None, newest, None, Prepared(between, driver))
     whole = _of_whole(tables, columns)
     newest_of_whole = (
         whole.where(messages.seq <= bindparam("through"))
@@ -209,8 +221,11 @@ def _statements(
         .limit(bindparam("count"))
     )
     between_of_whole = whole.where(messages.seq.between(first, last)).order_by(messages.seq)
+    latest = dialect.last_of(whole, messages.seq, bindparam("count", type_=BigInteger))
+    both = latest.union_all(_prompts_of_whole(tables, columns))
     return _LineStatements(
         Prepared(newest_of_whole, driver),
+        Prepared(both, driver, shape=newest_of_whole),
         newest,
         Prepared(between_of_whole, driver),
         Prepared(between, driver),
@@ -219,18 +234,57 @@ def _statements(
 
 def _of_whole(tables: Tables, columns: Columns) -> Select[Any]:
     """Select from the active branch if it is whole in itself, else nothing."""
+    return select(*columns(tables.messages.c)).where(*_on_whole(tables, tables.messages.c))
+
+
+def _on_whole(
+    tables: Tables, messages: Any, *conditions: ColumnElement[bool]
+) -> list[ColumnElement[bool]]:
     # The branch is a subquery and not a join, so that PostgreSQL sees one branch and reads the
     # index backwards instead of sorting the session.
-    messages, sessions = tables.messages.c, tables.sessions.c
+    sessions = tables.sessions.c
     active = (
         select(sessions.active_branch)
         .where(
             sessions.id == bindparam(SESSION_ID),
             sessions.tip.is_(None),
             owner_stays(tables, sessions.user_id),
+            *conditions,
         )
         .scalar_subquery()
     )
-    return select(*columns(messages)).where(
-        messages.session_id == bindparam(SESSION_ID), messages.branch == active
+    return [messages.session_id == bindparam(SESSION_ID), messages.branch == active]
+
+
+def _prompts_of_whole(tables: Tables, columns: Columns) -> Select[Any]:
+    """Select the prompts with which the active branch begins, if it is whole in itself.
+
+    None where the newest messages are certainly all of them.
+    """
+    first = tables.messages.alias("first")
+    few = (
+        select(first.c.pk)
+        .where(*_on_whole(tables, first.c, tables.sessions.c.last_seq > bindparam("count")))
+        .order_by(first.c.seq)
+        .limit(MOST_PROMPTS)
     )
+    return select_prompts_of(tables, few, columns)
+
+
+def select_prompts_of(tables: Tables, few: Select[Any], columns: Columns) -> Select[Any]:
+    """Select the prompts among a few messages, with their sequence numbers below zero.
+
+    So they are told from other messages that come with them, and are in order behind those.
+    """
+    messages = tables.messages.c
+    read = [(-c).label("seq") if c is messages.seq else c for c in columns(messages)]
+    return select(*read).where(messages.pk.in_(few), _is_prompt(messages))
+
+
+def _is_prompt(messages: Any) -> ColumnElement[bool]:
+    """Say that a message is a prompt before the first user message."""
+    # Written into the statement: SQLite prepares it again for each value that a partial index could
+    # be about.
+    system: ColumnElement[str] = literal_column("'system'")
+    developer: ColumnElement[str] = literal_column("'developer'")
+    return and_(messages.turn == 0, or_(messages.role == system, messages.role == developer))

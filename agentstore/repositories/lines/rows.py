@@ -15,7 +15,7 @@ from agentstore.execution.unit import Unit
 from agentstore.models.deleting import session_stays
 from agentstore.models.tables import Tables
 from agentstore.records import MessageRecord
-from agentstore.records.messages import make_message_record
+from agentstore.records.messages import make_message_record, told_role
 from agentstore.repositories.base.operations import chunks
 from agentstore.repositories.lines.partial_text import Partial, what_has_come
 from agentstore.values.states import INCOMPLETE, STREAMING
@@ -120,9 +120,11 @@ def message_record(row: Any) -> MessageRecord:
     """Make a record of a row with ``message_columns``, and perhaps more behind them."""
     (
         id, session_id, seq, branch, turn, role, content, blocks, tool_calls, tool_call_id, name,
-        token_count, cost, metadata, payload, external_id, status, created_at, chat_keys,
+        token_count, cost, metadata, payload, external_id, status, created_at, layout,
         *_,
     ) = row  # fmt: skip
+    if layout is not None:
+        role = told_role(role, layout)
     return make_message_record(
         id,
         session_id,
@@ -141,5 +143,5 @@ def message_record(row: Any) -> MessageRecord:
         external_id,
         status,
         created_at,
-        chat_keys,
+        layout,
     )
