@@ -25,8 +25,6 @@ from sqlalchemy import (
     Select,
     and_,
     bindparam,
-    literal_column,
-    or_,
     select,
 )
 
@@ -36,6 +34,7 @@ from agentstore.errors import NotFound
 from agentstore.execution.unit import Unit
 from agentstore.models.deleting import owner_stays
 from agentstore.models.tables import Tables
+from agentstore.repositories.lines.beginnings import MOST_PROMPTS, prompts_among, with_prompts
 from agentstore.repositories.lines.queries import (
     SESSION_ID,
     Anchor,
@@ -48,9 +47,6 @@ from agentstore.repositories.lines.rows import Columns, line_columns
 from agentstore.repositories.lines.tallies import Segment, Tally, own_tally
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER
-
-MOST_PROMPTS = 4
-"""A line's prompts are looked for among so many messages at its beginning."""
 
 Rows = Sequence[tuple[Any, ...]]
 """Of messages, with the columns that were asked for."""
@@ -78,9 +74,9 @@ def newest(
         whole: Whether the active branch is whole in itself, if the caller knows: it is one
             statement then, whichever it is.
         columns: What to read of each.
-        prompts: Read the prompts with which a whole branch begins in the same statement. They come
-            with sequence numbers below zero, once more if they are among the newest; those of a
-            line of segments do not come, see ``prompts_of_line``.
+        prompts: Read the prompts with which the line begins too. They come in the same statement,
+            with sequence numbers below zero, once more if they are among the newest; and then the
+            rows are in no order, and ``through`` means nothing.
 
     Raises:
         NotFound: There is no such session, or no such branch in it.
@@ -89,8 +85,8 @@ def newest(
         unit.tables, unit.dialect, dialect_of(unit.connection), branch is None, columns
     )
     parameters = {SESSION_ID: session_id, "name": branch, "count": count, "through": through}
-    of_whole = statements.newest_and_prompts if prompts else statements.newest_of_whole
-    return _read(unit, of_whole, statements.newest, parameters, whole)
+    which = statements.and_prompts if prompts else (statements.newest_of_whole, statements.newest)
+    return _read(unit, *which, parameters, whole)
 
 
 def between(
@@ -192,8 +188,8 @@ def segments_of(
 @dataclass(frozen=True, slots=True)
 class _LineStatements:
     newest_of_whole: Prepared | None
-    newest_and_prompts: Prepared | None
     newest: Prepared
+    and_prompts: tuple[Prepared | None, Prepared]
     between_of_whole: Prepared | None
     between: Prepared
 
@@ -211,9 +207,11 @@ def _statements(
         .where(messages.seq.between(first, last))
         .order_by(messages.seq)
     )
-    newest = Prepared(select_newest(tables, dialect, active=active, columns=columns), driver)
+    query = select_newest(tables, dialect, active=active, columns=columns)
+    newest = Prepared(query, driver)
+    both = with_prompts(query, tables, dialect, driver, active=active, columns=columns)
     if not active:
-        return _LineStatements(None, None, newest, None, Prepared(between, driver))
+        return _LineStatements(None, newest, (None, both), None, Prepared(between, driver))
     whole = _of_whole(tables, columns)
     newest_of_whole = (
         whole.where(messages.seq <= bindparam("through"))
@@ -222,11 +220,11 @@ def _statements(
     )
     between_of_whole = whole.where(messages.seq.between(first, last)).order_by(messages.seq)
     latest = dialect.last_of(whole, messages.seq, bindparam("count", type_=BigInteger))
-    both = latest.union_all(_prompts_of_whole(tables, columns))
+    of_whole = latest.union_all(_prompts_of_whole(tables, columns))
     return _LineStatements(
         Prepared(newest_of_whole, driver),
-        Prepared(both, driver, shape=newest_of_whole),
         newest,
+        (Prepared(of_whole, driver, shape=newest_of_whole), both),
         Prepared(between_of_whole, driver),
         Prepared(between, driver),
     )
@@ -268,23 +266,4 @@ def _prompts_of_whole(tables: Tables, columns: Columns) -> Select[Any]:
         .order_by(first.c.seq)
         .limit(MOST_PROMPTS)
     )
-    return select_prompts_of(tables, few, columns)
-
-
-def select_prompts_of(tables: Tables, few: Select[Any], columns: Columns) -> Select[Any]:
-    """Select the prompts among a few messages, with their sequence numbers below zero.
-
-    So they are told from other messages that come with them, and are in order behind those.
-    """
-    messages = tables.messages.c
-    read = [(-c).label("seq") if c is messages.seq else c for c in columns(messages)]
-    return select(*read).where(messages.pk.in_(few), _is_prompt(messages))
-
-
-def _is_prompt(messages: Any) -> ColumnElement[bool]:
-    """Say that a message is a prompt before the first user message."""
-    # Written into the statement: SQLite prepares it again for each value that a partial index could
-    # be about.
-    system: ColumnElement[str] = literal_column("'system'")
-    developer: ColumnElement[str] = literal_column("'developer'")
-    return and_(messages.turn == 0, or_(messages.role == system, messages.role == developer))
+    return prompts_among(tables, few, columns)

@@ -17,8 +17,8 @@ from sqlalchemy import Select, bindparam, func, select
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
 from agentstore.repositories.base.operations import chunks
-from agentstore.repositories.lines.beginnings import opening_of, prompts_of_line
-from agentstore.repositories.lines.lines import MOST_PROMPTS, Rows, between, newest
+from agentstore.repositories.lines.beginnings import MOST_PROMPTS, opening_of
+from agentstore.repositories.lines.lines import Rows, between, newest
 from agentstore.repositories.lines.queries import line_of, shown_by
 from agentstore.repositories.messages.drafts import indexed_call_id
 from agentstore.repositories.messages.marked import MarkFilter, marked_between, newest_marked
@@ -183,10 +183,6 @@ class History(Generic[M]):
         if all_read:
             first = lines[: _before_users(lines[:MOST_PROMPTS])]
             return [line for line in first[:start] if line.role in PROMPTS]
-        segmented = self.branch is not None or self.session_id in self.unit.segmented
-        if self.marks is None and segmented:
-            rows = prompts_of_line(self.unit, self.session_id, self.branch, self.portion.columns)
-            found = self._split(rows)[1]
         return [line for line in found if line.seq < lines[start].seq]
 
     def _repaired(self, shown: list[M], *, drop: bool, cut: bool) -> list[M]:

@@ -31,7 +31,7 @@ from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
-from agentstore.repositories.lines.beginnings import select_prompts
+from agentstore.repositories.lines.beginnings import with_prompts
 from agentstore.repositories.lines.lines import Rows, require
 from agentstore.repositories.lines.queries import is_on, line_of, select_newest, shown_by
 from agentstore.repositories.lines.rows import Columns
@@ -167,9 +167,8 @@ def _statements(
             return and_(*_lacks(tables, found, shape))
 
         query = select_newest(tables, dialect, passing, active=active, columns=columns)
-        begins = select_prompts(tables, dialect, passing, active=active, columns=columns)
         newest = Prepared(query, driver)
-        both = Prepared(select(query.subquery("newest")).union_all(begins), driver, shape=query)
+        both = with_prompts(query, tables, dialect, driver, passing, active=active, columns=columns)
     return _MarkStatements(newest, both, Prepared(between, driver))
 
 
