@@ -109,6 +109,7 @@ def _opening(tables: Tables, driver: Dialect, active: bool, columns: Columns) ->
             one.c.seq == bindparam("seq", type_=BigInteger),
         )
         .select_from(line)
+        .correlate(None)
         .scalar_subquery()
     )
     query = select(*columns(messages.c)).join_from(line, messages, is_on(line, tables))

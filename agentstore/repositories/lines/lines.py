@@ -257,12 +257,12 @@ def _on_whole(
 def _prompts_of_whole(tables: Tables, columns: Columns) -> Select[Any]:
     """Select the prompts with which the active branch begins, if it is whole in itself.
 
-    None where the newest messages are certainly all of them.
+    None where fewer messages than the newest were ever saved: those are all of them then.
     """
     first = tables.messages.alias("first")
     few = (
         select(first.c.pk)
-        .where(*_on_whole(tables, first.c, tables.sessions.c.last_seq > bindparam("count")))
+        .where(*_on_whole(tables, first.c, tables.sessions.c.last_seq >= bindparam("count")))
         .order_by(first.c.seq)
         .limit(MOST_PROMPTS)
     )

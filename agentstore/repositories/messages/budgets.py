@@ -100,7 +100,9 @@ def within(
         starts = [0]  # the newest turn is longer than the limit
     fitting = [start for start in starts if sum(counts[start:]) <= room]
     if fitting:
-        return prompts + rest[fitting[0] :], told.prompts
+        # An item's result may stand in a later turn than its call.
+        rest = history.repaired(rest[fitting[0] :], terms) if fitting[0] else rest
+        return prompts + rest, told.prompts
     if rest or room < 0:
         newest = sum(counts[starts[-1] :]) if starts else 0
         raise TurnTooLarge(newest + budget.tokens - room, budget.tokens)

@@ -115,10 +115,10 @@ class History(Generic[M]):
         if terms.keep_system and limit and not (all_read and start == 0):
             prompts = self._prompts(lines, start, prompts, all_read=all_read)
         if not settled and terms.unanswered != "keep":
-            shown = self._repaired(shown, drop=terms.unanswered == "drop", cut=start > 0)
+            shown = (self._repaired_cut if start else self.repaired)(shown, terms)
         whole = all_read and start == 0
-        leading = leading_prompts(shown) if whole else len(prompts)
-        return Told([*prompts, *shown] if prompts else shown, leading, whole)
+        lines = [*prompts, *shown] if prompts else shown
+        return Told(lines, leading_prompts(lines) if prompts or whole else 0, whole)
 
     def _newest(self, count: int, *, prompts: bool) -> tuple[list[M], list[M]]:
         """Read the newest messages, and the prompts before them as far as that costs no query."""
@@ -185,23 +185,32 @@ class History(Generic[M]):
             return [line for line in first[:start] if line.role in PROMPTS]
         return [line for line in found if line.seq < lines[start].seq]
 
-    def _repaired(self, shown: list[M], *, drop: bool, cut: bool) -> list[M]:
-        said = self.portion.said(shown)
-        if not any(said):
-            return shown
-        if cut and shown[0].role == "assistant" and any(one and _in_blocks(one) for one in said):
-            # Anthropic's API wants a user message first. What was said between is left out.
-            rows = opening_of(
-                self.unit, self.session_id, self.branch, shown[0].seq, self.portion.columns
-            )
-            opening = self.portion.made(self.unit, rows)
-            shown, said = [*opening, *shown], [*self.portion.said(opening), *said]
-        steps = plan(said, lambda at: shown[at].role == "assistant", drop=drop)
+    def repaired(self, lines: list[M], terms: Terms) -> list[M]:
+        """Leave out, move and put in what the terms ask for."""
+        if terms.unanswered == "keep":
+            return lines
+        return self._planned(lines, self.portion.said(lines), terms)
+
+    def _repaired_cut(self, lines: list[M], terms: Terms) -> list[M]:
+        """Repair what was cut off; Anthropic's API wants it to begin with a user message."""
+        said = self.portion.said(lines)
+        repaired = self._planned(lines, said, terms)
+        if not (repaired and repaired[0].role == "assistant" and any(map(_calls_in_blocks, said))):
+            return repaired
+        rows = opening_of(
+            self.unit, self.session_id, self.branch, repaired[0].seq, self.portion.columns
+        )
+        # What was said between is left out.
+        return self.repaired([*self.portion.made(self.unit, rows), *lines], terms)
+
+    def _planned(self, lines: list[M], said: list[Said | None], terms: Terms) -> list[M]:
+        drop = terms.unanswered == "drop"
+        steps = plan(said, lambda at: lines[at].role == "assistant", drop=drop)
         if steps is None:
-            return shown
+            return lines
         repaired: list[M] = []
         for step in steps:
-            line = shown[step.at]
+            line = lines[step.at]
             if step.stub:
                 repaired += [self.portion.stub(line, stub) for stub in stubs(step.stub)]
             else:
@@ -267,8 +276,8 @@ def _at_the_call(lines: Sequence[MessageLine], start: int) -> int:
     return call if call < start and lines[call].tool_calls else start
 
 
-def _in_blocks(one: Said) -> bool:
-    return any(call.form == "blocks" for call in one.calls)
+def _calls_in_blocks(one: Said | None) -> bool:
+    return one is not None and any(call.form == "blocks" for call in one.calls)
 
 
 def _before_users(lines: Sequence[MessageLine]) -> int:

@@ -164,8 +164,8 @@ def start_with_calls(said: Sequence[Said | None], start: int) -> tuple[int, set[
         if not making:
             break
         start = making[-1]
-    while 0 < start < len(said) and _continues(said[start - 1], said[start]):
-        start -= 1
+    if start < len(said) and (one := said[start]) is not None and one.item:
+        start = _start_of_output(said, start)
     return start, wanted
 
 
@@ -182,11 +182,6 @@ def _calls_wanted(said: Iterable[Said | None]) -> set[Key]:
 
 def _makes(one: Said | None, wanted: set[Key]) -> bool:
     return one is not None and any(call.key in wanted for call in one.calls)
-
-
-def _continues(before: Said | None, one: Said | None) -> bool:
-    """Say whether an item belongs to the reasoning before it, perhaps by others between."""
-    return before is not None and one is not None and before.reasoning and one.item
 
 
 def _in_order(said: Sequence[Said | None]) -> bool:
@@ -237,20 +232,22 @@ def _can_be_stubbed(call: Call) -> bool:
 
 
 def _made_beside(said: Sequence[Said | None], made: _Made) -> set[int]:
-    """Give the messages that go with a call: its own, or the items in a row that call or reason."""
+    """Give the messages that go with a call: its own, or the items in a row that call, and the
+    reasoning before them.
+    """
     if made.call.form != "items":
         return {made.at}
 
-    def goes(at: int) -> bool:
-        one = said[at] if 0 <= at < len(said) else None
-        return one is not None and one.item and bool(one.calls or one.reasoning)
+    return {*range(_start_of_output(said, made.at), _end_of_calls(said, made.at) + 1)}
 
-    first = last = made.at
-    while goes(first - 1):
-        first -= 1
-    while goes(last + 1):
-        last += 1
-    return {*range(first, last + 1)}
+
+def _start_of_output(said: Sequence[Said | None], at: int) -> int:
+    """Give where the items in a row begin that a model put out with one: calls, then reasoning."""
+    while at and _calls(said[at - 1]):
+        at -= 1
+    while at and (before := said[at - 1]) is not None and before.reasoning:
+        at -= 1
+    return at
 
 
 def _places(
@@ -274,7 +271,7 @@ def _places(
     needed = {*stubbed}
     for at, calls in calling.items():
         item = calls[0].call.form == "items"
-        end = _end_of_items(said, at) if item else at
+        end = _end_of_calls(said, at) if item else at
         stays = _later(calls) if item else _following(said, kept, at)
         for answer in stays:
             staying[answer] = frozenset(made.call.key for made in kept[answer])
@@ -306,10 +303,14 @@ def _following(said: Sequence[Said | None], kept: dict[int, list[_Made]], at: in
     return found
 
 
-def _end_of_items(said: Sequence[Said | None], at: int) -> int:
-    while at + 1 < len(said) and (one := said[at + 1]) is not None and one.item:
+def _end_of_calls(said: Sequence[Said | None], at: int) -> int:
+    while at + 1 < len(said) and _calls(said[at + 1]):
         at += 1
     return at
+
+
+def _calls(one: Said | None) -> bool:
+    return one is not None and one.item and bool(one.calls)
 
 
 def _mixed(one: Said | None) -> bool:
