@@ -158,6 +158,18 @@ class LimitOutOfRange(InvalidInput):
 
 
 @facts(
+    "The newest turn takes {tokens} tokens, with the prompts and the summary before it, and "
+    "max_tokens is {max_tokens}. Raise max_tokens, or shorten the turn, for example with "
+    "branches.compact()."
+)
+class TurnTooLarge(AgentStoreError):
+    """A history cannot be cut to a number of tokens: not even its newest turn fits."""
+
+    tokens: int
+    max_tokens: int
+
+
+@facts(
     "{path} looks like a secret, and secrets are not stored. Keep it in the environment or in "
     "a secret manager, or open the store with secrets=Secrets(on_config='redact')."
 )

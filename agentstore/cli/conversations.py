@@ -79,7 +79,9 @@ def show(
         shown = (
             branches.active(found.id) if branch is None else branches.get(found.id, branch)
         ).name
-        messages = store.messages.history(found.id, limit, branch=shown)
+        messages = store.messages.history(
+            found.id, limit, branch=shown, unanswered="keep", keep_system=False
+        )
         marks: dict[str, tuple[str, ...]] = store.marks.of([m.id for m in messages])
         summary = store.summaries.find(found.id, branch=shown)
         if as_json:
@@ -257,7 +259,9 @@ def _arriving(
     first = store.messages.follow(limit=max(lines, 1))
     last = list(first.items)
     if wanted is not None:
-        last = store.messages.history(wanted, lines, keep_tool_calls=False)
+        last = store.messages.history(
+            wanted, lines, keep_tool_calls=False, unanswered="keep", keep_system=False
+        )
     last = last[len(last) - min(lines, len(last)) :]
     if not follow:
         yield last

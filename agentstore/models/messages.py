@@ -21,8 +21,9 @@ class Message(Base):
 
     ``seq`` numbers the messages of a session without ties, whatever the clock says. Text
     content is in ``content``, a list of content blocks in ``blocks``; at most one of them is
-    set. ``payload`` holds a framework's own item whole, and ``chat_keys`` the keys of an
-    imported chat message in their order, where they are not the usual ones.
+    set. ``payload`` holds a framework's own item whole. ``chat_keys`` is for the store alone: the
+    keys of a chat message in their order, where they are not the usual ones. A user message that
+    holds nothing but tools' results has the role ``tool``.
     """
 
     __table__ = tables.messages
@@ -61,7 +62,7 @@ class Message(Base):
 
 
 class MessageToolCall(Base):
-    """An index of the calls in ``messages.tool_calls``: which message calls which tool.
+    """An index of tool calls, in any format: which message calls which tool.
 
     ``name`` is empty where a call has an id but names no tool.
     """

@@ -24,8 +24,9 @@ class MessageRecord:
         turn: The turn that it belongs to; a user message begins one, 0 precedes the first.
         content: Text, or a list of content blocks, or None.
         status: ``complete``; ``streaming`` while it is being written, ``incomplete`` if that was
-            given up; ``summary`` for what a history begins with, on demand, and is no message.
-        payload: A framework's own item, whole.
+            given up. Two are of what a history has and is not stored: ``summary``, on demand, and
+            ``interrupted``, which stands for the result of a call that has none.
+        payload: A framework's own item, whole, or the keys of a chat message that have no field.
     """
 
     id: str
@@ -45,7 +46,12 @@ class MessageRecord:
     external_id: str | None
     status: MessageStatus
     created_at: datetime
-    chat_keys: list[str] | None = field(default=None, repr=False)
+    _layout: Any = field(default=None, repr=False)
+
+    @property
+    def begins_turn(self) -> bool:
+        """Whether it began its turn: a user message that does not only hold tools' results."""
+        return stored_role(self) == "user"
 
     def _repr_html_(self) -> str:
         """Show the message in a notebook, with what it says; see ``records.html``."""
@@ -62,8 +68,9 @@ class MessageRecord:
 
         Returns:
             A new dict with role, content and, where they are set, tool_calls, tool_call_id and
-            name. An imported message has the very keys, in the order, that it was imported with;
-            its role may be ``function``, which is stored as ``tool``.
+            name. What ``save_chat`` or an import stored has the very keys that it had, in their
+            order; its role may be ``function``, which is stored as ``tool``, or, if it is an item
+            of the Responses API, it has none.
         """
         return chat_message(
             self.role,
@@ -71,7 +78,7 @@ class MessageRecord:
             self.tool_calls,
             self.tool_call_id,
             self.name,
-            self.chat_keys,
+            self._layout,
             self.payload,
         )
 
@@ -86,18 +93,51 @@ class MessageList(list[MessageRecord]):
         return MessageRecord._many_as_html(self)
 
 
+def stored_role(message: MessageRecord) -> str:
+    """Give the role under which a message is stored."""
+    told = message.role == "user" and told_role("tool", message._layout) == "user"
+    return "tool" if told else message.role
+
+
+def told_role(stored: str, layout: Any) -> str:
+    """Give the role that a message has for its reader.
+
+    Anthropic's users answer the tools. Such a message is stored as a tool's, so that it begins no
+    turn, and its layout says whose it is. A layout can say nothing else of a role.
+    """
+    if stored == "tool" and isinstance(layout, list) and layout and layout[-1] == _A_USERS:
+        return "user"
+    return stored
+
+
+_A_USERS = {"role": "user"}
+
+
+def users(layout: list[Any] | None) -> list[Any]:
+    """Give the layout of a message that is a user's, and is stored as a tool's."""
+    return [*(layout or ()), _A_USERS]
+
+
 def chat_message(
     role: str,
     content: str | list[Any] | None,
     tool_calls: list[Any] | None,
     tool_call_id: str | None,
     name: str | None,
-    chat_keys: Any,
+    layout: Any,
     payload: Any,
 ) -> dict[str, Any]:
     """Make a chat message of a message's fields; see ``MessageRecord.to_chat``.
 
-    The payload matters only with ``chat_keys``.
+    Args:
+        role: See ``MessageRecord``, as for the others.
+        content: See ``MessageRecord``.
+        tool_calls: See ``MessageRecord``.
+        tool_call_id: See ``MessageRecord``.
+        name: See ``MessageRecord``.
+        layout: The keys in their order, where these are unusual; an empty list says that the
+            payload is the message, an item without a role.
+        payload: It matters only with a layout.
     """
     chat: dict[str, Any] = {"role": role, "content": content}
     if tool_calls is not None:
@@ -106,16 +146,18 @@ def chat_message(
         chat["tool_call_id"] = tool_call_id
     if name is not None:
         chat["name"] = name
-    return chat if chat_keys is None else _laid_out(chat, chat_keys, payload)
+    return chat if layout is None else _laid_out(chat, layout, payload)
 
 
-def _laid_out(chat: dict[str, Any], chat_keys: Any, payload: Any) -> dict[str, Any]:
-    """Put a chat message into the layout that it was imported with.
+def _laid_out(chat: dict[str, Any], layout: Any, payload: Any) -> dict[str, Any]:
+    """Put a chat message into the layout that it was saved with.
 
     Whatever the row says of that, the role is the message's, and nothing that is set is left out.
     """
     extra = payload if isinstance(payload, dict) else {}
-    keys = chat_keys if isinstance(chat_keys, list) else []
+    keys = layout if isinstance(layout, list) else []
+    if layout == [] and extra and "role" not in extra:
+        return dict(extra)
     found = {
         key: chat.get(key) if key in CHAT_KEYS else extra[key]
         for key in keys
@@ -129,6 +171,8 @@ def _laid_out(chat: dict[str, Any], chat_keys: Any, payload: Any) -> dict[str, A
     found = {**missing, **found}
     if chat["role"] == "tool" and extra.get("role") == OLD_TOOL_ROLE:
         found["role"] = OLD_TOOL_ROLE
+    else:
+        found["role"] = told_role(chat["role"], layout)
     return found
 
 

@@ -110,7 +110,7 @@ class RestoredSession:
     Attributes:
         session: The session, with its state.
         branch: The name of its active branch.
-        history: That branch's messages, the oldest first.
+        history: That branch's messages, the oldest first, as ``messages.history`` gives them.
         summary: The compressed memory of that branch; None if there is none.
     """
 

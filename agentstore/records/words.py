@@ -7,7 +7,7 @@ from typing import Literal
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 """Who says a message."""
 
-MessageStatus = Literal["complete", "streaming", "incomplete", "summary"]
+MessageStatus = Literal["complete", "streaming", "incomplete", "summary", "interrupted"]
 """What ``MessageRecord.status`` may be."""
 
 SessionStatus = Literal["active", "paused", "waiting_user", "completed", "cancelled", "failed"]

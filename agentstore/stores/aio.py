@@ -279,6 +279,7 @@ class AsyncMessages(AsyncRepository[Messages]):
 
     save = lift(Messages.save)
     save_many = lift(Messages.save_many)
+    save_chat = lift(Messages.save_chat)
     begin = lift(Messages.begin)
     append = lift(Messages.append)
     finish = lift(Messages.finish)

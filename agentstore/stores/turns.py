@@ -137,6 +137,8 @@ class Turn(_OpenTurn):
 
     save = _method("messages", Messages.save)
     """See ``Messages.save``."""
+    save_chat = _method("messages", Messages.save_chat)
+    """See ``Messages.save_chat``."""
     history = _method("messages", Messages.history)
     """See ``Messages.history``."""
     chat = _method("messages", Messages.chat)
@@ -204,6 +206,8 @@ class AsyncTurn(_OpenTurn):
 
     save = _async_method("messages", Messages.save)
     """See ``Messages.save``."""
+    save_chat = _async_method("messages", Messages.save_chat)
+    """See ``Messages.save_chat``."""
     history = _async_method("messages", Messages.history)
     """See ``Messages.history``."""
     chat = _async_method("messages", Messages.chat)

@@ -11,6 +11,9 @@ from typing import Final, TypeVar, get_args
 
 from agentstore.records.words import Role, SessionStatus, TaskStatus
 
+PROMPTS = ("system", "developer")
+"""The roles of what a conversation may begin with, before the first user message."""
+
 S = TypeVar("S", bound=str)
 
 ROLES: tuple[Role, ...] = get_args(Role)

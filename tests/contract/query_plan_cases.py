@@ -535,6 +535,16 @@ def a_session_with_streams(store: Store) -> str:
     return store.messages.get([a_stream(store) for _ in range(3)][-1]).session_id
 
 
+def a_session_with_blocks(store: Store) -> str:
+    """Make a session whose last call, far behind, is Anthropic's: its user message is sought."""
+    session, called = a_session(store), {"type": "tool_use", "id": "far", "name": "search"}
+    answer = {"type": "tool_result", "tool_use_id": "far", "content": "found"}
+    lines = [("user", "hello"), *[("assistant", "well")] * 9, ("assistant", [called])]
+    lines += [*[("assistant", "well")] * 9, ("user", [answer])]
+    store.messages.save_chat(session, [{"role": role, "content": said} for role, said in lines])
+    return session
+
+
 def a_summarised_session(store: Store) -> str:
     """Make a session whose branches have the summary of main, which tells of its first turn."""
     session = a_forked_session(store)
@@ -818,6 +828,7 @@ CASES: dict[str, dict[str, Prepare]] = {
     "messages.give_up": on_a_new(a_stream, "messages.give_up"),
     "messages.give_up_idle": also("", give_up),
     "messages.save_many": call("messages.save_many", "session-7", MANY),
+    "messages.save_chat": call("messages.save_chat", "session-7", MANY),
     "messages.get": call("messages.get", SEVENTH)
     | on_a_new_one("a stream", a_stream, "messages.get"),
     "messages.find": call("messages.find", SEVENTH),
@@ -833,6 +844,13 @@ CASES: dict[str, dict[str, Prepare]] = {
     | also(
         "forked, far calls",
         lambda s: partial(s.messages.history, a_forked_session_with_a_far_call(s), 1),
+    )
+    | on_a_new_one("calls in blocks", a_session_with_blocks, "messages.history", 1)
+    | also(
+        "a budget",
+        lambda s: partial(
+            s.messages.history, "session-0", None, max_tokens=90, token_counter=lambda _: 1
+        ),
     )
     | on_a_new_one("streams", a_session_with_streams, "messages.history")
     | also(

@@ -160,6 +160,10 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
         SESSION | {"messages": [{"role": "user", "content": "X"}]},
         SESSION | {"messages": []},
     ),
+    "messages.save_chat": (
+        SESSION | {"messages": {"role": "user", "content": "X"}},
+        SESSION | {"messages": []},
+    ),
     "messages.begin": (SESSION,),
     "messages.append": (STREAM | {"text": "X"}, STREAM | {"text": "X", "position": 0}),
     "messages.finish": (STREAM,),

@@ -188,6 +188,10 @@ def _pieces(random: Random, _: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": random.choice(_WORDS)}, {"role": "assistant"}]
 
 
+def _one_token(_: Any) -> int:
+    return 1
+
+
 _DOCUMENT = _one_of({"v": 1}, {"v": 2}, {})
 _BRANCH = _one_of("side", "side", "other")
 _OF_BRANCHES = ("create", "get", "switch", "rename", "delete")
@@ -272,6 +276,10 @@ DRAWN: dict[str, Draw] = {
     "position": _one_of(0, 1),
     "keep_tool_calls": _one_of(True, False),
     "prepend_summary": _one_of(True, False),
+    "unanswered": _one_of("stub", "drop", "keep"),
+    "keep_system": _one_of(True, False),
+    "max_tokens": _one_of(None, 100, 10**6),
+    "token_counter": _one_of(_one_token, _one_token, None),
     "documents": _one_of(True, False),
     "preview": _one_of(True, False),
     "token_count": _NUMBER,

@@ -9,6 +9,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from sqlalchemy import Engine, event, select
@@ -496,9 +497,10 @@ def test_a_result_keeps_its_call_though_that_was_made_before_the_fork(store, ses
     )
     store.branches.create(session.id, name="a")
     answer = store.messages.save_many(session.id, [result("c0")])
-    assert store.messages.history(session.id, 1) == [*saved[1:], *answer]
-    assert store.messages.history(session.id, 1, branch="a") == [*saved[1:], *answer]
-    assert store.messages.history(session.id, 1, keep_tool_calls=False) == answer
+    stored = partial(store.messages.history, session.id, 1, unanswered="keep")
+    assert stored() == [*saved[1:], *answer]
+    assert stored(branch="a") == [*saved[1:], *answer]
+    assert stored(keep_tool_calls=False) == answer
     assert store.messages.history(session.id, 1, branch="main") == saved[-1:]
 
 
@@ -513,10 +515,11 @@ def test_a_call_whose_id_another_branch_uses_later_is_still_the_branchs_own(stor
     said = [*[{"role": "assistant"}] * 9, result("c0")]
     answer = store.messages.save_many(session.id, said)
     with statements() as sent:
-        assert store.messages.history(session.id, 1) == [*saved[1:], *answer]
+        stored = store.messages.history(session.id, 1, unanswered="keep")
+    assert stored == [*saved[1:], *answer]
     selects = [statement for statement, _ in sent if "FROM" in statement.upper()]
     assert len(selects) <= 5  # and not one for each time that the other branch used the id
-    assert store.messages.history(session.id, 1, branch="a") == [*saved[1:], *answer]
+    assert store.messages.history(session.id, 1, branch="a", unanswered="keep") == stored
 
 
 # --- Switching, renaming, deleting ---------------------------------------------------------------
@@ -652,7 +655,8 @@ def test_compaction_tells_one_branch_shorter_and_leaves_others_and_usage(place, 
     assert (told.role, told.content, told.token_count, told.turn) == ("system", "in short", 5, 2)
     assert told.metadata == {"summary_of": {"from_turn": 1, "to_turn": 2, "messages": 4}}
     assert store.messages.history(session.id, None) == [told, *of_a]
-    assert store.messages.history(session.id, 2) == of_a
+    assert store.messages.history(session.id, 2) == [told, *of_a]
+    assert store.messages.history(session.id, 2, keep_system=False) == of_a
     assert store.messages.history(session.id, None, branch="main") == saved
     assert numbers(store.branches.turns(session.id)) == [3]
     assert numbers(store.branches.by_turn(session.id)) == [2, 3]

@@ -55,6 +55,12 @@ def counted_statements():
         event.remove(Engine, "before_cursor_execute", note)
 
 
+def stored(store, session_id, limit=50, **options):
+    """Give a history of what is stored, cut so that no result loses its call."""
+    raw = {"unanswered": "keep", "keep_system": False}
+    return store.messages.history(session_id, limit, **raw, **options)
+
+
 # --- The limit -----------------------------------------------------------------------------------
 
 
@@ -70,15 +76,15 @@ def test_a_history_takes_one_query_and_two_more_where_a_call_lies_far_back(store
     store.messages.save_many(session.id, [calling("near-1", "near-2"), result("near-1")])
     near = store.messages.save_many(session.id, [result("near-2")])
     with counted_statements() as statements:
-        assert len(store.messages.history(session.id, 50)) == 50
+        assert len(stored(store, session.id, 50)) == 50
         assert len(statements) == 1
-        assert store.messages.history(session.id, 1)[2:] == near
+        assert stored(store, session.id, 1)[2:] == near
         assert len(statements) == 2
-        assert len(store.messages.history(session.id, None)) == 73
+        assert len(stored(store, session.id, None)) == 73
         assert len(statements) == 3
         store.messages.save_many(session.id, [*said(9), result("near-1")])
         del statements[:]
-        assert len(store.messages.history(session.id, 1)) == 13
+        assert len(stored(store, session.id, 1)) == 13
         assert len(statements) <= 3
 
 
@@ -127,8 +133,8 @@ def test_no_cut_parts_a_result_from_its_call_and_none_takes_more_than_that(store
     session = store.sessions.create()
     saved = store.messages.save_many(session.id, [written(*message) for message in conversation])
     for limit in {*range(8), *range(8, len(saved) + 2, 5)}:
-        assert store.messages.history(session.id, limit) == model(saved, limit)
-        uncut = store.messages.history(session.id, limit, keep_tool_calls=False)
+        assert stored(store, session.id, limit) == model(saved, limit)
+        uncut = stored(store, session.id, limit, keep_tool_calls=False)
         assert uncut == model(saved, limit, keep_tool_calls=False)
 
 
@@ -136,8 +142,8 @@ def test_a_call_is_found_however_far_back_it_is(store, session):
     lines = [calling("far", *(f"p{n}" for n in range(9))), *said(600)]
     lines += [*(result(f"p{n}") for n in range(9)), *said(600), result("far")]
     saved = store.messages.save_many(session.id, [*said(3), *lines])
-    assert store.messages.history(session.id, 1) == saved[3:]
-    assert store.messages.history(session.id, 1, keep_tool_calls=False) == saved[-1:]
+    assert stored(store, session.id, 1) == saved[3:]
+    assert stored(store, session.id, 1, keep_tool_calls=False) == saved[-1:]
 
 
 def test_calls_that_lie_behind_one_another_are_all_found(store, session):
@@ -145,7 +151,7 @@ def test_calls_that_lie_behind_one_another_are_all_found(store, session):
     for n in range(6):
         lines += [calling(f"c{n}", f"c{n + 1}"), *said(6), result(f"c{n}"), *said(6)]
     saved = store.messages.save_many(session.id, [*said(2), *lines])
-    history = store.messages.history(session.id, 8)
+    history = stored(store, session.id, 8)
     assert history == model(saved, 8)
     assert history[0].tool_calls[0]["id"] == "c5"
 
@@ -153,8 +159,8 @@ def test_calls_that_lie_behind_one_another_are_all_found(store, session):
 def test_an_id_that_was_used_before_means_its_last_call(store, session):
     round_of_talk = [calling("call_0"), *said(6), result("call_0")]
     saved = store.messages.save_many(session.id, round_of_talk * 20)
-    assert store.messages.history(session.id, 1) == saved[-8:]
-    assert store.messages.history(session.id, 9) == saved[-16:]
+    assert stored(store, session.id, 1) == saved[-8:]
+    assert stored(store, session.id, 9) == saved[-16:]
 
 
 def test_a_call_is_found_though_it_names_no_tool(store, session):
@@ -162,7 +168,7 @@ def test_a_call_is_found_though_it_names_no_tool(store, session):
     call = store.messages.save(session.id, "assistant", tool_calls=calls)
     store.messages.save_many(session.id, said(10))
     answer = store.messages.save(session.id, "tool", "a picture", tool_call_id="screen")
-    history = store.messages.history(session.id, 1)
+    history = stored(store, session.id, 1)
     assert (history[0], history[-1], len(history)) == (call, answer, 12)
 
 
@@ -173,12 +179,12 @@ def test_a_result_whose_call_was_never_stored_or_is_gone_is_cut_like_any_other(s
         session.id, [*said(9), result("nowhere"), result("elsewhere"), {"role": "tool"}, *said(1)]
     )
     for limit in range(1, 5):
-        assert store.messages.history(session.id, limit) == saved[-limit:]
+        assert stored(store, session.id, limit) == saved[-limit:]
     call = store.messages.save_many(session.id, [*said(9), calling("gone")])[-1]
     saved = store.messages.save_many(session.id, [*said(9), result("gone")])
-    assert len(store.messages.history(session.id, 1)) == 11
+    assert len(stored(store, session.id, 1)) == 11
     store.messages.delete([call.id])
-    assert store.messages.history(session.id, 1) == saved[-1:]
+    assert stored(store, session.id, 1) == saved[-1:]
 
 
 def test_long_call_ids_are_told_apart_to_their_last_character(store, session):
@@ -193,17 +199,17 @@ def test_long_call_ids_are_told_apart_to_their_last_character(store, session):
             result(long + "2"),
         ],
     )
-    assert store.messages.history(session.id, 1) == saved[9:]
+    assert stored(store, session.id, 1) == saved[9:]
     answer = store.messages.save(session.id, "tool", tool_call_id=long + "1")
-    assert store.messages.history(session.id, 1) == [*saved, answer]
+    assert stored(store, session.id, 1) == [*saved, answer]
     orphan = store.messages.save(session.id, "tool", tool_call_id=long + "3")
-    assert store.messages.history(session.id, 1) == [orphan]
+    assert stored(store, session.id, 1) == [orphan]
 
 
 def test_more_results_without_a_call_than_one_statement_can_ask_for_are_no_trouble(store, session):
     lines = [calling("first"), *said(5), *(result(f"orphan {n}") for n in range(1100))]
     saved = store.messages.save_many(session.id, [*lines, result("first")])
-    assert store.messages.history(session.id, 1101) == saved
+    assert stored(store, session.id, 1101) == saved
 
 
 # --- No clock ------------------------------------------------------------------------------------
@@ -218,8 +224,8 @@ def test_the_order_is_that_of_the_saving_whatever_the_clock_says(place, clock):
             saved.append(store.messages.save(session.id, "user", f"{n}"))
             saved += store.messages.save_many(session.id, [calling(f"a{n}"), result(f"a{n}")])
         assert [message.seq for message in saved] == list(range(1, 37))
-        assert store.messages.history(session.id) == saved
-        assert store.messages.history(session.id, 9) == saved[-9:]
+        assert stored(store, session.id) == saved
+        assert stored(store, session.id, 9) == saved[-9:]
         first = store.messages.page(session.id, limit=20)
         second = store.messages.page(session.id, limit=20, before=first.next_cursor)
         assert [*second, *first] == saved
@@ -249,6 +255,6 @@ def test_writers_in_different_time_zones_keep_the_order_and_give_utc(place):
             saved.append(east.messages.save(session.id, "user", f"east {n}"))
             saved.append(west.messages.save(session.id, "user", f"west {n}"))
         for store in (west, east):
-            found = store.messages.history(session.id)
+            found = stored(store, session.id)
             assert found == saved
             assert {message.created_at.utcoffset() for message in found} == {timedelta(0)}

@@ -196,11 +196,14 @@ def test_a_filtered_history_keeps_results_with_calls_that_pass_too(store, sessio
         store.messages.save(session.id, "user", f"{n}")
         store.messages.save(session.id, "user", f"x{n}", marks="x")
     store.messages.save(session.id, "tool", "result", tool_call_id="c1", marks="x")
-    kept = store.messages.history(session.id, 1, mark="x")
+    kept = store.messages.history(session.id, 1, mark="x", unanswered="keep")
     assert [m.role for m in kept] == ["assistant", *["user"] * 6, "tool"]
     assert contents(kept)[1:] == [*(f"x{n}" for n in range(6)), "result"]
-    cut = store.messages.history(session.id, 1, mark="x", keep_tool_calls=False)
-    assert contents(cut) == ["result"]
+    moved = store.messages.history(session.id, 1, mark="x")
+    assert moved == [kept[0], kept[-1], *kept[1:-1]]
+    bare = {"keep_tool_calls": False, "unanswered": "keep"}
+    assert contents(store.messages.history(session.id, 1, mark="x", **bare)) == ["result"]
+    assert store.messages.history(session.id, 1, mark="x", keep_tool_calls=False) == []
 
 
 def test_the_size_is_what_the_history_has(store, session):
@@ -321,7 +324,7 @@ def test_a_duplicate_can_replace_what_is_there(store, session):
         first.turn,
         first.created_at,
     )
-    assert contents(store.messages.history(session.id)) == ["new", "after"]
+    assert contents(store.messages.history(session.id, unanswered="keep")) == ["new", "after"]
     assert store.messages.get(first.id) == new
     assert store.marks.of([new.id]) == {new.id: ("x",)}
     assert len(store.messages.find_by_tool(session.id, "new_tool")) == 1

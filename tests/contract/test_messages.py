@@ -40,7 +40,7 @@ def contents(messages):
 
 
 def history(store, session):
-    return store.messages.history(session.id, None)
+    return store.messages.history(session.id, None, unanswered="keep")
 
 
 def at_once(work, count=THREADS):
@@ -442,7 +442,7 @@ def test_an_update_changes_what_is_given_and_nothing_else(store, session):
     assert store.messages.update(old.id) == old
     new = store.messages.update(old.id, content="new words")
     assert new == replace(old, content="new words") == store.messages.get(old.id)
-    assert store.messages.history(session.id) == [new]
+    assert store.messages.history(session.id, unanswered="keep") == [new]
     assert store.messages.find_by_external_id(session.id, "e") == new
     assert store.messages.find_by_tool(session.id, "search").items == (new,)
     assert store.marks.of([old.id]) == {old.id: ("x",)}

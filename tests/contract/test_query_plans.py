@@ -98,7 +98,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         ): "of a mark that few have"
         for mark in ("rare", "nobody")
     },
-    ("messages.history()", "sorts: message_tool_calls.call_id"): "the calls that results are of",
+    **{
+        (call, "sorts: message_tool_calls.call_id"): "the calls that results are of"
+        for call in ("messages.history()", "messages.history(a budget)")
+    },
     ("messages.history(mark*: None, *", "sorts*"): "all that have a mark, in their order",
     **{
         (call, sorts): "what is read of each segment, in its order, is put in one"

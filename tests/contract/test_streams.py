@@ -74,15 +74,20 @@ def add(store, message, *pieces):
 
 CALL = {"id": "c", "type": "function", "function": {"name": "search", "arguments": "{}"}}
 
+
+def last(store, message, limit=50, **options):
+    return store.messages.history(message.session_id, limit, unanswered="keep", **options)[-1]
+
+
 READERS: dict[str, Callable] = {
     "get": lambda s, m: s.messages.get(m.id),
     "find": lambda s, m: s.messages.find(m.id),
     "find_by_external_id": lambda s, m: s.messages.find_by_external_id(m.session_id, "e"),
-    "history": lambda s, m: s.messages.history(m.session_id)[-1],
-    "history of all": lambda s, m: s.messages.history(m.session_id, None)[-1],
-    "history by a mark": lambda s, m: s.messages.history(m.session_id, mark="x")[-1],
-    "history of a branch": lambda s, m: s.messages.history(m.session_id, branch="main")[-1],
-    "history without a mark": lambda s, m: s.messages.history(m.session_id, exclude_mark="y")[-1],
+    "history": lambda s, m: last(s, m),
+    "history of all": lambda s, m: last(s, m, None),
+    "history by a mark": lambda s, m: last(s, m, mark="x"),
+    "history of a branch": lambda s, m: last(s, m, branch="main"),
+    "history without a mark": lambda s, m: last(s, m, exclude_mark="y"),
     "page": lambda s, m: s.messages.page(m.session_id).items[-1],
     "by_turn": lambda s, m: s.branches.by_turn(m.session_id).items[-1].messages[-1],
     "restore": lambda s, m: s.sessions.restore(m.session_id).history[-1],
@@ -358,7 +363,7 @@ def test_a_finished_message_is_what_it_was_begun_as_and_what_it_was_finished_wit
     assert finished.created_at == begun.created_at
     assert finished == store.messages.get(begun.id)
     assert store.marks.of([begun.id]) == {begun.id: ("x", "z")}
-    assert store.messages.history(session.id, mark="z") == [finished]
+    assert store.messages.history(session.id, mark="z", unanswered="keep") == [finished]
     assert store.messages.find_by_tool(session.id, "search").items == (finished,)
     counters = store.sessions.verify(session.id)
     assert counters.agree

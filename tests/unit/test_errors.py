@@ -35,6 +35,11 @@ EXAMPLES = [
         errors.LimitOutOfRange(-1, None), {"limit": -1, "maximum": None}, ("zero or more, not -1",)
     ),
     Example(
+        errors.TurnTooLarge(900, 800),
+        {"tokens": 900, "max_tokens": 800},
+        ("900", "max_tokens is 800", "branches.compact()"),
+    ),
+    Example(
         errors.SecretRefused("config.api_key"),
         {"path": "config.api_key"},
         ("config.api_key", "environment", "on_config='redact'"),

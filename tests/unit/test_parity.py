@@ -113,7 +113,7 @@ def test_a_lifted_method_has_the_same_signature_and_the_same_words(name):
         assert method.__name__ == called
 
 
-GATHERED = {"save", "save_many", "log", "record"}
+GATHERED = {"save", "save_many", "save_chat", "log", "record"}
 
 
 def test_the_signature_of_a_method_in_halves_or_of_several_units_says_what_its_caller_gets():

@@ -14,11 +14,19 @@ from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import URL, BigInteger, Connection, Engine, literal_column, type_coerce
+from sqlalchemy import URL, BigInteger, Connection, Engine, literal_column, select, type_coerce
 from sqlalchemy.exc import DBAPIError
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Executable, FromClause, Insert, Select, Table
+    from sqlalchemy import (
+        BindParameter,
+        ColumnElement,
+        Executable,
+        FromClause,
+        Insert,
+        Select,
+        Table,
+    )
     from sqlalchemy.ext.asyncio import AsyncEngine
     from sqlalchemy.sql.base import ReadOnlyColumnCollection
     from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
@@ -424,6 +432,18 @@ class EngineDialect(ABC):
         Returns:
             What to select from, and the table's columns in it.
         """
+
+    def last_of(
+        self, query: Select[Any], key: ColumnElement[int], count: BindParameter[int]
+    ) -> Select[Any]:
+        """Give the rows of a query with the largest keys, as a part of a UNION ALL; in no order.
+
+        Args:
+            query: Has neither an order nor a limit; an index gives its rows by their keys.
+            key: A column of the query, above zero, that no two of its rows share.
+            count: How many, one at least.
+        """
+        return select(query.order_by(key.desc()).limit(count).subquery("last"))
 
     def only_checked(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
         """Give the column for a condition that is to be checked on rows that were found by

@@ -43,14 +43,23 @@ class Prepared:
     __slots__ = ("_bind", "_literals", "_read", "_sql")
 
     def __init__(
-        self, statement: Executable, dialect: Dialect, columns: Sequence[str] | None = None
+        self,
+        statement: Executable,
+        dialect: Dialect,
+        columns: Sequence[str] | None = None,
+        *,
+        shape: Executable | None = None,
     ) -> None:
-        """Compile; ``columns`` are those that an INSERT writes."""
+        """Compile; ``columns`` are those that an INSERT writes.
+
+        ``shape`` is a statement with the same columns, where this one has them from a subquery,
+        and so does not show which of them cannot be NULL.
+        """
         compiled = statement.compile(dialect=dialect, column_keys=columns)  # type: ignore[attr-defined]
         assert isinstance(compiled, SQLCompiler)
         self._sql, self._literals = _written(compiled, dialect)
         self._bind = _binder(compiled, dialect)
-        self._read = _readers(statement, dialect)
+        self._read = _readers(statement if shape is None else shape, dialect)
 
     def rows(self, connection: Connection, parameters: Parameters) -> list[Any]:
         """Run it; give the rows, whose values are the driver's own."""

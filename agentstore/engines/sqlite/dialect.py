@@ -21,6 +21,7 @@ from sqlalchemy import (
     URL,
     AsyncAdaptedQueuePool,
     BigInteger,
+    BindParameter,
     ColumnElement,
     Connection,
     Engine,
@@ -282,6 +283,14 @@ class SQLite(FileTasks, FileParts, EngineDialect):
         (alias,) = (each for each in found.get_final_froms() if each is not outer)
         numbers = found.with_only_columns(alias.c.pk).correlate(outer).scalar_subquery()
         return outer.join(table, table.c.pk.in_(numbers), isouter=all_outer), table.c
+
+    def last_of(
+        self, query: Select[Any], key: ColumnElement[int], count: BindParameter[int]
+    ) -> Select[Any]:
+        """Look up in the index where they begin: rows of a subquery would be copied one by one."""
+        keys = query.with_only_columns(key).order_by(key.desc()).limit(1).offset(count - 1)
+        first = keys.correlate(None).scalar_subquery()
+        return query.where(key >= func.coalesce(first, 0))
 
     def lapse_reservations(
         self, connection: Connection, tables: Tables, user_id: str, now: datetime

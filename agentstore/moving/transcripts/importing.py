@@ -15,9 +15,10 @@ from agentstore.errors import (
     OutsideScope,
     UnscopedOnly,
 )
-from agentstore.moving.transcripts.layouts import conversation_id, layout_of, to_message, with_user
+from agentstore.moving.transcripts.layouts import conversation_id, layout_of, with_user
 from agentstore.moving.transcripts.reading import Format, Line, Reading
 from agentstore.stores.store import Repositories, Store, Transaction
+from agentstore.values.chat.layouts import from_chat
 
 Progress = Callable[[int], None]
 """Called with the bytes that were read since the last call."""
@@ -233,7 +234,7 @@ def _store(repositories: Repositories, session_id: str, conversation: dict[str, 
     layout = layout_of(conversation)
     if layout is not None:
         repositories.sessions._keep_layout(session_id, layout)
-    messages = [to_message(message) for message in conversation["messages"]]
+    messages = [from_chat(message) for message in conversation["messages"]]
     if messages:
         repositories.messages.save_many(session_id, messages)
     return len(messages)

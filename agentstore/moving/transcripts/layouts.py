@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from agentstore.records import MessageRecord, SessionRecord
-from agentstore.records.messages import CHAT_KEYS, OLD_TOOL_ROLE
 
 KEYS = ("id", "title", "user", "model", "metadata", "messages")
 """The keys of a conversation that have a place of their own, in their usual order."""
@@ -95,19 +94,3 @@ def _valid(layout: Any) -> tuple[list[str], dict[str, Any]] | None:
     others = {key: value for key, value in extra.items() if key not in KEYS}
     known = [key for key in keys if isinstance(key, str) and (key in KEYS or key in others)]
     return known, others
-
-
-def to_message(chat: dict[str, Any]) -> dict[str, Any]:
-    """Give a chat message as the arguments with which it is saved."""
-    message = {key: chat[key] for key in CHAT_KEYS if key in chat}
-    extra = {key: value for key, value in chat.items() if key not in CHAT_KEYS}
-    usual = ["role", "content"]
-    usual += [key for key in CHAT_KEYS[2:] if chat.get(key) is not None]
-    if message.get("role") == OLD_TOOL_ROLE:
-        message["role"] = "tool"
-        extra["role"] = OLD_TOOL_ROLE
-    if list(chat) != usual or extra:
-        message["chat_keys"] = list(chat)
-        if extra:
-            message["payload"] = extra
-    return message

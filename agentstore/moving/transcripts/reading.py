@@ -15,10 +15,11 @@ from decimal import Decimal
 from typing import Any, Literal, NoReturn
 
 from agentstore.errors import InvalidInput, TranscriptError, shown
-from agentstore.moving.transcripts.layouts import conversation_id, layout_of, to_message, with_user
+from agentstore.moving.transcripts.layouts import conversation_id, layout_of, with_user
 from agentstore.moving.transcripts.lines_seen import LinesSeen
 from agentstore.repositories.messages.drafts import draft
 from agentstore.values import validation
+from agentstore.values.chat.layouts import from_chat
 
 Format = Literal["chat", "sharegpt"]
 """How the conversations of a file are written."""
@@ -278,7 +279,7 @@ def _check(conversation: dict[str, Any]) -> None:
     validation.json_object("metadata", conversation.get("metadata"))
     validation.document("line", layout_of(conversation))
     for number, message in enumerate(conversation["messages"]):
-        draft(to_message(message), f"messages[{number}].")
+        draft(from_chat(message), f"messages[{number}].")
 
 
 def _from_sharegpt(conversation: dict[str, Any]) -> dict[str, Any]:

@@ -98,4 +98,4 @@ def _tally_of(messages: Sequence[MessageRecord], segment: Segment) -> Tally:
     shown = [
         message for message in messages if segment.first_seq <= message.seq <= segment.last_seq
     ]
-    return Tally(len(shown), sum(message.role == "user" for message in shown))
+    return Tally(len(shown), sum(message.begins_turn for message in shown))

@@ -19,6 +19,7 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    ColumnElement,
     Connection,
     Dialect,
     Select,
@@ -33,6 +34,7 @@ from agentstore.errors import NotFound
 from agentstore.execution.unit import Unit
 from agentstore.models.deleting import owner_stays
 from agentstore.models.tables import Tables
+from agentstore.repositories.lines.beginnings import MOST_PROMPTS, prompts_among, with_prompts
 from agentstore.repositories.lines.queries import (
     SESSION_ID,
     Anchor,
@@ -59,6 +61,7 @@ def newest(
     through: int = MAX_INTEGER,
     whole: bool | None = None,
     columns: Columns = line_columns,
+    prompts: bool = False,
 ) -> Rows:
     """Read the newest messages of a line, the newest first.
 
@@ -71,6 +74,9 @@ def newest(
         whole: Whether the active branch is whole in itself, if the caller knows: it is one
             statement then, whichever it is.
         columns: What to read of each.
+        prompts: Read the prompts with which the line begins too. They come in the same statement,
+            with sequence numbers below zero, once more if they are among the newest; and then the
+            rows are in no order, and ``through`` means nothing.
 
     Raises:
         NotFound: There is no such session, or no such branch in it.
@@ -79,7 +85,8 @@ def newest(
         unit.tables, unit.dialect, dialect_of(unit.connection), branch is None, columns
     )
     parameters = {SESSION_ID: session_id, "name": branch, "count": count, "through": through}
-    return _read(unit, statements.newest_of_whole, statements.newest, parameters, whole)
+    which = statements.and_prompts if prompts else (statements.newest_of_whole, statements.newest)
+    return _read(unit, *which, parameters, whole)
 
 
 def between(
@@ -182,6 +189,7 @@ def segments_of(
 class _LineStatements:
     newest_of_whole: Prepared | None
     newest: Prepared
+    and_prompts: tuple[Prepared | None, Prepared]
     between_of_whole: Prepared | None
     between: Prepared
 
@@ -199,9 +207,11 @@ def _statements(
         .where(messages.seq.between(first, last))
         .order_by(messages.seq)
     )
-    newest = Prepared(select_newest(tables, dialect, active=active, columns=columns), driver)
+    query = select_newest(tables, dialect, active=active, columns=columns)
+    newest = Prepared(query, driver)
+    both = with_prompts(query, tables, dialect, driver, active=active, columns=columns)
     if not active:
-        return _LineStatements(None, newest, None, Prepared(between, driver))
+        return _LineStatements(None, newest, (None, both), None, Prepared(between, driver))
     whole = _of_whole(tables, columns)
     newest_of_whole = (
         whole.where(messages.seq <= bindparam("through"))
@@ -209,9 +219,12 @@ def _statements(
         .limit(bindparam("count"))
     )
     between_of_whole = whole.where(messages.seq.between(first, last)).order_by(messages.seq)
+    latest = dialect.last_of(whole, messages.seq, bindparam("count", type_=BigInteger))
+    of_whole = latest.union_all(_prompts_of_whole(tables, columns))
     return _LineStatements(
         Prepared(newest_of_whole, driver),
         newest,
+        (Prepared(of_whole, driver, shape=newest_of_whole), both),
         Prepared(between_of_whole, driver),
         Prepared(between, driver),
     )
@@ -219,18 +232,38 @@ def _statements(
 
 def _of_whole(tables: Tables, columns: Columns) -> Select[Any]:
     """Select from the active branch if it is whole in itself, else nothing."""
+    return select(*columns(tables.messages.c)).where(*_on_whole(tables, tables.messages.c))
+
+
+def _on_whole(
+    tables: Tables, messages: Any, *conditions: ColumnElement[bool]
+) -> list[ColumnElement[bool]]:
     # The branch is a subquery and not a join, so that PostgreSQL sees one branch and reads the
     # index backwards instead of sorting the session.
-    messages, sessions = tables.messages.c, tables.sessions.c
+    sessions = tables.sessions.c
     active = (
         select(sessions.active_branch)
         .where(
             sessions.id == bindparam(SESSION_ID),
             sessions.tip.is_(None),
             owner_stays(tables, sessions.user_id),
+            *conditions,
         )
         .scalar_subquery()
     )
-    return select(*columns(messages)).where(
-        messages.session_id == bindparam(SESSION_ID), messages.branch == active
+    return [messages.session_id == bindparam(SESSION_ID), messages.branch == active]
+
+
+def _prompts_of_whole(tables: Tables, columns: Columns) -> Select[Any]:
+    """Select the prompts with which the active branch begins, if it is whole in itself.
+
+    None where fewer messages than the newest were ever saved: those are all of them then.
+    """
+    first = tables.messages.alias("first")
+    few = (
+        select(first.c.pk)
+        .where(*_on_whole(tables, first.c, tables.sessions.c.last_seq >= bindparam("count")))
+        .order_by(first.c.seq)
+        .limit(MOST_PROMPTS)
     )
+    return prompts_among(tables, few, columns)

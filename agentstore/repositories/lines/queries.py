@@ -45,12 +45,13 @@ def is_on(line: CTE, tables: Tables) -> ColumnElement[bool]:
     )
 
 
-def line_of(tables: Tables, *, active: bool) -> CTE:
+def line_of(tables: Tables, *, active: bool, called: str = "line") -> CTE:
     """Give the segments of a line as a table: ``branch``, ``first_seq`` and ``last_seq``.
 
-    Its parameters are ``session_id`` and, unless it is the active branch's, ``name``.
+    Its parameters are ``session_id`` and, unless it is the active branch's, ``name``. In one
+    statement with another line it is ``called`` something else.
     """
-    return line_from(tables, anchor_of(tables, active=active))
+    return line_from(tables, anchor_of(tables, active=active), called=called)
 
 
 def shown_by(line: CTE, messages: Any, *, in_order: bool = False) -> ColumnElement[bool]:
@@ -131,6 +132,7 @@ def line_from(
     anchor: Anchor,
     measure: Callable[[Any, Any, Any], Any] | None = None,
     enough: Any = None,
+    called: str = "line",
 ) -> CTE:
     """Go from segment to segment, the newest first.
 
@@ -139,6 +141,7 @@ def line_from(
         anchor: Where it begins.
         measure: Gives what a segment counts, of its branch and its first and last number.
         enough: What the segments may count together before it stops.
+        called: The name of the table.
     """
     newest, next_ = tables.branch_segments.alias("newest"), tables.branch_segments
     session_id: BindParameter[str] = bindparam(SESSION_ID)
@@ -160,7 +163,7 @@ def line_from(
         )
         .select_from(anchor.table.outerjoin(newest, tip))
         .where(anchor.condition)
-        .cte("line", recursive=True)
+        .cte(called, recursive=True)
     )
     stretch = (next_.c.branch, next_.c.first_seq, next_.c.last_seq)
     is_previous = and_(next_.c.session_id == session_id, next_.c.number == line.c.previous)

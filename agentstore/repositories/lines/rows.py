@@ -16,7 +16,7 @@ from agentstore.models.branch_names import name_of_branch
 from agentstore.models.deleting import session_stays
 from agentstore.models.tables import Tables
 from agentstore.records import MessageRecord
-from agentstore.records.messages import make_message_record
+from agentstore.records.messages import make_message_record, told_role
 from agentstore.repositories.base.operations import chunks
 from agentstore.repositories.lines.partial_text import Partial, what_has_come
 from agentstore.values.states import INCOMPLETE, MAIN, STREAMING
@@ -144,9 +144,11 @@ def message_record(row: Any) -> MessageRecord:
     """Make a record of a row with ``message_columns``, and perhaps more behind them."""
     (
         id, session_id, seq, branch, turn, role, content, blocks, tool_calls, tool_call_id, name,
-        token_count, cost, metadata, payload, external_id, status, created_at, chat_keys,
+        token_count, cost, metadata, payload, external_id, status, created_at, layout,
         *_,
     ) = row  # fmt: skip
+    if layout is not None:
+        role = told_role(role, layout)
     return make_message_record(
         id,
         session_id,
@@ -165,5 +167,5 @@ def message_record(row: Any) -> MessageRecord:
         external_id,
         status,
         created_at,
-        chat_keys,
+        layout,
     )

@@ -21,6 +21,7 @@ from agentstore.errors import (
 from agentstore.execution.gathering import LEFT_OUT
 from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord
+from agentstore.records.messages import stored_role
 from agentstore.repositories.base.operations import chunks
 from agentstore.repositories.lines.lines import require
 from agentstore.repositories.lines.removal import lock_session
@@ -39,7 +40,6 @@ _CHOICES = get_args(OnDuplicate)
 _MOST_ROWS = 1_000
 _MOST_CHARACTERS = 1_000_000
 """Of a group at most: others wait for its end, and it is held in memory twice."""
-
 
 _LONG = itemgetter(
     "content", "blocks", "tool_calls", "metadata", "payload", "name", "tool_call_id", "chat_keys"
@@ -325,7 +325,7 @@ def _replace(
         What they are now, by their external ids.
     """
     for position, (old, new) in enumerate(replaced):
-        if old.role != new.row["role"]:
+        if stored_role(old) != new.row["role"]:
             raise InvalidInput(
                 f"messages[{position}] would replace a message of role {shown(old.role)} by one "
                 f"of role {shown(new.row['role'])}. Turns depend on roles: delete it instead."

@@ -15,9 +15,11 @@ from typing import Any, Required, TypedDict
 
 from agentstore.errors import InvalidInput, shown
 from agentstore.records import MessageRecord
-from agentstore.records.messages import CHAT_KEYS, make_message_record
+from agentstore.records.messages import make_message_record, told_role, users
 from agentstore.records.words import Role
 from agentstore.values import validation
+from agentstore.values.chat.formats import only_answers, tools_called
+from agentstore.values.chat.layouts import FromChat
 from agentstore.values.encoding import dump_json, is_plain_key, load_json
 from agentstore.values.ids import new_id
 from agentstore.values.states import COMPLETE, ROLES
@@ -41,7 +43,6 @@ class NewMessage(TypedDict, total=False):
     payload: Any
     external_id: str | None
     marks: Marks
-    chat_keys: list[str] | None
 
 
 _KEYS = frozenset(NewMessage.__annotations__)
@@ -55,11 +56,13 @@ class Draft:
         row: Its row in ``messages``; who appends it adds session, branch, seq and turn.
         calls: Its rows in ``message_tool_calls``.
         marks: Its rows in ``message_marks``; None if none were named.
+        layout: How it was laid out as a chat message; see ``values.chat.layouts``.
     """
 
     row: dict[str, Any]
     calls: list[dict[str, Any]]
     marks: list[dict[str, Any]] | None
+    layout: list[Any] | None
 
     def record(self, session_id: str) -> MessageRecord:
         """Give what a reader would see of a message of a session, once the row is complete."""
@@ -75,7 +78,7 @@ class Draft:
             row["seq"],
             row["branch"],
             row["turn"],
-            row["role"],
+            told_role(row["role"], self.layout),
             row["content"] if row["blocks"] is None else read("blocks"),
             read("tool_calls"),
             row["tool_call_id"],
@@ -87,7 +90,7 @@ class Draft:
             row["external_id"],
             row["status"],
             row["created_at"],
-            read("chat_keys"),
+            self.layout,
         )
 
 
@@ -122,10 +125,14 @@ def draft(message: Mapping[str, Any], prefix: str = "") -> Draft:
     for name, check in _OPTIONAL.items():
         if (value := get(name)) is not None:
             row[name] = check(f"{prefix}{name}", value)
-    if isinstance(get("content"), list):
+    content, payload = get("content"), get("payload")
+    if isinstance(content, list):
         row["content"], row["blocks"] = None, row["content"]
-    if row["chat_keys"] is not None:
-        _require_values(f"{prefix}chat_keys", message["chat_keys"], get("payload"))
+    layout = message.layout if isinstance(message, FromChat) else None
+    if row["role"] == "user" and only_answers(content, payload):
+        row["role"], layout = "tool", users(layout)
+    if layout is not None:
+        row["chat_keys"] = Document(dump_json(layout, f"{prefix}keys"))
     marks: list[dict[str, Any]] | None = None
     if (given := get("marks")) is not None:
         found = validation.marks(f"{prefix}marks", given)
@@ -133,7 +140,9 @@ def draft(message: Mapping[str, Any], prefix: str = "") -> Draft:
     calls: list[dict[str, Any]] = []
     if row["tool_calls"] is not None:
         calls = tool_call_rows(identity, message["tool_calls"], f"{prefix}tool_calls")
-    return Draft(row, calls, marks)
+    elif payload is not None or row["blocks"] is not None:
+        calls = _other_call_rows(identity, content, payload)
+    return Draft(row, calls, marks, layout)
 
 
 def _content(name: str, value: Any) -> str | Document:
@@ -152,15 +161,6 @@ def _tool_calls(name: str, value: Any) -> Document:
     return Document(dump_json(value, name))
 
 
-def _chat_keys(name: str, value: Any) -> Document:
-    written = Document(dump_json(value, name))
-    if not isinstance(value, list) or not all(isinstance(key, str) for key in value):
-        raise InvalidInput(f"{name} must be a list of str.")
-    if "role" not in value:
-        raise InvalidInput(f"{name} must name role.")
-    return written
-
-
 _OPTIONAL: dict[str, Callable[[str, Any], Any]] = {
     "content": _content,
     "tool_call_id": validation.text,
@@ -169,7 +169,6 @@ _OPTIONAL: dict[str, Callable[[str, Any], Any]] = {
     "metadata": validation.json_object,
     "payload": validation.document,
     "external_id": validation.key,
-    "chat_keys": _chat_keys,
     "tool_calls": _tool_calls,
 }
 """The arguments that may be None, and what checks each and writes it as it is stored."""
@@ -177,6 +176,7 @@ _OPTIONAL: dict[str, Callable[[str, Any], Any]] = {
 _ABSENT: dict[str, Any] = {
     **dict.fromkeys(_OPTIONAL),
     "blocks": None,
+    "chat_keys": None,
     "cost": Decimal(0),
     "idempotency_key": None,
     "status": COMPLETE,
@@ -193,14 +193,18 @@ def tool_call_rows(message_id: str, tool_calls: list[Any], place: str) -> list[d
     return [call for call in calls if call["name"] or call["call_id"] is not None]
 
 
-def _require_values(name: str, keys: list[str], payload: Any) -> None:
-    """Require of an imported message that ``to_chat`` will find every key's value."""
-    extra = payload if isinstance(payload, dict) else {}
-    if any(key not in CHAT_KEYS and key not in extra for key in keys):
-        raise InvalidInput(
-            f"{name} names a key that has no value. Use {', '.join(CHAT_KEYS)}, and "
-            "put the values of others into payload."
-        )
+def _other_call_rows(message_id: str, content: Any, payload: Any) -> list[dict[str, Any]]:
+    """Give the rows for the calls in blocks, or of an item; what no index takes is left out."""
+    rows = [
+        {
+            "message_id": message_id,
+            "position": position,
+            "name": name if validation.is_short(name) else "",
+            "call_id": None if call_id is None else indexed_call_id(call_id),
+        }
+        for position, (name, call_id) in enumerate(tools_called(content, payload))
+    ]
+    return [row for row in rows if row["name"] or row["call_id"] is not None]
 
 
 def indexed_call_id(call_id: str) -> str:

@@ -31,6 +31,7 @@ from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
+from agentstore.repositories.lines.beginnings import with_prompts
 from agentstore.repositories.lines.lines import Rows, require
 from agentstore.repositories.lines.queries import is_on, line_of, select_newest, shown_by
 from agentstore.repositories.lines.rows import Columns
@@ -73,10 +74,16 @@ def newest_marked(
     marks: MarkFilter,
     branch: str | None,
     columns: Columns,
+    *,
+    prompts: bool,
 ) -> Rows:
-    """Read the newest messages of a line that pass, the newest first; see ``lines.newest``."""
+    """Read the newest messages of a line that pass, the newest first; see ``lines.newest``.
+
+    Where messages must have a mark, no prompts come.
+    """
     limits = {"count": count, "through": MAX_INTEGER}
-    return _read(unit, session_id, marks, branch, columns, "newest", **limits)
+    which = "newest_and_prompts" if prompts and not marks.wanted else "newest"
+    return _read(unit, session_id, marks, branch, columns, which, **limits)
 
 
 def marked_between(
@@ -132,6 +139,7 @@ def _read(
 @dataclass(frozen=True, slots=True)
 class _MarkStatements:
     newest: Prepared
+    newest_and_prompts: Prepared
     between: Prepared
 
 
@@ -152,14 +160,16 @@ def _statements(
         .order_by(messages.seq)
     )
     if shape.wanted:
-        newest = _newest_wanted(tables, line, shape, columns)
+        newest = both = Prepared(_newest_wanted(tables, line, shape, columns), driver)
     else:
 
         def passing(found: Any) -> ColumnElement[bool]:
             return and_(*_lacks(tables, found, shape))
 
-        newest = select_newest(tables, dialect, passing, active=active, columns=columns)
-    return _MarkStatements(Prepared(newest, driver), Prepared(between, driver))
+        query = select_newest(tables, dialect, passing, active=active, columns=columns)
+        newest = Prepared(query, driver)
+        both = with_prompts(query, tables, dialect, driver, passing, active=active, columns=columns)
+    return _MarkStatements(newest, both, Prepared(between, driver))
 
 
 def _newest_wanted(tables: Tables, line: CTE, shape: MarkFilter, columns: Columns) -> Select[Any]:

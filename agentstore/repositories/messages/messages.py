@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -62,10 +62,11 @@ from agentstore.repositories.messages.appending import (
     looks_first,
     replaces,
 )
+from agentstore.repositories.messages.budgets import Budget, within
 from agentstore.repositories.messages.changing import change_message
-from agentstore.repositories.messages.drafts import Marks, NewMessage, draft
+from agentstore.repositories.messages.drafts import Draft, Marks, NewMessage, draft
 from agentstore.repositories.messages.following import follow
-from agentstore.repositories.messages.histories import History
+from agentstore.repositories.messages.histories import History, Terms, Unanswered
 from agentstore.repositories.messages.marked import MarkFilter, count_marked
 from agentstore.repositories.messages.portions import (
     BARE_PAYLOADS,
@@ -74,6 +75,7 @@ from agentstore.repositories.messages.portions import (
     RECORDS,
     M,
     Portion,
+    V,
 )
 from agentstore.repositories.messages.streams import (
     add_piece,
@@ -84,6 +86,7 @@ from agentstore.repositories.messages.streams import (
 from agentstore.repositories.messages.summaries import find_summary
 from agentstore.repositories.search import finding, pages
 from agentstore.values import validation
+from agentstore.values.chat.layouts import ChatMessage, from_client
 from agentstore.values.paging import Cursors, check_limit
 from agentstore.values.states import COMPLETE, INCOMPLETE, MAIN, STREAMING
 from agentstore.values.types import MAX_INTEGER
@@ -200,6 +203,51 @@ class Messages(Repository):
         drafts = [draft(message, f"messages[{n}].") for n, message in enumerate(messages)]
         append: Append
         append = yield Append(session_id, drafts, on_duplicate, idempotency_key, self.unit.now())
+        return append.records()
+
+    @gathers(Append, looks_first=looks_first)
+    def save_chat(
+        self,
+        session_id: str,
+        messages: ChatMessage | Sequence[ChatMessage],
+        *,
+        marks: Marks = None,
+        token_counter: Callable[[dict[str, Any]], int] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Body[list[MessageRecord]]:
+        """Append chat messages as the models' clients give and take them, all or none.
+
+        ``chat`` gives them back, equal to the last key and in the order of the keys, whatever keys
+        they have. Of a whole answer of Anthropic's ``chat`` gives the role and the content, because
+        its API refuses the rest; that is in the record's ``payload``.
+
+        Args:
+            session_id: The session.
+            messages: A message or a list: messages of the chat completions or of Anthropic, items
+                of the Responses API, as dicts or as the clients' own objects. An object is taken
+                as the clients send it, which is what ``model_dump(mode="json",
+                exclude_unset=True)`` gives.
+            marks: Marks of each: see ``save``.
+            token_counter: Counts the tokens of a message that says nothing of its usage. Without
+                it such a message counts for none.
+            idempotency_key: As in ``save``, for the call as a whole.
+
+        Returns:
+            A record for each message, in the same order. ``function`` is stored as role ``tool``,
+            an item without a role as ``assistant``, or, if it is a result, as ``tool``.
+
+        Raises:
+            NotFound: There is no such session.
+            InvalidInput: A message cannot be stored; the error says which.
+        """
+        given = [*messages] if isinstance(messages, list | tuple) else [messages]
+        drafts: list[Draft] = []
+        for n, each in enumerate(given):
+            message = from_client(each, f"messages[{n}]", token_counter)
+            message["marks"] = marks
+            drafts.append(draft(message, f"messages[{n}]."))
+        append: Append
+        append = yield Append(session_id, drafts, "skip", idempotency_key, self.unit.now())
         return append.records()
 
     @appends
@@ -414,37 +462,70 @@ class Messages(Repository):
         mark: Marks = None,
         exclude_mark: Marks = None,
         prepend_summary: bool = False,
+        unanswered: Unanswered = "stub",
+        keep_system: bool = True,
+        max_tokens: int | None = None,
+        token_counter: Callable[[MessageRecord], int] | None = None,
     ) -> list[MessageRecord]:
-        """Give the last messages of a branch, the oldest of them first, as a ``MessageList``.
+        """Give the last messages of a branch as the models accept them, as a ``MessageList``.
+
+        The oldest comes first. What an API would refuse is mended in what is returned, never in
+        what is stored: each call has its result, each result stands where the API wants it, and
+        one without a call, or a second one of the same call, is left out. Where a message says
+        both a result that is moved and something else, it comes in two parts. See ``unanswered``.
 
         One query; two where the branch shows messages of others and this store reads it for the
         first time. The cost depends on ``limit`` and not on how much the session or the database
         holds. One more where the cut falls behind more than four messages that belong to an
-        earlier call.
+        earlier call; one for the prompts of a branch that shows messages of others, or is named.
 
         Args:
             session_id: The session.
             limit: How many; 0 gives none, None gives all.
             keep_tool_calls: Begin earlier where the cut would separate a tool's result from its
-                call, which the chat APIs refuse; so there may be a few more than ``limit``.
+                call, which the chat APIs refuse; so there may be a few more than ``limit``. A
+                history of Anthropic's that would begin with a call begins with the user message of
+                that turn, even if others stand between.
             branch: The branch's name; None for the active one.
             mark: Only messages that have this mark, or any of these.
             exclude_mark: Leave out messages that have this mark, or any of these.
-            prepend_summary: Put the branch's summary before the messages, if it has one, as a
-                message of role system that is not stored as one: its id is empty, its number 0,
-                its status ``summary``. It is one more query, and not counted by ``limit``.
+            prepend_summary: Put the branch's summary before the messages, behind the prompts, if it
+                has one, as a message of role system that is not stored as one: its id is empty, its
+                number 0, its status ``summary``. It is one more query, and ``limit`` does not count
+                it.
+            unanswered: What becomes of a call that has no result: ``stub`` puts in a message that
+                says that it was interrupted, in the call's own format; it is not stored, its id is
+                empty, its status ``interrupted``. A call whose result cannot be put into words,
+                such as a computer's, is dropped. ``drop`` leaves out the message that calls, with
+                all its results. ``keep`` gives all messages as they are stored.
+            keep_system: Keep the system and developer messages that precede the first user message,
+                of the first four messages of the branch, though the limit cuts them off; so there
+                may be up to four more than ``limit``. Not with ``mark``.
+            max_tokens: Give no more than the newest turns that have so many tokens together, with
+                prompts and summary. ``limit`` counts too; None reads as far back as is needed.
+            token_counter: Counts the tokens of a message; without it ``token_count`` counts. It is
+                called while the history is read, so it must not use the store.
 
         Raises:
             NotFound: There is no such session or branch.
-            InvalidInput: A mark is not a str of 1 to 255 characters.
+            InvalidInput: A mark is not a str of 1 to 255 characters; or without ``token_counter`` a
+                message has no ``token_count``.
             LimitOutOfRange: The limit is negative or not a whole number.
+            TurnTooLarge: The newest turn alone has more than ``max_tokens``.
         """
-        validation.flag("prepend_summary", prepend_summary)
-        marks = MarkFilter.of(mark, exclude_mark)
-        records = self._last(RECORDS, session_id, limit, keep_tool_calls, branch, marks)
-        if prepend_summary and (summary := find_summary(self.unit, session_id, branch)):
-            records.insert(0, summary.to_message())
-        return MessageList(records)
+        told = self._told(
+            RECORDS,
+            lambda record: record,
+            session_id,
+            limit,
+            branch,
+            MarkFilter.of(mark, exclude_mark),
+            Terms(keep_tool_calls, unanswered, keep_system),
+            max_tokens,
+            token_counter,
+            prepend_summary=validation.flag("prepend_summary", prepend_summary),
+        )
+        return MessageList(told)
 
     @reads
     def chat(
@@ -457,11 +538,17 @@ class Messages(Repository):
         mark: Marks = None,
         exclude_mark: Marks = None,
         prepend_summary: bool = False,
+        unanswered: Unanswered = "stub",
+        keep_system: bool = True,
+        max_tokens: int | None = None,
+        token_counter: Callable[[dict[str, Any]], int] | None = None,
     ) -> list[dict[str, Any]]:
-        """Give the last messages of a branch as the chat APIs take them, the oldest first.
+        """Give the last messages of a branch for ``messages=`` or ``input=``, the oldest first.
 
         What ``MessageRecord.to_chat`` makes of each message of ``history``, with the same
-        arguments, errors and queries, for less: only what a chat message has is read.
+        arguments, errors and queries, for less: only what a chat message has is read. What
+        ``save_chat`` saved comes back equal. A ``payload`` that ``save`` was given is not looked
+        at; see ``payloads``.
 
         Args:
             session_id: See ``history``, as for the others.
@@ -471,19 +558,30 @@ class Messages(Repository):
             mark: See ``history``.
             exclude_mark: See ``history``.
             prepend_summary: See ``history``.
+            unanswered: See ``history``.
+            keep_system: See ``history``.
+            max_tokens: See ``history``.
+            token_counter: See ``history``; it is given a message as this method returns it.
 
         Raises:
             NotFound: There is no such session or branch.
-            InvalidInput: A mark is not a str of 1 to 255 characters.
+            InvalidInput: A mark is not a str of 1 to 255 characters; or without ``token_counter`` a
+                message has no ``token_count``.
             LimitOutOfRange: The limit is negative or not a whole number.
+            TurnTooLarge: The newest turn alone has more than ``max_tokens``.
         """
-        validation.flag("prepend_summary", prepend_summary)
-        marks = MarkFilter.of(mark, exclude_mark)
-        lines = self._last(CHAT, session_id, limit, keep_tool_calls, branch, marks)
-        chat = [line.to_chat() for line in lines]
-        if prepend_summary and (summary := find_summary(self.unit, session_id, branch)):
-            chat.insert(0, summary.to_message().to_chat())
-        return chat
+        return self._told(
+            CHAT,
+            MessageRecord.to_chat,
+            session_id,
+            limit,
+            branch,
+            MarkFilter.of(mark, exclude_mark),
+            Terms(keep_tool_calls, unanswered, keep_system),
+            max_tokens,
+            token_counter,
+            prepend_summary=validation.flag("prepend_summary", prepend_summary),
+        )
 
     @reads
     def payloads(
@@ -495,8 +593,15 @@ class Messages(Repository):
         branch: str | None = None,
         mark: Marks = None,
         exclude_mark: Marks = None,
+        unanswered: Unanswered = "stub",
+        keep_system: bool = True,
+        max_tokens: int | None = None,
+        token_counter: Callable[[Any], int] | None = None,
     ) -> list[Any]:
         """Give the payloads of the last messages of a branch, the oldest first.
+
+        Calls and results are looked for in the payloads, and mended there, if they have one of the
+        three formats. A call of a format that is not known is left as it is.
 
         Args:
             session_id: The session.
@@ -505,19 +610,34 @@ class Messages(Repository):
             branch: See ``history``.
             mark: See ``history``.
             exclude_mark: See ``history``.
+            unanswered: See ``history``.
+            keep_system: See ``history``.
+            max_tokens: See ``history``.
+            token_counter: See ``history``; it is given a payload.
 
         Returns:
-            A payload for each message that ``history`` would give: None for one without.
+            A payload for each message that ``history`` would give, but for what is mended: None for
+            one without.
 
         Raises:
             NotFound: There is no such session or branch.
-            InvalidInput: A mark is not a str of 1 to 255 characters.
+            InvalidInput: A mark is not a str of 1 to 255 characters; or without ``token_counter`` a
+                message has no ``token_count``.
             LimitOutOfRange: The limit is negative or not a whole number.
+            TurnTooLarge: The newest turn alone has more than ``max_tokens``.
         """
-        marks = MarkFilter.of(mark, exclude_mark)
-        portion = PAYLOADS if keep_tool_calls and limit else BARE_PAYLOADS
-        lines = self._last(portion, session_id, limit, keep_tool_calls, branch, marks)
-        return [line.payload for line in lines]
+        bare = unanswered == "keep" and not limit
+        return self._told(
+            BARE_PAYLOADS if bare else PAYLOADS,
+            lambda record: record.payload,
+            session_id,
+            limit,
+            branch,
+            MarkFilter.of(mark, exclude_mark),
+            Terms(keep_tool_calls, unanswered, keep_system),
+            max_tokens,
+            token_counter,
+        )
 
     @reads
     def page(
@@ -839,18 +959,33 @@ class Messages(Repository):
         session = lock_session(self.unit, session_id)
         return remove_all(self.unit, session)
 
-    def _last(
+    def _told(
         self,
-        portion: Portion[M],
+        portion: Portion[M, V],
+        view: Callable[[MessageRecord], V],
         session_id: str,
         limit: int | None,
-        keep_tool_calls: bool,
         branch: str | None,
         marks: MarkFilter | None,
-    ) -> list[M]:
+        terms: Terms,
+        max_tokens: int | None,
+        token_counter: Callable[[V], int] | None,
+        *,
+        prepend_summary: bool = False,
+    ) -> list[V]:
+        """Give a history: what the portion shows of each message, as ``view`` does of records."""
         if limit is not None and (
             isinstance(limit, bool) or not isinstance(limit, int) or limit < 0
         ):
             raise LimitOutOfRange(limit, None)
-        history = History(self.unit, session_id, branch, marks, portion)
-        return history.last(limit, keep_tool_calls=keep_tool_calls)
+        budget = Budget.of(max_tokens, token_counter, view)
+        found = find_summary(self.unit, session_id, branch) if prepend_summary else None
+        summary = None if found is None else found.to_message()
+        if budget is None:
+            told = History(self.unit, session_id, branch, marks, portion).told(limit, terms)
+            prompts, shown = told.prompts, portion.shown(told.lines)
+        else:
+            records = History(self.unit, session_id, branch, marks, RECORDS)
+            fitting, prompts = within(budget, records, limit, terms, summary)
+            shown = [view(record) for record in fitting]
+        return shown if summary is None else [*shown[:prompts], view(summary), *shown[prompts:]]

@@ -102,6 +102,7 @@ DECISIONS: dict[str, dict[str, Decision]] = {
     "Messages": {
         "save": _SESSION,
         "save_many": _SESSION,
+        "save_chat": _SESSION,
         "begin": _SESSION,
         "append": _MESSAGE,
         "finish": _MESSAGE,

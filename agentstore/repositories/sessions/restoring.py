@@ -11,7 +11,7 @@ from agentstore.errors import LimitOutOfRange, NotFound
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
 from agentstore.records import MessageRecord, RestoredSession
-from agentstore.repositories.messages.histories import History
+from agentstore.repositories.messages.histories import History, Terms
 from agentstore.repositories.messages.portions import RECORDS
 from agentstore.repositories.messages.summaries import select_summary
 from agentstore.repositories.sessions.rows import select_session, session_record
@@ -33,7 +33,7 @@ def restored(unit: Unit, session_id: str, limit: int | None) -> RestoredSession:
     history: list[MessageRecord] = []
     if row.message_count and limit != 0:
         of_branch = History(unit, session_id, None, None, RECORDS, whole=row.tip is None)
-        history = of_branch.last(limit, keep_tool_calls=True)
+        history = of_branch.told(limit, Terms()).lines
     return RestoredSession(session_record(row), row.branch_name, tuple(history), row.summary)
 
 

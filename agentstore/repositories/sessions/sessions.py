@@ -197,13 +197,14 @@ class Sessions(Repository):
     def restore(self, session_id: str, limit: int | None = None) -> RestoredSession:
         """Give all that an agent needs to go on with a session after its process died.
 
-        Two queries that see one state of the database; one where the session has no messages.
+        The messages are as ``messages.history`` gives them: a call that was interrupted has a stub
+        in the place of its result. Two queries that see one state of the database; one where the
+        session has no messages.
 
         Args:
             session_id: The session.
             limit: How many messages of the active branch, the last ones; None means all. With a
-                limit there may be a few more, and another query, so that no tool's result comes
-                without its call: see ``messages.history``.
+                limit there may be a few more, and another query: see ``messages.history``.
 
         Raises:
             NotFound: There is no such session.
