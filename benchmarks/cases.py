@@ -159,11 +159,11 @@ def _history(store: Any, session_id: str) -> Any:
 
 
 def _marked(store: Any, session_id: str) -> Any:
-    return store.messages.history(session_id, 50, mark=TENTH)
+    return store.messages.history(session_id, 50, mark=TENTH, unanswered="keep")
 
 
 def _not_marked(store: Any, session_id: str) -> Any:
-    return store.messages.history(session_id, 50, exclude_mark=OLD)
+    return store.messages.history(session_id, 50, exclude_mark=OLD, unanswered="keep")
 
 
 def _list(store: Any, user_id: str) -> Any:

@@ -48,6 +48,9 @@ _LESS_WANTED = ("TOKENS", "MSGS", "STATUS")
 _LEAST = 14
 """Columns of a title; facts that are wanted less make room for them."""
 
+_ROOM = 4
+"""Columns for ids of later pages that are longer, as more of them is needed to tell them apart."""
+
 
 @app.command("ls", rich_help_panel=LOOK)
 def list_sessions(
@@ -121,7 +124,9 @@ def _print_pages(store: Store, pages: Iterable[Page[SessionSummary]]) -> bool:
         ids = {session.id: session.id for session in page}
         if out.is_terminal:
             ids = short_ids(store, [*ids])
-        width = max(width, SHORT_ID, *(min(len(id), _WHOLE_ID) for id in ids.values()))
+        if first:
+            width = max(SHORT_ID, *(min(len(id), _WHOLE_ID) for id in ids.values()))
+            width = max(width, min(width + _ROOM, _WHOLE_ID)) if more else width
         _print_rows(page.items, ids, width, header=first)
     return more
 

@@ -16,6 +16,7 @@ from agentstore.values.encoding import dump_json, encode_text
 from agentstore.values.types import MAX_INTEGER, Document, from_nanos, to_nanos
 
 C = TypeVar("C", bound=str)
+F = TypeVar("F")
 
 MAX_KEY_CHARACTERS = 255
 MAX_KEY_BYTES = 1024
@@ -126,6 +127,13 @@ def amount(name: str, value: object, *, least: int = 0, most: int = MAX_INTEGER)
 def optional_amount(name: str, value: object) -> int | None:
     """Require a whole number, zero or more, or None."""
     return None if value is None else amount(name, value)
+
+
+def optional_function(name: str, value: F) -> F:
+    """Require something that can be called, or None."""
+    if value is not None and not callable(value):
+        raise InvalidInput(f"{name} must be a function, not {type(value).__name__}.")
+    return value
 
 
 def flag(name: str, value: object) -> bool:

@@ -36,6 +36,7 @@ from agentstore.values.types import MAX_INTEGER
 from tests.conftest import FULL, VERSIONS, Servers
 from tests.contract.test_history import model as cut
 
+RAW = {"unanswered": "keep", "keep_system": False}
 TEXTS = ("Straße", "STRASSE 100%", "weather in 北京", "a_b\\c", "")
 CALLS = ("c0", "c1", "c2")
 MOST_BRANCHES = 7
@@ -306,10 +307,11 @@ class Branching(RuleBasedStateMachine):
         """Read a branch in every way."""
         shown, store = line.shown, self.store
         name = {"branch": line.name}
+        raw = {**RAW, **name}
         for limit in (0, 1, 2, 3, 5, 9):
-            exact = store.messages.history(self.id, limit, keep_tool_calls=False, **name)
+            exact = store.messages.history(self.id, limit, keep_tool_calls=False, **raw)
             assert exact == (shown[-limit:] if limit else [])
-            assert store.messages.history(self.id, limit, **name) == cut(shown, limit)
+            assert store.messages.history(self.id, limit, **raw) == cut(shown, limit)
         pages = walk(lambda c: store.messages.page(self.id, before=c, limit=3, **name))
         assert [m for page in reversed(pages) for m in page] == shown
         said = [m for m in shown if m.role == "user"]
@@ -337,11 +339,11 @@ class Branching(RuleBasedStateMachine):
     @invariant()
     def every_branch_shows_its_list(self) -> None:
         for line in self.lines.values():
-            assert self.store.messages.history(self.id, None, branch=line.name) == line.shown
+            assert self.store.messages.history(self.id, None, branch=line.name, **RAW) == line.shown
             assert sorted(m.seq for m in line.shown) == [m.seq for m in line.shown]
             assert len({m.seq for m in line.shown}) == len(line.shown)
             assert sorted(m.turn for m in line.shown) == [m.turn for m in line.shown]
-        assert self.store.messages.history(self.id, None) == self.here.shown
+        assert self.store.messages.history(self.id, None, **RAW) == self.here.shown
 
     @invariant()
     def what_is_listed_and_counted_is_what_there_is(self) -> None:

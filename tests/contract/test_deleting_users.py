@@ -215,7 +215,7 @@ def test_the_receipt_has_all_that_went_however_often_it_was_interrupted(
     assert receipt.rows["users"] == 1
     assert receipt.rows["sessions"] == 5
     assert receipt.rows["blobs"] == 1  # the other one Bob has too
-    (message,) = store.messages.history("bob's session", 1)
+    (message,) = store.messages.history("bob's session", 1, unanswered="keep")
     assert "shared" in {each.digest for each in store.attachments.list(message.id)}
     with pytest.raises(NotFound, match="no user"):
         store.users.delete("alice")

@@ -51,7 +51,9 @@ def branches_in(answer: Any) -> Iterator[tuple[tuple[str, int], str]]:
 
 
 def by_name(then: Any, names: dict[tuple[str, int], str]) -> Any:
-    """Give answers with the names of branches, where records had their numbers then."""
+    """Give answers as records are today: with the names of branches for their numbers, and with
+    the layout of a message under another name.
+    """
     if isinstance(then, list):
         return [by_name(each, names) for each in then]
     if not isinstance(then, dict):
@@ -59,6 +61,8 @@ def by_name(then: Any, names: dict[tuple[str, int], str]) -> Any:
     found = {key: by_name(each, names) for key, each in then.items()}
     if {"session_id", "branch"} <= found.keys() and ("seq" in found or "through_seq" in found):
         found["branch"] = names.get((found["session_id"], found["branch"]))
+    if "chat_keys" in found:
+        found["_layout"] = found.pop("chat_keys")
     return found
 
 

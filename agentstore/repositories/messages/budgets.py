@@ -47,8 +47,7 @@ class Budget:
         Raises:
             InvalidInput: They are no such arguments.
         """
-        if token_counter is not None and not callable(token_counter):
-            raise InvalidInput("token_counter must be a function of a message.")
+        token_counter = validation.optional_function("token_counter", token_counter)
         if max_tokens is None:
             return None
         tokens = validation.amount("max_tokens", max_tokens)

@@ -240,10 +240,11 @@ class Messages(Repository):
             NotFound: There is no such session.
             InvalidInput: A message cannot be stored; the error says which.
         """
+        counter = validation.optional_function("token_counter", token_counter)
         given = [*messages] if isinstance(messages, list | tuple) else [messages]
         drafts: list[Draft] = []
         for n, each in enumerate(given):
-            message = from_client(each, f"messages[{n}]", token_counter)
+            message = from_client(each, f"messages[{n}]", counter)
             message["marks"] = marks
             drafts.append(draft(message, f"messages[{n}]."))
         append: Append
@@ -477,7 +478,7 @@ class Messages(Repository):
         One query; two where the branch shows messages of others and this store reads it for the
         first time. The cost depends on ``limit`` and not on how much the session or the database
         holds. One more where the cut falls behind more than four messages that belong to an
-        earlier call; one for the prompts of a branch that shows messages of others, or is named.
+        earlier call, and for a history of Anthropic's that would begin with a call.
 
         Args:
             session_id: The session.
