@@ -33,8 +33,17 @@ class _Shared:
 
 
 def _kind(dialect: Dialect) -> object:
-    settings = [(name, value) for name, value in vars(dialect).items() if isinstance(value, _PLAIN)]
+    settings = [
+        (name, value)
+        for name, value in vars(dialect).items()
+        if isinstance(value, _PLAIN) and not _is_remembered(dialect, name, value)
+    ]
     return type(dialect), frozenset(settings)
+
+
+def _is_remembered(dialect: Dialect, name: str, value: object) -> bool:
+    """Say whether it is what SQLAlchemy puts in the place of a method once that was called."""
+    return isinstance(value, FunctionType) and callable(getattr(type(dialect), name, None))
 
 
 def share_compiled_statements() -> None:

@@ -12,6 +12,7 @@ import itertools
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Files of tests need not survive anything either, and no commit to memory waits for a disk.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", fastest())
+
+# Where the environment says so, each program that a test starts would compile the package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 pytest_plugins = ["tests.selection"]
 

@@ -15,7 +15,7 @@ from agentstore import Store
 from agentstore.testing.blocking import REPOSITORIES
 from docs import site_pages
 
-pytestmark = pytest.mark.packaging
+pytestmark = [pytest.mark.packaging, pytest.mark.long]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
