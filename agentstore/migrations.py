@@ -172,16 +172,26 @@ def open_after_copy(connection: Connection, names: Names = PLAIN) -> None:
     _set_version(connection, names, HEAD)
 
 
-def upgrade_connection(
-    connection: Connection,
-    names: Names = PLAIN,
-    revision: str = "head",
-) -> None:
-    """Bring the database of an open connection to a revision, and commit.
+def create(connection: Connection, names: Names = PLAIN) -> None:
+    """Bring the empty database of an open connection to head, and commit.
 
-    The connection must not be in a transaction. For databases that live in their connection.
+    The connection must not be in a transaction. What another process has made meanwhile is
+    upgraded. Where the engine has the schema as a script, that takes a fiftieth of the time of all
+    revisions, and the same comes out.
     """
-    _run_alembic("upgrade", revision, names, connection)
+    dialect = dialect_for(connection.engine.url)
+    if script := dialect.script_of_head(names):
+        try:
+            dialect.lock_for_migration(connection, names)
+            if dialect.brings_itself_to_head(connection):
+                for statement in script:
+                    connection.exec_driver_sql(statement)
+                connection.commit()
+                return
+        finally:
+            connection.rollback()
+            dialect.unlock_after_migration(connection)
+    _run_alembic("upgrade", "head", names, connection)
 
 
 def run_env() -> None:
@@ -373,6 +383,7 @@ __all__ = [
     "UNFINISHED",
     "check",
     "close_for_copy",
+    "create",
     "current",
     "downgrade",
     "include_name",
@@ -383,5 +394,4 @@ __all__ = [
     "run_env",
     "script_location",
     "upgrade",
-    "upgrade_connection",
 ]

@@ -392,7 +392,7 @@ def is_new(unit: Unit) -> bool:
 def migrate(unit: Unit) -> None:
     """Bring a database to head, unless another process has done so meanwhile."""
     unit.connection.rollback()
-    migrations.upgrade_connection(unit.connection, unit.tables.names)
+    migrations.create(unit.connection, unit.tables.names)
 
 
 def names_on(dialect: EngineDialect, settings: Settings) -> Names:

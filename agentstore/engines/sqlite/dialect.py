@@ -53,6 +53,7 @@ from agentstore.engines.sqlite.diagnosis import WAITED, diagnose
 from agentstore.engines.sqlite.files import configure as configure_new
 from agentstore.engines.sqlite.files import in_memory, only_read
 from agentstore.engines.sqlite.forks import abandon, close_what_is_left, leave_behind, note
+from agentstore.engines.sqlite.new_files import statements_of_head
 from agentstore.engines.sqlite.parts import FileParts
 from agentstore.engines.sqlite.search import SQLiteSearch
 from agentstore.engines.sqlite.space import FileSpace
@@ -71,6 +72,8 @@ from agentstore.settings import Settings
 from agentstore.values.types import MAX_INTEGER
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 
@@ -212,6 +215,10 @@ class SQLite(FileTasks, FileParts, EngineDialect):
     def brings_itself_to_head(self, connection: Connection) -> bool:
         """Accept a file without a single table."""
         return not connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1").first()
+
+    def script_of_head(self, names: Names) -> Sequence[str]:
+        """Give the script that the revisions were written down as."""
+        return statements_of_head(names.prefix)
 
     def lock_for_migration(self, connection: Connection, names: Names) -> None:
         """Take the write lock at once; foreign keys are off, or a rebuilt table empties others.
