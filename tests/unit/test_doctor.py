@@ -379,7 +379,9 @@ def test_a_large_log_is_told(file, monkeypatch):
     [(0o600, None), (0o640, None), (0o644, Severity.WARNING), (0o666, Severity.ERROR)],
 )
 def test_files_that_everybody_may_read_or_write_are_told(file, monkeypatch, mode, severity):
-    file.chmod(mode)
+    for each in (file, companion := file.with_name(f"{file.name}-wal")):
+        each.touch()
+        each.chmod(mode)
     real = os.stat
 
     def open_folders(self, **options):
@@ -389,8 +391,9 @@ def test_files_that_everybody_may_read_or_write_are_told(file, monkeypatch, mode
         return found
 
     monkeypatch.setattr("pathlib.Path.stat", open_folders)
-    found = [f.severity for f in everything(file, deep=False) if f.check == "permissions"]
-    assert found == ([] if severity is None else [severity])
+    found = [f for f in everything(file, deep=False) if f.check == "permissions"]
+    assert [f.severity for f in found] == ([] if severity is None else [severity])
+    assert all(str(companion) in f.mend for f in found)
 
 
 def test_a_file_in_a_folder_that_nobody_else_may_enter_is_private(file):

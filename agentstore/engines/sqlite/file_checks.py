@@ -169,33 +169,35 @@ def permissions(context: CheckContext) -> Iterator[Finding]:
     """Look at who else may read or write the file, and at whose its companions are."""
     files = _files(context.url)
     owners: dict[int, str] = {}
+    readable: list[Path] = []
+    writable: list[Path] = []
     for file in files:
         found = file.stat()
         owners.setdefault(found.st_uid, file.name)
         mode = stat.S_IMODE(found.st_mode)
-        reachable = all(parent.stat().st_mode & stat.S_IXOTH for parent in file.parents)
-        if mode & stat.S_IWOTH and reachable:
-            yield Finding(
-                Severity.ERROR,
-                "permissions",
-                "Everybody on this machine may write to the file.",
-                f"{file} ({mode:o})",
-                f"chmod 600 {shlex.quote(str(file))}",
-            )
-        elif mode & stat.S_IROTH and reachable:
-            yield Finding(
-                Severity.WARNING,
-                "permissions",
-                "Everybody on this machine may read the file.",
-                f"{file} ({mode:o})",
-                f"chmod 600 {shlex.quote(str(file))}",
-            )
+        if all(parent.stat().st_mode & stat.S_IXOTH for parent in file.parents):
+            if mode & stat.S_IWOTH:
+                writable.append(file)
+            elif mode & stat.S_IROTH:
+                readable.append(file)
         if not os.access(file, os.W_OK):
             yield Finding(
                 Severity.INFO,
                 "permissions",
                 "The user who runs this may not write to the file.",
                 f"{file} ({mode:o})",
+            )
+    for severity, what, which in (
+        (Severity.ERROR, "write to", writable),
+        (Severity.WARNING, "read", readable),
+    ):
+        if which:
+            yield Finding(
+                severity,
+                "permissions",
+                f"Everybody on this machine may {what} the file.",
+                ", ".join(map(str, which)),
+                f"chmod 600 {shlex.join(map(str, which))}",
             )
     if len(owners) > 1:
         yield Finding(
