@@ -498,7 +498,8 @@ class Messages(Repository):
                 says that it was interrupted, in the call's own format; it is not stored, its id is
                 empty, its status ``interrupted``. A call whose result cannot be put into words,
                 such as a computer's, is dropped. ``drop`` leaves out the message that calls, with
-                all its results. ``keep`` gives all messages as they are stored.
+                all its results. ``keep`` gives all messages as they are stored. With marks, a
+                result that they leave out is missing too.
             keep_system: Keep the system and developer messages that precede the first user message,
                 of the first four messages of the branch, though the limit cuts them off; so there
                 may be up to four more than ``limit``. Not with ``mark``.
