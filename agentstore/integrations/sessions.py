@@ -36,24 +36,26 @@ def of_kind(store: object, kind: type[S]) -> S:
     raise InvalidInput("Pass an AsyncStore, or call the synchronous method: a Store has these.")
 
 
-def save(store: Repositories, session_id: str, messages: NewMessages) -> list[MessageRecord]:
-    """Append messages; make the session first if there is none."""
+def save(
+    store: Repositories, session_id: str, messages: NewMessages, **options: Any
+) -> list[MessageRecord]:
+    """Append messages as ``save_many`` does; make the session first if there is none."""
     try:
-        return store.messages.save_many(session_id, messages)
+        return store.messages.save_many(session_id, messages, **options)
     except NotFound:
         store.sessions.ensure(session_id)
-    return store.messages.save_many(session_id, messages)
+    return store.messages.save_many(session_id, messages, **options)
 
 
 async def asave(
-    store: AsyncRepositories, session_id: str, messages: NewMessages
+    store: AsyncRepositories, session_id: str, messages: NewMessages, **options: Any
 ) -> list[MessageRecord]:
-    """Append messages; make the session first if there is none."""
+    """Append messages as ``save_many`` does; make the session first if there is none."""
     try:
-        return await store.messages.save_many(session_id, messages)
+        return await store.messages.save_many(session_id, messages, **options)
     except NotFound:
         await store.sessions.ensure(session_id)
-    return await store.messages.save_many(session_id, messages)
+    return await store.messages.save_many(session_id, messages, **options)
 
 
 def key_of(*parts: str) -> str:

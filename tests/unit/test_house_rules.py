@@ -255,6 +255,7 @@ def test_only_one_module_uses_private_names_of_other_packages():
 EXTRAS = {
     "execution.telemetry": "opentelemetry",
     "integrations.langchain": "langchain_core",
+    "integrations.pydantic_ai": "pydantic_ai",
     "testing.contract": "pytest",
     "values.genai": "genai_prices",
 }
@@ -289,6 +290,7 @@ LAZY = (
     "opentelemetry",
     "genai_prices",
     "langchain_core",
+    "pydantic_ai",
     "sqlalchemy.orm",
 )
 
