@@ -29,7 +29,7 @@ def of_kind(store: object, kind: type[S]) -> S:
     """
     if isinstance(store, kind):
         return store
-    if kind is Repositories:
+    if issubclass(kind, Repositories):
         raise InvalidInput(
             "Pass a Store, or call the asynchronous method: an AsyncStore has these."
         )

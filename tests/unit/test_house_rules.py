@@ -254,6 +254,7 @@ def test_only_one_module_uses_private_names_of_other_packages():
 
 EXTRAS = {
     "execution.telemetry": "opentelemetry",
+    "integrations.adk": "google",
     "integrations.langchain": "langchain_core",
     "integrations.llama_index": "llama_index",
     "integrations.pydantic_ai": "pydantic_ai",
@@ -262,7 +263,7 @@ EXTRAS = {
 }
 """What an extra brings, by the one module that imports it."""
 
-HEAVY = {"llama_index"}
+HEAVY = {"google", "llama_index"}
 """Of these, what is not installed here: tests/frameworks imports it."""
 
 
