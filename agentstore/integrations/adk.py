@@ -23,7 +23,7 @@ from google.adk.sessions import BaseSessionService, Session, State
 from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
 
 from agentstore.errors import AlreadyExists, NotFound
-from agentstore.integrations.sessions import key_of, of_kind
+from agentstore.integrations.sessions import key_of, make_user, of_kind
 from agentstore.stores.aio import AsyncStore
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class AgentStoreSessionService(BaseSessionService):
             try:
                 record = await self._store.run(create)
             except NotFound:  # the user
-                await self._make_user(user_id)
+                await make_user(self._store, user_id)
                 record = await self._store.run(create)
         except AlreadyExists:
             raise AlreadyExistsError(f"Session with id {id} already exists.") from None
@@ -228,12 +228,6 @@ class AgentStoreSessionService(BaseSessionService):
                 return event
             session.last_update_time = updated
             return await super().append_event(session, event)
-
-    async def _make_user(self, user_id: str) -> None:
-        try:
-            await self._store.users.create(user_id, id=user_id)
-        except AlreadyExists:
-            return  # somebody was faster
 
     async def _shared(self, app_name: str, user_id: str) -> States:
         return {

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
-from agentstore.errors import InvalidInput, NotFound
+from agentstore.errors import AlreadyExists, InvalidInput, NotFound
 from agentstore.stores.aio import AsyncRepositories
 from agentstore.stores.bound import Repositories
 
@@ -56,6 +56,27 @@ async def asave(
     except NotFound:
         await store.sessions.ensure(session_id)
     return await store.messages.save_many(session_id, messages, **options)
+
+
+async def make_user(store: AsyncRepositories, user_id: str) -> None:
+    """Make a user of a framework's, unless somebody did so before."""
+    try:
+        await store.users.create(user_id, id=user_id)
+    except AlreadyExists:
+        return
+
+
+async def ensure_with_user(
+    store: AsyncRepositories, session_id: str, user_id: str | None, **options: Any
+) -> None:
+    """Make a session, and its user, unless they are there."""
+    try:
+        await store.sessions.ensure(session_id, user_id, **options)
+    except NotFound:
+        if user_id is None:
+            raise
+        await make_user(store, user_id)
+        await store.sessions.ensure(session_id, user_id, **options)
 
 
 def key_of(*parts: str) -> str:
