@@ -63,8 +63,20 @@ $(FRAMEWORKS)/.installed: pyproject.toml constraints-frameworks.txt
 	$(FRAMEWORKS)/bin/python -m pip install --quiet -c constraints-frameworks.txt -e '.[frameworks]'
 	@touch $@
 
+SUITES := $(FRAMEWORKS)/suites
+OWN_TESTS := $(FRAMEWORKS)/bin/python -m tests.frameworks.suites
+AGENTOS := nexus-agentos==1.50.10
+AGENTSCOPE ?=
+
+# AGENTSCOPE names a checkout of AgentScope v1.0.21: its distribution comes without its tests.
 test-frameworks: $(FRAMEWORKS)/.installed
-	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks
+	$(FRAMEWORKS)/bin/python -m pytest -p no:asyncio tests/frameworks
+	$(FRAMEWORKS)/bin/python -m pip download --quiet --no-deps --no-binary :all: --dest $(SUITES) $(AGENTOS)
+	tar xzf $(SUITES)/nexus_agentos-*.tar.gz -C $(SUITES)
+	for engine in sqlite postgresql; do \
+		$(OWN_TESTS) agentos $(SUITES)/nexus_agentos-*/tests/test_checkpoint_engine.py --engine $$engine || exit 1; \
+		test -z "$(AGENTSCOPE)" || $(OWN_TESTS) agentscope $(AGENTSCOPE)/tests/memory_test.py --engine $$engine || exit 1; \
+	done
 
 test-all:
 	$(PYTHON) tests/interpreters.py "$(MAKE)"

@@ -120,7 +120,17 @@ def main() -> None:
     counted = Counted()
     try:
         PUT[options.framework](Databases(server))
-        flags = ["-q", "-p", "no:cacheprovider", "-W", "ignore", "-c", "/dev/null", "--tb=short"]
+        flags = [
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--asyncio-mode=auto",
+            "-W",
+            "ignore",
+            "-c",
+            "/dev/null",
+            "--tb=short",
+        ]
         pytest.main([*flags, "--rootdir", str(options.file.parent), str(options.file)], [counted])
     finally:
         if server is not None:

@@ -255,6 +255,7 @@ def test_only_one_module_uses_private_names_of_other_packages():
 EXTRAS = {
     "execution.telemetry": "opentelemetry",
     "integrations.adk": "google",
+    "integrations.agentos": "agentos",
     "integrations.agentscope": "agentscope",
     "integrations.langchain": "langchain_core",
     "integrations.llama_index": "llama_index",
@@ -264,7 +265,7 @@ EXTRAS = {
 }
 """What an extra brings, by the one module that imports it."""
 
-HEAVY = {"agentscope", "google", "llama_index"}
+HEAVY = {"agentos", "agentscope", "google", "llama_index"}
 """Of these, what is not installed here: tests/frameworks imports it."""
 
 
