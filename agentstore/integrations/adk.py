@@ -122,7 +122,7 @@ class AgentStoreSessionService(BaseSessionService):
     async def list_sessions(
         self, *, app_name: str, user_id: str | None = None
     ) -> ListSessionsResponse:
-        """List the sessions of an app, or of one of its users, that with the newest event last."""
+        """List the sessions of an app, or of one of its users, by their ``last_update_time``."""
         found: dict[str, Session] = {}
         cursor = None
         while True:
@@ -131,7 +131,9 @@ class AgentStoreSessionService(BaseSessionService):
             )
             found |= {key_of(session.user_id, session.id): session for session in page.sessions}
             if cursor is None:
-                return ListSessionsResponse(sessions=[*found.values()][::-1])
+                break
+        by_time = sorted(found.values(), key=lambda s: (s.last_update_time, s.user_id, s.id))
+        return ListSessionsResponse(sessions=by_time)
 
     async def list_page(
         self,
@@ -201,32 +203,29 @@ class AgentStoreSessionService(BaseSessionService):
             del delta[name]
         states = _by_scope(delta)
 
-        def append(tx: Transaction) -> float | None:
-            record = tx.sessions.get(key)
-            if _time(record) != session.last_update_time:
-                _require_fresh(tx, key, session, event)
+        def append(tx: Transaction) -> bool:
+            _require_fresh(tx.sessions.get(key), session, event)
             try:
-                new = [_new_message(event, written)]
-                (saved,) = tx.messages.save_many(key, new, on_duplicate="refuse")
+                tx.messages.save_many(key, [_new_message(event, written)], on_duplicate="refuse")
             except AlreadyExists:
                 there = tx.messages.find_by_external_id(key, event.id)
                 if there is None or there.payload != written:
                     raise
-                return None
-            if states[""]:
-                tx.sessions.patch(key, state=states[""])
+                return False
+            newest = {"adk_event": event.id, "adk_time": event.timestamp}
+            tx.sessions.patch(key, metadata=newest, state=states[""] or None)
             _share(tx, session.app_name, session.user_id, states)
-            return saved.created_at.timestamp()
+            return True
 
         # Agents that work side by side append to one session object: each sees what the others did.
         async with self._locks.setdefault(key, asyncio.Lock()):
             try:
-                updated = await self._store.run(append)
+                is_new = await self._store.run(append)
             except NotFound:
                 raise SessionNotFoundError(f"Session {session.id} not found.") from None
-            if updated is None:
+            if not is_new:
                 return event
-            session.last_update_time = updated
+            session.last_update_time = event.timestamp
             return await super().append_event(session, event)
 
     async def _shared(self, app_name: str, user_id: str) -> States:
@@ -278,15 +277,23 @@ def _session(record: SessionRecord, shared: States, events: list[Event]) -> Sess
 
 
 def _time(record: SessionRecord) -> float:
-    return record.last_active_at.timestamp()
+    """Give the time of the newest event, as its writer said, or of the creation."""
+    return float(record.metadata.get("adk_time", record.created_at.timestamp()))
 
 
-def _require_fresh(tx: Transaction, key: str, session: Session, event: Event) -> None:
-    """Refuse a session object that has not seen the newest event, or what is a retry of it."""
-    newest = tx.messages.page(key, limit=1).items
-    stored = newest[0].external_id if newest else None
-    seen = session.events[-1].id if session.events else None
-    if stored not in (seen, event.id):
+def _require_fresh(record: SessionRecord, session: Session, event: Event) -> None:
+    """Refuse a session object that has not seen the newest event, unless this is that event.
+
+    One that was loaded without events is known by the time.
+    """
+    newest = record.metadata.get("adk_event")
+    if newest == event.id and newest is not None:
+        return
+    if session.events:
+        fresh = session.events[-1].id == newest
+    else:
+        fresh = newest is None or session.last_update_time == _time(record)
+    if not fresh:
         raise StaleSessionError(_STALE)
 
 

@@ -53,7 +53,8 @@ async def script(service):
 
     def tell(session):
         if session is not None:
-            session = session.model_dump(exclude={"last_update_time"})
+            made = session.last_update_time > 1_000  # the time of an event, or of the creation
+            session = session.model_dump(exclude={"last_update_time"} if made else set())
         told.append(session)
 
     tell(await service.get_session(**WHO, session_id="none"))
