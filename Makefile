@@ -7,13 +7,14 @@ URL ?=
 PINS ?=
 TRANSCRIPTS ?=
 
-.PHONY: help install dev test test-all everything suite lint types mypy pyright check demo docs site wheel bench bench-peers chaos clean coverage
+.PHONY: help install dev test test-all test-frameworks everything suite lint types mypy pyright check demo docs site wheel bench bench-peers chaos clean coverage
 
 help:
 	@echo "make demo    a whole conversation on a fresh SQLite file (URL=..., TRANSCRIPTS=...)"
 	@echo "make dev     what a contributor needs, in .venv, with hooks that check each commit"
 	@echo "make test    lint, types and tests on both engines; what it leaves to test-all it says"
 	@echo "make test-all   the same and all of the rest; and what test runs on each other Python, 3.11 to 3.13, and with SQLAlchemy 2.0"
+	@echo "make test-frameworks   the adapters for heavy frameworks, with the frameworks' own tests"
 	@echo "make chaos   break it on purpose; five minutes (MINUTES=..., CASES=..., docs/reliability.md)"
 	@echo "make site    the pages and the API reference as a site, in site/index.html"
 	@echo "make wheel   dist/agentstore_db-*.whl"
@@ -52,6 +53,30 @@ check: install
 
 test: check
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+FRAMEWORKS := .venv-frameworks
+
+# Adapters for frameworks that are too heavy for .venv, and the frameworks' own tests with ours.
+$(FRAMEWORKS)/.installed: pyproject.toml constraints-frameworks.txt
+	$(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --upgrade pip
+	$(FRAMEWORKS)/bin/python -m pip install --quiet -c constraints-frameworks.txt -e '.[frameworks]'
+	@touch $@
+
+SUITES := $(FRAMEWORKS)/suites
+OWN_TESTS := $(FRAMEWORKS)/bin/python -m tests.frameworks.suites
+AGENTOS := nexus-agentos==1.50.10
+AGENTSCOPE ?=
+
+# AGENTSCOPE names a checkout of AgentScope v1.0.21: its distribution comes without its tests.
+test-frameworks: $(FRAMEWORKS)/.installed
+	$(FRAMEWORKS)/bin/python -m pytest -p no:asyncio tests/frameworks
+	$(FRAMEWORKS)/bin/python -m pip download --quiet --no-deps --no-binary :all: --dest $(SUITES) $(AGENTOS)
+	tar xzf $(SUITES)/nexus_agentos-*.tar.gz -C $(SUITES)
+	for engine in sqlite postgresql; do \
+		$(OWN_TESTS) agentos $(SUITES)/nexus_agentos-*/tests/test_checkpoint_engine.py --engine $$engine || exit 1; \
+		test -z "$(AGENTSCOPE)" || $(OWN_TESTS) agentscope $(AGENTSCOPE)/tests/memory_test.py --engine $$engine || exit 1; \
+	done
 
 test-all:
 	$(PYTHON) tests/interpreters.py "$(MAKE)"

@@ -795,6 +795,7 @@ CASES: dict[str, dict[str, Prepare]] = {
         a_session, "sessions.update", title="x", state={"a": 1}, expected_version=1
     )
     | also("ttl", lambda s: partial(s.sessions.update, a_session(s), ttl=timedelta(hours=1))),
+    "sessions.patch": on_a_new(a_session, "sessions.patch", metadata={"a": 1}, state={"b": 1}),
     "sessions.pause": on_a_new(a_session, "sessions.pause"),
     "sessions.resume": on_a_new(a_paused_session, "sessions.resume"),
     "sessions.complete": on_a_new(a_session, "sessions.complete"),
@@ -833,6 +834,7 @@ CASES: dict[str, dict[str, Prepare]] = {
     | on_a_new_one("a stream", a_stream, "messages.get"),
     "messages.find": call("messages.find", SEVENTH),
     "messages.find_by_external_id": call("messages.find_by_external_id", "session-0", "external-7"),
+    "messages.find_many": call("messages.find_many", "session-0", ["external-7", "external-8"]),
     "messages.find_by_tool": listing("messages.find_by_tool", "session-0", "rare"),
     "messages.history": call("messages.history", "session-0", 50)
     | also("all", lambda s: partial(s.messages.history, "session-0", None))
@@ -898,6 +900,10 @@ CASES: dict[str, dict[str, Prepare]] = {
     | also(
         "session_id",
         lambda s: partial(s.messages.delete, messages_of_a_new_session(s), session_id="session-7"),
+    )
+    | also(
+        "external_ids",
+        lambda s: partial(s.messages.delete, session_id=a_session(s), external_ids=["a", "b"]),
     ),
     "messages.delete_by_mark": on_a_new(a_marked_session, "messages.delete_by_mark", "rare")
     | on_a_new_one("several", a_marked_session, "messages.delete_by_mark", ["rare", "odd"])
@@ -914,6 +920,10 @@ CASES: dict[str, dict[str, Prepare]] = {
     | on_a_new_one("taken away", a_marked_session, "marks.update", None, "rare")
     | on_a_new_one("all taken away", a_marked_session, "marks.update", None)
     | also("ids", lambda s: marked_anew(s, "new"))
+    | also(
+        "external_ids",
+        lambda s: partial(s.marks.update, "session-0", "new", external_ids=["external-7"]),
+    )
     | also("ids, old", lambda s: marked_anew(s, "new", "rare"))
     | also("ids, taken away", lambda s: marked_anew(s, None, "rare"))
     | also("ids, all taken away", lambda s: marked_anew(s, None)),

@@ -142,6 +142,10 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
         SESSION | {"title": "X"},
         SESSION | {"state": 1, "expected_version": 99},
     ),
+    "sessions.patch": (
+        SESSION | {"metadata": {"a": 1}, "state": {"a": 1}},
+        SESSION | {"metadata": {}, "expected_version": 99},
+    ),
     "sessions.pause": (SESSION,),
     "sessions.resume": (SESSION,),
     "sessions.complete": (SESSION,),
@@ -171,6 +175,7 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     "messages.get": (MESSAGE,),
     "messages.find": (MESSAGE,),
     "messages.find_by_external_id": (SESSION | {"external_id": "e"},),
+    "messages.find_many": (SESSION | {"external_ids": ["e", "same"]},),
     "messages.find_by_tool": (SESSION | {"tool": "search"},),
     "messages.history": (
         SESSION,
@@ -199,6 +204,7 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
         {"ids": [Their("message")]} | SESSION,
         {"ids": [My("message")]} | SESSION,
         {"ids": [Their("message")], "session_id": My("session")},
+        SESSION | {"external_ids": ["e", "same"]},
     ),
     "messages.delete_by_mark": (SESSION | {"mark": "same"},),
     "messages.size": (SESSION, SESSION | {"mark": "same"}),
@@ -284,6 +290,7 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     "marks.update": (
         SESSION | {"new": "X"},
         {"session_id": My("session"), "new": "X", "ids": [Their("message")]},
+        SESSION | {"new": "X", "external_ids": ["e", "same"]},
     ),
     "summaries.put": (SESSION | {"content": "X"},),
     "summaries.find": (SESSION,),

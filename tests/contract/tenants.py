@@ -235,6 +235,7 @@ DRAWN: dict[str, Draw] = {
     "new_checkpoint_id": _name("c", 9),
     "run_id": _one_of("r1", "r2"),
     "external_id": _one_of("x1", "x2", "x3"),
+    "external_ids": _one_of(["x1", "x2"], ["x3"], []),
     "idempotency_key": _one_of("k1", "k2", "k3"),
     "tool_call_id": _one_of("call"),
     "title": _words,

@@ -96,6 +96,7 @@ PLAUSIBLE = {
     "fence": 1,
     "data": SECRET.encode(),
     "media_type": "text/plain",
+    "external_ids": [SECRET],
 }
 """Values for the other arguments; a word will do for those that are not here."""
 
@@ -106,6 +107,7 @@ GIVE_NOTHING = {
     "Messages.find",
     "Messages.find_by_external_id",
     "Messages.find_by_tool",
+    "Messages.find_many",
     "Tasks.find",
     "ToolLogs.find",
     "Attachments.find",
@@ -203,6 +205,7 @@ TAKES_JSON: dict[str, Callable[[Any, Any, Any], object]] = {
     "state": lambda s, _, v: s.sessions.create(state=v),
     "a new state": lambda s, x, v: s.sessions.update(x.session, title="Eve", state=v),
     "new metadata": lambda s, x, v: s.sessions.update(x.session, metadata={"x": v}),
+    "keys of a state": lambda s, x, v: s.sessions.patch(x.session, metadata={}, state={"x": v}),
     "content blocks": lambda s, x, v: s.messages.save(x.session, "user", [v]),
     "tool calls": lambda s, x, v: s.messages.save(x.session, "assistant", tool_calls=[{"x": v}]),
     "a message's metadata": lambda s, x, v: s.messages.save(x.session, "user", metadata={"x": v}),
@@ -233,6 +236,8 @@ def rows_about_json() -> list[Row]:
             "metadata": lambda s, _, v: s.sessions.create(metadata=v),
             "config": lambda s, _, v: s.sessions.create(config=v),
             "new metadata": lambda s, x, v: s.sessions.update(x.session, metadata=v),
+            "keys of the metadata": lambda s, x, v: s.sessions.patch(x.session, metadata=v),
+            "keys of the state": lambda s, x, v: s.sessions.patch(x.session, state=v),
             "a message's metadata": lambda s, x, v: s.messages.save(x.session, "user", metadata=v),
         }.items():
             rows.append(
@@ -1001,6 +1006,9 @@ TAKES_IDS: dict[str, Callable[[Any, Any, Any], object]] = {
     "to have the marks of": lambda s, _, v: s.marks.of(v),
     "to mark": lambda s, x, v: s.marks.update(x.session, "new", ids=v),
     "to mark anew": lambda s, x, v: s.marks.update(x.session, "new", "old", v),
+    "of theirs to mark": lambda s, x, v: s.marks.update(x.session, "new", external_ids=v),
+    "of theirs to find": lambda s, x, v: s.messages.find_many(x.session, v),
+    "of theirs to delete": lambda s, x, v: s.messages.delete(session_id=x.session, external_ids=v),
 }
 
 ENDS_A_STREAM: dict[str, Callable[[Any, Any], object]] = {
@@ -1047,6 +1055,7 @@ def rows_about_memory() -> list[Row]:
         for what, f in {
             "delete": lambda s, _: s.messages.delete([f"id {n}" for n in range(200_000)]),
             "mark": lambda s, x: s.marks.update(x, "m", ids=["x"] * 200_000),
+            "find": lambda s, x: s.messages.find_many(x, ["x"] * 200_000),
         }.items()
     ]
     rows += [

@@ -68,6 +68,8 @@ class Marks(Repository):
         new: str | Enum | None,
         old: str | Enum | None = None,
         ids: Sequence[str] | None = None,
+        *,
+        external_ids: Sequence[str] | None = None,
     ) -> int:
         """Change the marks of messages of a session.
 
@@ -86,6 +88,8 @@ class Marks(Repository):
             old: The mark to be gone afterwards.
             ids: Only of these messages, up to 5,000; ids that do not exist, or are of
                 another session, are ignored. None means all messages of the session.
+            external_ids: The same, by the application's own ids. With both, the messages of
+                either.
 
         Returns:
             How many messages were changed, each counted once. One that has ``new`` already, and
@@ -98,9 +102,14 @@ class Marks(Repository):
         wanted = None if new is None else validation.mark("new", new)
         unwanted = None if old is None else validation.mark("old", old)
         only = None if ids is None else ids_of("ids", ids, most=MOST_IDS)
+        own = None
+        if external_ids is not None:
+            own = ids_of("external_ids", external_ids, most=MOST_IDS)
         lock_session(self.unit, session_id)
         if wanted is not None and wanted == unwanted:
             return 0
+        if own is not None:
+            only = [*dict.fromkeys([*(only or ()), *self._ids_of(session_id, own)])]
         changed = 0
         for narrowed in self._narrowed(only):
             if unwanted is None and wanted is not None:
@@ -110,6 +119,13 @@ class Marks(Repository):
                 self._put_beside(session_id, wanted, unwanted, narrowed)
             changed += self._take_away(session_id, unwanted, narrowed)
         return changed
+
+    def _ids_of(self, session_id: str, external_ids: Sequence[str]) -> Iterator[str]:
+        messages = self.tables.messages.c
+        there = (messages.session_id == session_id, messages.external_id.is_not(None))
+        for chunk in chunks(external_ids):
+            query = select(messages.id).where(*there, messages.external_id.in_(chunk))
+            yield from self.connection.execute(query).scalars()
 
     def _narrowed(self, ids: list[str] | None) -> Iterator[Sequence[str] | None]:
         if ids is None:

@@ -419,6 +419,25 @@ class Messages(Repository):
         return found.get(external_id)
 
     @reads
+    def find_many(self, session_id: str, external_ids: Sequence[str]) -> dict[str, MessageRecord]:
+        """Give the messages of a session that have these external ids.
+
+        Args:
+            session_id: The session.
+            external_ids: The application's own ids, up to 5,000; those that do not exist are
+                ignored.
+
+        Returns:
+            The messages by their external ids, in the order of the messages.
+
+        Raises:
+            InvalidInput: ``external_ids`` is no list of ids, or has more than 5,000.
+        """
+        wanted = ids_of("external_ids", external_ids, most=MOST_IDS)
+        found = by_external_ids(self.unit, session_id, wanted)
+        return dict(sorted(found.items(), key=lambda each: each[1].seq))
+
+    @reads
     def find_by_tool(
         self, session_id: str, tool: str, *, limit: int = 50, cursor: str | None = None
     ) -> Page[MessageRecord]:
@@ -846,36 +865,50 @@ class Messages(Repository):
         return last
 
     @writes
-    def delete(self, ids: Sequence[str], *, session_id: str | None = None) -> int:
+    def delete(
+        self,
+        ids: Sequence[str] = (),
+        *,
+        session_id: str | None = None,
+        external_ids: Sequence[str] = (),
+    ) -> int:
         """Delete messages, on every branch that shows them; ids that do not exist are ignored.
 
         Args:
             ids: The messages, of one session or of several, up to 5,000: it is one transaction.
             session_id: Delete only messages of this session.
+            external_ids: More messages of that session, by the application's own ids, up to 5,000.
 
         Returns:
             How many were deleted.
 
         Raises:
-            InvalidInput: ``ids`` is no list of ids, or has more than 5,000.
+            InvalidInput: A list is no list of ids, or has more than 5,000; or there are external
+                ids and no session.
         """
         messages = self.tables.messages.c
         wanted = ids_of("ids", ids, most=MOST_IDS)
+        own = ids_of("external_ids", external_ids, most=MOST_IDS)
         only = validation.optional_text("session_id", session_id)
-        owned: dict[str, list[str]] = {}
-        for chunk in chunks(wanted):
-            query = select(messages.session_id, messages.id).where(
-                messages.id.in_(chunk), session_stays(self.tables, messages.session_id)
-            )
-            for owner, message_id in self.connection.execute(query):
-                if only in (None, owner):
-                    owned.setdefault(owner, []).append(message_id)
+        if own and only is None:
+            raise InvalidInput("external_ids need a session_id: they are unique in a session only.")
+        owned: dict[str, dict[str, None]] = {}
+        for column, values in ((messages.id, wanted), (messages.external_id, own)):
+            for chunk in chunks(values):
+                query = select(messages.session_id, messages.id).where(
+                    column.in_(chunk), session_stays(self.tables, messages.session_id)
+                )
+                if column is messages.external_id:
+                    query = query.where(messages.session_id == only, column.is_not(None))
+                for owner, message_id in self.connection.execute(query):
+                    if only in (None, owner):
+                        owned.setdefault(owner, {})[message_id] = None
         deleted = 0
         for owner in sorted(owned):  # in one order for all callers, or they wait for each other
             session = lock_session(self.unit, owner)
             deleted += sum(
                 remove_messages(self.unit, session, messages.id.in_(chunk), by_id=True)
-                for chunk in chunks(owned[owner])
+                for chunk in chunks([*owned[owner]])
             )
             remove_gone_branches(self.unit, owner)
             settle_turn(self.unit, session)

@@ -12,6 +12,7 @@ from agentstore.engines.base.dialect import Mode
 from agentstore.errors import (
     AlreadyExists,
     IllegalTransition,
+    InvalidInput,
     NotFound,
     StaleSession,
     UnsoundRow,
@@ -428,6 +429,48 @@ class Sessions(Repository):
         self._change_documents(session_id, expected_version, documents)
         if changes:
             self._change(session_id, **changes)
+        return self.get(session_id)
+
+    @writes
+    def patch(
+        self,
+        session_id: str,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        state: Mapping[str, Any] | None = None,
+        expected_version: int | None = None,
+    ) -> SessionRecord:
+        """Change some keys of the metadata and of the state, and leave the others.
+
+        One level deep: what stands under a key is replaced whole, and None is a value like any
+        other. Several callers may do so at once, and each one's keys are there afterwards.
+
+        Args:
+            session_id: The session.
+            metadata: The keys to set.
+            state: The keys to set; the state must be an object, or None, which counts as empty.
+            expected_version: See ``update``.
+
+        Raises:
+            StaleSession: The session is at another version.
+            NotFound: There is no such session.
+            InvalidInput: An argument cannot be stored, or the state is no object.
+        """
+        patches = {"metadata": metadata, "state": state}
+        for name, patch in patches.items():
+            validation.json_object(name, patch)
+        if expected_version is not None:
+            validation.amount("expected_version", expected_version)
+        self._lock(session_id)
+        there = self.get(session_id)
+        if state is not None and not isinstance(there.state, dict | None):
+            raise InvalidInput("The state is no object: replace it with sessions.update().")
+        documents: dict[str, Any] = {
+            name: validation.json_object(name, {**(getattr(there, name) or {}), **patch})
+            for name, patch in patches.items()
+            if patch is not None
+        }
+        self._change_documents(session_id, expected_version, documents)
         return self.get(session_id)
 
     @writes

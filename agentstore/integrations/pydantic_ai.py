@@ -1,0 +1,186 @@
+"""Pydantic AI: the message history of an agent's runs.
+
+Each ``ModelMessage`` is one message of a session. As ``ModelMessagesTypeAdapter`` writes it, whole,
+it is the ``payload``, and is what is read back; its text, its calls and their results are the
+content, in blocks, so that searches, ``find_by_tool`` and cuts know them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    SystemPromptPart,
+    TextPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+
+from agentstore.errors import InvalidInput, NotFound
+from agentstore.integrations.sessions import AnyStore, asave, of_kind, save
+from agentstore.stores.aio import AsyncRepositories
+from agentstore.stores.bound import Repositories
+
+if TYPE_CHECKING:
+    from agentstore.records import MessageRecord
+
+Unanswered = Literal["keep", "stub"]
+
+_INTERRUPTED = "Interrupted: there is no result of this call."
+
+
+class AgentStoreMessages:
+    """The history of an agent's runs: ``load`` it for ``message_history=``, ``append`` what is new.
+
+    The session is made when something is first appended. ``load`` and ``append`` want a ``Store``,
+    ``aload`` and ``aappend`` an ``AsyncStore``. An object may outlive its store and its process: it
+    keeps nothing but the id.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        store: AnyStore,
+        *,
+        limit: int | None = None,
+        unanswered: Unanswered = "keep",
+    ) -> None:
+        """Read and write a session's messages.
+
+        Args:
+            session_id: The session; the application's own id.
+            store: The store, or ``store.scoped(user_id)``.
+            limit: How many messages to load, the last ones; there may be a few more, because a cut
+                never separates a tool's result from its call. A system prompt is a part of the
+                first request, and is cut off with it: use ``instructions=`` instead.
+            unanswered: What becomes of a call without a result when it is loaded. ``keep`` leaves
+                it: a run may go on with deferred tools. ``stub`` gives it a result that says that
+                it was interrupted, so that a run can begin with a new prompt.
+        """
+        self.session_id = session_id
+        self.store = store
+        self._unanswered = unanswered
+        self._reading: dict[str, Any] = {"limit": limit, "unanswered": "keep"}
+
+    def load(self) -> list[ModelMessage]:
+        """Give the messages, the oldest first; none if there is no such session."""
+        store = of_kind(self.store, Repositories)
+        try:
+            return self._loaded(store.messages.history(self.session_id, **self._reading))
+        except NotFound:
+            return []
+
+    async def aload(self) -> list[ModelMessage]:
+        """Give the messages, the oldest first; none if there is no such session."""
+        store = of_kind(self.store, AsyncRepositories)
+        try:
+            return self._loaded(await store.messages.history(self.session_id, **self._reading))
+        except NotFound:
+            return []
+
+    def append(
+        self, messages: Sequence[ModelMessage], *, idempotency_key: str | None = None
+    ) -> None:
+        """Append the new messages of a run, all or none, in one call.
+
+        Args:
+            messages: What ``result.new_messages()`` gives.
+            idempotency_key: Makes a repeated call a no-op.
+        """
+        if messages:
+            store = of_kind(self.store, Repositories)
+            save(store, self.session_id, _new(messages), idempotency_key=idempotency_key)
+
+    async def aappend(
+        self, messages: Sequence[ModelMessage], *, idempotency_key: str | None = None
+    ) -> None:
+        """Append the new messages of a run, all or none, in one call; see ``append``."""
+        if messages:
+            store = of_kind(self.store, AsyncRepositories)
+            await asave(store, self.session_id, _new(messages), idempotency_key=idempotency_key)
+
+    def _loaded(self, records: Iterable[MessageRecord]) -> list[ModelMessage]:
+        messages = ModelMessagesTypeAdapter.validate_python([*map(_payload, records)])
+        return _with_stubs(messages) if self._unanswered == "stub" else messages
+
+
+def _new(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
+    written = ModelMessagesTypeAdapter.dump_python([*messages], mode="json")
+    return [_new_message(message) for message in written]
+
+
+def _new_message(message: dict[str, Any]) -> dict[str, Any]:
+    parts = message["parts"]
+    kinds = {part["part_kind"] for part in parts}
+    role = "assistant" if message["kind"] == "response" else "user"
+    if kinds == {"system-prompt"}:
+        role = "system"
+    blocks = [block for part in parts for block in _blocks(part)]
+    content: Any = blocks or None
+    if len(blocks) == 1 and blocks[0]["type"] == "text":
+        content = blocks[0]["text"]
+    return {"role": role, "content": content, "payload": message}
+
+
+def _blocks(part: dict[str, Any]) -> list[dict[str, Any]]:
+    """Give what a part says, as content blocks; the payload has the rest."""
+    content = part.get("content")
+    match part["part_kind"]:
+        case "tool-call":
+            call = {"id": part["tool_call_id"], "name": part["tool_name"], "input": part["args"]}
+            return [{"type": "tool_use", **call}]
+        case "tool-return":
+            text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+            result = {"tool_use_id": part["tool_call_id"], "content": text}
+            return [{"type": "tool_result", **result}]
+        case "text" | "system-prompt" | "user-prompt":
+            said = [content] if isinstance(content, str) else content or []
+            return [{"type": "text", "text": text} for text in said if isinstance(text, str)]
+    return []
+
+
+def _payload(record: MessageRecord) -> Any:
+    """Give what was appended, or make a message of what others have saved."""
+    payload = record.payload
+    if isinstance(payload, dict) and payload.get("kind") in ("request", "response"):
+        return payload
+    text = record.content
+    if record.role == "tool" or record.tool_calls or not isinstance(text, str):
+        raise InvalidInput(
+            "This session holds calls, results or content blocks that were not saved by append(). "
+            "Use a session of its own for the agent."
+        )
+    if record.role == "assistant":
+        return ModelResponse(parts=[TextPart(text)])
+    return ModelRequest(
+        parts=[UserPromptPart(text) if record.role == "user" else SystemPromptPart(text)]
+    )
+
+
+def _with_stubs(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+    """Give each call without a result one that says so, behind the call."""
+    answered = {
+        part.tool_call_id
+        for message in messages
+        if isinstance(message, ModelRequest)
+        for part in message.parts
+        if isinstance(part, ToolReturnPart)
+    }
+    mended: list[ModelMessage] = []
+    for message in messages:
+        mended.append(message)
+        calls = message.tool_calls if isinstance(message, ModelResponse) else ()
+        stubs = [
+            ToolReturnPart(call.tool_name, _INTERRUPTED, call.tool_call_id)
+            for call in calls
+            if call.tool_call_id not in answered
+        ]
+        if stubs:
+            mended.append(ModelRequest(parts=stubs))
+    return mended

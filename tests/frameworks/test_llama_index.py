@@ -1,0 +1,173 @@
+"""LlamaIndex's chat store: it does what SimpleChatStore does, and lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import runpy
+from pathlib import Path
+
+import pytest
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+    ImageBlock,
+    MessageRole,
+    TextBlock,
+    ToolCallBlock,
+)
+from llama_index.core.memory import ChatMemoryBuffer
+from llama_index.core.storage.chat_store import SimpleChatStore
+
+from agentstore import Store
+from agentstore.errors import AgentStoreError, InvalidInput
+from agentstore.integrations.llama_index import AgentStoreChatStore
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "llama_index_store.py"
+TRAPS = "NUL \x00, a lone surrogate \ud800, 😀"
+MESSAGES = [
+    ChatMessage("Be brief.", role="system"),
+    ChatMessage(TRAPS, role="user", additional_kwargs={"big": 2**70, "none": None}),
+    ChatMessage(
+        role="assistant",
+        blocks=[
+            TextBlock(text="Let me look."),
+            ToolCallBlock(tool_call_id="c1", tool_name="look", tool_kwargs={"b": 1, "a": "北京"}),
+        ],
+    ),
+    ChatMessage("sunny", role="tool", additional_kwargs={"tool_call_id": "c1"}),
+    ChatMessage(role="user", blocks=[ImageBlock(image=b"\x89PNG\xff", image_mimetype="image/png")]),
+    ChatMessage("seen", role=MessageRole.CHATBOT),
+]
+
+
+async def script(store):
+    """Do what a store can do, in many ways; give all that it answered."""
+    answers = []
+
+    async def told(answer):  # a SimpleChatStore gives the list itself, which changes
+        given = await answer
+        answers.append([*given] if isinstance(given, list) else given)
+
+    await told(store.aget_messages("a"))
+    await told(store.aget_keys())
+    await store.aset_messages("a", MESSAGES[:3])
+    await store.async_add_message("a", MESSAGES[3])
+    await store.async_add_message("b", MESSAGES[4])
+    await told(store.aget_messages("a"))
+    await told(store.aget_keys())
+    for idx in (1, 7, -1, 0):
+        await told(store.adelete_message("a", idx))
+        await told(store.aget_messages("a"))
+    await told(store.adelete_message("none", 0))
+    await told(store.adelete_last_message("none"))
+    await told(store.adelete_last_message("a"))
+    await store.aset_messages("a", MESSAGES[:])
+    await told(store.aget_messages("a"))
+    await told(store.adelete_messages("a"))
+    await told(store.adelete_messages("none"))
+    await told(store.aget_keys())
+    return answers
+
+
+def test_it_answers_as_simple_chat_store_does(opening):
+    async def run():
+        expected = await script(SimpleChatStore())
+        async with opening() as store:
+            assert await script(AgentStoreChatStore(store)) == expected
+
+    asyncio.run(run())
+
+
+class InThisThread:
+    """The synchronous methods, under the names of the asynchronous ones."""
+
+    def __init__(self, store):
+        self.store = store
+
+    def __getattr__(self, name):
+        method = getattr(self.store, name.removeprefix("async_" if "async" in name else "a"))
+
+        async def call(*args):
+            return method(*args)
+
+        return call
+
+
+def test_the_synchronous_methods_do_the_same(engine_url):
+    with Store(engine_url) as store:
+        ours = asyncio.run(script(InThisThread(AgentStoreChatStore(store))))
+    assert ours == asyncio.run(script(InThisThread(SimpleChatStore())))
+
+
+def test_messages_outlive_the_store_and_others_see_chat_messages(opening):
+    async def run():
+        async with opening() as store:
+            chats = AgentStoreChatStore(store)
+            await chats.aset_messages("a", MESSAGES)
+        with pytest.raises(AgentStoreError):
+            await chats.aget_messages("a")
+        async with opening() as store:
+            assert await AgentStoreChatStore(store).aget_messages("a") == MESSAGES
+
+    asyncio.run(run())
+
+
+def test_others_see_chat_messages_and_what_they_save_is_read(engine_url):
+    with Store(engine_url) as store:
+        chats = AgentStoreChatStore(store)
+        chats.set_messages("a", MESSAGES)
+        roles = [message["role"] for message in store.messages.chat("a")]
+        assert roles == ["system", "user", "assistant", "tool", "user", "assistant"]
+        assert len(store.messages.find_by_tool("a", "look").items) == 1
+        store.messages.save("a", "user", "from elsewhere")
+        store.messages.save("a", "assistant", [{"type": "text", "text": "blocks"}])
+        told = chats.get_messages("a")[-2:]
+        assert [(m.role.value, m.content) for m in told] == [
+            ("user", "from elsewhere"),
+            ("assistant", "blocks"),
+        ]
+        alice = store.users.create("Alice")
+        assert AgentStoreChatStore(store.scoped(alice.id)).get_keys() == []
+        with pytest.raises(InvalidInput, match="Pass an AsyncStore"):
+            asyncio.run(AgentStoreChatStore(None).aget_keys())
+
+
+def test_a_memory_of_llama_index_goes_on_after_a_restart(engine_url):
+    for n in range(2):
+        with Store(engine_url) as store:
+            memory = ChatMemoryBuffer.from_defaults(
+                chat_store=AgentStoreChatStore(store),
+                chat_store_key="a",
+                tokenizer_fn=str.split,
+            )
+            assert len(memory.get()) == n
+            memory.put(ChatMessage(f"message {n}", role="user"))
+
+
+def test_keys_at_once_and_ten_thousand_messages(opening_async):
+    async def run():
+        async with opening_async() as first, opening_async() as second:
+            stores = [AgentStoreChatStore(first), AgentStoreChatStore(second)]
+            await asyncio.gather(
+                *(
+                    store.async_add_message(f"key {n % 3}", ChatMessage(str(n)))
+                    for n in range(30)
+                    for store in stores
+                )
+            )
+            counts = [len(await stores[0].aget_messages(f"key {n}")) for n in range(3)]
+            assert counts == [20, 20, 20]
+            many = [ChatMessage(str(n)) for n in range(10_100)]
+            await stores[0].aset_messages("many", many)
+            assert await stores[1].aget_messages("many") == many
+
+    asyncio.run(run())
+
+
+def test_the_example_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [str(EXAMPLE)])
+    for _ in range(2):
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == [
+        *["user", "assistant"] * 3
+    ]

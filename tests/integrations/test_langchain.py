@@ -1,0 +1,184 @@
+"""LangChain's chat message history: what is added comes back, and models accept it."""
+
+from __future__ import annotations
+
+import asyncio
+import runpy
+from pathlib import Path
+
+import pytest
+from langchain_core.messages import (
+    AIMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
+
+from agentstore import AsyncStore, Store
+from agentstore.errors import AgentStoreError, InvalidInput, InvalidJson
+from agentstore.integrations.langchain import AgentStoreChatMessageHistory
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "langchain_history.py"
+CALL = {"name": "look", "args": {"city": "北京", "b": 1, "a": [2]}, "id": "c1", "type": "tool_call"}
+TRAPS = "NUL \x00, a lone surrogate \ud800, 😀"
+MESSAGES = [
+    SystemMessage("Be brief."),
+    HumanMessage(TRAPS, id="h1", name="Ada", additional_kwargs={"big": 2**70, "x": None}),
+    AIMessage(
+        "Let me look.",
+        tool_calls=[CALL],
+        usage_metadata={"input_tokens": 9, "output_tokens": 2, "total_tokens": 11},
+        response_metadata={"model_name": "fake"},
+    ),
+    ToolMessage([{"type": "text", "text": "sunny"}], tool_call_id="c1", artifact={"raw": [1]}),
+    AIMessage([{"type": "text", "text": "It is sunny."}]),
+    FunctionMessage("an old one", name="look"),
+    ChatMessage("what others say", role="critic"),
+]
+
+
+def history_of(store, **options):
+    return AgentStoreChatMessageHistory("chat-1", store, **options)
+
+
+def test_what_is_added_comes_back_equal_also_after_a_restart(opening):
+    async def run():
+        async with opening() as store:
+            history = history_of(store)
+            assert await history.aget_messages() == []
+            await history.aclear()
+            await history.aadd_messages([])
+            await history.aadd_messages(MESSAGES[:2])
+            await history.aadd_messages(MESSAGES[2:])
+            assert await history.aget_messages() == MESSAGES
+        with pytest.raises(AgentStoreError):  # its store is closed
+            await history.aget_messages()
+        async with opening() as store:
+            again = history_of(store)
+            assert await again.aget_messages() == MESSAGES
+            await again.aclear()
+            assert await again.aget_messages() == []
+
+    asyncio.run(run())
+
+
+def test_the_synchronous_methods_do_the_same_and_others_see_chat_messages(engine_url):
+    with Store(engine_url) as store:
+        history = history_of(store)
+        assert history.messages == []
+        history.clear()
+        history.add_messages(MESSAGES[:4])
+        assert history.messages == MESSAGES[:4]
+        assert [message["role"] for message in store.messages.chat("chat-1")] == [
+            *("system", "user", "assistant", "tool")
+        ]
+        assert len(store.messages.find_by_tool("chat-1", "look").items) == 1
+        assert store.messages.search("surrogate").items
+        store.messages.save("chat-1", "user", "from elsewhere")
+        assert history.messages[-1] == HumanMessage("from elsewhere")
+        assert str(history).endswith("Human: from elsewhere")
+        history.add_user_message("hello")
+        history.add_ai_message("hi")
+        assert [message.text for message in history.messages[-2:]] == ["hello", "hi"]
+        history.clear()
+        assert history.messages == []
+        assert store.sessions.get("chat-1").message_count == 0
+
+
+def test_a_cut_keeps_calls_and_prompts_and_a_lost_result_has_a_stub(engine_url):
+    with Store(engine_url) as store:
+        history_of(store).add_messages(MESSAGES[:4])
+        assert history_of(store, limit=1).messages == [MESSAGES[0], *MESSAGES[2:4]]
+        counted = history_of(store, max_tokens=4, token_counter=lambda message: 1)
+        assert counted.messages == MESSAGES[:4]
+        lost = AIMessage("", tool_calls=[{**CALL, "id": "c2"}])
+        history_of(store).add_messages([HumanMessage("again?"), lost])
+        *_, stub = history_of(store).messages
+        assert isinstance(stub, ToolMessage)
+        assert stub.tool_call_id == "c2"
+        assert history_of(store, unanswered="keep").messages[-1] == lost
+        assert history_of(store, unanswered="drop").messages[-1] == HumanMessage("again?")
+
+
+def test_all_or_none_is_added_and_what_is_no_json_is_refused(engine_url):
+    with Store(engine_url) as store:
+        bad = HumanMessage("bad", additional_kwargs={"x": object()})
+        with pytest.raises(InvalidJson):
+            history_of(store).add_messages([HumanMessage("good"), bad])
+        assert history_of(store).messages == []
+
+
+def test_a_store_of_the_other_kind_says_what_to_do(engine_url):
+    async def run():
+        async with AsyncStore(engine_url) as store:
+            with pytest.raises(InvalidInput, match="asynchronous method"):
+                history_of(store).clear()
+        with pytest.raises(InvalidInput, match="Pass an AsyncStore"):
+            await history_of(None).aget_messages()
+
+    asyncio.run(run())
+
+
+def test_in_a_scope_there_are_only_the_user_s_own_histories(engine_url):
+    with Store(engine_url) as store:
+        alice, bob = store.users.create("Alice"), store.users.create("Bob")
+        history_of(store.scoped(alice.id)).add_messages(MESSAGES[:2])
+        assert store.sessions.get("chat-1").user_id == alice.id
+        assert history_of(store.scoped(bob.id)).messages == []
+        with pytest.raises(AgentStoreError):
+            history_of(store.scoped(bob.id)).add_messages(MESSAGES[:2])
+        assert len(history_of(store).messages) == 2
+
+
+def test_callers_at_once_make_one_session_and_lose_nothing(opening_async):
+    async def run():
+        async with opening_async() as first, opening_async() as second:
+            await asyncio.gather(
+                *(
+                    history_of(store).aadd_messages([HumanMessage(str(n)), AIMessage(str(n))])
+                    for n in range(20)
+                    for store in (first, second)
+                )
+            )
+            told = [message.text for message in await history_of(first).aget_messages()]
+            assert len(told) == 80
+            assert told[::2] == told[1::2]
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_addition_is_there_whole_or_not_at_all(opening_async):
+    async def run():
+        async with opening_async() as store:
+            history = history_of(store)
+            for n in range(20):
+                adding = asyncio.create_task(history.aadd_messages([HumanMessage(str(n))] * 3))
+                for _ in range(n):
+                    await asyncio.sleep(0)
+                adding.cancel()
+                await asyncio.wait([adding])
+            told = [message.text for message in await history.aget_messages()]
+            assert len(told) % 3 == 0
+            assert told[::3] == told[1::3] == told[2::3]
+
+    asyncio.run(run())
+
+
+def test_a_history_of_more_than_ten_thousand_messages_comes_whole(engine_url):
+    with Store(engine_url) as store:
+        history = history_of(store)
+        history.add_messages([HumanMessage(str(n)) for n in range(10_100)])
+        assert [message.text for message in history.messages] == [*map(str, range(10_100))]
+
+
+def test_the_example_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [str(EXAMPLE)])
+    for _ in range(2):
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
+    assert capsys.readouterr().out.splitlines() == [
+        "Human: How is the weather? AI: Sunny.",
+        "Human: How is the weather? AI: Sunny. Human: How is the weather? AI: Sunny.",
+    ]
