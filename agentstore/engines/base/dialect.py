@@ -301,6 +301,10 @@ class EngineDialect(ABC):
         """Give ``pk`` for one that ``append_messages`` does not insert, or nothing."""
         return {}
 
+    def by_bytes(self, column: ColumnElement[str]) -> ColumnElement[str]:
+        """Give a column of text that compares and sorts as its UTF-8 does, in any database."""
+        return column
+
     @abstractmethod
     def next_put(self, tables: Tables) -> ColumnElement[int]:
         """Give a number larger than every ``activity`` of a checkpoint thread, as an expression."""

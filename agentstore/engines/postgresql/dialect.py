@@ -24,6 +24,7 @@ from sqlalchemy import (
     Insert,
     Select,
     Table,
+    collate,
     func,
     select,
     true,
@@ -264,6 +265,10 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
     def take_activity(self, connection: Connection, tables: Tables) -> int:
         """Take the next of the sequence."""
         return int(connection.execute(select(next_activity(tables))).scalar_one())
+
+    def by_bytes(self, column: ColumnElement[str]) -> ColumnElement[str]:
+        """Say it, whatever the database's own order is."""
+        return collate(column, "C")
 
     def next_put(self, tables: Tables) -> Any:
         """Take the next of the sequence, which both tables share."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Row, delete, insert, select
+from sqlalchemy import delete, insert, select
 
 from agentstore.errors import InvalidInput, UnsoundRow, named, shown
 from agentstore.execution.unit import Unit
@@ -52,7 +52,7 @@ def rows_of(
         kind, encoding, data = encode(value, f"writes[{number}]")
         rows[place] = {
             "position": place,
-            "channel": validation.key(f"writes[{number}]", channel),
+            "channel": validation.text(f"writes[{number}]", channel),
             "kind": kind,
             "encoding": encoding,
             "data": data,
@@ -86,8 +86,13 @@ def store_pending(
     return len(rows)
 
 
-def write_record(row: Row[Any]) -> WriteRecord:
-    """Make a record of a row of ``checkpoint_writes``."""
+def in_order(records: Iterable[WriteRecord]) -> tuple[WriteRecord, ...]:
+    """Sort writes by task path, task and position."""
+    return tuple(sorted(records, key=lambda w: (w.task_path, w.task_id, w.position)))
+
+
+def write_record(row: Any) -> WriteRecord:
+    """Make a record of a row of ``checkpoint_writes``, or of one with its names."""
     try:
         value = decode(row.kind, row.encoding, row.data)
     except UnsoundRow as error:

@@ -22,7 +22,6 @@ from agentstore.repositories.checkpoints.rows import (
     checkpoint_info,
     column_names,
     find_checkpoint,
-    get_checkpoint,
     info_of,
     path_rows,
     read_parent,
@@ -51,6 +50,7 @@ class CheckpointDraft:
     Attributes:
         id: None for a new one.
         parent_id: None for the latest, or what it was; see ``NO_PARENT``.
+        roots: Whether it is a root if the parent is not there.
         step: None for one more than the parent's, or what it was.
         inherit: The names of values that are as in the parent; None for all that it has.
         owners: ``user_id`` and ``session_id`` of the thread.
@@ -68,6 +68,7 @@ class CheckpointDraft:
     owners: Mapping[str, str | None]
     created_at: datetime | None
     row: Mapping[str, Any]
+    roots: bool = False
 
 
 def tags_of(tags: object) -> tuple[str, ...]:
@@ -260,8 +261,8 @@ def _inherited(new: CheckpointDraft, shared: Mapping[str, Stored]) -> dict[str, 
 def _refuse_cycle(unit: Unit, new: CheckpointDraft, existing: Row[Any]) -> None:
     if new.parent_id == NO_PARENT:
         return
-    parent = get_checkpoint(unit, str(new.parent_id), new.thread_id, new.namespace)
-    if any(row.pk == existing.pk for row in path_rows(unit, parent)):
+    parent = find_checkpoint(unit, str(new.parent_id), new.thread_id, new.namespace)
+    if parent is not None and any(row.pk == existing.pk for row in path_rows(unit, parent)):
         raise InvalidInput(
             "parent_id names the checkpoint itself, or one that came from it. Pass one that was "
             "there before, or leave it out."
@@ -282,7 +283,7 @@ def _parent(
     rows = read_parent(unit, "latest" if parent_id is None else "place", place)
     if rows:
         return rows[0].id, rows[0].step, stored_by(rows)
-    if parent_id is None:
+    if parent_id is None or new.roots:
         return None, -1, {}
     raise NotFound(
         "checkpoint",
