@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import operator
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 from uuid import UUID
 
@@ -570,3 +573,12 @@ def test_two_savers_may_save_into_one_thread_at_once(home: Home) -> None:
             assert set(each.checkpoint["channel_values"]["n"]) <= {name}
 
     home.run(test)
+
+
+def test_the_example_asks_in_one_process_and_goes_on_in_the_next(engine_url: str) -> None:
+    example = Path(__file__).parents[2] / "examples" / "langgraph_graph.py"
+    command = [sys.executable, "-W", "error", str(example), engine_url]
+    said = [
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)
+    ]
+    assert said == ["I would water the plants. Do it?\n", "You said yes. Done.\n"]
