@@ -831,6 +831,11 @@ def test_writes_may_come_before_their_checkpoint_and_a_repeated_task_changes_not
         ("task 1", 0, "a", None),
     ]
     assert exact(found[1].value) == '{"x": [1, -0.0]}'
+    odd = [('"quoted", \\\\ {}, NULL\x00', b'"\\\\x00,{}NULL'), ("NULL", bytes(range(256)) * 9)]
+    assert write("other", "soon", "NULL", odd, task_path='"') == 2
+    assert write("other", "soon", "none", []) == 0
+    assert [(w.channel, w.value) for w in store.checkpoints.writes("other", "soon")] == odd
+    store.checkpoints.delete_thread("other")
     assert store.checkpoints.threads().items[0].latest is None
     store.checkpoints.put("thread", {}, "soon")
     assert store.checkpoints.writes("thread", "soon") == found

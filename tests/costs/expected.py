@@ -74,5 +74,8 @@ EXPECTED = {
     "tasks.complete_many": Expected((4, 1), (53, 4, 1)),
     "checkpoints.put": Expected((7, 1), (8, 7, 1)),
     "checkpoints.get": Expected((1, 0), (1, 1, 0)),
+    "checkpoints.put_writes": Expected((5, 1), (1, 1, 1)),
+    "checkpoints.get_with_writes": Expected((1, 0), (1, 1, 0)),
+    "checkpoints.list": Expected((2, 0), (2, 2, 0)),
     "checkpoints.latest": Expected((1, 0), (1, 1, 0)),
 }

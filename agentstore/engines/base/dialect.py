@@ -309,6 +309,23 @@ class EngineDialect(ABC):
     def next_put(self, tables: Tables) -> ColumnElement[int]:
         """Give a number larger than every ``activity`` of a checkpoint thread, as an expression."""
 
+    def storing_writes(
+        self, entered: ReturningUpdate[Any], tables: Tables, *, replace: bool
+    ) -> Select[Any] | None:
+        """Give one statement that locks a thread and stores the pending writes of a task.
+
+        Args:
+            entered: Locks the thread whose id is ``wanted``, and returns its row.
+            tables: The tables.
+            replace: Whether what is there at a position gives way, or the new one does.
+
+        Returns:
+            It counts the threads that were locked, and the writes that were stored. Beside the
+            parameters of ``entered`` it takes a list for each other column of the writes.
+            None where the engine cannot say it in one.
+        """
+        return None
+
     @abstractmethod
     def insert_missing(self, table: Table) -> Insert:
         """Give an INSERT that does nothing where a row with the same key is there already.

@@ -34,6 +34,7 @@ from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.schema import CreateSchema
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
+from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.types import TypeEngine
 
 from agentstore import errors
@@ -45,6 +46,7 @@ from agentstore.engines.postgresql.append import append_messages, arrays, next_a
 from agentstore.engines.postgresql.forks import sever
 from agentstore.engines.postgresql.greeting import greet, threshold
 from agentstore.engines.postgresql.parts import ServerParts
+from agentstore.engines.postgresql.pending import storing_writes
 from agentstore.engines.postgresql.scopes import SecuredRows
 from agentstore.engines.postgresql.search import PostgreSQLSearch
 from agentstore.engines.postgresql.silence import test_those_idle, timeouts
@@ -273,6 +275,12 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
     def next_put(self, tables: Tables) -> Any:
         """Take the next of the sequence, which both tables share."""
         return next_activity(tables)
+
+    def storing_writes(
+        self, entered: ReturningUpdate[Any], tables: Tables, *, replace: bool
+    ) -> Select[Any] | None:
+        """Say it in common table expressions."""
+        return storing_writes(entered, tables, replace=replace)
 
     def insert_missing(self, table: Table) -> Insert:
         """Say ON CONFLICT DO NOTHING."""

@@ -24,6 +24,7 @@ from agentstore.repositories.base import scoping
 from agentstore.repositories.base.iterating import over_pages
 from agentstore.repositories.base.operations import (
     Repository,
+    appends_unless,
     ids_of,
     one_page,
     reads,
@@ -41,7 +42,6 @@ from agentstore.repositories.checkpoints.pending import (
 from agentstore.repositories.checkpoints.puts import (
     NO_PARENT,
     CheckpointDraft,
-    enter_thread,
     lock_thread,
     put_checkpoint,
     require_new_thread,
@@ -702,7 +702,7 @@ class Checkpoints(Repository):
         namespaces = namespaces_of(self.unit, thread.id) if only is None else [only]
         return total(do(self.unit, thread.id, space, choose) for space in namespaces)
 
-    @writes
+    @appends_unless(lambda given: not (given.get("session_id") is given.get("user_id") is None))
     def put_writes(
         self,
         thread_id: str,
@@ -749,11 +749,11 @@ class Checkpoints(Repository):
         task_path = validation.text("task_path", task_path)
         validation.flag("replace", replace)
         rows = rows_of(writes, positions)
-        enter_thread(self.unit, place[0], _owners(user_id, session_id), lines=0)
         for row in rows.values():
             row["task_path"] = task_path
         task = dict(zip(columns, named, strict=True))
-        return store_pending(self.unit, task, rows, replace=replace)
+        owners = _owners(user_id, session_id)
+        return store_pending(self.unit, task, rows, owners, replace=replace)
 
     @reads
     def writes(

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import BigInteger, Dialect, Row, bindparam, cast, insert, not_, select, update
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.prepared import Prepared, dialect_of
@@ -115,15 +116,10 @@ def enter_thread(
     counted = {"wanted": thread_id, "lines": lines}
     entered = enter.fetch(unit.connection, counted)
     if not entered:
-        _require_owners(unit, owners)
-        activity = unit.dialect.next_put(unit.tables)
-        thread = {"id": thread_id, **owners, "activity": activity, "created_at": unit.now()}
-        # Another caller may be making it; then this waits, and uses the thread that it made.
-        making = unit.dialect.insert_missing(unit.tables.checkpoint_threads)
-        unit.connection.execute(making.values(thread))
+        make_thread(unit, thread_id, owners)
         entered = enter.fetch(unit.connection, counted)
         if not entered:
-            raise _why_not(unit, thread_id)
+            raise why_not(unit, thread_id)
     *of, last_line = entered[0]
     missing = {}
     for (column, owner), found in zip(owners.items(), of, strict=True):
@@ -140,7 +136,17 @@ def enter_thread(
     return int(last_line) - lines + 1
 
 
-def _why_not(unit: Unit, thread_id: str) -> NotFound | WrongOwner:
+def make_thread(unit: Unit, thread_id: str, owners: Mapping[str, str | None]) -> None:
+    """Make a thread if it is not there; raises NotFound if there is no such user or session."""
+    _require_owners(unit, owners)
+    activity = unit.dialect.next_put(unit.tables)
+    thread = {"id": thread_id, **owners, "activity": activity, "created_at": unit.now()}
+    # Another caller may be making it; then this waits, and uses the thread that it made.
+    making = unit.dialect.insert_missing(unit.tables.checkpoint_threads)
+    unit.connection.execute(making.values(thread))
+
+
+def why_not(unit: Unit, thread_id: str) -> NotFound | WrongOwner:
     """Say why a thread cannot be entered that is there: its session or user is being deleted, or
     it is hidden.
     """
@@ -294,11 +300,16 @@ def _parent(
 
 @lru_cache(maxsize=64)
 def _enter(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepared:
+    return Prepared(entering(tables, dialect), driver)
+
+
+def entering(tables: Tables, dialect: EngineDialect) -> ReturningUpdate[Any]:
+    """Give the statement of ``enter_thread``; it takes ``wanted`` and ``lines``."""
     threads, sessions = tables.checkpoint_threads, tables.sessions.c
     closed = select(sessions.pk).where(
         sessions.id == threads.c.session_id, not_(session_is_open(tables))
     )
-    entered = (
+    return (
         update(threads)
         .where(
             threads.c.id == bindparam("wanted"),
@@ -311,7 +322,6 @@ def _enter(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepared:
         )
         .returning(*(threads.c[owner] for owner in _OWNERS), threads.c.last_line)
     )
-    return Prepared(entered, driver)
 
 
 @lru_cache(maxsize=64)
