@@ -312,6 +312,12 @@ TAKEN: dict[str, tuple[dict[str, Any], ...]] = {
     "checkpoints.put": (
         THREAD | {"values": {}},
         {"thread_id": My("thread"), "values": {}, "checkpoint_id": Their("checkpoint")},
+        {
+            "thread_id": My("thread"),
+            "values": {},
+            "checkpoint_id": Their("checkpoint"),
+            "parent_id": "",
+        },
     ),
     "checkpoints.put_writes": (
         THREAD | {"checkpoint_id": "c", "task_id": "t", "writes": [("channel", 1)]},

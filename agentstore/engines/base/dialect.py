@@ -326,6 +326,18 @@ class EngineDialect(ABC):
         """
         return None
 
+    def putting(self, tables: Tables) -> Executable | None:
+        """Give one statement that inserts a checkpoint with its pieces and entries.
+
+        Returns:
+            It gives the checkpoint's row, and how many pieces were merged; nothing, and nothing is
+            written, if its id is taken. Parameters are the columns of the checkpoint (``c_``), and
+            lists of those of new pieces (``p_``), of merged ones (``m_``), which take the place of
+            what begins where they do or later on their lines, and of entries (``e_``).
+            None where the engine gains nothing by it.
+        """
+        return None
+
     @abstractmethod
     def insert_missing(self, table: Table) -> Insert:
         """Give an INSERT that does nothing where a row with the same key is there already.

@@ -20,6 +20,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    Executable,
     FromClause,
     Insert,
     Select,
@@ -43,10 +44,10 @@ from agentstore.engines.base.listening import listen_once
 from agentstore.engines.base.search import SearchIndex
 from agentstore.engines.base.space import Space
 from agentstore.engines.postgresql.append import append_messages, arrays, next_activity
+from agentstore.engines.postgresql.checkpoints import putting, storing_writes
 from agentstore.engines.postgresql.forks import sever
 from agentstore.engines.postgresql.greeting import greet, threshold
 from agentstore.engines.postgresql.parts import ServerParts
-from agentstore.engines.postgresql.pending import storing_writes
 from agentstore.engines.postgresql.scopes import SecuredRows
 from agentstore.engines.postgresql.search import PostgreSQLSearch
 from agentstore.engines.postgresql.silence import test_those_idle, timeouts
@@ -281,6 +282,10 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
     ) -> Select[Any] | None:
         """Say it in common table expressions."""
         return storing_writes(entered, tables, replace=replace)
+
+    def putting(self, tables: Tables) -> Executable | None:
+        """Say it in common table expressions: one round trip instead of three or four."""
+        return putting(tables)
 
     def insert_missing(self, table: Table) -> Insert:
         """Say ON CONFLICT DO NOTHING."""

@@ -31,10 +31,11 @@ from agentstore.repositories.checkpoints.value_lines import (
     drop_entries,
     drop_unneeded,
     planned,
+    put_at_once,
     stored_by,
     write_values,
 )
-from agentstore.repositories.checkpoints.values import Encoded, Stored, Version
+from agentstore.repositories.checkpoints.values import Encoded, Plan, Stored, Version
 from agentstore.values import validation
 from agentstore.values.ids import new_id
 
@@ -88,10 +89,21 @@ def tags_of(tags: object) -> tuple[str, ...]:
 def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     """Put a checkpoint, or put one again."""
     first_line = enter_thread(unit, new.thread_id, new.owners, lines=len(new.values))
-    existing = None if new.id is None else _existing(unit, new.id, new.thread_id, new.namespace)
-    if existing is None:
-        return _put_new(unit, new, first_line)
-    return _put_again(unit, new, existing, first_line)
+    looks_first = new.parent_id is None or unit.dialect.putting(unit.tables) is None
+    if looks_first and (existing := _existing(unit, new)) is not None:
+        return _put_again(unit, new, existing, first_line)
+    try:
+        row, plans, inherited = _planned(unit, new, first_line)
+    except NotFound:
+        _existing(unit, new)  # an id of another thread is the first thing to be said
+        raise
+    written = put_at_once(unit, row, plans, inherited)
+    if not written:
+        if not looks_first and (existing := _existing(unit, new)) is not None:
+            return _put_again(unit, new, existing, first_line)
+        [written] = _insert(unit.tables, dialect_of(unit.connection)).fetch(unit.connection, row)
+        write_values(unit, new.thread_id, written[0], plans, inherited)
+    return info_of(dict(zip(column_names(unit.tables), written, strict=True)))
 
 
 def enter_thread(
@@ -197,16 +209,24 @@ def _require_owners(unit: Unit, owners: Mapping[str, str | None]) -> None:
             raise NotFound(column.removesuffix("_id"), owner)
 
 
-def _existing(unit: Unit, id: str, thread_id: str, namespace: str) -> Row[Any] | None:
-    if namespace != ROOT:
-        return find_checkpoint(unit, id, thread_id, namespace)
-    found = find_checkpoint(unit, id, None, ROOT, any_owner=True)
-    if found is not None and found.thread_id != thread_id:
-        raise WrongThread(thread_id, id)
+def _existing(unit: Unit, new: CheckpointDraft) -> Row[Any] | None:
+    """Find the checkpoint that has the id already; raises WrongThread."""
+    if new.id is None:
+        return None
+    if new.namespace != ROOT:
+        return find_checkpoint(unit, new.id, new.thread_id, new.namespace)
+    found = find_checkpoint(unit, new.id, None, ROOT, any_owner=True)
+    if found is not None and found.thread_id != new.thread_id:
+        raise WrongThread(new.thread_id, new.id)
     return found
 
 
-def _put_new(unit: Unit, new: CheckpointDraft, first_line: int) -> CheckpointInfo:
+def _planned(
+    unit: Unit, new: CheckpointDraft, first_line: int
+) -> tuple[dict[str, Any], dict[str, Plan], dict[str, Version]]:
+    """Give the columns of a new checkpoint, what is to be stored of its values, and what it has as
+    its parent does.
+    """
     parent_id, step, shared = _parent(unit, new, new.parent_id)
     row = {
         **new.row,
@@ -218,11 +238,7 @@ def _put_new(unit: Unit, new: CheckpointDraft, first_line: int) -> CheckpointInf
         "created_at": new.created_at or unit.now(),
     }
     inherited = _inherited(new, shared)
-    plans = planned(unit, new.values, shared, first_line)
-    [written] = _insert(unit.tables, dialect_of(unit.connection)).fetch(unit.connection, row)
-    info = dict(zip(column_names(unit.tables), written, strict=True))
-    write_values(unit, new.thread_id, info["pk"], plans, inherited)
-    return info_of(info)
+    return row, planned(unit, new.values, shared, first_line), inherited
 
 
 def _put_again(
