@@ -917,6 +917,12 @@ def test_lists_may_go_by_id_over_namespaces_and_threads_and_by_what_metadata_say
     assert found("two", namespace="in 1", order="id", before="a") == [
         i for i in by_id if i in ids[1::2] and i < "a"
     ]
+    for order in ("id", "step"):  # read in another way, with values
+        there = {"namespace": "in 0", "order": order, "size": 2}
+        assert found("two", **there, writes=True) == found("two", **there)
+    assert found("two", namespace="in 0", order="id", before="a", writes=True, size=1) == found(
+        "two", namespace="in 0", order="id", before="a"
+    )
     everywhere = found(namespace=None, order="id")
     assert sorted(everywhere) == sorted([*ids, *ids, "at the root"])
     assert [id for n, id in enumerate(everywhere) if id not in everywhere[:n]] == by_id

@@ -76,6 +76,6 @@ EXPECTED = {
     "checkpoints.get": Expected((1, 0), (1, 1, 0)),
     "checkpoints.put_writes": Expected((5, 1), (1, 1, 1)),
     "checkpoints.get_with_writes": Expected((1, 0), (1, 1, 0)),
-    "checkpoints.list": Expected((2, 0), (2, 2, 0)),
+    "checkpoints.list": Expected((1, 0), (1, 1, 0)),
     "checkpoints.latest": Expected((1, 0), (1, 1, 0)),
 }

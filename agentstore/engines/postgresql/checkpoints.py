@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
@@ -46,6 +47,7 @@ def storing_writes(entered: ReturningUpdate[Any], tables: Tables, *, replace: bo
     )
 
 
+@lru_cache(maxsize=64)  # four milliseconds
 def putting(tables: Tables) -> Executable:
     """Insert all that belongs to a checkpoint; see ``EngineDialect.putting``."""
     points, values = tables.checkpoints, tables.checkpoint_values

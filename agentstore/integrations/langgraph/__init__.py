@@ -1,4 +1,4 @@
-"""LangGraph on agentstore: checkpoint savers and a long-term memory store.
+"""LangGraph on agentstore: checkpoint savers.
 
 ```python
 from agentstore import Store

@@ -71,33 +71,42 @@ class Asked:
         )
 
     @property
+    def is_in_place(self) -> bool:
+        """Whether all are in one namespace of one thread."""
+        return None not in (self.thread_id, self.namespace)
+
+    @property
     def is_plain(self) -> bool:
         """Whether it is all of a namespace of a thread, by steps."""
-        somewhere = None not in (self.thread_id, self.namespace)
-        return somewhere and self.order == "step" and not self.where
+        return self.is_in_place and self.order == "step" and not self.where
 
 
 def checkpoints_page(
     unit: Unit, asked: Asked, limit: int, cursor: str | None, *, values: bool, writes: bool
 ) -> Page[Any]:
-    """Read a page of checkpoints, by one statement, or by two with their values."""
+    """Read a page of checkpoints, by one statement; with values from several places, by two."""
     check_limit(limit)
-    if asked.is_plain and values and not writes:
-        return states_page(unit, (str(asked.thread_id), str(asked.namespace)), limit, cursor)
     texts = int(asked.order == "id")
     where = [[*path, value] for path, value in asked.where]
     place = (asked.thread_id, asked.namespace)
     more = () if asked.is_plain else (asked.order, asked.before, where)
     cursors = Cursors("checkpoints", *place, *more)
     after = None if cursor is None else cursors.read(cursor, 2, texts=texts)
+    if (values or writes) and asked.is_in_place and not asked.where:
+        if after is None and asked.before is not None:
+            after = [asked.before]  # a cursor is behind it
+        there = (str(asked.thread_id), str(asked.namespace))
+        found = states_page(unit, there, asked.order, limit + 1, after, writes=writes)
+        following = cursors.make(found[limit - 1][0]) if len(found) > limit else None
+        return Page(tuple(record for _, record in found[:limit]), following)
     rows = _rows(unit, asked, limit, after)
     following = cursors.make(_key(rows[limit - 1], asked)) if len(rows) > limit else None
     rows = rows[:limit]
     if not values and not writes:
         return Page(tuple(map(checkpoint_info, rows)), following)
     one_thread = asked.thread_id is not None
-    found = states_of(unit, [row.pk for row in rows], writes=writes, one_thread=one_thread)
-    return Page(tuple(found[row.pk] for row in rows if row.pk in found), following)
+    states = states_of(unit, [row.pk for row in rows], writes=writes, one_thread=one_thread)
+    return Page(tuple(states[row.pk] for row in rows if row.pk in states), following)
 
 
 def _rows(unit: Unit, asked: Asked, limit: int, after: Sequence[Any] | None) -> list[Row[Any]]:

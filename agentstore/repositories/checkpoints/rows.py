@@ -255,13 +255,18 @@ def _parents(tables: Tables, dialect: EngineDialect, driver: Dialect, by: str) -
 def chosen_by(tables: Tables, dialect: EngineDialect, by: str) -> Select[Any]:
     """Choose a checkpoint by its number; by its id, in the ``root`` namespace or in any ``place``;
     the ``latest`` of a place, or the one with the ``last id``; or a ``page`` of the latest ones, or
-    the ``next page``.
+    the ``next page``; or a ``page by id``, or the next.
     """
     checkpoints = tables.checkpoints
     if by == "latest":
         return _latest(tables)
     if by == "last id":
         return checkpoints_of(tables).order_by(dialect.by_bytes(checkpoints.c.id).desc()).limit(1)
+    if by in ("page by id", "next page by id"):
+        id = dialect.by_bytes(checkpoints.c.id)
+        page = checkpoints_of(tables).order_by(id.desc()).limit(bindparam("limit", type_=Integer))
+        below = bindparam("below", type_=checkpoints.c.id.type)
+        return page if by == "page by id" else page.where(id < below)
     if by in ("page", "next page"):
         page = _latest(tables).limit(bindparam("limit", type_=Integer))
         key = tuple_(checkpoints.c.step, checkpoints.c.pk)

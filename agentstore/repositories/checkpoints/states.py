@@ -26,7 +26,7 @@ from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.engines.registry import EngineDialect
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
-from agentstore.records.base import Page, complete
+from agentstore.records.base import complete
 from agentstore.records.checkpoints import CheckpointRecord
 from agentstore.repositories.checkpoints.pending import in_order, write_record
 from agentstore.repositories.checkpoints.rows import chosen_by, column_names, fields_of
@@ -39,7 +39,7 @@ from agentstore.repositories.checkpoints.value_parts import (
     values_of,
     with_parts,
 )
-from agentstore.values.paging import Cursors, check_limit
+from agentstore.values.encoding import encode_text
 
 _OWN = len(Part._fields)
 """Where the columns of the checkpoint begin in a row, or of a write."""
@@ -83,21 +83,42 @@ def find_held(unit: Unit, pk: int) -> dict[str, Held]:
     return held_by(state.parts)
 
 
-def states_page(unit: Unit, place: tuple[str, str], limit: int, cursor: str | None) -> Page[Any]:
-    """Read checkpoints of a place with all their values, the latest first, by one statement."""
-    check_limit(limit)
-    cursors = Cursors("checkpoints", *place)
-    parameters = {"thread_id": place[0], "namespace": place[1], "limit": limit + 1}
-    if cursor is not None:
-        parameters["step"], parameters["pk"] = cursors.read(cursor, 2)
-    by = "page" if cursor is None else "next page"
-    states = _read(unit, by, parameters, several=True)
-    states.sort(key=lambda state: (state.point["step"], state.point["pk"]), reverse=True)
-    last = states[limit - 1].point if len(states) > limit else None
-    return Page(
-        tuple(state.record(writes=False) for state in states[:limit]),
-        None if last is None else cursors.make([last["step"], last["pk"]]),
-    )
+def states_page(
+    unit: Unit,
+    place: tuple[str, str],
+    order: str,
+    limit: int,
+    after: Sequence[Any] | None,
+    *,
+    writes: bool,
+) -> list[tuple[list[Any], CheckpointRecord]]:
+    """Read checkpoints of a place with all their values, the latest first, by one statement.
+
+    Args:
+        unit: The open unit.
+        place: The thread and the namespace.
+        order: ``step`` or ``id``.
+        limit: How many to give at most.
+        after: The key of the one before; in the order of ids, an id does.
+        writes: Whether the writes after them are read as well.
+
+    Returns:
+        Each with its key: its step or its id, and its number.
+    """
+    parameters = {"thread_id": place[0], "namespace": place[1], "limit": limit}
+    by = "page" if order == "step" else "page by id"
+    if after is not None:
+        by = f"next {by}"
+        parameters |= dict(zip((order if order == "step" else "below", "pk"), after, strict=False))
+    states = _read(unit, by, parameters, several=True, writes=writes)
+    found = [([state.point[order], state.point["pk"]], state) for state in states]
+    found.sort(key=lambda each: _as_stored(*each[0]), reverse=True)
+    return [(key, state.record(writes=writes)) for key, state in found]
+
+
+def _as_stored(first: Any, pk: int) -> tuple[Any, int]:
+    """Give a key that sorts as the engine does: a text by the bytes that stand for it there."""
+    return (encode_text(first).encode() if isinstance(first, str) else first), pk
 
 
 def states_of(
