@@ -311,7 +311,8 @@ class Checkpoints(Repository):
             limit: How many to give at most.
             cursor: The ``next_cursor`` of the page before.
             order: ``step``, and of several with one step the one that was put last; or ``id``,
-                compared as UTF-8, for ids that grow with time.
+                compared as UTF-8, for ids that grow with time. PostgreSQL sorts the ids of the
+                namespace for that.
             before: Only smaller ids; with ``order="id"``. No checkpoint need have it.
             where: Only those whose metadata have these values, by paths: keys with dots between,
                 or tuples of keys.
