@@ -7,13 +7,14 @@ URL ?=
 PINS ?=
 TRANSCRIPTS ?=
 
-.PHONY: help install dev test test-all everything suite lint types mypy pyright check demo docs site wheel bench bench-peers chaos clean coverage
+.PHONY: help install dev test test-all everything suite lint types mypy pyright check demo docs site wheel bench bench-peers chaos clean coverage test-frameworks
 
 help:
 	@echo "make demo    a whole conversation on a fresh SQLite file (URL=..., TRANSCRIPTS=...)"
 	@echo "make dev     what a contributor needs, in .venv, with hooks that check each commit"
 	@echo "make test    lint, types and tests on both engines; what it leaves to test-all it says"
 	@echo "make test-all   the same and all of the rest; and what test runs on each other Python, 3.11 to 3.13, and with SQLAlchemy 2.0"
+	@echo "make test-frameworks   the suites of the frameworks, on the adapters to them"
 	@echo "make chaos   break it on purpose; five minutes (MINUTES=..., CASES=..., docs/reliability.md)"
 	@echo "make site    the pages and the API reference as a site, in site/index.html"
 	@echo "make wheel   dist/agentstore_db-*.whl"
@@ -55,6 +56,11 @@ test: check
 
 test-all:
 	$(PYTHON) tests/interpreters.py "$(MAKE)"
+
+# The frameworks' own suites on our adapters; they are not among what test needs.
+test-frameworks: install
+	$(BIN)/python -m pip install --quiet -c constraints.txt langgraph-checkpoint-conformance
+	$(BIN)/python -m tests.frameworks.langgraph_conformance
 
 # These two are for one environment, which test-all names. Types are those of the pinned SQLAlchemy.
 everything: check

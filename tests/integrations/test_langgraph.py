@@ -25,7 +25,7 @@ from langgraph.types import Command, Send, interrupt
 from sqlalchemy import create_engine, select
 
 from agentstore import AsyncStore, Store
-from agentstore.errors import AlreadyExists
+from agentstore.errors import AgentStoreError, AlreadyExists
 from agentstore.integrations.langgraph import AgentStoreSaver, AsyncAgentStoreSaver
 from agentstore.models.tables import tables
 
@@ -573,6 +573,25 @@ def test_two_savers_may_save_into_one_thread_at_once(home: Home) -> None:
             assert set(each.checkpoint["channel_values"]["n"]) <= {name}
 
     home.run(test)
+
+
+def test_a_saver_is_for_one_kind_of_call_and_for_an_open_store(home: Home) -> None:
+    kept: list[Saver] = []
+
+    async def test(saver: Saver) -> None:
+        kept.append(saver)
+        other = Saver(saver.saver, asynchronous=not saver.asynchronous)
+        with pytest.raises(NotImplementedError):
+            await other("get_tuple", THREAD)
+        await saver.put({"n": 1}, "0001")
+
+    home.run(test)
+
+    async def afterwards() -> None:
+        with pytest.raises(AgentStoreError, match="closed"):
+            await kept[0]("get_tuple", THREAD)
+
+    asyncio.run(afterwards())
 
 
 def test_the_example_asks_in_one_process_and_goes_on_in_the_next(engine_url: str) -> None:

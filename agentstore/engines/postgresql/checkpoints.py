@@ -37,7 +37,8 @@ def storing_writes(entered: ReturningUpdate[Any], tables: Tables, *, replace: bo
         changed = {
             name: storing.excluded[name] for name in kinds if name not in table.primary_key.c
         }
-        storing = storing.on_conflict_do_update(constraint=table.primary_key, set_=changed)
+        key = [*table.primary_key.c]
+        storing = storing.on_conflict_do_update(index_elements=key, set_=changed)
     else:
         storing = storing.on_conflict_do_nothing()
     stored = storing.returning(table.c.position).cte("stored")
