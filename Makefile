@@ -73,6 +73,7 @@ test-frameworks: $(FRAMEWORKS)/.installed
 	$(FRAMEWORKS)/bin/python -m pytest -p no:asyncio tests/frameworks
 	$(FRAMEWORKS)/bin/python -m pip download --quiet --no-deps --no-binary :all: --dest $(SUITES) $(AGENTOS)
 	tar xzf $(SUITES)/nexus_agentos-*.tar.gz -C $(SUITES)
+	$(FRAMEWORKS)/bin/python -m tests.frameworks.langgraph_conformance
 	for engine in sqlite postgresql; do \
 		$(OWN_TESTS) agentos $(SUITES)/nexus_agentos-*/tests/test_checkpoint_engine.py --engine $$engine || exit 1; \
 		test -z "$(AGENTSCOPE)" || $(OWN_TESTS) agentscope $(AGENTSCOPE)/tests/memory_test.py --engine $$engine || exit 1; \

@@ -55,9 +55,12 @@ class CheckpointRecord(CheckpointInfo):
 
     Attributes:
         values: JSON, bytes or ``Items``, by name.
+        writes: The pending writes after it, by task path, task and position; None if they were
+            not asked for.
     """
 
     values: dict[str, Any]
+    writes: tuple[WriteRecord, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,9 +97,11 @@ if TYPE_CHECKING:
         SessionRecord,
         SessionSummary,
     )
+    from agentstore.repositories.checkpoints.checkpoints import CheckpointOrder
     from agentstore.repositories.sessions.filters import SessionFilters
     from agentstore.repositories.upkeep.pruning import Progress
     from agentstore.retention import RetentionPolicy
+    from agentstore.values.finding import Wanted
 
 R = TypeVar("R", bound=Repository)
 R_co = TypeVar("R_co", bound=Repository, covariant=True)
@@ -392,56 +394,103 @@ class AsyncCheckpoints(AsyncRepository[Checkpoints]):
         @overload
         async def list(
             self,
-            thread_id: str,
+            thread_id: str | None = None,
             *,
-            namespace: str = ...,
+            namespace: str | None = ...,
             limit: int = ...,
             cursor: str | None = None,
+            order: CheckpointOrder = ...,
+            before: str | None = None,
+            where: Wanted | None = None,
             values: Literal[True],
+            writes: bool = False,
         ) -> Page[CheckpointRecord]: ...
 
         @overload
         async def list(
             self,
-            thread_id: str,
+            thread_id: str | None = None,
             *,
-            namespace: str = ...,
+            namespace: str | None = ...,
             limit: int = ...,
             cursor: str | None = None,
+            order: CheckpointOrder = ...,
+            before: str | None = None,
+            where: Wanted | None = None,
             values: bool = False,
+            writes: Literal[True],
+        ) -> Page[CheckpointRecord]: ...
+
+        @overload
+        async def list(
+            self,
+            thread_id: str | None = None,
+            *,
+            namespace: str | None = ...,
+            limit: int = ...,
+            cursor: str | None = None,
+            order: CheckpointOrder = ...,
+            before: str | None = None,
+            where: Wanted | None = None,
+            values: bool = False,
+            writes: bool = False,
         ) -> Page[CheckpointInfo]: ...
 
-        async def list(self, thread_id: str, **_: Any) -> Any:
+        async def list(self, thread_id: str | None = None, **_: Any) -> Any:
             """See ``Checkpoints.list``."""
 
         @overload
         def iter(
             self,
-            thread_id: str,
+            thread_id: str | None = None,
             *,
-            namespace: str = ...,
+            namespace: str | None = ...,
             limit: int = ...,
             cursor: str | None = None,
+            order: CheckpointOrder = ...,
+            before: str | None = None,
+            where: Wanted | None = None,
             values: Literal[True],
+            writes: bool = False,
         ) -> AsyncGenerator[CheckpointRecord, None]: ...
 
         @overload
         def iter(
             self,
-            thread_id: str,
+            thread_id: str | None = None,
             *,
-            namespace: str = ...,
+            namespace: str | None = ...,
             limit: int = ...,
             cursor: str | None = None,
+            order: CheckpointOrder = ...,
+            before: str | None = None,
+            where: Wanted | None = None,
             values: bool = False,
+            writes: Literal[True],
+        ) -> AsyncGenerator[CheckpointRecord, None]: ...
+
+        @overload
+        def iter(
+            self,
+            thread_id: str | None = None,
+            *,
+            namespace: str | None = ...,
+            limit: int = ...,
+            cursor: str | None = None,
+            order: CheckpointOrder = ...,
+            before: str | None = None,
+            where: Wanted | None = None,
+            values: bool = False,
+            writes: bool = False,
         ) -> AsyncGenerator[CheckpointInfo, None]: ...
 
-        def iter(self, thread_id: str, **_: Any) -> Any:
+        def iter(self, thread_id: str | None = None, **_: Any) -> Any:
             """See ``Checkpoints.iter``."""
 
     else:
         list = lift(Checkpoints.list)
         iter = lift_pages(Checkpoints.iter)
+    namespaces = lift(Checkpoints.namespaces)
     threads = lift(Checkpoints.threads)
     iter_threads = lift_pages(Checkpoints.iter_threads)
     path = lift(Checkpoints.path)
@@ -450,6 +499,7 @@ class AsyncCheckpoints(AsyncRepository[Checkpoints]):
     rewind = lift(Checkpoints.rewind)
     copy_thread = lift(Checkpoints.copy_thread)
     delete_thread = lift(Checkpoints.delete_thread)
+    delete = lift(Checkpoints.delete)
     delete_before = lift(Checkpoints.delete_before)
     delete_run = lift(Checkpoints.delete_run)
     prune = lift(Checkpoints.prune)

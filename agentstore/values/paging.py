@@ -52,13 +52,13 @@ class Cursors:
         scope = canonical_json(filters).encode("utf-8")
         self._scope = hashlib.blake2b(scope, digest_size=6).hexdigest()
 
-    def make(self, key: Sequence[int]) -> str:
+    def make(self, key: Sequence[int | str]) -> str:
         """Write the cursor that goes on after the row with this key."""
         document = json.dumps([self._kind, self._scope, *key], separators=(",", ":"))
         return base64.urlsafe_b64encode(document.encode("ascii")).decode("ascii").rstrip("=")
 
-    def read(self, cursor: str, length: int) -> list[int]:
-        """Read a cursor of this query: a key of so many whole numbers.
+    def read(self, cursor: str, length: int, *, texts: int = 0) -> list[Any]:
+        """Read a cursor of this query: a key of so many texts first, and whole numbers.
 
         Raises:
             InvalidCursor: It was not made by this query.
@@ -73,6 +73,11 @@ class Cursors:
             raise InvalidCursor("cannot be read") from None
         if kind != self._kind or scope != self._scope:
             raise InvalidCursor("belongs to another query")
-        if len(key) != length or not all(type(k) is int and abs(k) <= MAX_INTEGER for k in key):
+        first, numbers = key[:texts], key[texts:]
+        if (
+            len(key) != length
+            or not all(type(k) is int and abs(k) <= MAX_INTEGER for k in numbers)
+            or not all(type(k) is str for k in first)
+        ):
             raise InvalidCursor("cannot be read")
-        return [int(number) for number in key]
+        return [*key]

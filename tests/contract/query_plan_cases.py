@@ -1027,10 +1027,21 @@ CASES: dict[str, dict[str, Prepare]] = {
     "checkpoints.put": call("checkpoints.put", LIVE, {"messages": [1], "state": {}}, run_id=LIVE)
     | also("again", lambda s: partial(s.checkpoints.put, LIVE, {"messages": []}, f"{LIVE}-3"))
     | also("new thread", lambda s: partial(s.checkpoints.put, "new", {"a": 1}, user_id="user-7")),
-    "checkpoints.get": each("checkpoints.get", f"{LIVE}-7", thread_id=LIVE, namespace=""),
+    "checkpoints.get": each("checkpoints.get", f"{LIVE}-7", thread_id=LIVE, namespace="")
+    | also("writes", lambda s: partial(s.checkpoints.get, f"{LIVE}-7", LIVE, writes=True)),
     "checkpoints.find": each("checkpoints.find", f"{LIVE}-7", thread_id=LIVE, namespace=""),
-    "checkpoints.latest": call("checkpoints.latest", LIVE),
-    "checkpoints.list": listing("checkpoints.list", LIVE, namespace=""),
+    "checkpoints.latest": call("checkpoints.latest", LIVE)
+    | also("by id", lambda s: partial(s.checkpoints.latest, LIVE, order="id", writes=True)),
+    "checkpoints.list": listing("checkpoints.list", LIVE, namespace="")
+    | also(
+        "by id",
+        lambda s: partial(s.checkpoints.list, LIVE, order="id", before="z", limit=5, writes=True),
+    )
+    | also(
+        "all namespaces",
+        lambda s: partial(s.checkpoints.list, LIVE, namespace=None, where={"a": 1}, writes=True),
+    ),
+    "checkpoints.namespaces": call("checkpoints.namespaces", LIVE),
     "checkpoints.threads": listing("checkpoints.threads", user_id="user-7", session_id="session-0"),
     "checkpoints.path": call("checkpoints.path", f"{LIVE}-7"),
     "checkpoints.tree": call("checkpoints.tree", LIVE),
@@ -1039,6 +1050,7 @@ CASES: dict[str, dict[str, Prepare]] = {
     "checkpoints.rewind": on_a_new(a_thread, "checkpoints.rewind", 2),
     "checkpoints.copy_thread": call("checkpoints.copy_thread", LIVE, "copied"),
     "checkpoints.delete_thread": on_a_new(a_thread, "checkpoints.delete_thread"),
+    "checkpoints.delete": on_a_new(a_thread, "checkpoints.delete", ["nowhere"]),
     "checkpoints.delete_before": on_a_new(a_thread, "checkpoints.delete_before", 3),
     "checkpoints.delete_run": on_a_new(a_thread, "checkpoints.delete_run"),
     "checkpoints.prune": on_a_new(a_thread, "checkpoints.prune", keep_last=2)

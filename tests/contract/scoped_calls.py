@@ -255,6 +255,7 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     "checkpoints.find": CHECKPOINTS,
     "checkpoints.latest": (THREAD,),
     "checkpoints.list": (THREAD,),
+    "checkpoints.namespaces": (THREAD,),
     "checkpoints.threads": (USER, SESSION),
     "checkpoints.path": CHECKPOINTS,
     "checkpoints.tree": (THREAD,),
@@ -262,13 +263,17 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     "checkpoints.rewind": (THREAD | {"step": 0},),
     "checkpoints.copy_thread": (THREAD | {"to_thread": "new"},),
     "checkpoints.delete_thread": (THREAD,),
+    "checkpoints.delete": (THREAD | {"ids": [Their("checkpoint")]},),
     "checkpoints.delete_before": (THREAD | {"step": 99},),
     "checkpoints.delete_run": (
         {"run_id": Their("run")},
         {"run_id": My("run")} | THREAD,
         {"run_id": Their("run")} | THREAD,
     ),
-    "checkpoints.prune": (THREAD | {"keep_last": 1}, THREAD | {"keep_last": 1, "dry_run": True}),
+    "checkpoints.prune": (
+        THREAD | {"keep_last": 1},
+        THREAD | {"keep_ids": [Their("checkpoint")], "dry_run": True},
+    ),
     "checkpoints.writes": (
         THREAD | {"checkpoint_id": Their("checkpoint")},
         {"thread_id": My("thread"), "checkpoint_id": Their("checkpoint")},
@@ -314,6 +319,12 @@ TAKEN: dict[str, tuple[dict[str, Any], ...]] = {
     "checkpoints.put": (
         THREAD | {"values": {}},
         {"thread_id": My("thread"), "values": {}, "checkpoint_id": Their("checkpoint")},
+        {
+            "thread_id": My("thread"),
+            "values": {},
+            "checkpoint_id": Their("checkpoint"),
+            "parent_id": "",
+        },
     ),
     "checkpoints.put_writes": (
         THREAD | {"checkpoint_id": "c", "task_id": "t", "writes": [("channel", 1)]},
@@ -322,7 +333,10 @@ TAKEN: dict[str, tuple[dict[str, Any], ...]] = {
         {"checkpoint_id": My("checkpoint"), "new_checkpoint_id": Their("checkpoint")},
         {"checkpoint_id": My("checkpoint"), "to_thread": Their("thread")},
     ),
-    "checkpoints.copy_thread": ({"thread_id": My("thread"), "to_thread": Their("thread")},),
+    "checkpoints.copy_thread": (
+        {"thread_id": My("thread"), "to_thread": Their("thread")},
+        {"thread_id": My("thread"), "to_thread": Their("thread"), "on_existing": "replace"},
+    ),
 }
 """Ids that a caller chooses, and somebody else has: that they are taken is all that one learns."""
 
@@ -357,6 +371,7 @@ WHOLE: dict[str, tuple[dict[str, Any], ...]] = {
         {"dimension": each} for each in ("session", "user", "model", "day", "total")
     ),
     "checkpoints.threads": ({},),
+    "checkpoints.list": ({"namespace": None, "order": "id", "writes": True},),
 }
 """Calls that name nothing, and see all that there is."""
 

@@ -72,7 +72,10 @@ EXPECTED = {
     "tasks.heartbeat_many": Expected((3, 1), (1, 1, 1)),
     "tasks.complete": Expected((3, 1), (1, 1, 1)),
     "tasks.complete_many": Expected((4, 1), (53, 4, 1)),
-    "checkpoints.put": Expected((7, 1), (8, 7, 1)),
+    "checkpoints.put": Expected((7, 1), (5, 5, 1)),
     "checkpoints.get": Expected((1, 0), (1, 1, 0)),
+    "checkpoints.put_writes": Expected((5, 1), (1, 1, 1)),
+    "checkpoints.get_with_writes": Expected((1, 0), (1, 1, 0)),
+    "checkpoints.list": Expected((1, 0), (1, 1, 0)),
     "checkpoints.latest": Expected((1, 0), (1, 1, 0)),
 }

@@ -155,6 +155,20 @@ def one_thread(store: Store, calls: int) -> list[Any]:
     return [store.checkpoints.put(one_session(store, 1)[0], VALUES)] * calls
 
 
+def tasks_of_one_checkpoint(store: Store, calls: int) -> list[tuple[Any, str]]:
+    [put] = one_thread(store, 1)
+    return [(put, f"task {n}") for n in range(calls)]
+
+
+def written_checkpoints(store: Store, calls: int) -> list[Any]:
+    """A thread whose every checkpoint has a parent and a pending write."""
+    (thread,) = one_session(store, 1)
+    for n in range(20):
+        put = store.checkpoints.put(thread, {**VALUES, "step": n})
+        store.checkpoints.put_writes(thread, put.id, "task", [("messages", n)])
+    return [put] * calls
+
+
 def a_turn(store: Any, session: str) -> None:
     with store.turn(session, reserve=4_000):
         pass
@@ -342,6 +356,23 @@ OPERATIONS = {
         "`checkpoints.get`",
         one_thread,
         lambda store, put: store.checkpoints.get(put.id, put.thread_id),
+    ),
+    "checkpoints.put_writes": Operation(
+        "`checkpoints.put_writes` of two",
+        tasks_of_one_checkpoint,
+        lambda store, at: store.checkpoints.put_writes(
+            at[0].thread_id, at[0].id, at[1], [("messages", "x"), ("state", 1)]
+        ),
+    ),
+    "checkpoints.get_with_writes": Operation(
+        "`checkpoints.get`, with pending writes",
+        written_checkpoints,
+        lambda store, put: store.checkpoints.get(put.id, put.thread_id, writes=True),
+    ),
+    "checkpoints.list": Operation(
+        "`checkpoints.list` of 20 by id, with values and pending writes",
+        written_checkpoints,
+        lambda store, put: store.checkpoints.list(put.thread_id, limit=20, order="id", writes=True),
     ),
     "checkpoints.latest": Operation(
         "`checkpoints.latest`",

@@ -25,6 +25,8 @@ from agentstore import (
     AsyncStore,
     AttachmentRecord,
     BranchRecord,
+    CheckpointInfo,
+    CheckpointRecord,
     CountedBranch,
     DatabaseTotals,
     DeletionReceipt,
@@ -57,6 +59,7 @@ from agentstore import (
     UsageSum,
     UserRecord,
     UserStats,
+    WriteRecord,
     migrations,
     models,
 )
@@ -478,3 +481,17 @@ def models_lead_to_each_other(orm: Session) -> None:
 async def models_lead_to_each_other_in_an_asynchronous_session(orm: AsyncSession) -> None:
     found = (await orm.scalars(select(models.Task))).one()
     assert_type(found.session, models.Session | None)
+
+
+async def checkpoints_have_values_where_they_are_asked_for(
+    store: Store, others: AsyncStore
+) -> None:
+    there, elsewhere = store.checkpoints, others.checkpoints
+    assert_type(there.list("t", order="id", before="x"), Page[CheckpointInfo])
+    assert_type(there.list("t", namespace=None, values=True), Page[CheckpointRecord])
+    assert_type(await elsewhere.list(where={("a", "b"): 1}, writes=True), Page[CheckpointRecord])
+    for found in there.iter("t", writes=True):
+        assert_type(found.writes, tuple[WriteRecord, ...] | None)
+    assert_type(await elsewhere.latest("t", order="id", writes=True), CheckpointRecord | None)
+    assert_type(await elsewhere.namespaces("t"), tuple[str, ...])
+    there.list("t", order="time")  # type: ignore[call-overload]

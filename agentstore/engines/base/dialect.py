@@ -308,9 +308,42 @@ class EngineDialect(ABC):
         """Give ``pk`` for one that ``append_messages`` does not insert, or nothing."""
         return {}
 
+    def by_bytes(self, column: ColumnElement[str]) -> ColumnElement[str]:
+        """Give a column of text that compares and sorts as its UTF-8 does, in any database."""
+        return column
+
     @abstractmethod
     def next_put(self, tables: Tables) -> ColumnElement[int]:
         """Give a number larger than every ``activity`` of a checkpoint thread, as an expression."""
+
+    def storing_writes(
+        self, entered: ReturningUpdate[Any], tables: Tables, *, replace: bool
+    ) -> Select[Any] | None:
+        """Give one statement that locks a thread and stores the pending writes of a task.
+
+        Args:
+            entered: Locks the thread whose id is ``wanted``, and returns its row.
+            tables: The tables.
+            replace: Whether what is there at a position gives way, or the new one does.
+
+        Returns:
+            It counts the threads that were locked, and the writes that were stored. Beside the
+            parameters of ``entered`` it takes a list for each other column of the writes.
+            None where the engine cannot say it in one.
+        """
+        return None
+
+    def putting(self, tables: Tables) -> Executable | None:
+        """Give one statement that inserts a checkpoint with its pieces and entries.
+
+        Returns:
+            It gives the checkpoint's row, and how many pieces were merged; nothing, and nothing is
+            written, if its id is taken. Parameters are the columns of the checkpoint (``c_``), and
+            lists of those of new pieces (``p_``), of merged ones (``m_``), which take the place of
+            what begins where they do or later on their lines, and of entries (``e_``).
+            None where the engine gains nothing by it.
+        """
+        return None
 
     @abstractmethod
     def insert_missing(self, table: Table) -> Insert:

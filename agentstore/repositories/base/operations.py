@@ -149,6 +149,17 @@ def operation(
     return decorate
 
 
+def appends_unless(
+    takes_several: Callable[[Mapping[str, Any]], bool],
+) -> Callable[[Callable[Concatenate[R, P], T]], Callable[Concatenate[R, P], T]]:
+    """Make a method one that ``appends``, unless it ``writes`` with these keyword arguments."""
+
+    def decorate(body: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
+        return _method(body, Operation(body, Mode.STATEMENT, takes_several))
+
+    return decorate
+
+
 def gathers(
     kind: type[Write],
     *,
@@ -332,6 +343,7 @@ __all__ = [
     "Repository",
     "Unset",
     "appends",
+    "appends_unless",
     "chunks",
     "declare_result",
     "ends_of",

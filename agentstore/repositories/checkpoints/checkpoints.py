@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -23,6 +24,7 @@ from agentstore.repositories.base import scoping
 from agentstore.repositories.base.iterating import over_pages
 from agentstore.repositories.base.operations import (
     Repository,
+    appends_unless,
     ids_of,
     one_page,
     reads,
@@ -30,11 +32,16 @@ from agentstore.repositories.base.operations import (
     writes,
 )
 from agentstore.repositories.checkpoints.copies import copy_all
-from agentstore.repositories.checkpoints.pending import rows_of, store_pending, write_record
+from agentstore.repositories.checkpoints.listing import ORDERS, Asked, checkpoints_page
+from agentstore.repositories.checkpoints.pending import (
+    in_order,
+    rows_of,
+    store_pending,
+    write_record,
+)
 from agentstore.repositories.checkpoints.puts import (
     NO_PARENT,
     CheckpointDraft,
-    enter_thread,
     lock_thread,
     put_checkpoint,
     require_new_thread,
@@ -54,24 +61,30 @@ from agentstore.repositories.checkpoints.rows import (
     checkpoint_info,
     checkpoints_of,
     find_checkpoint,
-    find_held,
-    find_state,
     get_checkpoint,
     latest_checkpoint,
+    name_of,
     path_rows,
     place_of,
     require_ids,
-    states_page,
     thread_record,
     threads_with_latest,
 )
+from agentstore.repositories.checkpoints.states import find_held, find_state
 from agentstore.repositories.checkpoints.values import Encoded, encode
 from agentstore.values import validation
 from agentstore.values.encoding import key_step
+from agentstore.values.finding import Wanted
 from agentstore.values.ids import new_id
 from agentstore.values.instants import require_utc
 from agentstore.values.paging import DEFAULT_LIMIT, Cursors
 from agentstore.values.types import Document
+
+CheckpointOrder = Literal["step", "id"]
+"""What says which checkpoint is the latest."""
+
+_PARENT_MISSING = ("refuse", "root")
+_ON_EXISTING = ("refuse", "replace")
 
 
 class Checkpoints(Repository):
@@ -103,6 +116,7 @@ class Checkpoints(Repository):
         session_id: str | None = None,
         user_id: str | None = None,
         inherit: Sequence[str] = (),
+        parent_missing: Literal["refuse", "root"] = "refuse",
     ) -> CheckpointInfo:
         """Put a checkpoint, or put one again under its id, which replaces all that it holds.
 
@@ -128,6 +142,7 @@ class Checkpoints(Repository):
             session_id: The session that the thread belongs to, and is deleted with.
             user_id: The user, likewise.
             inherit: The names of values that are as in the parent, and are not passed.
+            parent_missing: What to do if there is no such parent: ``refuse``, or make it a root.
 
         Returns:
             The checkpoint, without its values.
@@ -153,6 +168,7 @@ class Checkpoints(Repository):
             parent_id=parent if parent in (None, NO_PARENT) else require_ids(place, parent)[0],
             values=_encoded(values),
             inherit=_inheriting(inherit, values),
+            roots=validation.choice("parent_missing", parent_missing, _PARENT_MISSING) == "root",
             step=validation.optional_amount("step", step),
             owners=_owners(user_id, session_id),
             created_at=None if created_at is None else require_utc("created_at", created_at),
@@ -168,7 +184,12 @@ class Checkpoints(Repository):
 
     @reads
     def get(
-        self, checkpoint_id: str, thread_id: str | None = None, namespace: str = ROOT
+        self,
+        checkpoint_id: str,
+        thread_id: str | None = None,
+        namespace: str = ROOT,
+        *,
+        writes: bool = False,
     ) -> CheckpointRecord:
         """Give a checkpoint with its values, by one statement whatever it holds.
 
@@ -176,85 +197,135 @@ class Checkpoints(Repository):
             checkpoint_id: Its id.
             thread_id: Only if it is in this thread. Needed with a namespace.
             namespace: Only in this one.
+            writes: Whether it comes with the pending writes after it, of the same moment.
 
         Raises:
             NotFound: There is no such checkpoint.
         """
-        found = _found(self.unit, checkpoint_id, thread_id, namespace)
+        found = _found(self.unit, checkpoint_id, thread_id, namespace, writes=writes)
         if found is None:
             raise NotFound("checkpoint", checkpoint_id)
         return found
 
     @reads
     def find(
-        self, checkpoint_id: str, thread_id: str | None = None, namespace: str = ROOT
+        self,
+        checkpoint_id: str,
+        thread_id: str | None = None,
+        namespace: str = ROOT,
+        *,
+        writes: bool = False,
     ) -> CheckpointRecord | None:
         """Give a checkpoint with its values, or None; see ``get``."""
-        return _found(self.unit, checkpoint_id, thread_id, namespace)
+        return _found(self.unit, checkpoint_id, thread_id, namespace, writes=writes)
 
     @reads
-    def latest(self, thread_id: str, namespace: str = ROOT) -> CheckpointRecord | None:
-        """Give the latest checkpoint of a thread with its values; None if there is none."""
+    def latest(
+        self,
+        thread_id: str,
+        namespace: str = ROOT,
+        *,
+        writes: bool = False,
+        order: CheckpointOrder = "step",
+    ) -> CheckpointRecord | None:
+        """Give the latest checkpoint of a thread with its values; None if there is none.
+
+        Args:
+            thread_id: The thread.
+            namespace: The namespace.
+            writes: As in ``get``.
+            order: What says which is the latest; see ``list``.
+        """
         thread_id, namespace = _asked(thread_id, namespace)
+        by = "latest" if validation.choice("order", order, ORDERS) == "step" else "last id"
         place = {"thread_id": thread_id, "namespace": namespace}
-        return find_state(self.unit, "latest", place)
+        return find_state(self.unit, by, place, writes=validation.flag("writes", writes))
 
     @overload
     def list(
         self,
         /,
-        thread_id: str,
+        thread_id: str | None = None,
         *,
-        namespace: str = ROOT,
+        namespace: str | None = ROOT,
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
+        order: CheckpointOrder = "step",
+        before: str | None = None,
+        where: Wanted | None = None,
         values: Literal[True],
+        writes: bool = False,
     ) -> Page[CheckpointRecord]: ...
 
     @overload
     def list(
         self,
         /,
-        thread_id: str,
+        thread_id: str | None = None,
         *,
-        namespace: str = ROOT,
+        namespace: str | None = ROOT,
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
+        order: CheckpointOrder = "step",
+        before: str | None = None,
+        where: Wanted | None = None,
         values: bool = False,
+        writes: Literal[True],
+    ) -> Page[CheckpointRecord]: ...
+
+    @overload
+    def list(
+        self,
+        /,
+        thread_id: str | None = None,
+        *,
+        namespace: str | None = ROOT,
+        limit: int = DEFAULT_LIMIT,
+        cursor: str | None = None,
+        order: CheckpointOrder = "step",
+        before: str | None = None,
+        where: Wanted | None = None,
+        values: bool = False,
+        writes: bool = False,
     ) -> Page[CheckpointInfo]: ...
 
     @reads
     def list(
         self,
-        thread_id: str,
+        thread_id: str | None = None,
         *,
-        namespace: str = ROOT,
+        namespace: str | None = ROOT,
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
+        order: CheckpointOrder = "step",
+        before: str | None = None,
+        where: Wanted | None = None,
         values: bool = False,
+        writes: bool = False,
     ) -> Page[CheckpointInfo]:
-        """List the checkpoints of a thread, the latest first, by one statement.
+        """List checkpoints, the latest first.
 
         Args:
-            thread_id: The thread.
-            namespace: The namespace.
+            thread_id: The thread; left out, all threads.
+            namespace: The namespace; None for all of them.
             limit: How many to give at most.
             cursor: The ``next_cursor`` of the page before.
+            order: ``step``, and of several with one step the one that was put last; or ``id``,
+                compared as UTF-8, for ids that grow with time. PostgreSQL sorts the ids of the
+                namespace for that.
+            before: Only smaller ids; with ``order="id"``. No checkpoint need have it.
+            where: Only those whose metadata have these values, by paths: keys with dots between,
+                or tuples of keys.
             values: Whether each comes with its values. All of the page's are in memory then.
+            writes: Whether each comes with its values and the pending writes after it.
+
+        Raises:
+            InvalidInput: An argument cannot be asked for.
         """
-        thread_id, namespace = _asked(thread_id, namespace)
-        if validation.flag("values", values):
-            return states_page(self.unit, (thread_id, namespace), limit, cursor)
-        checkpoints = self.tables.checkpoints.c
-        return one_page(
-            self.connection,
-            checkpoints_of(self.tables).params(thread_id=thread_id, namespace=namespace),
-            [checkpoints.step, checkpoints.pk],
-            Cursors("checkpoints", thread_id, namespace),
-            limit,
-            cursor,
-            checkpoint_info,
-        )
+        asked = Asked.of(thread_id, namespace, order, before, where)
+        validation.flag("values", values)
+        validation.flag("writes", writes)
+        return checkpoints_page(self.unit, asked, limit, cursor, values=values, writes=writes)
 
     if TYPE_CHECKING:
 
@@ -262,32 +333,69 @@ class Checkpoints(Repository):
         def iter(
             self,
             /,
-            thread_id: str,
+            thread_id: str | None = None,
             *,
-            namespace: str = ...,
+            namespace: str | None = ...,
             limit: int = ...,
             cursor: str | None = None,
+            order: CheckpointOrder = ...,
+            before: str | None = None,
+            where: Wanted | None = None,
             values: Literal[True],
+            writes: bool = False,
         ) -> Generator[CheckpointRecord, None, None]: ...
 
         @overload
         def iter(
             self,
             /,
-            thread_id: str,
+            thread_id: str | None = None,
             *,
-            namespace: str = ...,
+            namespace: str | None = ...,
             limit: int = ...,
             cursor: str | None = None,
+            order: CheckpointOrder = ...,
+            before: str | None = None,
+            where: Wanted | None = None,
             values: bool = False,
+            writes: Literal[True],
+        ) -> Generator[CheckpointRecord, None, None]: ...
+
+        @overload
+        def iter(
+            self,
+            /,
+            thread_id: str | None = None,
+            *,
+            namespace: str | None = ...,
+            limit: int = ...,
+            cursor: str | None = None,
+            order: CheckpointOrder = ...,
+            before: str | None = None,
+            where: Wanted | None = None,
+            values: bool = False,
+            writes: bool = False,
         ) -> Generator[CheckpointInfo, None, None]: ...
 
-        def iter(self, thread_id: str, **_: Any) -> Any:
+        def iter(self, thread_id: str | None = None, **_: Any) -> Any:
             """Go over the checkpoints of all pages; see ``list``."""
 
     else:
         iter = over_pages(list)
         """Go over the checkpoints of all pages; see ``list``."""
+
+    @reads
+    def namespaces(self, thread_id: str) -> tuple[str, ...]:
+        """Give the namespaces in which a thread has checkpoints, sorted; none if it is not there.
+
+        Sorted as Python sorts, ``""`` first.
+        """
+        checkpoints = self.tables.checkpoints.c
+        query = select(checkpoints.namespace).where(
+            checkpoints.thread_id == validation.text("thread_id", thread_id),
+            thread_stays(self.tables, checkpoints.thread_id),
+        )
+        return tuple(sorted(self.connection.execute(query.distinct()).scalars()))
 
     @reads
     def threads(
@@ -450,11 +558,23 @@ class Checkpoints(Repository):
         return found
 
     @writes
-    def copy_thread(self, thread_id: str, to_thread: str) -> int:
+    def copy_thread(
+        self,
+        thread_id: str,
+        to_thread: str,
+        *,
+        on_existing: Literal["refuse", "replace"] = "refuse",
+    ) -> int:
         """Copy a thread with all namespaces and pending writes to a new one, of the same owners.
 
         Checkpoints of the root namespace get new ids, because an id belongs to one thread; in
         other namespaces they keep theirs. The two threads share nothing.
+
+        Args:
+            thread_id: The thread.
+            to_thread: The new one.
+            on_existing: What to do if the new thread is there already: ``refuse``, or
+                ``replace`` it with all that it holds.
 
         Returns:
             How many checkpoints were copied.
@@ -462,9 +582,20 @@ class Checkpoints(Repository):
         Raises:
             NotFound: There is no such thread.
             AlreadyExists: The new thread is there already.
+            InvalidInput: A thread was to be replaced with itself.
         """
-        thread = lock_thread(self.unit, validation.text("thread_id", thread_id))
         target, _ = place_of(to_thread, ROOT)
+        replaces = validation.choice("on_existing", on_existing, _ON_EXISTING) == "replace"
+        source = validation.text("thread_id", thread_id)
+        if replaces and source == target:
+            raise InvalidInput("A thread cannot replace itself. Pass another id in to_thread.")
+        locked = {}
+        for each in sorted({source, target} if replaces else {source}):
+            with suppress(NotFound) if each != source else nullcontext():
+                locked[each] = lock_thread(self.unit, each)
+        thread = locked.pop(source)
+        for there in locked:
+            remove_all(self.unit, there)
         require_new_thread(self.unit, target)
         return copy_all(self.unit, thread, target)
 
@@ -480,6 +611,22 @@ class Checkpoints(Repository):
         """
         thread = lock_thread(self.unit, validation.text("thread_id", thread_id))
         return remove_all(self.unit, thread.id)
+
+    @writes
+    def delete(
+        self, thread_id: str, ids: Sequence[str], *, namespace: str = ROOT
+    ) -> DeletionReceipt:
+        """Delete checkpoints by their ids, as ``delete_before`` does.
+
+        An id that is not there is no error.
+
+        Raises:
+            NotFound: There is no such thread.
+            InvalidInput: ``ids`` is no list of ids.
+        """
+        place, going = _asked(thread_id, namespace), {*ids_of("ids", ids)}
+        lock_thread(self.unit, place[0])
+        return remove(self.unit, *place, lambda rows: (r for r in rows if r.id in going))
 
     @writes
     def delete_before(self, thread_id: str, step: int, *, namespace: str = ROOT) -> DeletionReceipt:
@@ -527,6 +674,7 @@ class Checkpoints(Repository):
         keep_last: int | None = None,
         max_age: timedelta | None = None,
         keep_tags: Sequence[str] = (),
+        keep_ids: Sequence[str] = (),
         namespace: str | None = None,
         dry_run: bool = False,
     ) -> DeletionReceipt:
@@ -539,6 +687,7 @@ class Checkpoints(Repository):
             keep_last: Keep the latest so many.
             max_age: Keep what was created no longer ago than this.
             keep_tags: Keep what has one of these tags.
+            keep_ids: Keep these.
             namespace: Only in this one; left out, in each on its own.
             dry_run: Only count the checkpoints that would go.
 
@@ -546,14 +695,15 @@ class Checkpoints(Repository):
             NotFound: There is no such thread.
             InvalidInput: There is no policy.
         """
-        choose = unless_kept(self.unit.now(), keep_last, max_age, keep_tags)
+        kept = ids_of("keep_ids", keep_ids)
+        choose = unless_kept(self.unit.now(), keep_last, max_age, keep_tags, kept)
         do = would_go if validation.flag("dry_run", dry_run) else remove
         only = validation.optional_text("namespace", namespace)
         thread = lock_thread(self.unit, validation.text("thread_id", thread_id))
         namespaces = namespaces_of(self.unit, thread.id) if only is None else [only]
         return total(do(self.unit, thread.id, space, choose) for space in namespaces)
 
-    @writes
+    @appends_unless(lambda given: not (given.get("session_id") is given.get("user_id") is None))
     def put_writes(
         self,
         thread_id: str,
@@ -600,11 +750,11 @@ class Checkpoints(Repository):
         task_path = validation.text("task_path", task_path)
         validation.flag("replace", replace)
         rows = rows_of(writes, positions)
-        enter_thread(self.unit, place[0], _owners(user_id, session_id), lines=0)
         for row in rows.values():
             row["task_path"] = task_path
         task = dict(zip(columns, named, strict=True))
-        return store_pending(self.unit, task, rows, replace=replace)
+        owners = _owners(user_id, session_id)
+        return store_pending(self.unit, task, rows, owners, replace=replace)
 
     @reads
     def writes(
@@ -619,7 +769,7 @@ class Checkpoints(Repository):
             thread_stays(self.tables, table.c.thread_id),
         )
         found = [write_record(row) for row in self.connection.execute(query)]
-        return tuple(sorted(found, key=lambda w: (w.task_path, w.task_id, w.position)))
+        return in_order(found)
 
 
 def _asked(thread_id: str, namespace: str) -> tuple[str, str]:
@@ -627,19 +777,21 @@ def _asked(thread_id: str, namespace: str) -> tuple[str, str]:
 
 
 def _found(
-    unit: Unit, checkpoint_id: str, thread_id: str | None, namespace: str
+    unit: Unit, checkpoint_id: str, thread_id: str | None, namespace: str, *, writes: bool
 ) -> CheckpointRecord | None:
     id, thread, space = address_of(checkpoint_id, thread_id, namespace)
+    validation.flag("writes", writes)
     if thread is None:
-        return find_state(unit, "root", {"wanted": id})
-    return find_state(unit, "place", {"wanted": id, "thread_id": thread, "namespace": space})
+        return find_state(unit, "root", {"wanted": id}, writes=writes)
+    place = {"wanted": id, "thread_id": thread, "namespace": space}
+    return find_state(unit, "place", place, writes=writes)
 
 
 def _encoded(values: object) -> dict[str, Encoded]:
     if not isinstance(values, Mapping):
         raise InvalidInput(f"values must be a dict by name, not {type(values).__name__}.")
     return {
-        validation.key("the name of a value", name): encode(value, f"values{key_step(name, n)}")
+        name_of("the name of a value", name): encode(value, f"values{key_step(name, n)}")
         for n, (name, value) in enumerate(values.items())
     }
 
@@ -647,7 +799,7 @@ def _encoded(values: object) -> dict[str, Encoded]:
 def _inheriting(inherit: object, values: Mapping[str, Any]) -> list[str]:
     names = ids_of("inherit", inherit)
     for name in names:
-        if validation.key("inherit", name) in values:
+        if name_of("inherit", name) in values:
             raise InvalidInput("A name is in values and in inherit. Leave it out of one of them.")
     return names
 

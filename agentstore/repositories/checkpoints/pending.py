@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Row, delete, insert, select
+from sqlalchemy import Dialect, delete, insert, select
 
+from agentstore.engines.base.dialect import EngineDialect
+from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.errors import InvalidInput, UnsoundRow, named, shown
 from agentstore.execution.unit import Unit
+from agentstore.models.tables import Tables
 from agentstore.records.base import complete
 from agentstore.records.checkpoints import WriteRecord
 from agentstore.repositories.base.operations import chunks
+from agentstore.repositories.checkpoints.puts import enter_thread, entering, make_thread, why_not
 from agentstore.values import validation
 from agentstore.values.encoding import dump_json, load_json
 
@@ -52,7 +57,7 @@ def rows_of(
         kind, encoding, data = encode(value, f"writes[{number}]")
         rows[place] = {
             "position": place,
-            "channel": validation.key(f"writes[{number}]", channel),
+            "channel": validation.text(f"writes[{number}]", channel),
             "kind": kind,
             "encoding": encoding,
             "data": data,
@@ -61,18 +66,53 @@ def rows_of(
 
 
 def store_pending(
-    unit: Unit, place: Mapping[str, str], rows: dict[int, dict[str, Any]], *, replace: bool
+    unit: Unit,
+    task: Mapping[str, str],
+    rows: dict[int, dict[str, Any]],
+    owners: Mapping[str, str | None],
+    *,
+    replace: bool,
 ) -> int:
     """Store the writes of a task; give how many.
 
     Args:
-        unit: In a write transaction that has locked the thread.
-        place: The columns that name the task's: thread, namespace, checkpoint, task.
+        unit: One that can write; in a transaction if the thread has to be given owners.
+        task: The columns that name the task's: thread, namespace, checkpoint, task.
         rows: What ``rows_of`` gave, and what else is in their rows.
+        owners: As ``enter_thread`` takes them.
         replace: Whether what is there at a position gives way, or the new one does.
     """
+    driver = dialect_of(unit.connection)
+    storing = _storing(unit.tables, unit.dialect, driver, replace)
+    if storing is None or any(owners.values()):
+        enter_thread(unit, task["thread_id"], owners, lines=0)
+        return _store(unit, task, rows, replace=replace)
+    fresh = [{**task, **row} for row in rows.values()]
+    columns = unit.tables.checkpoint_writes.columns
+    parameters: dict[str, Any] = {c.name: [row[c.name] for row in fresh] for c in columns}
+    parameters |= {"wanted": task["thread_id"], "lines": 0}
+    [[entered, stored]] = storing.fetch(unit.connection, parameters)
+    if not entered:
+        make_thread(unit, task["thread_id"], owners)
+        [[entered, stored]] = storing.fetch(unit.connection, parameters)
+        if not entered:
+            raise why_not(unit, task["thread_id"])
+    return int(stored)
+
+
+@lru_cache(maxsize=64)
+def _storing(
+    tables: Tables, dialect: EngineDialect, driver: Dialect, replace: bool
+) -> Prepared | None:
+    statement = dialect.storing_writes(entering(tables, dialect), tables, replace=replace)
+    return None if statement is None else Prepared(statement, driver)
+
+
+def _store(
+    unit: Unit, task: Mapping[str, str], rows: dict[int, dict[str, Any]], *, replace: bool
+) -> int:
     table = unit.tables.checkpoint_writes
-    mine = [table.c[column] == value for column, value in place.items()]
+    mine = [table.c[column] == value for column, value in task.items()]
     if replace:
         for chunk in chunks(list(rows)):
             unit.connection.execute(delete(table).where(*mine, table.c.position.in_(chunk)))
@@ -81,13 +121,18 @@ def store_pending(
         for there in unit.connection.execute(query).scalars():
             rows.pop(there, None)
     if rows:
-        fresh = [{**place, **row} for row in rows.values()]
+        fresh = [{**task, **row} for row in rows.values()]
         unit.connection.execute(insert(table).inline(), fresh)
     return len(rows)
 
 
-def write_record(row: Row[Any]) -> WriteRecord:
-    """Make a record of a row of ``checkpoint_writes``."""
+def in_order(records: Iterable[WriteRecord]) -> tuple[WriteRecord, ...]:
+    """Sort writes by task path, task and position."""
+    return tuple(sorted(records, key=lambda w: (w.task_path, w.task_id, w.position)))
+
+
+def write_record(row: Any) -> WriteRecord:
+    """Make a record of a row of ``checkpoint_writes``, or of one with its names."""
     try:
         value = decode(row.kind, row.encoding, row.data)
     except UnsoundRow as error:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import BigInteger, Dialect, Row, bindparam, cast, insert, not_, select, update
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.prepared import Prepared, dialect_of
@@ -22,7 +23,6 @@ from agentstore.repositories.checkpoints.rows import (
     checkpoint_info,
     column_names,
     find_checkpoint,
-    get_checkpoint,
     info_of,
     path_rows,
     read_parent,
@@ -31,10 +31,11 @@ from agentstore.repositories.checkpoints.value_lines import (
     drop_entries,
     drop_unneeded,
     planned,
+    put_at_once,
     stored_by,
     write_values,
 )
-from agentstore.repositories.checkpoints.values import Encoded, Stored, Version
+from agentstore.repositories.checkpoints.values import Encoded, Plan, Stored, Version
 from agentstore.values import validation
 from agentstore.values.ids import new_id
 
@@ -51,6 +52,7 @@ class CheckpointDraft:
     Attributes:
         id: None for a new one.
         parent_id: None for the latest, or what it was; see ``NO_PARENT``.
+        roots: Whether it is a root if the parent is not there.
         step: None for one more than the parent's, or what it was.
         inherit: The names of values that are as in the parent; None for all that it has.
         owners: ``user_id`` and ``session_id`` of the thread.
@@ -68,6 +70,7 @@ class CheckpointDraft:
     owners: Mapping[str, str | None]
     created_at: datetime | None
     row: Mapping[str, Any]
+    roots: bool = False
 
 
 def tags_of(tags: object) -> tuple[str, ...]:
@@ -86,10 +89,21 @@ def tags_of(tags: object) -> tuple[str, ...]:
 def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     """Put a checkpoint, or put one again."""
     first_line = enter_thread(unit, new.thread_id, new.owners, lines=len(new.values))
-    existing = None if new.id is None else _existing(unit, new.id, new.thread_id, new.namespace)
-    if existing is None:
-        return _put_new(unit, new, first_line)
-    return _put_again(unit, new, existing, first_line)
+    looks_first = new.parent_id is None or unit.dialect.putting(unit.tables) is None
+    if looks_first and (existing := _existing(unit, new)) is not None:
+        return _put_again(unit, new, existing, first_line)
+    try:
+        row, plans, inherited = _planned(unit, new, first_line)
+    except NotFound:
+        _existing(unit, new)  # an id of another thread is the first thing to be said
+        raise
+    written = put_at_once(unit, row, plans, inherited)
+    if not written:
+        if not looks_first and (existing := _existing(unit, new)) is not None:
+            return _put_again(unit, new, existing, first_line)
+        [written] = _insert(unit.tables, dialect_of(unit.connection)).fetch(unit.connection, row)
+        write_values(unit, new.thread_id, written[0], plans, inherited)
+    return info_of(dict(zip(column_names(unit.tables), written, strict=True)))
 
 
 def enter_thread(
@@ -114,15 +128,10 @@ def enter_thread(
     counted = {"wanted": thread_id, "lines": lines}
     entered = enter.fetch(unit.connection, counted)
     if not entered:
-        _require_owners(unit, owners)
-        activity = unit.dialect.next_put(unit.tables)
-        thread = {"id": thread_id, **owners, "activity": activity, "created_at": unit.now()}
-        # Another caller may be making it; then this waits, and uses the thread that it made.
-        making = unit.dialect.insert_missing(unit.tables.checkpoint_threads)
-        unit.connection.execute(making.values(thread))
+        make_thread(unit, thread_id, owners)
         entered = enter.fetch(unit.connection, counted)
         if not entered:
-            raise _why_not(unit, thread_id)
+            raise why_not(unit, thread_id)
     *of, last_line = entered[0]
     missing = {}
     for (column, owner), found in zip(owners.items(), of, strict=True):
@@ -139,7 +148,17 @@ def enter_thread(
     return int(last_line) - lines + 1
 
 
-def _why_not(unit: Unit, thread_id: str) -> NotFound | WrongOwner:
+def make_thread(unit: Unit, thread_id: str, owners: Mapping[str, str | None]) -> None:
+    """Make a thread if it is not there; raises NotFound if there is no such user or session."""
+    _require_owners(unit, owners)
+    activity = unit.dialect.next_put(unit.tables)
+    thread = {"id": thread_id, **owners, "activity": activity, "created_at": unit.now()}
+    # Another caller may be making it; then this waits, and uses the thread that it made.
+    making = unit.dialect.insert_missing(unit.tables.checkpoint_threads)
+    unit.connection.execute(making.values(thread))
+
+
+def why_not(unit: Unit, thread_id: str) -> NotFound | WrongOwner:
     """Say why a thread cannot be entered that is there: its session or user is being deleted, or
     it is hidden.
     """
@@ -190,16 +209,24 @@ def _require_owners(unit: Unit, owners: Mapping[str, str | None]) -> None:
             raise NotFound(column.removesuffix("_id"), owner)
 
 
-def _existing(unit: Unit, id: str, thread_id: str, namespace: str) -> Row[Any] | None:
-    if namespace != ROOT:
-        return find_checkpoint(unit, id, thread_id, namespace)
-    found = find_checkpoint(unit, id, None, ROOT, any_owner=True)
-    if found is not None and found.thread_id != thread_id:
-        raise WrongThread(thread_id, id)
+def _existing(unit: Unit, new: CheckpointDraft) -> Row[Any] | None:
+    """Find the checkpoint that has the id already; raises WrongThread."""
+    if new.id is None:
+        return None
+    if new.namespace != ROOT:
+        return find_checkpoint(unit, new.id, new.thread_id, new.namespace)
+    found = find_checkpoint(unit, new.id, None, ROOT, any_owner=True)
+    if found is not None and found.thread_id != new.thread_id:
+        raise WrongThread(new.thread_id, new.id)
     return found
 
 
-def _put_new(unit: Unit, new: CheckpointDraft, first_line: int) -> CheckpointInfo:
+def _planned(
+    unit: Unit, new: CheckpointDraft, first_line: int
+) -> tuple[dict[str, Any], dict[str, Plan], dict[str, Version]]:
+    """Give the columns of a new checkpoint, what is to be stored of its values, and what it has as
+    its parent does.
+    """
     parent_id, step, shared = _parent(unit, new, new.parent_id)
     row = {
         **new.row,
@@ -211,11 +238,7 @@ def _put_new(unit: Unit, new: CheckpointDraft, first_line: int) -> CheckpointInf
         "created_at": new.created_at or unit.now(),
     }
     inherited = _inherited(new, shared)
-    plans = planned(unit, new.values, shared, first_line)
-    [written] = _insert(unit.tables, dialect_of(unit.connection)).fetch(unit.connection, row)
-    info = dict(zip(column_names(unit.tables), written, strict=True))
-    write_values(unit, new.thread_id, info["pk"], plans, inherited)
-    return info_of(info)
+    return row, planned(unit, new.values, shared, first_line), inherited
 
 
 def _put_again(
@@ -260,8 +283,8 @@ def _inherited(new: CheckpointDraft, shared: Mapping[str, Stored]) -> dict[str, 
 def _refuse_cycle(unit: Unit, new: CheckpointDraft, existing: Row[Any]) -> None:
     if new.parent_id == NO_PARENT:
         return
-    parent = get_checkpoint(unit, str(new.parent_id), new.thread_id, new.namespace)
-    if any(row.pk == existing.pk for row in path_rows(unit, parent)):
+    parent = find_checkpoint(unit, str(new.parent_id), new.thread_id, new.namespace)
+    if parent is not None and any(row.pk == existing.pk for row in path_rows(unit, parent)):
         raise InvalidInput(
             "parent_id names the checkpoint itself, or one that came from it. Pass one that was "
             "there before, or leave it out."
@@ -282,7 +305,7 @@ def _parent(
     rows = read_parent(unit, "latest" if parent_id is None else "place", place)
     if rows:
         return rows[0].id, rows[0].step, stored_by(rows)
-    if parent_id is None:
+    if parent_id is None or new.roots:
         return None, -1, {}
     raise NotFound(
         "checkpoint",
@@ -293,11 +316,16 @@ def _parent(
 
 @lru_cache(maxsize=64)
 def _enter(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepared:
+    return Prepared(entering(tables, dialect), driver)
+
+
+def entering(tables: Tables, dialect: EngineDialect) -> ReturningUpdate[Any]:
+    """Give the statement of ``enter_thread``; it takes ``wanted`` and ``lines``."""
     threads, sessions = tables.checkpoint_threads, tables.sessions.c
     closed = select(sessions.pk).where(
         sessions.id == threads.c.session_id, not_(session_is_open(tables))
     )
-    entered = (
+    return (
         update(threads)
         .where(
             threads.c.id == bindparam("wanted"),
@@ -310,7 +338,6 @@ def _enter(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepared:
         )
         .returning(*(threads.c[owner] for owner in _OWNERS), threads.c.last_line)
     )
-    return Prepared(entered, driver)
 
 
 @lru_cache(maxsize=64)

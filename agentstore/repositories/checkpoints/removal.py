@@ -47,14 +47,18 @@ def remove_all(unit: Unit, thread_id: str) -> DeletionReceipt:
 
 
 def unless_kept(
-    now: datetime, keep_last: int | None, max_age: timedelta | None, keep_tags: Sequence[str]
+    now: datetime,
+    keep_last: int | None,
+    max_age: timedelta | None,
+    keep_tags: Sequence[str],
+    keep_ids: Sequence[str] = (),
 ) -> Doomed:
     """Check a policy, and make a function that chooses the checkpoints that it does not keep.
 
     Raises:
         InvalidInput: There is no policy, or an argument of it is not valid.
     """
-    milestones = set(tags_of(keep_tags))
+    milestones, named = set(tags_of(keep_tags)), set(keep_ids)
     if keep_last is not None:
         validation.amount("keep_last", keep_last)
     oldest = None
@@ -65,9 +69,9 @@ def unless_kept(
             oldest = now - max_age
         except OverflowError:
             raise InvalidInput("max_age reaches back before the year 1.") from None
-    if keep_last is None and oldest is None and not milestones:
+    if keep_last is None and oldest is None and not milestones and not named:
         raise InvalidInput(
-            "There is no policy. Say what to keep: keep_last, max_age or keep_tags; "
+            "There is no policy. Say what to keep: keep_last, max_age, keep_tags or keep_ids; "
             "delete_thread() deletes all."
         )
 
@@ -77,6 +81,7 @@ def unless_kept(
                 number < max(keep_last or 0, 1)  # the latest stays: the steps count on from it
                 or (oldest is not None and row.created_at >= oldest)
                 or not milestones.isdisjoint(row.tags)
+                or row.id in named
             )
             if not kept:
                 yield row

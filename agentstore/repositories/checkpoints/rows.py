@@ -28,26 +28,16 @@ from agentstore.errors import InvalidInput, NotFound
 from agentstore.execution.unit import Unit
 from agentstore.models.deleting import owner_stays, session_stays, thread_stays
 from agentstore.models.tables import Tables
-from agentstore.records.base import Page, complete
-from agentstore.records.checkpoints import CheckpointInfo, CheckpointRecord, ThreadRecord
+from agentstore.records.base import complete
+from agentstore.records.checkpoints import CheckpointInfo, ThreadRecord
 from agentstore.repositories.checkpoints.value_lines import PieceAt, with_pieces
-from agentstore.repositories.checkpoints.value_parts import (
-    BASE,
-    Held,
-    Part,
-    held_by,
-    shared_out,
-    values_of,
-    with_parts,
-)
 from agentstore.values import validation
 from agentstore.values.encoding import encode_text
-from agentstore.values.paging import Cursors, check_limit
 
 ROOT = ""
 """The root namespace, in which an id belongs to one thread alone."""
 
-_MAX_INDEXED = 2400
+MAX_INDEXED = 2400
 """Bytes of a thread, a namespace and ids together; PostgreSQL indexes up to 2,704 in one entry."""
 
 _COLUMNS = (
@@ -66,14 +56,26 @@ _COLUMNS = (
 )
 
 
+def name_of(what: str, value: object) -> str:
+    """Require a name that fits into an index: a str, "" included, of up to 2,400 bytes.
+
+    Raises:
+        InvalidInput: It is something else, or too long.
+    """
+    name = validation.text(what, value)
+    if len(name) > MAX_INDEXED // 8 and len(encode_text(name).encode()) > MAX_INDEXED:
+        raise InvalidInput(f"{what} must have up to {MAX_INDEXED} bytes in UTF-8. Shorten it.")
+    return name
+
+
 def place_of(thread_id: object, namespace: object) -> tuple[str, str]:
     """Require what names a place for checkpoints: a thread, and a namespace that may be empty.
 
     Raises:
-        InvalidInput: One of them is no key, or together they are too long for an index.
+        InvalidInput: The thread is no key, or together they are too long for an index.
     """
     thread = validation.key("thread_id", thread_id)
-    place = (thread, ROOT if namespace == ROOT else validation.key("namespace", namespace))
+    place = (thread, name_of("namespace", namespace))
     require_ids(place)
     return place
 
@@ -85,9 +87,9 @@ def require_ids(place: tuple[str, str], *ids: object) -> list[str]:
         InvalidInput: One of them is no key, or together they are too long for an index.
     """
     keys = [validation.key("checkpoint_id", id) for id in ids]
-    if sum(len(encode_text(key).encode()) for key in (*place, *keys)) > _MAX_INDEXED:
+    if sum(len(encode_text(key).encode()) for key in (*place, *keys)) > MAX_INDEXED:
         raise InvalidInput(
-            f"thread_id, namespace and ids have more than {_MAX_INDEXED} bytes together. "
+            f"thread_id, namespace and ids have more than {MAX_INDEXED} bytes together. "
             "Shorten them."
         )
     return keys
@@ -126,7 +128,7 @@ def find_checkpoint(
         any_owner: Whether also one of a user who is being deleted: the id is taken.
     """
     checkpoints = unit.tables.checkpoints
-    query = _checkpoints(unit.tables, any_owner=any_owner)
+    query = all_checkpoints(unit.tables, any_owner=any_owner)
     query = query.where(checkpoints.c.id == checkpoint_id)
     if thread_id is None:
         query = query.where(in_root(checkpoints))
@@ -185,74 +187,7 @@ def checkpoint_info(row: Row[Any]) -> CheckpointInfo:
 
 def info_of(columns: Any) -> CheckpointInfo:
     """Make a record without values of a row's columns."""
-    return complete(CheckpointInfo(**_info(columns)))
-
-
-def find_state(unit: Unit, by: str, parameters: Mapping[str, Any]) -> CheckpointRecord | None:
-    """Find a checkpoint with its values, by one statement.
-
-    Args:
-        unit: The open unit.
-        by: What finds it: ``pk``, ``root``, ``place`` or ``latest``; see ``_chosen``.
-        parameters: What that needs.
-    """
-    point, parts = _read_state(unit, by, parameters)
-    return (
-        None
-        if point is None
-        else complete(CheckpointRecord(**_info(point), values=values_of(parts)))
-    )
-
-
-def find_held(unit: Unit, pk: int) -> dict[str, Held]:
-    """Read the values of a checkpoint without decoding them."""
-    return held_by(_read_state(unit, "pk", {"wanted": pk})[1])
-
-
-def _read_state(
-    unit: Unit, by: str, parameters: Mapping[str, Any]
-) -> tuple[dict[str, Any] | None, list[Part]]:
-    points, parts = _read_states(unit, by, parameters, several=False)
-    return (points[0], parts[points[0]["pk"]]) if points else (None, [])
-
-
-def states_page(unit: Unit, place: tuple[str, str], limit: int, cursor: str | None) -> Page[Any]:
-    """Read checkpoints of a place with all their values, the latest first, by one statement."""
-    check_limit(limit)
-    cursors = Cursors("checkpoints", *place)
-    parameters = {"thread_id": place[0], "namespace": place[1], "limit": limit + 1}
-    if cursor is not None:
-        parameters["step"], parameters["pk"] = cursors.read(cursor, 2)
-    by = "page" if cursor is None else "next page"
-    points, parts = _read_states(unit, by, parameters, several=True)
-    points.sort(key=lambda point: (point["step"], point["pk"]), reverse=True)
-    last = points[limit - 1] if len(points) > limit else None
-    return Page(
-        tuple(
-            complete(CheckpointRecord(**_info(point), values=values_of(parts[point["pk"]])))
-            for point in points[:limit]
-        ),
-        None if last is None else cursors.make([last["step"], last["pk"]]),
-    )
-
-
-def _read_states(
-    unit: Unit, by: str, parameters: Mapping[str, Any], *, several: bool
-) -> tuple[list[dict[str, Any]], dict[int, list[Part]]]:
-    plain, with_bases = _states(unit.tables, dialect_of(unit.connection), by, several)
-    rows = plain.fetch(unit.connection, parameters)
-    if any(row[BASE] is not None for row in rows):
-        several, rows = False, with_bases.fetch(unit.connection, parameters)
-    own, names = len(Part._fields), column_names(unit.tables)
-    points = {row[own]: row[own:] for row in rows if row[own] is not None}
-    found = [dict(zip(names, values, strict=True)) for values in points.values()]
-    parts = [Part(*row[:own]) for row in rows]
-    if several:
-        return found, shared_out(parts)
-    of_point: dict[int, list[Part]] = {pk: [] for pk in points}
-    for part in parts:
-        of_point[part.checkpoint_pk].append(part)
-    return found, of_point
+    return complete(CheckpointInfo(**fields_of(columns)))
 
 
 def thread_record(row: Any) -> ThreadRecord:
@@ -268,7 +203,7 @@ def thread_record(row: Any) -> ThreadRecord:
 def checkpoints_of(tables: Tables) -> Select[Any]:
     """Read the checkpoints of a namespace of a thread, in no order."""
     checkpoints = tables.checkpoints
-    return _checkpoints(tables).where(
+    return all_checkpoints(tables).where(
         checkpoints.c.thread_id == bindparam("thread_id"),
         in_namespace(checkpoints),
     )
@@ -300,8 +235,8 @@ def threads_with_latest(tables: Tables, dialect: EngineDialect) -> Select[Any]:
 
 
 def read_parent(unit: Unit, by: str, parameters: Mapping[str, Any]) -> list[PieceAt]:
-    """Read a checkpoint with the lines of its values, a row for each piece; see ``find_state``."""
-    statement = _parents(unit.tables, dialect_of(unit.connection), by)
+    """Read a checkpoint with the lines of its values, a row for each piece; see ``chosen_by``."""
+    statement = _parents(unit.tables, unit.dialect, dialect_of(unit.connection), by)
     return [PieceAt(*row) for row in statement.fetch(unit.connection, parameters)]
 
 
@@ -312,30 +247,31 @@ def column_names(tables: Tables) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=64)
-def _states(tables: Tables, driver: Dialect, by: str, several: bool) -> tuple[Prepared, Prepared]:
-    chosen = _chosen(tables, by)
-    plain = Prepared(with_parts(tables, chosen, bases=False, several=several), driver)
-    return plain, Prepared(with_parts(tables, chosen, bases=True), driver)
-
-
-@lru_cache(maxsize=64)
-def _parents(tables: Tables, driver: Dialect, by: str) -> Prepared:
-    chosen = _chosen(tables, by).with_only_columns(tables.checkpoints.c.pk)
+def _parents(tables: Tables, dialect: EngineDialect, driver: Dialect, by: str) -> Prepared:
+    chosen = chosen_by(tables, dialect, by).with_only_columns(tables.checkpoints.c.pk)
     return Prepared(with_pieces(tables, chosen), driver)
 
 
-def _chosen(tables: Tables, by: str) -> Select[Any]:
+def chosen_by(tables: Tables, dialect: EngineDialect, by: str) -> Select[Any]:
     """Choose a checkpoint by its number; by its id, in the ``root`` namespace or in any ``place``;
-    the ``latest`` of a place; or a ``page`` of these, or the ``next page``.
+    the ``latest`` of a place, or the one with the ``last id``; or a ``page`` of the latest ones, or
+    the ``next page``; or a ``page by id``, or the next.
     """
     checkpoints = tables.checkpoints
     if by == "latest":
         return _latest(tables)
+    if by == "last id":
+        return checkpoints_of(tables).order_by(dialect.by_bytes(checkpoints.c.id).desc()).limit(1)
+    if by in ("page by id", "next page by id"):
+        id = dialect.by_bytes(checkpoints.c.id)
+        page = checkpoints_of(tables).order_by(id.desc()).limit(bindparam("limit", type_=Integer))
+        below = bindparam("below", type_=checkpoints.c.id.type)
+        return page if by == "page by id" else page.where(id < below)
     if by in ("page", "next page"):
         page = _latest(tables).limit(bindparam("limit", type_=Integer))
         key = tuple_(checkpoints.c.step, checkpoints.c.pk)
         return page.where(key < _after(checkpoints)) if by == "next page" else page
-    query = checkpoints_of(tables) if by == "place" else _checkpoints(tables)
+    query = checkpoints_of(tables) if by == "place" else all_checkpoints(tables)
     if by == "root":
         query = query.where(in_root(checkpoints))
     column = checkpoints.c.pk if by == "pk" else checkpoints.c.id
@@ -348,7 +284,8 @@ def _after(checkpoints: Any) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _checkpoints(tables: Tables, *, any_owner: bool = False) -> Select[Any]:
+def all_checkpoints(tables: Tables, *, any_owner: bool = False) -> Select[Any]:
+    """Read checkpoints of all threads, in no order; see ``find_checkpoint`` for ``any_owner``."""
     checkpoints = tables.checkpoints.c
     query = select(*(checkpoints[column] for column in _COLUMNS))
     return query if any_owner else query.where(thread_stays(tables, checkpoints.thread_id))
@@ -376,21 +313,22 @@ def _path(tables: Tables) -> Select[Any]:
         parent.c.id == path.c.parent_id,
     )
     path = path.union_all(select(parent.c.pk, parent.c.parent_id, path.c.height + 1).join(path, up))
-    query = _checkpoints(tables).add_columns(path.c.height)
+    query = all_checkpoints(tables).add_columns(path.c.height)
     return query.join(path, path.c.pk == checkpoints.c.pk)
 
 
-def _info(fields: Any) -> dict[str, Any]:
+def fields_of(row: Any) -> dict[str, Any]:
+    """Give what ``CheckpointInfo`` is made of, from a row's columns by their names."""
     return {
-        "id": fields["id"],
-        "thread_id": fields["thread_id"],
-        "namespace": fields["namespace"],
-        "parent_id": fields["parent_id"],
-        "step": fields["step"],
-        "tags": None if fields["tags"] is None else tuple(fields["tags"]),
-        "summary": fields["summary"],
-        "next_node": fields["next_node"],
-        "metadata": fields["metadata"] or {},
-        "run_id": fields["run_id"],
-        "created_at": fields["created_at"],
+        "id": row["id"],
+        "thread_id": row["thread_id"],
+        "namespace": row["namespace"],
+        "parent_id": row["parent_id"],
+        "step": row["step"],
+        "tags": None if row["tags"] is None else tuple(row["tags"]),
+        "summary": row["summary"],
+        "next_node": row["next_node"],
+        "metadata": row["metadata"] or {},
+        "run_id": row["run_id"],
+        "created_at": row["created_at"],
     }

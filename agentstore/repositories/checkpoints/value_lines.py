@@ -6,7 +6,7 @@ locked the thread of a line that it changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import count, groupby
@@ -22,11 +22,14 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    literal_column,
     select,
     update,
 )
 
+from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.prepared import Prepared, dialect_of
+from agentstore.errors import UnsoundRow
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
 from agentstore.repositories.base.operations import chunks
@@ -105,10 +108,69 @@ def write_values(
     if pieces:
         statements.pieces.execute_many(unit.connection, pieces)
     entries = [
+        {**entry, "checkpoint_pk": checkpoint_pk, "thread_id": thread_id}
+        for entry in _entry_rows(plans, inherited)
+    ]
+    if entries:
+        statements.entries.execute_many(unit.connection, entries)
+
+
+def put_at_once(
+    unit: Unit,
+    row: Mapping[str, Any],
+    plans: Mapping[str, Plan],
+    inherited: Mapping[str, Version],
+) -> Sequence[Any] | None:
+    """Insert a checkpoint with its values by one statement, if the engine has one.
+
+    Args:
+        unit: In a write transaction that has locked the thread.
+        row: The checkpoint's columns, but for its number.
+        plans: By name.
+        inherited: Versions that it has as they are, by name.
+
+    Returns:
+        The checkpoint's row, empty if the id is taken; None if it is to be put in another way.
+
+    Raises:
+        UnsoundRow: A piece was to be merged and is not there.
+    """
+    putting = _putting(unit.tables, unit.dialect, dialect_of(unit.connection))
+    pieces, merged = (
+        [_piece_row("", p.piece) for p in plans.values() if p.piece and p.merges is merges]
+        for merges in (False, True)
+    )
+    if putting is None or sum(len(row["data"]) for row in (*pieces, *merged)) > _MOST_AT_ONCE:
+        return None
+    parameters = {f"c_{name}": value for name, value in row.items()}
+    tables = unit.tables
+    for prefix, table, rows in (
+        ("p_", tables.checkpoint_values, pieces),
+        ("m_", tables.checkpoint_values, merged),
+        ("e_", tables.checkpoint_entries, _entry_rows(plans, inherited)),
+    ):
+        for column in table.columns:
+            if column.name not in ("thread_id", "checkpoint_pk"):
+                parameters[prefix + column.name] = [each[column.name] for each in rows]
+    found = putting.fetch(unit.connection, parameters)
+    if not found:
+        return ()
+    *written, count = found[0]
+    if count != len(merged):
+        raise UnsoundRow("checkpoint_values", "start", "no piece where one was to be merged")
+    return written
+
+
+_MOST_AT_ONCE = 65_536
+"""Bytes that travel in an array, in which each takes two characters."""
+
+
+def _entry_rows(
+    plans: Mapping[str, Plan], inherited: Mapping[str, Version]
+) -> list[dict[str, Any]]:
+    return [
         {
-            "checkpoint_pk": checkpoint_pk,
             "name": name,
-            "thread_id": thread_id,
             "line": version.line,
             "start": 0,
             "length": version.length,
@@ -122,8 +184,6 @@ def write_values(
             *inherited.items(),
         )
     ]
-    if entries:
-        statements.entries.execute_many(unit.connection, entries)
 
 
 def stored_by(rows: Iterable[PieceAt]) -> dict[str, Stored]:
@@ -285,6 +345,13 @@ class _Statements:
     drop: Prepared
     pieces: Prepared
     entries: Prepared
+
+
+@lru_cache(maxsize=64)
+def _putting(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepared | None:
+    statement = dialect.putting(tables)
+    shape = select(*tables.checkpoints.c, literal_column("0", Integer))
+    return None if statement is None else Prepared(statement, driver, shape=shape)
 
 
 @lru_cache(maxsize=64)

@@ -137,13 +137,19 @@ def shared_out(parts: Sequence[Part]) -> dict[int, list[Part]]:
 
 
 def with_parts(
-    tables: Tables, chosen: Select[Any], *, bases: bool, several: bool = False, name: Any = None
+    tables: Tables,
+    chosen: Select[Any] | CTE,
+    *,
+    bases: bool,
+    several: bool = False,
+    name: Any = None,
 ) -> Select[Any]:
     """Read checkpoints with all of their values, in no order: a row for each ``Part``.
 
     Args:
         tables: The tables.
-        chosen: Selects the checkpoints, ``pk`` among their columns. Behind the columns of the part
+        chosen: Selects the checkpoints, ``pk`` among their columns; a CTE, if the statement has
+            other uses for it. Behind the columns of the part
             come all columns of the checkpoint, in the rows of first pieces alone.
         bases: Whether lines below are read too, by recursion, which takes twice as long. If not, a
             row with a base says that there are some.
@@ -153,7 +159,9 @@ def with_parts(
     """
     zero = literal_column("0", Integer)
     entries, pieces = tables.checkpoint_entries, tables.checkpoint_values
-    points: Any = chosen.cte("chosen") if bases or several else chosen.subquery("chosen")
+    points: Any = chosen
+    if not isinstance(chosen, CTE):
+        points = chosen.cte("chosen") if bases or several else chosen.subquery("chosen")
     held = entries.c.checkpoint_pk == points.c.pk
     held = held if name is None else and_(held, entries.c.name == name)
     lines: Any = entries

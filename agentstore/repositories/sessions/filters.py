@@ -7,7 +7,7 @@ case in any script, JSON values compared as JSON.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypedDict
@@ -15,11 +15,8 @@ from typing import Any, TypedDict
 from agentstore.errors import InvalidInput
 from agentstore.records.words import SessionStatus
 from agentstore.values import validation
-from agentstore.values.encoding import canonical_json
+from agentstore.values.finding import At, Wanted, has_all, wanted_at
 from agentstore.values.instants import require_utc
-
-Wanted = Mapping[Any, Any]
-"""Values of metadata, by their paths: str, or tuples of str. A mapping's keys are invariant."""
 
 
 class SessionFilters(TypedDict, total=False):
@@ -50,7 +47,7 @@ class SessionFilter:
     model: str | None
     since: datetime | None
     until: datetime | None
-    metadata: tuple[tuple[tuple[str, ...], str], ...]
+    metadata: At
 
     @classmethod
     def of(
@@ -66,9 +63,6 @@ class SessionFilter:
         Raises:
             InvalidInput: One of them cannot be asked for.
         """
-        wanted = {} if metadata is None else metadata
-        if not isinstance(wanted, Mapping):
-            raise InvalidInput(f"metadata must be a dict of paths, not {type(metadata).__name__}.")
         if (folded := title) is not None and not (folded := _folded("title", title)):
             raise InvalidInput("title must not be empty. Pass a part of the title, or None.")
         found = cls(
@@ -76,12 +70,7 @@ class SessionFilter:
             validation.optional_text("model", model),
             None if since is None else require_utc("since", since),
             None if until is None else require_utc("until", until),
-            tuple(
-                sorted(
-                    (validation.path("A path in metadata", path), canonical_json(value, "metadata"))
-                    for path, value in wanted.items()
-                )
-            ),
+            wanted_at("metadata", metadata),
         )
         return None if found == _EVERYTHING else found
 
@@ -97,19 +86,11 @@ class SessionFilter:
             and (self.since is None or active >= self.since)
             and (self.until is None or active < self.until)
             and (self.title is None or (title is not None and self.title in _folded("", title)))
-            and all(_has(metadata, path, value) for path, value in self.metadata)
+            and has_all(metadata, self.metadata)
         )
 
 
 _EVERYTHING = SessionFilter(None, None, None, None, ())
-
-
-def _has(document: Any, path: Sequence[str], wanted: str) -> bool:
-    for key in path:
-        if not isinstance(document, dict) or key not in document:
-            return False
-        document = document[key]
-    return canonical_json(document) == wanted
 
 
 def _folded(name: str, text: object) -> str:

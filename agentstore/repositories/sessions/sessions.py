@@ -51,7 +51,7 @@ from agentstore.repositories.sessions.creating import (
     seconds_of,
     without_secrets,
 )
-from agentstore.repositories.sessions.filters import SessionFilter, SessionFilters, Wanted
+from agentstore.repositories.sessions.filters import SessionFilter, SessionFilters
 from agentstore.repositories.sessions.ids import ids_beginning
 from agentstore.repositories.sessions.pages import Listed, page_of_sessions
 from agentstore.repositories.sessions.reconnecting import load_state_dict, state_dict
@@ -66,6 +66,7 @@ from agentstore.repositories.sessions.whole_sessions import (
 from agentstore.repositories.upkeep import expiry
 from agentstore.repositories.upkeep.ownership import delete_owned
 from agentstore.values import validation
+from agentstore.values.finding import Wanted
 from agentstore.values.ids import new_id
 from agentstore.values.paging import DEFAULT_LIMIT, Cursors
 from agentstore.values.states import NO_BRANCH, SESSION_STATUSES, SESSION_TRANSITIONS, sources

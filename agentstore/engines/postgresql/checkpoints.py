@@ -1,0 +1,91 @@
+"""Checkpoints and the writes after them, each stored by one statement."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import (
+    Executable,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    func,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.sql.dml import ReturningUpdate
+
+from agentstore.engines.postgresql.append import arrays
+from agentstore.models.tables import Tables
+
+
+def storing_writes(entered: ReturningUpdate[Any], tables: Tables, *, replace: bool) -> Select[Any]:
+    """Lock, store and count in one statement; see ``EngineDialect.storing_writes``."""
+    table = tables.checkpoint_writes
+    thread = entered.cte("entered")
+    kinds = {column.name: column.type for column in table.c if column.name != "thread_id"}
+    new, arriving = arrays(kinds, "new")
+    wanted = bindparam("wanted", type_=table.c.thread_id.type)
+    rows = select(wanted, *new.values()).select_from(arriving.join(thread, true()))
+    storing = insert(table).from_select(["thread_id", *kinds], rows)
+    if replace:
+        changed = {
+            name: storing.excluded[name] for name in kinds if name not in table.primary_key.c
+        }
+        key = [*table.primary_key.c]
+        storing = storing.on_conflict_do_update(index_elements=key, set_=changed)
+    else:
+        storing = storing.on_conflict_do_nothing()
+    stored = storing.returning(table.c.position).cte("stored")
+    return select(
+        select(func.count()).select_from(thread).scalar_subquery(),
+        select(func.count()).select_from(stored).scalar_subquery(),
+    )
+
+
+@lru_cache(maxsize=64)  # four milliseconds
+def putting(tables: Tables) -> Executable:
+    """Insert all that belongs to a checkpoint; see ``EngineDialect.putting``."""
+    points, values = tables.checkpoints, tables.checkpoint_values
+    entries = tables.checkpoint_entries
+    new = {
+        column.name: bindparam(f"c_{column.name}", type_=column.type)
+        for column in points.c
+        if column is not points.c.pk
+    }
+    putting = insert(points).values(new).on_conflict_do_nothing()
+    point = putting.returning(*points.c).cte("point")
+    thread = new["thread_id"]
+
+    piece, arriving = _arriving(values, "p_", "thread_id")
+    rows = select(thread, *piece.values()).select_from(arriving.join(point, true()))
+    stored = insert(values).from_select(["thread_id", *piece], rows).cte("stored")
+
+    piece, arriving = _arriving(values, "m_", "thread_id")
+    here = and_(values.c.thread_id == thread, values.c.line == piece["line"])
+    merging = (
+        update(values)
+        .values({name: piece[name] for name in piece if name not in values.primary_key.c})
+        .where(here, values.c.start == piece["start"], point.c.pk.is_not(None))
+    )
+    merged = merging.returning(values.c.line).cte("merged")
+    behind = and_(here, values.c.start > piece["start"], point.c.pk.is_not(None))
+    dropped = delete(values).where(behind).cte("dropped")
+
+    entry, arriving = _arriving(entries, "e_", "thread_id", "checkpoint_pk")
+    rows = select(point.c.pk, thread, *entry.values()).select_from(arriving.join(point, true()))
+    held = insert(entries).from_select(["checkpoint_pk", "thread_id", *entry], rows).cte("held")
+    count = select(func.count()).select_from(merged).scalar_subquery()
+    return select(*point.c, count.label("merged")).add_cte(stored, merged, dropped, held)
+
+
+def _arriving(table: Table, prefix: str, *but: str) -> tuple[dict[str, Any], Any]:
+    """Give the columns of a table, but for some, of rows that travel as arrays."""
+    kinds = {f"{prefix}{c.name}": c.type for c in table.c if c.name not in but}
+    new, source = arrays(kinds, f"arriving_{prefix}{table.name}")
+    return {name.removeprefix(prefix): column for name, column in new.items()}, source

@@ -1,0 +1,226 @@
+"""The operations of a checkpoint saver, written once for both kinds of store.
+
+An operation is a generator: what it yields is a call of ``store.checkpoints``, and what it gets
+back is the result. A saver makes these calls in its store's own way.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    PendingWrite,
+    get_checkpoint_id,
+)
+
+from agentstore.errors import NotFound
+from agentstore.integrations.langgraph.checkpoints import (
+    channel_of,
+    config_of,
+    dumped,
+    is_ours,
+    pending_write,
+    space_of,
+    step_of,
+    tuple_of,
+    values_of,
+)
+from agentstore.records import CheckpointRecord, Page
+
+T = TypeVar("T")
+
+Call = Callable[[Any], Any]
+"""A call of ``store.checkpoints``, or what an asynchronous store's gives to be awaited."""
+
+Calls = Generator[Call, Any, T]
+"""The calls of one operation, and what comes of it."""
+
+_LONGEST_RUN_ID = 255
+
+
+class SaverOperations(BaseCheckpointSaver[str]):
+    """What both savers do."""
+
+    def get_next_version(self, current: str | int | None, channel: None = None) -> str:
+        """Give a channel's next version: one more, and different in each fork of a thread."""
+        last = int(str(current).partition(".")[0]) if current else 0
+        return f"{last + 1:032}.{secrets.token_hex(8)}"
+
+    def _calls_get(self, config: RunnableConfig) -> Calls[CheckpointTuple | None]:
+        thread, space, id = _place(config)
+        if id is None:
+            found = yield lambda c: c.latest(thread, space, writes=True, order="id")
+        else:
+            found = yield lambda c: c.find(id, thread, space, writes=True)
+        return None if found is None else tuple_of(self.serde, found)
+
+    def _calls_put(
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+    ) -> Calls[RunnableConfig]:
+        thread, space, parent = _place(config)
+        id = checkpoint["id"]
+        values, plain = values_of(self.serde, config, checkpoint, metadata)
+        run = plain.get("run_id")
+        named = isinstance(run, str) and 0 < len(run) <= _LONGEST_RUN_ID
+        yield lambda c: c.put(
+            thread,
+            values,
+            id,
+            parent_id="" if parent in (None, id) else parent,
+            parent_missing="root",
+            step=step_of(id),
+            metadata=plain,
+            namespace=space,
+            run_id=run if named else None,
+        )
+        return config_of(thread, space, id)
+
+    def _calls_put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str,
+    ) -> Calls[None]:
+        thread, space, id = _place(config)
+        special = all(channel in WRITES_IDX_MAP for channel, _ in writes)
+        placed: dict[int, tuple[str, bytes]] = {}
+        for n, (channel, value) in enumerate(writes):
+            at = WRITES_IDX_MAP.get(channel, n)
+            if special or at not in placed:
+                placed[at] = (channel, dumped(self.serde, value))
+        yield lambda c: c.put_writes(
+            thread,
+            id,
+            task_id,
+            [*placed.values()],
+            task_path=task_path,
+            namespace=space,
+            positions=[*placed],
+            replace=special,
+        )
+
+    def _calls_page(
+        self,
+        config: RunnableConfig | None,
+        filter: dict[str, Any] | None,
+        before: RunnableConfig | None,
+        limit: int,
+        cursor: str | None,
+    ) -> Calls[tuple[list[CheckpointTuple], str | None]]:
+        named = config["configurable"] if config else {}
+        thread, space = None, None
+        if named:
+            thread = str(named["thread_id"])
+            if (namespace := named.get("checkpoint_ns")) is not None:
+                space = space_of(namespace)
+        page: Page[CheckpointRecord] = yield lambda c: c.list(
+            thread,
+            namespace=space,
+            limit=limit,
+            cursor=cursor,
+            order="id",
+            before=get_checkpoint_id(before) if before else None,
+            where={(key,): value for key, value in (filter or {}).items()},
+            writes=True,
+        )
+        only = get_checkpoint_id(config) if config else None
+        found = [
+            tuple_of(self.serde, record)
+            for record in page
+            if is_ours(record.namespace) and only in (None, "", record.id)
+        ]
+        return found, page.next_cursor
+
+    def _calls_delete_thread(self, thread_id: str) -> Calls[None]:
+        with suppress(NotFound):
+            yield lambda c: c.delete_thread(str(thread_id))
+
+    def _calls_delete_for_runs(self, run_ids: Sequence[str]) -> Calls[None]:
+        for run in run_ids:
+            yield lambda c, run=run: c.delete_run(str(run))  # type: ignore[misc]
+
+    def _calls_copy_thread(self, source: str, target: str) -> Calls[None]:
+        with suppress(NotFound):
+            yield lambda c: c.copy_thread(str(source), str(target))
+
+    def _calls_prune(self, thread_ids: Sequence[str], strategy: str) -> Calls[None]:
+        if isinstance(thread_ids, str):
+            raise TypeError("thread_ids must be a sequence of thread ids, not a str")
+        if strategy not in ("keep_latest", "delete"):
+            raise ValueError(f"Unknown prune strategy: {strategy!r}")
+        for each in thread_ids:
+            thread = str(each)
+            if strategy == "delete":
+                yield from self._calls_delete_thread(thread)
+                continue
+            for space in (yield lambda c, t=thread: c.namespaces(t)):  # type: ignore[misc]
+                if is_ours(space):
+                    yield from self._keep_latest(thread, space)
+
+    def _keep_latest(self, thread: str, space: str) -> Calls[None]:
+        latest = yield lambda c: c.latest(thread, space, order="id")
+        if latest is None:
+            return
+        kept = [latest.id]
+        # A delta channel is made of the writes since the nearest ancestor that has it whole.
+        missing = set(latest.metadata.get("counters_since_delta_snapshot") or ())
+        missing -= latest.values.keys()
+        ancestors = (yield lambda c: c.path(latest.id, thread, space)) if missing else ()
+        for info in ancestors[1:]:
+            if not missing:
+                break
+            record = yield lambda c, id=info.id: c.find(id, thread, space)  # type: ignore[misc]
+            missing -= record.values.keys() if record else set()
+            kept.append(info.id)
+        yield lambda c: c.prune(thread, keep_ids=kept, namespace=space)
+
+    def _calls_delta(
+        self, config: RunnableConfig, channels: Sequence[str]
+    ) -> Calls[Mapping[str, DeltaChannelHistory]]:
+        if not channels:
+            return {}
+        thread, space, target = _place(config)
+        if target is None:
+            latest = yield lambda c: c.latest(thread, space, order="id")
+            target = None if latest is None else latest.id
+        path: Sequence[Any] = ()
+        if target is not None:
+            with suppress(NotFound):
+                path = yield lambda c: c.path(target, thread, space)
+        writes: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
+        seeds: dict[str, Any] = {}
+        for info in path[1:]:
+            if len(seeds) == len(writes):
+                break
+            record = yield lambda c, id=info.id: c.find(id, thread, space, writes=True)  # type: ignore[misc]
+            if record is None:
+                break
+            for write in reversed(record.writes):
+                if write.channel in writes and write.channel not in seeds:
+                    writes[write.channel].append(pending_write(self.serde, write))
+            for channel in writes.keys() & record.values.keys() - seeds.keys():
+                seeds[channel] = channel_of(self.serde, record.values[channel])
+        found: dict[str, DeltaChannelHistory] = {}
+        for channel, history in writes.items():
+            found[channel] = {"writes": history[::-1]}
+            if channel in seeds:
+                found[channel]["seed"] = seeds[channel]
+        return found
+
+
+def _place(config: RunnableConfig) -> tuple[str, str, Any]:
+    """Give the thread of a configuration, our namespace, and the checkpoint's id or None."""
+    named = config["configurable"]
+    space = space_of(named.get("checkpoint_ns") or "")
+    return str(named["thread_id"]), space, get_checkpoint_id(config) or None

@@ -1,0 +1,603 @@
+"""LangGraph's savers: graphs run on them as on LangGraph's own, on both engines."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+from uuid import UUID
+
+import pytest
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, empty_checkpoint
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.types import Command, Send, interrupt
+from sqlalchemy import create_engine, select
+
+from agentstore import AsyncStore, Store
+from agentstore.errors import AgentStoreError, AlreadyExists
+from agentstore.integrations.langgraph import AgentStoreSaver, AsyncAgentStoreSaver
+from agentstore.models.tables import tables
+
+THREAD = {"configurable": {"thread_id": "thread", "checkpoint_ns": ""}}
+
+
+class Saver:
+    """A saver of either kind, or LangGraph's own, called in one way."""
+
+    def __init__(self, saver: Any, *, asynchronous: bool) -> None:
+        self.saver = saver
+        self.asynchronous = asynchronous
+
+    async def do(self, on: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method, or the asynchronous one of the same name."""
+        if self.asynchronous:
+            return await getattr(on, f"a{name}")(*args, **kwargs)
+        return getattr(on, name)(*args, **kwargs)
+
+    async def __call__(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        return await self.do(self.saver, name, *args, **kwargs)
+
+    async def every(self, on: Any, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        if self.asynchronous:
+            return [each async for each in getattr(on, f"a{name}")(*args, **kwargs)]
+        return [*getattr(on, name)(*args, **kwargs)]
+
+    async def listed(self, *args: Any, **kwargs: Any) -> list[CheckpointTuple]:
+        return await self.every(self.saver, "list", *args, **kwargs)
+
+    async def put(self, values: dict[str, Any], id: str, config: Any = THREAD, **more: Any) -> Any:
+        """Put a checkpoint whose channels are all new."""
+        versions = dict.fromkeys(values, 1)
+        checkpoint = empty_checkpoint() | {
+            "id": id,
+            "channel_values": values,
+            "channel_versions": versions,
+        }
+        return await self("put", config, checkpoint, {"step": 0, **more}, versions)
+
+
+@dataclass
+class Home:
+    """A database, and what opens savers on it."""
+
+    url: str
+    asynchronous: bool
+
+    @asynccontextmanager
+    async def open(self, *, user: str | None = None, **options: Any) -> AsyncIterator[Saver]:
+        if self.asynchronous:
+            async with AsyncStore(self.url) as store:
+                scope: Any = store if user is None else store.scoped(user)
+                yield Saver(AsyncAgentStoreSaver(scope, **options), asynchronous=True)
+        else:
+            with Store(self.url) as store:
+                here: Any = store if user is None else store.scoped(user)
+                yield Saver(AgentStoreSaver(here, **options), asynchronous=False)
+
+    def run(self, test: Callable[[Saver], Awaitable[Any]], **options: Any) -> Any:
+        async def within() -> Any:
+            async with self.open(**options) as saver:
+                return await test(saver)
+
+        return asyncio.run(within())
+
+    def rows(self, table: str) -> list[Any]:
+        engine = create_engine(self.url)
+        with engine.connect() as connection:
+            found = connection.execute(select(tables()[table])).all()
+        engine.dispose()
+        return [*found]
+
+
+@pytest.fixture(params=["sync", "async"])
+def home(engine_url: str, request: pytest.FixtureRequest) -> Iterator[Home]:
+    return Home(engine_url, request.param == "async")
+
+
+# --- A graph ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Plan:
+    """Something of an application's own in the state."""
+
+    steps: list[str]
+
+
+class State(TypedDict):
+    messages: Annotated[list[AnyMessage], add_messages]
+    found: Annotated[list[str], operator.add]
+    topics: list[str]
+    plan: Plan
+
+
+class Inner(TypedDict):
+    found: Annotated[list[str], operator.add]
+
+
+def an_agent(saver: BaseCheckpointSaver[Any]) -> Any:
+    """Fan out over topics, ask the user in the graph and in a subgraph, and answer."""
+
+    def confirm(state: Inner) -> dict[str, Any]:
+        return {"found": [f"checked: {interrupt('check?')}"]}
+
+    inner = StateGraph(Inner)
+    inner.add_node("before", lambda state: {"found": ["inner"]})
+    inner.add_node("confirm", confirm)
+    inner.add_edge(START, "before")
+    inner.add_edge("before", "confirm")
+
+    def ask(state: State) -> dict[str, Any]:
+        said = interrupt({"question": f"{len(state['found'])} found; go on?"})
+        return {"messages": [HumanMessage(said, id=f"h{len(state['messages'])}")]}
+
+    def answer(state: State) -> dict[str, Any]:
+        text = f"{state['messages'][-1].content}: {sorted(state['found'])}"
+        return {"messages": [AIMessage(text, id=f"a{len(state['messages'])}")]}
+
+    graph = StateGraph(State)
+    graph.add_node("think", lambda state: {"plan": Plan([*state["topics"]])})
+    graph.add_node("search", lambda state: {"found": [f"of {state['topic']}"]})
+    graph.add_node("inner", inner.compile())
+    graph.add_node("ask", ask)
+    graph.add_node("answer", answer)
+    graph.add_edge(START, "think")
+    graph.add_conditional_edges(
+        "think", lambda state: [Send("search", {"topic": topic}) for topic in state["topics"]]
+    )
+    graph.add_edge("search", "inner")
+    graph.add_edge("inner", "ask")
+    graph.add_edge("ask", "answer")
+    graph.add_edge("answer", END)
+    return graph.compile(checkpointer=saver)
+
+
+async def a_story(open_saver: Callable[[], Any]) -> list[Any]:
+    """Run the agent, each step with a saver that was opened anew; tell what is seen of it."""
+    seen: list[Any] = []
+
+    async def step(work: Callable[[Saver, Any], Awaitable[Any]]) -> Any:
+        async with open_saver() as saver:
+            graph = an_agent(saver.saver)
+            result = await work(saver, graph)
+            history = await saver.every(graph, "get_state_history", THREAD)
+            numbers = {each.config["configurable"]["checkpoint_id"]: n
+                       for n, each in enumerate(reversed(history))}  # fmt: skip
+            for each in history:
+                parent = (each.parent_config or THREAD)["configurable"].get("checkpoint_id")
+                told = {k: each.metadata.get(k) for k in ("source", "step")}
+                tasks = sorted(
+                    (t.name, repr(t.error), [i.value for i in t.interrupts], repr(t.result))
+                    for t in each.tasks
+                )
+                seen.append((each.values, each.next, told, tasks, numbers.get(parent)))
+            return result
+
+    def invoke(given: Any, config: Any = THREAD) -> Callable[[Saver, Any], Awaitable[Any]]:
+        async def work(saver: Saver, graph: Any) -> Any:
+            result = await saver.do(graph, "invoke", given, config)
+            seen.append({k: v for k, v in result.items() if k != "__interrupt__"})
+            seen.append([each.value for each in result.get("__interrupt__", ())])
+
+        return work
+
+    async def back(saver: Saver, graph: Any) -> Any:
+        """Give the configuration of the moment before the question."""
+        states = await saver.every(graph, "get_state_history", THREAD)
+        return next(each.config for each in states if each.next == ("ask",))
+
+    first = {"messages": [HumanMessage("天气?", id="h0")], "topics": ["sun", "rain"], "found": []}
+    await step(invoke(first))  # up to the question of the subgraph
+    await step(invoke(Command(resume="yes")))  # up to that of the graph
+    await step(invoke(Command(resume="please")))
+    before = await step(back)
+
+    async def change(saver: Saver, graph: Any) -> Any:
+        return await saver.do(graph, "update_state", before, {"found": ["changed"]})
+
+    elsewhere = await step(change)
+    await step(invoke(None, elsewhere))  # asks again, on a line of its own
+    await step(invoke(Command(resume="once more")))
+    await step(invoke({"topics": ["snow"], "messages": [HumanMessage("and?", id="h9")]}))
+    return seen
+
+
+def test_a_graph_runs_as_on_langgraphs_own_saver(home: Home) -> None:
+    own = Saver(InMemorySaver(), asynchronous=home.asynchronous)
+
+    @asynccontextmanager
+    async def the_same() -> AsyncIterator[Saver]:
+        yield own
+
+    expected = asyncio.run(a_story(the_same))
+    assert asyncio.run(a_story(home.open)) == expected
+    assert len(expected) > 40
+
+
+def test_a_run_that_is_cancelled_goes_on_where_it_was(home: Home) -> None:
+    """Each step is durable before the next one begins, whatever becomes of the caller."""
+    reached = asyncio.Event()
+
+    async def slow(state: State) -> dict[str, Any]:
+        reached.set()
+        if not state["found"]:
+            await asyncio.sleep(600)
+        return {"found": ["slow"]}
+
+    def graph_on(saver: Saver) -> Any:
+        graph = StateGraph(State)
+        graph.add_node("quick", lambda state: {"topics": ["quick"]})
+        graph.add_node("slow", slow)
+        graph.add_edge(START, "quick")
+        graph.add_edge("quick", "slow")
+        return graph.compile(checkpointer=saver.saver)
+
+    async def cancelled(saver: Saver) -> None:
+        given = {"messages": [], "found": [], "topics": []}
+        run = asyncio.create_task(graph_on(saver).ainvoke(given, THREAD, durability="sync"))
+        await reached.wait()
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+
+    async def resumed(saver: Saver) -> None:
+        graph = graph_on(saver)
+        state = await graph.aget_state(THREAD)
+        assert (state.next, state.values["topics"]) == (("slow",), ["quick"])
+        await graph.aupdate_state(THREAD, {"found": ["by hand"]}, as_node="quick")
+        assert (await graph.ainvoke(None, THREAD))["found"] == ["by hand", "slow"]
+
+    if home.asynchronous:  # a node that waits can only be run so
+        home.run(cancelled)
+        home.run(resumed)
+
+
+# --- What is stored --------------------------------------------------------------------------
+
+VALUES: dict[str, Any] = {
+    "": 1,
+    "text": "NUL \x00, 天气, 😀",
+    "list": [1, "two", b"\x00\xff", HumanMessage("hi", id="1"), None, [1, (2, 3)]],
+    "tuple": (1, {2, 3}),
+    "id": UUID(int=7),
+    "none": None,
+    "empty": [],
+    "n" * 300: {"big": 2**63, "float": -0.0, "keys": {1: "one"}},
+}
+
+
+def test_whatever_a_channel_or_the_metadata_hold_comes_back(home: Home) -> None:
+    metadata = {
+        "source": "input",
+        "nested": {"a": [1, "\x00"]},
+        "nan": float("inf"),
+        "object": UUID(int=8),
+        "surrogate": "\ud83d",
+    }
+
+    async def put(saver: Saver) -> Any:
+        config = {"configurable": THREAD["configurable"] | {"own": "x", "limit": 7}}
+        return await saver.put(VALUES, "0001", config, **metadata)
+
+    async def get(saver: Saver) -> CheckpointTuple:
+        return await saver("get_tuple", THREAD)
+
+    config, found = home.run(put), home.run(get)
+    assert found.config == config
+    own = JsonPlusSerializer()  # which has lists where tuples were
+    expected = {name: own.loads_typed(own.dumps_typed(value)) for name, value in VALUES.items()}
+    assert found.checkpoint["channel_values"] == expected
+    assert repr([*expected.values()][-1]) == repr(found.checkpoint["channel_values"]["n" * 300])
+    assert found.checkpoint["channel_versions"] == dict.fromkeys(VALUES, 1)
+    assert found.metadata == {"step": 0, **metadata, "own": "x", "limit": 7}
+    assert (found.parent_config, found.pending_writes) == (None, [])
+
+
+def test_a_channel_with_a_name_that_is_kept_is_refused(home: Home) -> None:
+    async def test(saver: Saver) -> None:
+        with pytest.raises(ValueError, match="Rename"):
+            await saver.put({"\x01checkpoint": 1}, "0001")
+
+    home.run(test)
+
+
+def test_of_a_history_that_grows_the_new_messages_are_stored(home: Home) -> None:
+    messages = [HumanMessage(f"{n} " * 100, id=f"{n}") for n in range(10_100)]
+    lengths = (10_000, 10_001, 10_100)
+
+    async def test(saver: Saver) -> None:
+        config = THREAD
+        for length in lengths:
+            config = await saver.put({"messages": messages[:length]}, f"{length}", config)
+        found = await saver("get_tuple", config)
+        assert found.checkpoint["channel_values"]["messages"] == messages
+        first = {"configurable": THREAD["configurable"] | {"checkpoint_id": "10000"}}
+        found = await saver("get_tuple", first)
+        assert found.checkpoint["channel_values"]["messages"] == messages[:10_000]
+
+    home.run(test)
+    stored = sum(len(row.data) for row in home.rows("checkpoint_values"))
+    once = sum(len(JsonPlusSerializer().dumps_typed(message)[1]) for message in messages)
+    assert stored < 1.1 * once
+
+
+class Reversing:
+    """No cipher at all, but whoever reads it does not see the text."""
+
+    def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
+        return "reversed", plaintext[::-1]
+
+    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
+        return ciphertext[::-1]
+
+
+def test_what_a_serializer_encrypts_is_nowhere_in_the_clear(home: Home) -> None:
+    serde = EncryptedSerializer(Reversing(), JsonPlusSerializer())
+    secrets = ["launch codes", "more codes", "written codes"]
+
+    async def put(saver: Saver) -> None:
+        config = await saver.put({"messages": secrets[:2], "text": secrets[0]}, "0001")
+        await saver("put_writes", config, [("text", secrets[2])], "task")
+
+    async def get(saver: Saver) -> None:
+        found = await saver("get_tuple", THREAD)
+        assert found.checkpoint["channel_values"] == {"messages": secrets[:2], "text": secrets[0]}
+        assert found.pending_writes == [("task", "text", secrets[2])]
+
+    home.run(put, serde=serde)
+    home.run(get, serde=serde)
+    names = ("checkpoints", "checkpoint_values", "checkpoint_entries", "checkpoint_writes")
+    everything = repr([home.rows(name) for name in names])
+    assert "codes" not in everything
+    assert everything.count("sedoc") >= 3  # or nothing was looked at
+    assert {row.kind for row in home.rows("checkpoint_entries")} == {"bytes"}
+
+
+# --- What is read ----------------------------------------------------------------------------
+
+
+def test_the_latest_is_that_of_the_largest_id_and_lists_go_down_from_there(home: Home) -> None:
+    times = ("1f0a0000-0000", "1f0a0000-0001", "1f0b0000-0000", "1f0a0000-0002")
+    ids = [f"{time}-6000-8000-00000000000{9 - n}" for n, time in enumerate(times)]
+
+    async def test(saver: Saver) -> None:
+        for n, id in enumerate(ids):
+            for thread in ("thread", "other"):
+                config = {"configurable": {"thread_id": thread, "checkpoint_ns": "a|b" * (n % 2)}}
+                kept = await saver.put({"n": n}, id, config, step=9 - n, **{"a.b": n % 2})
+                if n == 2 and thread == "thread":
+                    await saver("put_writes", kept, [("c", "pending")], "task")
+
+        async def found(config: Any, **options: Any) -> list[str]:
+            return [t.checkpoint["id"] for t in await saver.listed(config, **options)]
+
+        assert (await saver("get_tuple", THREAD)).checkpoint["id"] == ids[2]
+        largest = sorted(ids, reverse=True)
+        whole = {"configurable": {"thread_id": "thread"}}
+        assert await found(whole) == largest
+        assert await found(THREAD) == [ids[2], ids[0]]
+        assert await found(whole, limit=2) == largest[:2]
+        assert await found(whole, limit=0) == []
+        before = {"configurable": {"checkpoint_id": ids[3]}}
+        assert await found(whole, before=before) == [ids[1], ids[0]]
+        assert await found(whole, filter={"a.b": 1}, limit=1) == [ids[3]]
+        assert await found(whole, filter={"a' OR '1'='1": 1}) == []
+        assert await found(whole, filter={"step": 9, "a.b": 0}) == [ids[0]]
+        assert len(await found(None)) == 2 * len(ids)
+        one = {"configurable": THREAD["configurable"] | {"checkpoint_id": ids[0]}}
+        assert await found(one) == [ids[0]]
+        assert [t.pending_writes for t in await saver.listed(THREAD)] == [
+            [("task", "c", "pending")],
+            [],
+        ]
+
+    home.run(test)
+
+
+def test_one_goes_through_a_long_thread_page_by_page(home: Home) -> None:
+    async def test(saver: Saver) -> None:
+        config = THREAD
+        for n in range(120):
+            config = await saver.put({"n": n}, f"{n:04}", config)
+        found = await saver.listed(THREAD)
+        assert [t.checkpoint["channel_values"]["n"] for t in found] == [*range(120)][::-1]
+        assert len(await saver.listed(THREAD, limit=75)) == 75
+
+    home.run(test)
+
+
+def test_what_is_not_there_is_none_or_nothing(home: Home) -> None:
+    async def test(saver: Saver) -> None:
+        assert await saver("get_tuple", THREAD) is None
+        assert await saver.listed(THREAD) == []
+        await saver("delete_thread", "thread")
+        await saver("copy_thread", "thread", "other")
+        await saver("prune", ["thread"])
+        await saver("delete_for_runs", ["run"])
+        found = await saver("get_delta_channel_history", config=THREAD, channels=["c"])
+        assert found == {"c": {"writes": []}}
+
+    home.run(test)
+
+
+# --- Writes, versions, and what is deleted -----------------------------------------------------
+
+
+def test_the_first_write_stays_but_of_what_is_special_the_last(home: Home) -> None:
+    async def test(saver: Saver) -> None:
+        soon = {"configurable": THREAD["configurable"] | {"checkpoint_id": "0001"}}
+        await saver("put_writes", soon, [("a", 1), ("b", 2)], "task", "~2")
+        await saver("put_writes", soon, [("a", 3), ("b", 4), ("c", 5)], "task", "~2")
+        await saver("put_writes", soon, [("a", 6)], "earlier", "~1")
+        await saver("put_writes", soon, [("__interrupt__", 1), ("__interrupt__", 2)], "task")
+        await saver("put_writes", soon, [("__error__", "first")], "task")
+        await saver("put_writes", soon, [("__error__", "last")], "task")
+        await saver("put_writes", soon, [("__resume__", 1), ("a", 7)], "mixed")
+        await saver("put_writes", soon, [("__resume__", 2), ("a", 8)], "mixed")
+        await saver.put({}, "0001")
+        assert (await saver("get_tuple", THREAD)).pending_writes == [
+            ("mixed", "__resume__", 1),
+            ("mixed", "a", 7),
+            ("task", "__interrupt__", 2),
+            ("task", "__error__", "last"),
+            ("earlier", "a", 6),
+            ("task", "a", 1),
+            ("task", "b", 2),
+            ("task", "c", 5),
+        ]
+
+    home.run(test)
+
+
+def test_versions_grow_and_differ_in_each_fork(home: Home) -> None:
+    async def test(saver: Saver) -> None:
+        first = saver.saver.get_next_version(None, None)
+        others = {saver.saver.get_next_version(first, None) for _ in range(100)}
+        assert len(others) == 100
+        assert min(others) > first
+        assert saver.saver.get_next_version(9, None) > max(others)  # as an older saver counted
+
+    home.run(test)
+
+
+def test_deleting_a_run_leads_past_it(home: Home) -> None:
+    async def test(saver: Saver) -> None:
+        config = THREAD
+        for n in range(4):
+            config = await saver.put({"n": n}, f"{n:04}", config, run_id=f"run {n % 2}")
+        await saver("delete_for_runs", ["run 0"])
+        left = await saver.listed(THREAD)
+        assert [t.checkpoint["id"] for t in left] == ["0003", "0001"]
+        assert left[0].parent_config == left[1].config
+        assert left[1].parent_config is None
+
+    home.run(test)
+
+
+def test_pruning_keeps_the_latest_and_what_its_delta_channels_are_made_of(home: Home) -> None:
+    async def test(saver: Saver) -> None:
+        inner = {"configurable": {"thread_id": "thread", "checkpoint_ns": "inner"}}
+        config = THREAD
+        for n in range(5):
+            await saver.put({"n": n}, f"{n:04}", inner)
+            counters = {"counters_since_delta_snapshot": {"d": (n, n)}}
+            values = {"n": n} | ({"d": ["whole"]} if n == 2 else {})
+            config = await saver.put(values, f"{n:04}", config, **counters)
+            await saver("put_writes", config, [("d", n), ("x", n)], "task")
+        history = {"config": THREAD, "channels": ["d"]}
+        before = await saver("get_delta_channel_history", **history)
+        assert before["d"]["seed"] == ["whole"]
+        assert [value for *_, value in before["d"]["writes"]] == [2, 3]
+        await saver("prune", ["thread"])
+        assert [t.checkpoint["id"] for t in await saver.listed(THREAD)] == ["0004", "0003", "0002"]
+        assert [t.checkpoint["id"] for t in await saver.listed(inner)] == ["0004"]
+        assert await saver("get_delta_channel_history", **history) == before
+        with pytest.raises(ValueError, match="strategy"):
+            await saver("prune", ["thread"], strategy="keep none")
+        with pytest.raises(TypeError):
+            await saver("prune", "thread")
+        await saver("prune", ["thread"], strategy="delete")
+        assert await saver.listed(None) == []
+
+    home.run(test)
+
+
+def test_a_copy_has_the_same_ids_and_replaces_nothing(home: Home) -> None:
+    async def test(saver: Saver) -> None:
+        config = await saver.put({"n": 1}, "0001")
+        await saver("put_writes", config, [("a", 1)], "task")
+        await saver("copy_thread", "thread", "other")
+        there = {"configurable": {"thread_id": "other", "checkpoint_ns": ""}}
+        found, copied = await saver("get_tuple", THREAD), await saver("get_tuple", there)
+        assert copied[1:] == found[1:]
+        with pytest.raises(AlreadyExists):
+            await saver("copy_thread", "thread", "other")
+
+    home.run(test)
+
+
+# --- Beside others -----------------------------------------------------------------------------
+
+
+def test_threads_of_a_scoped_store_are_its_users(home: Home) -> None:
+    with Store(home.url) as store:
+        alice, bob = (store.users.create(name).id for name in ("Alice", "Bob"))
+        store.checkpoints.put("thread of nobody", {"native": 1}, namespace="langgraph of mine")
+
+    async def put(saver: Saver) -> None:
+        await saver.put({"n": 1}, "0001")
+
+    async def nothing(saver: Saver) -> None:
+        assert await saver("get_tuple", THREAD) is None
+        assert await saver.listed(None) == []
+
+    async def one(saver: Saver) -> None:
+        assert len(await saver.listed(None)) == 1
+
+    home.run(put, user=alice)
+    home.run(nothing, user=bob)
+    home.run(one, user=alice)
+    home.run(one)  # what is no graph's is left out
+    with Store(home.url) as store:
+        assert store.checkpoints.threads(user_id=alice).items[0].id == "thread"
+
+
+def test_two_savers_may_save_into_one_thread_at_once(home: Home) -> None:
+    async def test(saver: Saver) -> None:
+        async with AsyncExitStack() as stack:
+            other = await stack.enter_async_context(home.open())
+
+            async def save(by: Saver, name: str) -> None:
+                config = THREAD
+                for n in range(10):
+                    config = await by.put({"n": [name] * n}, f"{n:04}{name}", config)
+                    await by("put_writes", config, [("a", name)], "task")
+
+            await asyncio.gather(save(saver, "a"), save(other, "b"))
+        found = await saver.listed(THREAD)
+        assert len(found) == 20
+        for each in found:
+            name = each.checkpoint["id"][-1]
+            assert each.pending_writes == [("task", "a", name)]
+            assert set(each.checkpoint["channel_values"]["n"]) <= {name}
+
+    home.run(test)
+
+
+def test_a_saver_is_for_one_kind_of_call_and_for_an_open_store(home: Home) -> None:
+    kept: list[Saver] = []
+
+    async def test(saver: Saver) -> None:
+        kept.append(saver)
+        other = Saver(saver.saver, asynchronous=not saver.asynchronous)
+        with pytest.raises(NotImplementedError):
+            await other("get_tuple", THREAD)
+        await saver.put({"n": 1}, "0001")
+
+    home.run(test)
+
+    async def afterwards() -> None:
+        with pytest.raises(AgentStoreError, match="closed"):
+            await kept[0]("get_tuple", THREAD)
+
+    asyncio.run(afterwards())
+
+
+def test_the_example_asks_in_one_process_and_goes_on_in_the_next(engine_url: str) -> None:
+    example = Path(__file__).parents[2] / "examples" / "langgraph_graph.py"
+    command = [sys.executable, "-W", "error", str(example), engine_url]
+    said = [
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)
+    ]
+    assert said == ["I would water the plants. Do it?\n", "You said yes. Done.\n"]
