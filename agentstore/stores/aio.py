@@ -302,6 +302,7 @@ class AsyncMessages(AsyncRepository[Messages]):
     iter_search = lift_pages(Messages.iter_search)
     update = lift(Messages.update)
     pop = lift(Messages.pop)
+    replace_tail = lift(Messages.replace_tail)
     delete = lift(Messages.delete)
     clear = lift(Messages.clear)
 

@@ -230,6 +230,7 @@ DRAWN: dict[str, Draw] = {
     "before": _thing("message"),
     "containing": _thing("message"),
     "ids": _things("message"),
+    "expected": _things("message"),
     "user_id": _user,
     "to_thread": _name("t", 9),
     "new_checkpoint_id": _name("c", 9),

@@ -31,30 +31,20 @@ from agentstore.repositories.base.operations import (
     writes,
 )
 from agentstore.repositories.base.units import several_units
-from agentstore.repositories.lines.lines import newest, no_branch, segments_of
-from agentstore.repositories.lines.popping import pop_of_whole
+from agentstore.repositories.lines.lines import newest, no_branch
 from agentstore.repositories.lines.removal import (
     lock_session,
     remove_messages,
     settle_turn,
 )
 from agentstore.repositories.lines.rows import (
-    line_columns,
     message_record,
     message_records,
     select_messages,
     with_what_has_come,
 )
-from agentstore.repositories.lines.segments import (
-    NewLine,
-    is_seen_elsewhere,
-    release,
-    remove_all,
-    remove_gone_branches,
-    remove_unseen,
-    set_tip,
-)
-from agentstore.repositories.lines.tallies import NOTHING, tally_of
+from agentstore.repositories.lines.segments import remove_all, remove_gone_branches
+from agentstore.repositories.lines.tallies import tally_of
 from agentstore.repositories.messages.appending import (
     Append,
     OnDuplicate,
@@ -64,7 +54,7 @@ from agentstore.repositories.messages.appending import (
 )
 from agentstore.repositories.messages.budgets import Budget, within
 from agentstore.repositories.messages.changing import change_message
-from agentstore.repositories.messages.drafts import Draft, Marks, NewMessage, draft
+from agentstore.repositories.messages.drafts import Marks, NewMessage, chat_drafts, draft
 from agentstore.repositories.messages.following import follow
 from agentstore.repositories.messages.histories import History, Terms, Unanswered
 from agentstore.repositories.messages.marked import MarkFilter, count_marked
@@ -84,16 +74,13 @@ from agentstore.repositories.messages.streams import (
     idle_streams,
 )
 from agentstore.repositories.messages.summaries import find_summary
+from agentstore.repositories.messages.tails import pop_last, replace_last
 from agentstore.repositories.search import finding, pages
 from agentstore.values import validation
-from agentstore.values.chat.layouts import ChatMessage, from_client
+from agentstore.values.chat.layouts import ChatMessage
 from agentstore.values.paging import Cursors, check_limit
 from agentstore.values.states import COMPLETE, INCOMPLETE, MAIN, STREAMING
 from agentstore.values.types import MAX_INTEGER
-
-
-def _with_number_of_branch(messages: Any) -> list[Any]:
-    return [*line_columns(messages), messages.branch]
 
 
 class Messages(Repository):
@@ -240,12 +227,7 @@ class Messages(Repository):
             NotFound: There is no such session.
             InvalidInput: A message cannot be stored; the error says which.
         """
-        given = [*messages] if isinstance(messages, list | tuple) else [messages]
-        drafts: list[Draft] = []
-        for n, each in enumerate(given):
-            message = from_client(each, f"messages[{n}]", token_counter)
-            message["marks"] = marks
-            drafts.append(draft(message, f"messages[{n}]."))
+        drafts = chat_drafts(messages, marks, token_counter)
         append: Append
         append = yield Append(session_id, drafts, "skip", idempotency_key, self.unit.now())
         return append.records()
@@ -812,36 +794,56 @@ class Messages(Repository):
         return change_message(self.unit, message_id, given)
 
     @writes
-    def pop(self, session_id: str) -> MessageRecord | None:
-        """Take the last message of the active branch back; None if the branch is empty.
+    def pop(self, session_id: str, *, branch: str | None = None) -> MessageRecord | None:
+        """Take the last message of a branch back; None if the branch is empty.
 
         Other branches that show it go on showing it; it is deleted if none does.
 
+        Args:
+            session_id: The session.
+            branch: The branch's name; None for the active one.
+
         Raises:
-            NotFound: There is no such session.
+            NotFound: There is no such session or branch.
         """
-        if (popped := pop_of_whole(self.unit, session_id)) is not None:
-            return popped
-        session = lock_session(self.unit, session_id)
-        rows = newest(self.unit, session_id, 1, columns=_with_number_of_branch)
-        if not rows:
-            return None
-        (last,) = message_records(self.unit, rows)
-        home = rows[0][-1]
-        its_own = home == session.active_branch
-        if its_own and not is_seen_elsewhere(self.unit, session, home, last.seq):
-            remove_messages(self.unit, session, self.tables.messages.c.id == last.id)
-        else:
-            line = segments_of(self.connection, self.tables, session_id, session.active_branch)
-            new = NewLine(self.unit, session_id)
-            new.begin_like(line, last.seq - 1)
-            new.show(session.active_branch, session.last_seq + 1)
-            set_tip(self.unit, session, session.active_branch, new.write(), NOTHING)
-            release(self.unit, session_id, session.tip)
-            remove_unseen(self.unit, session, [(home, last.seq, last.seq)])
-            remove_gone_branches(self.unit, session_id)
-        settle_turn(self.unit, session)
-        return last
+        branch = validation.optional_text("branch", branch)
+        return pop_last(self.unit, session_id, branch)
+
+    @writes
+    def replace_tail(
+        self,
+        session_id: str,
+        expected: Sequence[str],
+        messages: ChatMessage | Sequence[ChatMessage],
+        *,
+        branch: str | None = None,
+    ) -> bool:
+        """Replace the last messages of a branch by others, if they are still the last ones.
+
+        For who read a history, had a model tell it shorter, and must not lose what others saved
+        meanwhile: nobody comes between the look and the change. Other branches that show the
+        replaced messages go on showing them.
+
+        Args:
+            session_id: The session.
+            expected: The ids of the messages that are to go, in their order, up to 5,000.
+            messages: What comes in their place, as for ``save_chat``; ``[]`` for nothing.
+            branch: The branch's name; None for the active one.
+
+        Returns:
+            Whether it was done. If not, these are not the last messages any more, and nothing was
+            changed.
+
+        Raises:
+            NotFound: There is no such session or branch.
+            InvalidInput: ``expected`` is no list of ids, or has none, or more than 5,000; or a
+                message cannot be stored.
+        """
+        wanted = ids_of("expected", expected, most=MOST_IDS)
+        if not wanted or isinstance(expected, set | frozenset):
+            raise InvalidInput("expected must be a list of ids in their order, one at least.")
+        branch = validation.optional_text("branch", branch)
+        return replace_last(self.unit, session_id, branch, wanted, chat_drafts(messages))
 
     @writes
     def delete(self, ids: Sequence[str], *, session_id: str | None = None) -> int:

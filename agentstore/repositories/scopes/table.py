@@ -120,6 +120,7 @@ DECISIONS: dict[str, dict[str, Decision]] = {
         "follow": Refused("it follows the messages of all sessions"),
         "update": _MESSAGE,
         "pop": _SESSION,
+        "replace_tail": _SESSION,
         "delete": names(session_id=its.session, ids=its.few_messages),
         "delete_by_mark": _SESSION,
         "size": _SESSION,

@@ -1,0 +1,89 @@
+"""The end of a branch: taken back, written to, and replaced, whichever branch is the active one."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentstore.errors import InvalidInput, NotFound
+
+
+def said(store, session, branch=None):
+    return [m.content for m in store.messages.history(session.id, None, branch=branch)]
+
+
+def line(role, text):
+    return {"role": role, "content": text}
+
+
+@pytest.fixture
+def branched(store, session):
+    """A session with two turns on main and a third on a branch that begins after the first."""
+    turns = [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
+    store.messages.save_chat(session.id, [line(*each) for each in turns])
+    store.branches.create(session.id, after_turn=1, name="side")
+    store.messages.save_chat(session.id, [line("user", "e"), line("assistant", "f")])
+    return session
+
+
+def assert_sound(store, session):
+    assert store.sessions.verify(session.id).agree
+    for branch in store.branches.list(session.id):
+        history = store.messages.history(session.id, None, branch=branch.name)
+        users = sum(message.role == "user" for message in history)
+        assert (branch.messages, branch.turns) == (len(history), users)
+        assert store.messages.size(session.id, branch=branch.name) == len(history)
+
+
+def test_the_last_messages_are_replaced_only_while_they_are_the_last(store, session):
+    saved = store.messages.save_chat(session.id, [line("user", "a"), line("assistant", "b")])
+    replaced = [saved[1].id]
+    assert store.messages.replace_tail(session.id, replaced, [line("assistant", "c")])
+    assert said(store, session) == ["a", "c"]
+    assert not store.messages.replace_tail(session.id, replaced, [line("assistant", "d")])
+    ids = [message.id for message in store.messages.history(session.id)]
+    assert not store.messages.replace_tail(session.id, ids[::-1], [])
+    assert store.messages.replace_tail(session.id, ids, [line("user", "e")])
+    assert said(store, session) == ["e"]
+    assert store.messages.history(session.id)[0].turn == 1
+    assert store.messages.replace_tail(session.id, [store.messages.history(session.id)[0].id], [])
+    assert said(store, session) == []
+    assert_sound(store, session)
+
+
+def test_what_another_branch_shows_stays_there_when_a_tail_is_replaced(store, branched):
+    ids = [message.id for message in store.messages.history(branched.id, None, branch="side")]
+    assert store.messages.replace_tail(branched.id, ids[1:], [line("user", "g")], branch="side")
+    assert said(store, branched, "side") == ["a", "g"]
+    assert said(store, branched, "main") == ["a", "b", "c", "d"]
+    assert_sound(store, branched)
+    ids = [message.id for message in store.messages.history(branched.id, None, branch="main")]
+    assert store.messages.replace_tail(branched.id, ids, [line("assistant", "h")], branch="main")
+    assert (said(store, branched, "main"), said(store, branched)) == (["h"], ["a", "g"])
+    assert store.branches.active(branched.id).name == "side"
+    assert [m.turn for m in store.messages.history(branched.id)] == [1, 2]
+    assert_sound(store, branched)
+
+
+def test_a_message_is_taken_back_from_the_branch_that_is_named(store, branched):
+    assert store.messages.pop(branched.id, branch="main").content == "d"
+    assert store.messages.pop(branched.id).content == "f"
+    assert store.messages.pop(branched.id, branch="side").content == "e"
+    assert store.messages.pop(branched.id, branch="side").content == "b"
+    assert (said(store, branched, "main"), said(store, branched)) == (["a", "b", "c"], ["a"])
+    assert store.branches.active(branched.id).name == "side"
+    assert_sound(store, branched)
+
+
+def test_what_is_not_there_or_says_nothing_is_refused(store, branched):
+    there = [store.messages.history(branched.id)[-1].id]
+    for missing in (("nowhere", {}), (branched.id, {"branch": "nowhere"})):
+        with pytest.raises(NotFound):
+            store.messages.replace_tail(missing[0], there, [], **missing[1])
+        with pytest.raises(NotFound):
+            store.messages.pop(missing[0], **missing[1])
+    for expected in ([], there[0], {there[0]}, None, [1]):
+        with pytest.raises(InvalidInput):
+            store.messages.replace_tail(branched.id, expected, [])
+    with pytest.raises(InvalidInput):
+        store.messages.replace_tail(branched.id, there, [{"role": "nobody"}])
+    assert said(store, branched) == ["a", "b", "e", "f"]
