@@ -116,18 +116,21 @@ class Branching(RuleBasedStateMachine):
     def numbered(self, name: str) -> Line | None:
         return next((line for line in self.lines.values() if line.name == name), None)
 
-    def expect(self, records: list[Any], given: list[dict[str, Any]]) -> None:
-        """Check what was saved, and show it on the active line."""
+    def expect(
+        self, records: list[Any], given: list[dict[str, Any]], line: Line | None = None
+    ) -> None:
+        """Check what was saved, and show it on a line, the active one if none is named."""
+        line = line or self.here
         for record, message in zip(records, given, strict=True):
             self.last_seq += 1
-            turn = self.here.turn + (message["role"] == "user")
+            turn = line.turn + (message["role"] == "user")
             assert (record.seq, record.turn, record.branch, record.role) == (
                 self.last_seq,
                 turn,
-                self.here.name,
+                line.name,
                 message["role"],
             )
-            self.here.shown.append(record)
+            line.shown.append(record)
 
     def call_home(self, name: str, new: str | None) -> None:
         """Have the messages that were written on a branch say its name as it is now."""
@@ -144,10 +147,28 @@ class Branching(RuleBasedStateMachine):
     def save_many(self, many: list[dict[str, Any]]) -> None:
         self.expect(self.store.messages.save_many(self.id, many), many)
 
-    @rule()
-    def pop(self) -> None:
-        expected = self.here.shown.pop() if self.here.shown else None
-        assert self.store.messages.pop(self.id) == expected
+    @rule(which=st.none() | positions)
+    def pop(self, which: int | None) -> None:
+        line = self.here if which is None else self.pick(which)
+        expected = line.shown.pop() if line.shown else None
+        name = None if which is None else line.name
+        assert self.store.messages.pop(self.id, branch=name) == expected
+
+    @rule(which=positions, count=st.integers(1, 4), many=st.integers(0, 2), late=st.booleans())
+    def replace_tail(self, which: int, count: int, many: int, late: bool) -> None:
+        line = self.pick(which)
+        ids = [m.id for m in line.shown[-count:]]
+        replaced = [*ids[1:], ids[0]] if late and len(ids) > 1 else ids
+        if not ids:
+            return
+        given = [{"role": role, "content": "x"} for role in ("user", "assistant")[:many]]
+        done = self.store.messages.replace_tail(self.id, replaced, given, branch=line.name)
+        assert done is (replaced == ids)
+        if done:
+            del line.shown[-count:]
+            exact = {"keep_tool_calls": False, "unanswered": "keep", "keep_system": False}
+            told = self.store.messages.history(self.id, many, branch=line.name, **exact)
+            self.expect(told, given, line)
 
     @rule(many=st.sets(positions, max_size=3))
     def delete(self, many: set[int]) -> None:
@@ -307,9 +328,13 @@ class Branching(RuleBasedStateMachine):
         shown, store = line.shown, self.store
         name = {"branch": line.name}
         for limit in (0, 1, 2, 3, 5, 9):
-            exact = store.messages.history(self.id, limit, keep_tool_calls=False, **name)
+            exact = store.messages.history(
+                self.id, limit, keep_tool_calls=False, unanswered="keep", keep_system=False, **name
+            )
             assert exact == (shown[-limit:] if limit else [])
-            assert store.messages.history(self.id, limit, **name) == cut(shown, limit)
+            assert store.messages.history(
+                self.id, limit, unanswered="keep", keep_system=False, **name
+            ) == cut(shown, limit)
         pages = walk(lambda c: store.messages.page(self.id, before=c, limit=3, **name))
         assert [m for page in reversed(pages) for m in page] == shown
         said = [m for m in shown if m.role == "user"]
@@ -337,11 +362,14 @@ class Branching(RuleBasedStateMachine):
     @invariant()
     def every_branch_shows_its_list(self) -> None:
         for line in self.lines.values():
-            assert self.store.messages.history(self.id, None, branch=line.name) == line.shown
+            assert (
+                self.store.messages.history(self.id, None, unanswered="keep", branch=line.name)
+                == line.shown
+            )
             assert sorted(m.seq for m in line.shown) == [m.seq for m in line.shown]
             assert len({m.seq for m in line.shown}) == len(line.shown)
             assert sorted(m.turn for m in line.shown) == [m.turn for m in line.shown]
-        assert self.store.messages.history(self.id, None) == self.here.shown
+        assert self.store.messages.history(self.id, None, unanswered="keep") == self.here.shown
 
     @invariant()
     def what_is_listed_and_counted_is_what_there_is(self) -> None:
