@@ -826,7 +826,7 @@ class Messages(Repository):
 
         Args:
             session_id: The session.
-            expected: The ids of the messages that are to go, in their order, up to 5,000.
+            expected: The ids of the messages that are to go, in their order.
             messages: What comes in their place, as for ``save_chat``; ``[]`` for nothing.
             branch: The branch's name; None for the active one.
 
@@ -836,10 +836,10 @@ class Messages(Repository):
 
         Raises:
             NotFound: There is no such session or branch.
-            InvalidInput: ``expected`` is no list of ids, or has none, or more than 5,000; or a
-                message cannot be stored.
+            InvalidInput: ``expected`` is no list of ids, or has none; or a message cannot be
+                stored.
         """
-        wanted = ids_of("expected", expected, most=MOST_IDS)
+        wanted = ids_of("expected", expected)
         if not wanted or isinstance(expected, set | frozenset):
             raise InvalidInput("expected must be a list of ids in their order, one at least.")
         branch = validation.optional_text("branch", branch)

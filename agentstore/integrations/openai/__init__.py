@@ -1,0 +1,10 @@
+"""Sessions of the OpenAI Agents SDK in an agentstore database: ``Runner.run(..., session=)``.
+
+``AgentStoreSession`` is one for one ``SQLiteSession`` and ``SQLAlchemySession`` of the SDK. An item
+is one message: ``messages.save_chat`` takes it apart, ``messages.chat`` gives it back, equal and in
+the order of its keys.
+"""
+
+from agentstore.integrations.openai.session import AgentStoreSession
+
+__all__ = ["AgentStoreSession"]
