@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import ClassVar
 
 import agents
 import agents.extensions.memory as extensions
@@ -47,7 +48,7 @@ def _new_database() -> str:
 class Home:
     """A database, and a store on it for each event loop that asks."""
 
-    _of_files: dict[str, Home] = {}
+    _of_files: ClassVar[dict[str, Home]] = {}
 
     def __init__(self) -> None:
         self.url = _new_database()
@@ -110,7 +111,7 @@ class AdvancedSQLiteSession(_Swapped, getattr(ours, "AgentStoreAdvancedSession",
 
 
 class SQLAlchemySession(_Swapped, ours.AgentStoreSession):
-    _of_engines: dict[int, tuple[object, Home]] = {}
+    _of_engines: ClassVar[dict[int, tuple[object, Home]]] = {}
 
     def __init__(self, session_id, *, engine=None, url=None, session_settings=None, **_):
         self._engine, self._home = engine, self._find(engine, url)
