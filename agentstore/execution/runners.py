@@ -24,7 +24,7 @@ from agentstore.engines.registry import EngineDialect
 from agentstore.errors import AgentStoreError, DatabaseReadOnly, TransactionMisuse
 from agentstore.execution.forking import of_this_process, store_of_parent
 from agentstore.execution.gatherers import Gatherer
-from agentstore.execution.gathering import GatheredCall, goes_with_others
+from agentstore.execution.gathering import GatheredCall, SeveralStatements, goes_with_others
 from agentstore.execution.observation import TRANSACTION, Observer, retried
 from agentstore.execution.recovery import HANDLED, Trouble, pause_before_retry, performed, trouble
 from agentstore.execution.session_cache import SessionCache
@@ -348,6 +348,9 @@ class UnitRunner:
         while True:
             try:
                 return self.once(mode, work, here=here)
+            except SeveralStatements:
+                mode = Mode.WRITE
+                continue
             except Trouble as problem:
                 attempt += 1
                 pause = self.pause(problem, attempt, repeatable=repeatable or mode in READING)

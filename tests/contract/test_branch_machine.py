@@ -139,13 +139,17 @@ class Branching(RuleBasedStateMachine):
 
     # --- Messages ----------------------------------------------------------------------------
 
-    @rule(message=messages)
-    def save(self, message: dict[str, Any]) -> None:
-        self.expect([self.store.messages.save(self.id, **message)], [message])
+    @rule(message=messages, which=st.none() | positions)
+    def save(self, message: dict[str, Any], which: int | None) -> None:
+        line = None if which is None else self.pick(which)
+        branch = line and line.name
+        self.expect([self.store.messages.save(self.id, **message, branch=branch)], [message], line)
 
-    @rule(many=st.lists(messages, min_size=1, max_size=8))
-    def save_many(self, many: list[dict[str, Any]]) -> None:
-        self.expect(self.store.messages.save_many(self.id, many), many)
+    @rule(many=st.lists(messages, min_size=1, max_size=8), which=st.none() | positions)
+    def save_many(self, many: list[dict[str, Any]], which: int | None) -> None:
+        line = None if which is None else self.pick(which)
+        branch = line and line.name
+        self.expect(self.store.messages.save_many(self.id, many, branch=branch), many, line)
 
     @rule(which=st.none() | positions)
     def pop(self, which: int | None) -> None:

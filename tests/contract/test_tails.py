@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from agentstore.errors import InvalidInput, NotFound
@@ -87,3 +89,42 @@ def test_what_is_not_there_or_says_nothing_is_refused(store, branched):
     with pytest.raises(InvalidInput):
         store.messages.replace_tail(branched.id, there, [{"role": "nobody"}])
     assert said(store, branched) == ["a", "b", "e", "f"]
+
+
+def test_messages_are_saved_on_the_branch_that_is_named_and_the_active_one_stays(store, branched):
+    save = store.messages.save
+    assert save(branched.id, "user", "g", branch="side").turn == 3
+    elsewhere = save(branched.id, "user", "h", branch="main")
+    assert (elsewhere.turn, elsewhere.branch, elsewhere.seq) == (3, "main", 8)
+    many = store.messages.save_many(branched.id, [line("user", "i")] * 2, branch="main")
+    assert [(m.turn, m.branch) for m in many] == [(4, "main"), (5, "main")]
+    chat = store.messages.save_chat(
+        branched.id, line("assistant", "j"), branch="main", idempotency_key="k"
+    )
+    again = store.messages.save_chat(
+        branched.id, line("assistant", "j"), branch="main", idempotency_key="k"
+    )
+    assert again == chat
+    assert said(store, branched) == ["a", "b", "e", "f", "g"]
+    assert said(store, branched, "main") == ["a", "b", "c", "d", "h", "i", "i", "j"]
+    assert store.branches.active(branched.id).name == "side"
+    for missing in (("nowhere", "main"), (branched.id, "nowhere"), ("nowhere", "nowhere")):
+        with pytest.raises(NotFound):
+            save(missing[0], "user", "x", branch=missing[1])
+    assert_sound(store, branched)
+
+
+def test_those_who_save_at_once_on_two_branches_each_get_theirs(store, branched):
+    def write(n):
+        branch = ("main", "side", None)[n % 3]
+        store.messages.save(branched.id, "user", str(n), branch=branch)
+
+    with ThreadPoolExecutor(12) as threads:
+        list(threads.map(write, range(36)))
+    assert sorted(map(int, said(store, branched, "main")[4:])) == [*range(0, 36, 3)]
+    on_side = [n for n in range(36) if n % 3]
+    assert sorted(map(int, said(store, branched, "side")[4:])) == on_side
+    for name in ("main", "side"):
+        turns = [turn.number for turn in store.branches.turns(branched.id, branch=name)]
+        assert turns == [*range(1, len(turns) + 1)]
+    assert_sound(store, branched)

@@ -18,11 +18,12 @@ from agentstore.errors import (
     NotFound,
     shown,
 )
-from agentstore.execution.gathering import LEFT_OUT
-from agentstore.execution.unit import Unit
+from agentstore.execution.gathering import LEFT_OUT, SeveralStatements
+from agentstore.execution.unit import Unit, in_autocommit
 from agentstore.records import MessageRecord
 from agentstore.records.messages import stored_role
 from agentstore.repositories.base.operations import chunks
+from agentstore.repositories.lines.active import working_on
 from agentstore.repositories.lines.lines import require
 from agentstore.repositories.lines.removal import lock_session
 from agentstore.repositories.lines.rows import message_records, select_messages
@@ -71,6 +72,7 @@ class Append:
     """
 
     __slots__ = (
+        "branch",
         "drafts",
         "fresh",
         "idempotency_key",
@@ -88,6 +90,7 @@ class Append:
         on_duplicate: str,
         idempotency_key: str | None,
         now: datetime,
+        branch: str | None = None,
     ) -> None:
         """Check the arguments that the messages have in common.
 
@@ -97,6 +100,7 @@ class Append:
         self.on_duplicate = validation.choice("on_duplicate", on_duplicate, _CHOICES)
         self.session_id = validation.text("session_id", session_id)
         self.idempotency_key = validation.optional_key("idempotency_key", idempotency_key)
+        self.branch = validation.optional_text("branch", branch)
         self.drafts = drafts
         self.now = now
         self.fresh = drafts
@@ -115,6 +119,7 @@ class Append:
         Raises:
             NotFound: By itself: there is no such session.
             CounterFull: By itself: the session's counters have no room.
+            SeveralStatements: By itself: the branch is not the active one.
             AlreadyExists: By itself: an external id is there, and is to be refused.
             InvalidInput: By itself: a message would be replaced by one of another role.
         """
@@ -138,7 +143,9 @@ class Append:
                 wait=by_itself,
             )
         if by_itself and not landed:
-            raise _why_not(unit, writes[0].session_id)
+            if writes[0].branch is None:
+                raise _why_not(unit, writes[0].session_id)
+            return [writes[0]._elsewhere(unit)]
         written = {write for write in going if write.session_id in landed}
         return [write if write in written else LEFT_OUT for write in writes]
 
@@ -178,6 +185,16 @@ class Append:
         if not drafts:
             require(unit, session_id)
         return self.records()
+
+    def _elsewhere(self, unit: Unit) -> Self:
+        """Write to a branch that is not the active one, by making it that for so long."""
+        if in_autocommit(unit):
+            raise SeveralStatements
+        session = lock_session(unit, self.session_id)
+        with working_on(unit, session, self.branch):
+            self.branch = None
+            Append.write(unit, [self], by_itself=True)
+        return self
 
     def records(self) -> list[MessageRecord]:
         """Give a record for each draft, once those that were to be written are."""
@@ -221,7 +238,10 @@ def _group(writes: Sequence[Append]) -> list[Append]:
         return candidates
     chosen: list[Append] = []
     rows = characters = 0
+    branches: dict[str, str | None] = {}
     for write in candidates:
+        if branches.setdefault(write.session_id, write.branch) != write.branch:
+            continue
         more = len(write.drafts), sum(map(_characters, write.drafts))
         fits = rows + more[0] <= _MOST_ROWS and characters + more[1] <= _MOST_CHARACTERS
         if fits or not chosen:
@@ -250,7 +270,7 @@ def _additions(writes: Sequence[Append]) -> list[_Addition]:
     for write in writes:
         addition = sessions.get(write.session_id)
         if addition is None:
-            addition = sessions[write.session_id] = _Addition(write.session_id, write.now)
+            addition = sessions[write.session_id] = _Addition(write)
         addition.add(write)
     return list(sessions.values())
 
@@ -259,6 +279,7 @@ class _Addition:
     """The rows that are to be appended to one session, and what they add to its counters."""
 
     __slots__ = (
+        "branch",
         "calls",
         "cost",
         "earliest",
@@ -270,9 +291,9 @@ class _Addition:
         "users",
     )
 
-    def __init__(self, session_id: str, now: datetime) -> None:
-        self.session_id = session_id
-        self.earliest = self.latest = now
+    def __init__(self, first: Append) -> None:
+        self.session_id, self.branch = first.session_id, first.branch
+        self.earliest = self.latest = first.now
         self.users = self.tokens = self.cost = 0
         self.rows: list[dict[str, Any]] = []
         self.calls: list[dict[str, Any]] = []
@@ -300,6 +321,7 @@ class _Addition:
         """Say what to count in the session; see ``EngineDialect.append_messages``."""
         return {
             "session_id": self.session_id,
+            "branch": self.branch,
             "now": self.latest,
             "bearable": self._bearable(),
             "messages": len(self.rows),

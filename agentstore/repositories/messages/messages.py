@@ -106,8 +106,9 @@ class Messages(Repository):
         marks: Marks = None,
         on_duplicate: OnDuplicate = "skip",
         idempotency_key: str | None = None,
+        branch: str | None = None,
     ) -> Body[MessageRecord]:
-        """Append a message to the session's active branch, and count it, in one transaction.
+        """Append a message to a branch, and count it, in one transaction.
 
         Any number of callers may save at once; each message gets the next sequence number, and
         two sessions never wait for each other on PostgreSQL.
@@ -133,9 +134,11 @@ class Messages(Repository):
                 others are named.
             idempotency_key: Makes a repeated call a no-op that returns the first one's result.
                 With it, a call whose outcome was in doubt is repeated by the store itself.
+            branch: The branch's name; None for the active one. It costs the same if it is that,
+                and otherwise a transaction of several statements. The active one stays it.
 
         Raises:
-            NotFound: There is no such session.
+            NotFound: There is no such session or branch.
             AlreadyExists: The external id is taken, and ``on_duplicate`` is ``refuse``.
             InvalidInput: An argument cannot be stored, or a message would be replaced by one of
                 another role.
@@ -156,7 +159,8 @@ class Messages(Repository):
             }
         )
         append: Append
-        append = yield Append(session_id, [new], on_duplicate, idempotency_key, self.unit.now())
+        now = self.unit.now()
+        append = yield Append(session_id, [new], on_duplicate, idempotency_key, now, branch)
         return append.records()[0]
 
     @gathers(Append, takes_several=replaces, looks_first=looks_first)
@@ -167,6 +171,7 @@ class Messages(Repository):
         *,
         on_duplicate: OnDuplicate = "skip",
         idempotency_key: str | None = None,
+        branch: str | None = None,
     ) -> Body[list[MessageRecord]]:
         """Append messages in their order, all or none.
 
@@ -175,12 +180,13 @@ class Messages(Repository):
             messages: Mappings with the arguments of ``save`` as keys; ``role`` is required.
             on_duplicate: As in ``save``, for each message that has an external id.
             idempotency_key: As in ``save``, for the call as a whole.
+            branch: As in ``save``.
 
         Returns:
             A record for each message, in the same order; for a skipped one, what was there.
 
         Raises:
-            NotFound: There is no such session.
+            NotFound: There is no such session or branch.
             AlreadyExists: An external id is taken, and ``on_duplicate`` is ``refuse``.
             InvalidInput: A message cannot be stored; the error says which.
         """
@@ -189,7 +195,8 @@ class Messages(Repository):
             raise InvalidInput("messages must be a list of mappings.")
         drafts = [draft(message, f"messages[{n}].") for n, message in enumerate(messages)]
         append: Append
-        append = yield Append(session_id, drafts, on_duplicate, idempotency_key, self.unit.now())
+        now = self.unit.now()
+        append = yield Append(session_id, drafts, on_duplicate, idempotency_key, now, branch)
         return append.records()
 
     @gathers(Append, looks_first=looks_first)
@@ -201,6 +208,7 @@ class Messages(Repository):
         marks: Marks = None,
         token_counter: Callable[[dict[str, Any]], int] | None = None,
         idempotency_key: str | None = None,
+        branch: str | None = None,
     ) -> Body[list[MessageRecord]]:
         """Append chat messages as the models' clients give and take them, all or none.
 
@@ -218,18 +226,19 @@ class Messages(Repository):
             token_counter: Counts the tokens of a message that says nothing of its usage. Without
                 it such a message counts for none.
             idempotency_key: As in ``save``, for the call as a whole.
+            branch: As in ``save``.
 
         Returns:
             A record for each message, in the same order. ``function`` is stored as role ``tool``,
             an item without a role as ``assistant``, or, if it is a result, as ``tool``.
 
         Raises:
-            NotFound: There is no such session.
+            NotFound: There is no such session or branch.
             InvalidInput: A message cannot be stored; the error says which.
         """
         drafts = chat_drafts(messages, marks, token_counter)
         append: Append
-        append = yield Append(session_id, drafts, "skip", idempotency_key, self.unit.now())
+        append = yield Append(session_id, drafts, "skip", idempotency_key, self.unit.now(), branch)
         return append.records()
 
     @appends
