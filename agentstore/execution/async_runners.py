@@ -87,14 +87,13 @@ async def run_with_retries(
         try:
             return await runner.once(mode, work)
         except SeveralStatements:
-            mode = Mode.WRITE
-            continue
+            mode, pause = Mode.WRITE, 0.0
         except Trouble as problem:
             attempt += 1
             pause = runner.pause(problem, attempt, repeatable=repeatable or mode in READING)
             if pause is None:
                 raise problem.error from problem.__cause__
-        retried()
+            retried()
         await asyncio.sleep(pause)
 
 

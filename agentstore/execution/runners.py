@@ -349,22 +349,17 @@ class UnitRunner:
             try:
                 return self.once(mode, work, here=here)
             except SeveralStatements:
-                mode = Mode.WRITE
-                continue
+                mode, pause = Mode.WRITE, 0.0
             except Trouble as problem:
                 attempt += 1
                 pause = self.pause(problem, attempt, repeatable=repeatable or mode in READING)
                 if pause is None:
                     raise problem.error from problem.__cause__
-            retried()
+                retried()
             time.sleep(pause)
 
     def close(self, *, wait: bool) -> None:
-        """Let the writer end what it has to do, and close its connection.
-
-        Args:
-            wait: Whether to wait for that; not if its caller is what it waits for.
-        """
+        """Let the writer end, and close its connection; wait, but not if it waits for the caller."""
         if self.writer is not None:
             self.writer.close(wait=wait)
 

@@ -360,6 +360,9 @@ class AsyncUsage(AsyncRepository[Usage]):
 
     stats = lift(Usage.stats)
     record = lift(Usage.record)
+    list = lift(Usage.list)
+    iter = lift_pages(Usage.iter)
+    delete = lift(Usage.delete)
     replace = lift(Usage.replace)
     sum_by = lift(Usage.sum_by)
     totals = lift(Usage.totals)

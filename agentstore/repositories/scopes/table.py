@@ -162,6 +162,8 @@ DECISIONS: dict[str, dict[str, Decision]] = {
     "Usage": {
         "stats": _USER,
         "record": _SESSION,
+        "list": _SESSION,
+        "delete": _SESSION,
         "replace": _SESSION,
         "sum_by": names(session_id=its.session, user_id=its.only_user),
         "totals": Refused("it counts the whole database"),
