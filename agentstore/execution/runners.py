@@ -359,7 +359,7 @@ class UnitRunner:
             time.sleep(pause)
 
     def close(self, *, wait: bool) -> None:
-        """Let the writer end, and close its connection; wait, but not if it waits for the caller."""
+        """Let the writer end, and close its connection; wait unless it waits for the caller."""
         if self.writer is not None:
             self.writer.close(wait=wait)
 

@@ -262,6 +262,7 @@ class AsyncSessions(AsyncRepository[Sessions]):
     fail = lift(Sessions.fail)
     wait_for_user = lift(Sessions.wait_for_user)
     answer = lift(Sessions.answer)
+    reset = lift(Sessions.reset)
     delete = lift(Sessions.delete)
     delete_expired = lift_units(Sessions.delete_expired)
     verify = lift(Sessions.verify)

@@ -184,6 +184,27 @@ def remove_all(unit: Unit, session: LockedSession) -> int:
     return gone.rowcount
 
 
+def start_again(unit: Unit, session: LockedSession) -> int:
+    """Delete all messages of a locked session, and its branches and summaries; main stays, empty.
+
+    Returns:
+        How many messages were deleted.
+    """
+    tables, connection = unit.tables, unit.connection
+    deleted = remove_all(unit, session)
+    for table in (tables.summaries, tables.turn_usage):
+        connection.execute(delete(table).where(table.c.session_id == session.id))
+    if session.last_branch:
+        branches, sessions = tables.branches, tables.sessions
+        others = branches.c.session_id == session.id, branches.c.number > 0
+        connection.execute(
+            update(sessions).where(sessions.c.id == session.id).values(active_branch=0)
+        )
+        connection.execute(delete(branches).where(*others))
+        unit.segmented.discard(session.id)
+    return deleted
+
+
 def release(unit: Unit, session_id: str, tip: int | None) -> None:
     """Delete a segment and those before it, as far as nothing leads to them any more."""
     segments, branches = unit.tables.branch_segments, unit.tables.branches

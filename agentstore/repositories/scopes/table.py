@@ -95,6 +95,7 @@ DECISIONS: dict[str, dict[str, Decision]] = {
         "fail": _SESSION,
         "wait_for_user": _SESSION,
         "answer": _SESSION,
+        "reset": _SESSION,
         "delete": _SESSION,
         "delete_expired": _EVERYBODYS,
         "verify": _SESSION,
