@@ -128,3 +128,26 @@ def test_those_who_save_at_once_on_two_branches_each_get_theirs(store, branched)
         turns = [turn.number for turn in store.branches.turns(branched.id, branch=name)]
         assert turns == [*range(1, len(turns) + 1)]
     assert_sound(store, branched)
+
+
+def test_a_session_begins_again_with_all_that_was_not_said(store, branched):
+    store.usage.record(branched.id, input_tokens=3)
+    store.summaries.put(branched.id, "in short")
+    store.tool_logs.log(branched.id, "search", input={}, output={}, elapsed_ms=1)
+    task = store.tasks.create(session_id=branched.id, kind="k")
+    assert store.sessions.reset(branched.id) == 6
+    assert said(store, branched) == []
+    assert [(b.name, b.messages, b.turns) for b in store.branches.list(branched.id)] == [
+        ("main", 0, 0)
+    ]
+    assert store.summaries.find(branched.id) is None
+    assert store.usage.list(branched.id).items == ()
+    assert store.tasks.get(task.id).session_id == branched.id
+    assert len(store.tool_logs.list(session_id=branched.id).items) == 1
+    saved = store.messages.save(branched.id, "user", "again")
+    assert (saved.seq, saved.turn, saved.branch) == (7, 1, "main")
+    assert store.branches.create(branched.id, name="side").number == 2
+    assert_sound(store, branched)
+    assert (store.sessions.reset(branched.id), store.sessions.reset(branched.id)) == (1, 0)
+    with pytest.raises(NotFound):
+        store.sessions.reset("nowhere")

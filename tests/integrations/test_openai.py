@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from agents import Agent, ModelResponse, RunConfig, Runner, Usage, function_tool
@@ -21,7 +22,7 @@ from openai.types.responses import (
 
 from agentstore import AsyncStore, Store
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound, TransactionMisuse
-from agentstore.integrations.openai import AgentStoreSession
+from agentstore.integrations.openai import AgentStoreAdvancedSession, AgentStoreSession
 
 AWKWARD = [
     {"content": "keys in another order \x00 \ud800", "role": "user"},
@@ -323,3 +324,138 @@ def test_the_example_goes_on_where_its_last_run_ended(engine_url):
         "assistant",
         "2 calls of the tool, in Weather in Oslo",
     ]
+
+
+def turns(*texts):
+    return [m for text in texts for m in (user(text), {"role": "assistant", "content": text * 2})]
+
+
+def used(**numbers):
+    usage = Usage(requests=1, **numbers)
+    return SimpleNamespace(context_wrapper=SimpleNamespace(usage=usage))
+
+
+def test_branches_are_those_of_each_object_and_their_names_are_never_used_again(run):
+    async def body(store):
+        session = AgentStoreAdvancedSession(session_id="s", store=store, title="Trip")
+        assert await session.list_branches() == []
+        await session.add_items(turns("a", "b"))
+        assert await session.create_branch_from_turn(2, "side") == "side"
+        await session.add_items(turns("c"))
+        other = AgentStoreAdvancedSession(session_id="s", store=store)
+        await other.add_items([user("on main")])
+        assert (await session.get_items())[-2:] == turns("c")
+        assert (await other.get_items())[-1] == user("on main")
+        assert await other.get_items(branch_id="side") == await session.get_items()
+        listed = await session.list_branches()
+        assert [(b["branch_id"], b["message_count"], b["is_current"]) for b in listed] == [
+            ("main", 5, False),
+            ("side", 4, True),
+        ]
+        assert await other.pop_item() == user("on main")
+        for wrong in (0, 9, -1, True):
+            with pytest.raises(ValueError, match="does not contain a user message"):
+                await session.create_branch_from_turn(wrong)
+        for taken in ("side", "main"):
+            with pytest.raises(ValueError, match="already been used"):
+                await session.create_branch_from_turn(1, taken)
+        with pytest.raises(ValueError, match="Use force=True"):
+            await session.delete_branch("side")
+        await session.delete_branch("side", force=True)
+        assert session._current_branch_id == "main"
+        with pytest.raises(ValueError, match="already been used"):
+            await session.create_branch_from_turn(1, "side")
+        with pytest.raises(ValueError, match="does not exist"):
+            await session.switch_to_branch("side")
+        assert await session.create_branch_from_content("B") != "side"
+
+    run(body)
+
+
+def test_an_empty_branch_is_listed_switched_to_and_deleted(run):
+    async def body(store):
+        session = AgentStoreAdvancedSession(session_id="s", store=store)
+        await session.add_items(turns("a"))
+        await session.create_branch_from_turn(1, "empty")
+        assert await session.get_items() == []
+        await session.switch_to_branch("main")
+        await session.switch_to_branch("empty")
+        assert [b["branch_id"] for b in await session.list_branches()] == ["main", "empty"]
+        await session.delete_branch("empty", force=True)
+        assert [b["branch_id"] for b in await session.list_branches()] == ["main"]
+
+    run(body)
+
+
+def test_an_object_whose_branch_was_cleared_is_on_main_and_one_deleted_is_told(run):
+    async def body(store):
+        first = AgentStoreAdvancedSession(session_id="s", store=store, title="Trip")
+        await first.add_items(turns("a", "b"))
+        await first.create_branch_from_turn(2, "side")
+        second = AgentStoreAdvancedSession(session_id="s", store=store)
+        await second.clear_session()
+        assert await first.get_items() == []
+        await first.add_items([user("new")])
+        assert (await second.get_items(), first._current_branch_id) == ([user("new")], "main")
+        with pytest.raises(ValueError, match="already been used"):
+            await second.create_branch_from_turn(1, "side")
+        await first.create_branch_from_turn(1, "other")
+        await second.delete_branch("other")
+        assert (await first.get_items(), await first.pop_item()) == ([], None)
+        with pytest.raises(NotFound):
+            await first.add_items([user("lost?")])
+        assert await second.get_items() == [user("new")]
+
+    run(body)
+
+
+def test_turns_tools_and_usage_are_told_by_branch(run):
+    async def body(store):
+        session = AgentStoreAdvancedSession(session_id="s", store=store)
+        assert (await session.get_turn_usage(), await session.get_turn_usage(1)) == ([], {})
+        assert await session.get_session_usage() is None
+        await session.store_run_usage(used(input_tokens=1))
+        await session.add_items(AWKWARD)
+        await session.store_run_usage(used(input_tokens=4, output_tokens=2, total_tokens=6))
+        await session.store_run_usage(used(input_tokens=5, output_tokens=2, total_tokens=7))
+        assert await session.get_tool_usage() == [("weather", 1, 2), ("shell_call", 1, 2)]
+        by_turn = await session.get_conversation_by_turns()
+        assert [len(items) for items in by_turn.values()] == [1, 8]
+        assert by_turn[2][2] == {"type": "function_call", "tool_name": "weather"}
+        told = await session.get_conversation_turns()
+        assert [(turn["turn"], turn["can_branch"]) for turn in told] == [(1, True), (2, True)]
+        assert [t["turn"] for t in await session.find_turns_by_content("北京")] == [2]
+        assert await session.find_turns_by_content("%") == []
+        (turn,) = await session.get_turn_usage()
+        assert (turn["user_turn_number"], turn["input_tokens"]) == (2, 5)
+        assert turn["input_tokens_details"]["cached_tokens"] == 0
+        await session.create_branch_from_turn(2, "side")
+        await session.add_items(turns("x"))
+        await session.store_run_usage(used(input_tokens=10, total_tokens=10))
+        assert (await session.get_turn_usage(2))["input_tokens"] == 10
+        assert (await session.get_turn_usage(2, branch_id="main"))["input_tokens"] == 5
+        sums = await session.get_session_usage()
+        assert (sums["requests"], sums["total_tokens"], sums["total_turns"]) == (2, 17, 2)
+        await session.pop_item()
+        assert len(await session.get_turn_usage()) == 1
+        await session.pop_item()
+        assert await session.get_turn_usage() == []
+        await session.delete_branch("side", force=True)
+        await session.clear_session()
+        assert await session.get_session_usage() is None
+
+    run(body)
+
+
+def test_calls_of_one_object_are_carried_out_in_the_order_in_which_they_were_made(run):
+    async def body(store):
+        session = AgentStoreAdvancedSession(session_id="s", store=store)
+        await asyncio.gather(*(session.add_items([user(str(n))]) for n in range(20)))
+        assert await session.get_items() == [user(str(n)) for n in range(20)]
+        late = [session.add_items([user("last")]), session.pop_item(), session.pop_item()]
+        assert await asyncio.gather(*late) == [None, user("last"), user("19")]
+        snapshot = await session._get_compaction_snapshot(5)
+        assert await snapshot.replace_suffix(0, [user("in short")])
+        assert len(await session.get_items()) == 15
+
+    run(body)
