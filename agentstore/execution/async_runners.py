@@ -35,7 +35,7 @@ from agentstore.engines.registry import EngineDialect
 from agentstore.errors import InvalidInput, TransactionMisuse, shown
 from agentstore.execution.async_gatherer import AsyncGatherer
 from agentstore.execution.cancellation import finished
-from agentstore.execution.gathering import goes_with_others
+from agentstore.execution.gathering import SeveralStatements, goes_with_others
 from agentstore.execution.joining import CallersRunner
 from agentstore.execution.observation import retried
 from agentstore.execution.queued_writes import turn_never_came
@@ -86,12 +86,14 @@ async def run_with_retries(
     while True:
         try:
             return await runner.once(mode, work)
+        except SeveralStatements:
+            mode, pause = Mode.WRITE, 0.0
         except Trouble as problem:
             attempt += 1
             pause = runner.pause(problem, attempt, repeatable=repeatable or mode in READING)
             if pause is None:
                 raise problem.error from problem.__cause__
-        retried()
+            retried()
         await asyncio.sleep(pause)
 
 

@@ -37,6 +37,10 @@ class LeftOut:
 LEFT_OUT: Final = LeftOut()
 
 
+class SeveralStatements(Exception):
+    """A write by itself turned out to need a transaction; nothing of it was written."""
+
+
 class Write(Protocol):
     """Something to be written."""
 

@@ -24,7 +24,7 @@ from agentstore.engines.registry import EngineDialect
 from agentstore.errors import AgentStoreError, DatabaseReadOnly, TransactionMisuse
 from agentstore.execution.forking import of_this_process, store_of_parent
 from agentstore.execution.gatherers import Gatherer
-from agentstore.execution.gathering import GatheredCall, goes_with_others
+from agentstore.execution.gathering import GatheredCall, SeveralStatements, goes_with_others
 from agentstore.execution.observation import TRANSACTION, Observer, retried
 from agentstore.execution.recovery import HANDLED, Trouble, pause_before_retry, performed, trouble
 from agentstore.execution.session_cache import SessionCache
@@ -348,20 +348,18 @@ class UnitRunner:
         while True:
             try:
                 return self.once(mode, work, here=here)
+            except SeveralStatements:
+                mode, pause = Mode.WRITE, 0.0
             except Trouble as problem:
                 attempt += 1
                 pause = self.pause(problem, attempt, repeatable=repeatable or mode in READING)
                 if pause is None:
                     raise problem.error from problem.__cause__
-            retried()
+                retried()
             time.sleep(pause)
 
     def close(self, *, wait: bool) -> None:
-        """Let the writer end what it has to do, and close its connection.
-
-        Args:
-            wait: Whether to wait for that; not if its caller is what it waits for.
-        """
+        """Let the writer end, and close its connection; wait unless it waits for the caller."""
         if self.writer is not None:
             self.writer.close(wait=wait)
 

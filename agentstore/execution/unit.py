@@ -122,6 +122,13 @@ def in_transaction(unit: Unit) -> bool:
     return unit.connection.get_execution_options().get(MODE) is not Mode.SNAPSHOT
 
 
+def in_autocommit(unit: Unit) -> bool:
+    """Say whether each statement of a unit that writes is a transaction of its own."""
+    if unit.dialect.single_writer:
+        return False
+    return unit.connection.get_execution_options().get(MODE) is Mode.STATEMENT
+
+
 class Runner(Protocol):
     """Opens units and runs bodies in them, synchronously."""
 

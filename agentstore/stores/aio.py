@@ -265,6 +265,7 @@ class AsyncSessions(AsyncRepository[Sessions]):
     fail = lift(Sessions.fail)
     wait_for_user = lift(Sessions.wait_for_user)
     answer = lift(Sessions.answer)
+    reset = lift(Sessions.reset)
     delete = lift(Sessions.delete)
     delete_expired = lift_units(Sessions.delete_expired)
     verify = lift(Sessions.verify)
@@ -306,6 +307,7 @@ class AsyncMessages(AsyncRepository[Messages]):
     iter_search = lift_pages(Messages.iter_search)
     update = lift(Messages.update)
     pop = lift(Messages.pop)
+    replace_tail = lift(Messages.replace_tail)
     delete = lift(Messages.delete)
     clear = lift(Messages.clear)
 
@@ -363,6 +365,9 @@ class AsyncUsage(AsyncRepository[Usage]):
 
     stats = lift(Usage.stats)
     record = lift(Usage.record)
+    list = lift(Usage.list)
+    iter = lift_pages(Usage.iter)
+    delete = lift(Usage.delete)
     replace = lift(Usage.replace)
     sum_by = lift(Usage.sum_by)
     totals = lift(Usage.totals)

@@ -117,18 +117,21 @@ class Branching(RuleBasedStateMachine):
     def numbered(self, name: str) -> Line | None:
         return next((line for line in self.lines.values() if line.name == name), None)
 
-    def expect(self, records: list[Any], given: list[dict[str, Any]]) -> None:
-        """Check what was saved, and show it on the active line."""
+    def expect(
+        self, records: list[Any], given: list[dict[str, Any]], line: Line | None = None
+    ) -> None:
+        """Check what was saved, and show it on a line, the active one if none is named."""
+        line = line or self.here
         for record, message in zip(records, given, strict=True):
             self.last_seq += 1
-            turn = self.here.turn + (message["role"] == "user")
+            turn = line.turn + (message["role"] == "user")
             assert (record.seq, record.turn, record.branch, record.role) == (
                 self.last_seq,
                 turn,
-                self.here.name,
+                line.name,
                 message["role"],
             )
-            self.here.shown.append(record)
+            line.shown.append(record)
 
     def call_home(self, name: str, new: str | None) -> None:
         """Have the messages that were written on a branch say its name as it is now."""
@@ -137,18 +140,40 @@ class Branching(RuleBasedStateMachine):
 
     # --- Messages ----------------------------------------------------------------------------
 
-    @rule(message=messages)
-    def save(self, message: dict[str, Any]) -> None:
-        self.expect([self.store.messages.save(self.id, **message)], [message])
+    @rule(message=messages, which=st.none() | positions)
+    def save(self, message: dict[str, Any], which: int | None) -> None:
+        line = None if which is None else self.pick(which)
+        branch = line and line.name
+        self.expect([self.store.messages.save(self.id, **message, branch=branch)], [message], line)
 
-    @rule(many=st.lists(messages, min_size=1, max_size=8))
-    def save_many(self, many: list[dict[str, Any]]) -> None:
-        self.expect(self.store.messages.save_many(self.id, many), many)
+    @rule(many=st.lists(messages, min_size=1, max_size=8), which=st.none() | positions)
+    def save_many(self, many: list[dict[str, Any]], which: int | None) -> None:
+        line = None if which is None else self.pick(which)
+        branch = line and line.name
+        self.expect(self.store.messages.save_many(self.id, many, branch=branch), many, line)
 
-    @rule()
-    def pop(self) -> None:
-        expected = self.here.shown.pop() if self.here.shown else None
-        assert self.store.messages.pop(self.id) == expected
+    @rule(which=st.none() | positions)
+    def pop(self, which: int | None) -> None:
+        line = self.here if which is None else self.pick(which)
+        expected = line.shown.pop() if line.shown else None
+        name = None if which is None else line.name
+        assert self.store.messages.pop(self.id, branch=name) == expected
+
+    @rule(which=positions, count=st.integers(1, 4), many=st.integers(0, 2), late=st.booleans())
+    def replace_tail(self, which: int, count: int, many: int, late: bool) -> None:
+        line = self.pick(which)
+        ids = [m.id for m in line.shown[-count:]]
+        replaced = [*ids[1:], ids[0]] if late and len(ids) > 1 else ids
+        if not ids:
+            return
+        given = [{"role": role, "content": "x"} for role in ("user", "assistant")[:many]]
+        done = self.store.messages.replace_tail(self.id, replaced, given, branch=line.name)
+        assert done is (replaced == ids)
+        if done:
+            del line.shown[-count:]
+            exact = {"keep_tool_calls": False, "unanswered": "keep", "keep_system": False}
+            told = self.store.messages.history(self.id, many, branch=line.name, **exact)
+            self.expect(told, given, line)
 
     @rule(many=st.sets(positions, max_size=3))
     def delete(self, many: set[int]) -> None:

@@ -217,3 +217,42 @@ def test_sums_of_money_are_exact(store):
     assert stats.cost == totals.cost == exact
     assert isinstance(stats.cost, Decimal)
     assert isinstance(totals.cost, Decimal)
+
+
+def test_what_was_recorded_is_listed_replaced_and_deleted_by_the_name_of_a_branch(store, session):
+    save, usage = store.messages.save, store.usage
+    for role in ("user", "assistant", "user"):
+        save(session.id, role, "x")
+    usage.record(session.id, input_tokens=1, details={"k": [1]}, turn=1)
+    usage.record(session.id, input_tokens=2)
+    store.branches.create(session.id, from_turn=2, name="side")
+    save(session.id, "user", "y")
+    usage.record(session.id, input_tokens=3)
+    usage.record(session.id, input_tokens=4)
+
+    def listed(**which):
+        found = usage.list(session.id, **which)
+        return [(each.branch, each.turn, each.input_tokens) for each in found]
+
+    assert listed() == [(0, 1, 1), (0, 2, 2), (1, 2, 3), (1, 2, 4)]
+    assert listed(branch="side") == listed(branch=1) == [(1, 2, 3), (1, 2, 4)]
+    assert listed(branch="main", turn=1) == [(0, 1, 1)]
+    assert usage.list(session.id).items[0].details == {"k": [1]}
+    first = usage.list(session.id, limit=3)
+    assert [u.input_tokens for u in usage.list(session.id, cursor=first.next_cursor)] == [4]
+    assert [u.input_tokens for u in usage.iter(session.id, limit=1)] == [1, 2, 3, 4]
+
+    assert usage.replace(session.id, input_tokens=5).branch == 1
+    assert usage.replace(session.id, branch="main", input_tokens=6).turn == 2
+    assert usage.replace(session.id, branch="main", turn=1, input_tokens=7).turn == 1
+    assert listed() == [(0, 1, 7), (0, 2, 6), (1, 2, 5)]
+    assert usage.delete(session.id, branch="main", turn=2) == 1
+    assert usage.delete(session.id, branch=1) == 1
+    assert usage.delete(session.id, branch="side") == 0
+    assert listed() == [(0, 1, 7)]
+    assert (usage.delete(session.id), usage.delete(session.id), listed()) == (1, 0, [])
+    for call in (usage.list, usage.delete, usage.replace):
+        with pytest.raises(NotFound):
+            call("nowhere")
+        with pytest.raises(NotFound):
+            call(session.id, branch="nowhere")

@@ -275,6 +275,11 @@ EXTRAS = {
     "integrations.langgraph.operations": _GRAPHS,
     "integrations.langgraph.savers": _GRAPHS,
     "integrations.llama_index": {"llama_index"},
+    "integrations.openai.advanced": {"agents"},
+    "integrations.openai.counted": {"agents"},
+    "integrations.openai.items": {"agents"},
+    "integrations.openai.placed": {"agents"},
+    "integrations.openai.session": {"agents"},
     "integrations.pydantic_ai": {"pydantic_ai"},
     "testing.contract": {"pytest"},
     "values.genai": {"genai_prices"},
@@ -308,6 +313,7 @@ def test_adapters_use_what_a_store_offers_to_everybody():
 
 
 LAZY = (
+    "agents",
     "alembic",
     "mako",
     "typer",

@@ -31,6 +31,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    or_,
     select,
     type_coerce,
     update,
@@ -65,12 +66,14 @@ def append_messages(
     wait: bool,
 ) -> Collection[str]:
     """Lock, count and insert in one statement; see ``EngineDialect.append_messages``."""
-    shape = _AppendShape(len(sessions) > 1, len(rows) > 1, bool(calls), bool(marks), wait)
+    named = any(session["branch"] is not None for session in sessions)
+    many = len(sessions) > 1
+    shape = _AppendShape(many, len(rows) > 1, bool(calls), bool(marks), wait, named)
     statement = _statement(tables, dialect_of(connection), shape)
     columns = _message_columns(tables)
     parameters: dict[str, Any] = {}
     if shape.sessions:
-        for name in _COUNTS:
+        for name in (*_COUNTS, "branch") if named else _COUNTS:
             parameters[f"s_{name}"] = [session[name] for session in sessions]
     else:
         parameters |= sessions[0]
@@ -121,13 +124,18 @@ def _message_columns(tables: Tables) -> tuple[str, ...]:
 
 
 class _AppendShape(NamedTuple):
-    """Which parts of the statement there are, and which of them come as arrays."""
+    """Which parts of the statement there are, and which of them come as arrays.
+
+    Attributes:
+        named: Whether a session says which branch has to be its active one.
+    """
 
     sessions: bool
     rows: bool
     calls: bool
     marks: bool
     wait: bool
+    named: bool
 
 
 @lru_cache(maxsize=256)
@@ -137,7 +145,10 @@ def _statement(tables: Tables, driver: Dialect, shape: _AppendShape) -> Prepared
 
 def _build(tables: Tables, shape: _AppendShape) -> Select[Any]:
     messages = tables.messages
-    counted = _counted_many(tables) if shape.sessions else _counted_one(tables, wait=shape.wait)
+    if shape.sessions:
+        counted = _counted_many(tables, named=shape.named)
+    else:
+        counted = _counted_one(tables, wait=shape.wait, named=shape.named)
     columns = _message_columns(tables)
     if shape.rows:
         kinds = {f"m_{c}": _kind(tables, messages, c) for c in (*_OF_EACH, *columns)}
@@ -192,7 +203,7 @@ def _now(tables: Tables) -> BindParameter[Any]:
     return bindparam("now", type_=tables.sessions.c.created_at.type)
 
 
-def _counted_one(tables: Tables, *, wait: bool) -> CTE:
+def _counted_one(tables: Tables, *, wait: bool, named: bool) -> CTE:
     sessions = tables.sessions
     counts = {
         "messages": bindparam("messages", type_=BigInteger),
@@ -204,6 +215,8 @@ def _counted_one(tables: Tables, *, wait: bool) -> CTE:
     }
     here = sessions.c.id == bindparam("session_id", type_=sessions.c.id.type)
     counting = update(sessions).where(here)
+    if named:
+        counting = counting.where(_active(tables) == bindparam("branch", type_=_name(tables)))
     if not wait:
         locked = _locked(select(sessions.c.id).where(here))
         counting = counting.where(sessions.c.id == locked.c.id)
@@ -211,11 +224,20 @@ def _counted_one(tables: Tables, *, wait: bool) -> CTE:
     return _count(counting, tables, counts, activity.c.activity)
 
 
+def _active(tables: Tables) -> ColumnElement[Any]:
+    """Select the name of the active branch."""
+    return name_of_branch(tables.branches, tables.sessions.c.pk, tables.sessions.c.active_branch)
+
+
+def _name(tables: Tables) -> TypeEngine[Any]:
+    return tables.branches.c.name.type
+
+
 def _locked(wanted: Select[Any]) -> CTE:
     return wanted.with_for_update(key_share=True, skip_locked=True).cte("locked")
 
 
-def _counted_many(tables: Tables) -> CTE:
+def _counted_many(tables: Tables, *, named: bool) -> CTE:
     """Count on several sessions, but for those that somebody else has locked: a call waits for
     nobody but those who write to its own session.
     """
@@ -229,6 +251,8 @@ def _counted_many(tables: Tables) -> CTE:
         "s_now": sessions.c.last_active_at.type,
         "s_bearable": sessions.c.last_active_at.type,
     }
+    if named:
+        kinds["s_branch"] = _name(tables)
     given, arriving = arrays(kinds, "given")
     wanted = select(given["s_session_id"]).select_from(arriving)
     number = next_activity(tables).label("activity")
@@ -236,6 +260,9 @@ def _counted_many(tables: Tables) -> CTE:
     counting = update(sessions).where(
         sessions.c.id == given["s_session_id"], sessions.c.id == locked.c.id
     )
+    if named:
+        wanted_branch = given["s_branch"]
+        counting = counting.where(or_(wanted_branch.is_(None), _active(tables) == wanted_branch))
     counts = {name: given[f"s_{name}"] for name in _COUNTS if name != "session_id"}
     return _count(counting, tables, counts, locked.c.activity)
 

@@ -20,6 +20,7 @@ from sqlalchemy import (
     insert,
     update,
 )
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from agentstore.engines.base.dialect import number_rows, room_in
 from agentstore.engines.base.prepared import Prepared, dialect_of
@@ -55,7 +56,10 @@ def append_messages(
     for session in sessions:
         end = begin + session["messages"]
         session["so_far"] = len(there)
-        if counted := count.rows(connection, session):
+        counting = count
+        if session["branch"] is not None:
+            counting = _counting_on(tables, dialect_of(connection))
+        if counted := counting.rows(connection, session):
             own = rows[begin:end]
             *numbers, branch, activity, behind, session_pk = counted[0]
             if behind >= LISTED_WITHIN:
@@ -85,11 +89,33 @@ def append_messages(
 @lru_cache(maxsize=64)
 def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, ...]:
     sessions = tables.sessions
+    # A statement of its own: SQLite writes to an index even if a column keeps its value.
+    here = sessions.c.id == bindparam("session_id")
+    list_anew = update(sessions).where(here).values(listed_activity=sessions.c.activity)
+    beside = (tables.messages, tables.message_tool_calls, tables.message_marks)
+    return (
+        Prepared(_counting(tables), driver),
+        Prepared(list_anew, driver),
+        *(_insertion(table, driver) for table in beside),
+    )
+
+
+@lru_cache(maxsize=64)
+def _counting_on(tables: Tables, driver: Dialect) -> Prepared:
+    """Count only if the active branch has this name."""
+    branches, sessions = tables.branches, tables.sessions.c
+    active = name_of_branch(branches, sessions.pk, sessions.active_branch)
+    named = active == bindparam("branch", type_=branches.c.name.type)
+    return Prepared(_counting(tables).where(named), driver)
+
+
+def _counting(tables: Tables) -> ReturningUpdate[Any]:
+    sessions = tables.sessions
     here = sessions.c.id == bindparam("session_id")
     now, bearable = (
         bindparam(name, type_=sessions.c.created_at.type) for name in ("now", "bearable")
     )
-    count = (
+    return (
         update(sessions)
         .where(here, session_is_open(tables), room_in(sessions))
         .values(
@@ -112,14 +138,6 @@ def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, ...]:
             sessions.c.activity - sessions.c.listed_activity,
             sessions.c.pk,
         )
-    )
-    # A statement of its own: SQLite writes to an index even if a column keeps its value.
-    list_anew = update(sessions).where(here).values(listed_activity=sessions.c.activity)
-    beside = (tables.messages, tables.message_tool_calls, tables.message_marks)
-    return (
-        Prepared(count, driver),
-        Prepared(list_anew, driver),
-        *(_insertion(table, driver) for table in beside),
     )
 
 

@@ -40,13 +40,12 @@ from agentstore.repositories.branches.turn_places import (
     user_messages,
     wanted_text,
 )
+from agentstore.repositories.lines.active import activate
 from agentstore.repositories.lines.lines import between, require, segments_of
 from agentstore.repositories.lines.queries import line_of, shown_by
 from agentstore.repositories.lines.removal import (
-    LockedSession,
     branch_number,
     lock_session,
-    set_turn,
 )
 from agentstore.repositories.lines.rows import message_records
 from agentstore.repositories.lines.segments import release, remove_gone_branches, remove_unseen
@@ -55,8 +54,6 @@ from agentstore.repositories.lines.tallies import (
     Tally,
     add_up,
     own_tally,
-    put_down,
-    take_up,
 )
 from agentstore.values import validation
 from agentstore.values.ids import new_id
@@ -169,7 +166,7 @@ class Branches(Repository):
         """
         name = validation.text("name", name)
         session = lock_session(self.unit, session_id)
-        self._activate(session, branch_number(self.unit, session, name))
+        activate(self.unit, session, branch_number(self.unit, session, name))
         return self._read(session_id, name)
 
     @writes
@@ -222,7 +219,7 @@ class Branches(Repository):
             if not force:
                 raise BranchInUse(session_id, name)
             parent = self._read(session_id, name).parent
-            self._activate(session, branch_number(self.unit, session, parent or MAIN))
+            activate(self.unit, session, branch_number(self.unit, session, parent or MAIN))
         line = segments_of(self.connection, self.tables, session_id, number)
         nothing = {"tip": None, "own_messages": 0, "own_turns": 0}
         self._change(session_id, number, name=new_id(), gone=True, **nothing)
@@ -476,26 +473,6 @@ class Branches(Repository):
         if row is None:
             require(self.unit, session_id, name)
         return _record(row)
-
-    def _activate(self, session: LockedSession, number: int) -> None:
-        branches, sessions = self.tables.branches.c, self.tables.sessions
-        tip = (
-            select(branches.tip)
-            .where(branches.session_id == session.id, branches.number == number)
-            .scalar_subquery()
-        )
-        put_down(self.unit, session.id)
-        activated = (
-            update(sessions)
-            .where(sessions.c.id == session.id)
-            .values(active_branch=number, tip=tip)
-            .returning(sessions.c.tip)
-        )
-        session.active_branch = number
-        session.tip = self.connection.execute(activated).scalar()
-        self.unit.segmented.discard(session.id)
-        session.turn = set_turn(self.unit, session.id)
-        take_up(self.unit, session.id)
 
     def _change(self, session_id: str, number: int, **values: Any) -> None:
         branches = self.tables.branches

@@ -126,6 +126,29 @@ def set_tip(unit: Unit, session: LockedSession, branch: int, tip: int | None, ow
         take_up(unit, session.id)
 
 
+def cut_line(unit: Unit, session: LockedSession, line: Sequence[Segment], first_seq: int) -> None:
+    """Have the active branch show nothing from a number on, and delete what no other shows.
+
+    Args:
+        unit: In a write transaction.
+        session: The session, locked; ``settle_turn`` is left to the caller.
+        line: The segments of its active branch.
+        first_seq: The number.
+    """
+    new = NewLine(unit, session.id)
+    new.begin_like(line, first_seq - 1)
+    new.show(session.active_branch, session.last_seq + 1)
+    set_tip(unit, session, session.active_branch, new.write(), NOTHING)
+    release(unit, session.id, session.tip)
+    going = [
+        (each.branch, max(first_seq, each.first_seq), each.last_seq)
+        for each in line
+        if each.last_seq >= first_seq
+    ]
+    remove_unseen(unit, session, going)
+    remove_gone_branches(unit, session.id)
+
+
 def remove_all(unit: Unit, session: LockedSession) -> int:
     """Delete all messages of a locked session, and have every branch show only its own: none.
 
@@ -159,6 +182,27 @@ def remove_all(unit: Unit, session: LockedSession) -> int:
         connection.execute(delete(segments).where(segments.c.session_id == session.id))
         remove_gone_branches(unit, session.id)
     return gone.rowcount
+
+
+def start_again(unit: Unit, session: LockedSession) -> int:
+    """Delete all messages of a locked session, and its branches and summaries; main stays, empty.
+
+    Returns:
+        How many messages were deleted.
+    """
+    tables, connection = unit.tables, unit.connection
+    deleted = remove_all(unit, session)
+    for table in (tables.summaries, tables.turn_usage):
+        connection.execute(delete(table).where(table.c.session_id == session.id))
+    if session.last_branch:
+        branches, sessions = tables.branches, tables.sessions
+        others = branches.c.session_id == session.id, branches.c.number > 0
+        connection.execute(
+            update(sessions).where(sessions.c.id == session.id).values(active_branch=0)
+        )
+        connection.execute(delete(branches).where(*others))
+        unit.segmented.discard(session.id)
+    return deleted
 
 
 def release(unit: Unit, session_id: str, tip: int | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from operator import itemgetter
 from typing import Any, Literal, Self, get_args
 
@@ -18,21 +18,21 @@ from agentstore.errors import (
     NotFound,
     shown,
 )
-from agentstore.execution.gathering import LEFT_OUT
-from agentstore.execution.unit import Unit
+from agentstore.execution.gathering import LEFT_OUT, SeveralStatements
+from agentstore.execution.unit import Unit, in_autocommit
 from agentstore.records import MessageRecord
 from agentstore.records.messages import stored_role
 from agentstore.repositories.base.operations import chunks
+from agentstore.repositories.lines.active import working_on
 from agentstore.repositories.lines.lines import require
 from agentstore.repositories.lines.removal import lock_session
 from agentstore.repositories.lines.rows import message_records, select_messages
+from agentstore.repositories.messages.additions import additions_of
 from agentstore.repositories.messages.drafts import Draft
 from agentstore.repositories.messages.rewriting import rewrite_message
 from agentstore.repositories.search.search import forget_deleted
 from agentstore.values import validation
-from agentstore.values.paging import OUT_OF_ORDER
 from agentstore.values.states import NO_BRANCH
-from agentstore.values.types import from_nanos, to_nanos
 
 OnDuplicate = Literal["skip", "refuse", "replace"]
 _CHOICES = get_args(OnDuplicate)
@@ -45,8 +45,6 @@ _LONG = itemgetter(
     "content", "blocks", "tool_calls", "metadata", "payload", "name", "tool_call_id", "chat_keys"
 )
 """The columns whose values may be of any length."""
-
-_NEVER = datetime.min.replace(tzinfo=UTC)
 
 _STAY = frozenset({"id", "idempotency_key", "external_id"})
 """Columns of a draft that a message keeps when the draft replaces it."""
@@ -71,6 +69,7 @@ class Append:
     """
 
     __slots__ = (
+        "branch",
         "drafts",
         "fresh",
         "idempotency_key",
@@ -88,6 +87,7 @@ class Append:
         on_duplicate: str,
         idempotency_key: str | None,
         now: datetime,
+        branch: str | None = None,
     ) -> None:
         """Check the arguments that the messages have in common.
 
@@ -97,6 +97,7 @@ class Append:
         self.on_duplicate = validation.choice("on_duplicate", on_duplicate, _CHOICES)
         self.session_id = validation.text("session_id", session_id)
         self.idempotency_key = validation.optional_key("idempotency_key", idempotency_key)
+        self.branch = validation.optional_text("branch", branch)
         self.drafts = drafts
         self.now = now
         self.fresh = drafts
@@ -115,6 +116,7 @@ class Append:
         Raises:
             NotFound: By itself: there is no such session.
             CounterFull: By itself: the session's counters have no room.
+            SeveralStatements: By itself: the branch is not the active one.
             AlreadyExists: By itself: an external id is there, and is to be refused.
             InvalidInput: By itself: a message would be replaced by one of another role.
         """
@@ -123,7 +125,7 @@ class Append:
             if writes[0].known is not None:
                 return [*writes]
         going = writes if by_itself else _group(writes)
-        additions = _additions(going)
+        additions = additions_of(going)
         if by_itself and max(additions[0].tokens, additions[0].cost) > FULL:
             raise CounterFull("session", writes[0].session_id)
         landed: Collection[str] = ()
@@ -138,7 +140,9 @@ class Append:
                 wait=by_itself,
             )
         if by_itself and not landed:
-            raise _why_not(unit, writes[0].session_id)
+            if writes[0].branch is None:
+                raise _why_not(unit, writes[0].session_id)
+            return [writes[0]._elsewhere(unit)]
         written = {write for write in going if write.session_id in landed}
         return [write if write in written else LEFT_OUT for write in writes]
 
@@ -178,6 +182,16 @@ class Append:
         if not drafts:
             require(unit, session_id)
         return self.records()
+
+    def _elsewhere(self, unit: Unit) -> Self:
+        """Write to a branch that is not the active one, by making it that for so long."""
+        if in_autocommit(unit):
+            raise SeveralStatements
+        session = lock_session(unit, self.session_id)
+        with working_on(unit, session, self.branch):
+            self.branch = None
+            Append.write(unit, [self], by_itself=True)
+        return self
 
     def records(self) -> list[MessageRecord]:
         """Give a record for each draft, once those that were to be written are."""
@@ -221,7 +235,10 @@ def _group(writes: Sequence[Append]) -> list[Append]:
         return candidates
     chosen: list[Append] = []
     rows = characters = 0
+    branches: dict[str, str | None] = {}
     for write in candidates:
+        if branches.setdefault(write.session_id, write.branch) != write.branch:
+            continue
         more = len(write.drafts), sum(map(_characters, write.drafts))
         fits = rows + more[0] <= _MOST_ROWS and characters + more[1] <= _MOST_CHARACTERS
         if fits or not chosen:
@@ -242,78 +259,6 @@ def _why_not(unit: Unit, session_id: str) -> AgentStoreError:
     if unit.connection.execute(full).first() is None:
         return NotFound("session", session_id)
     return CounterFull("session", session_id)
-
-
-def _additions(writes: Sequence[Append]) -> list[_Addition]:
-    """Put the rows of each session together, in the order of the writes."""
-    sessions: dict[str, _Addition] = {}
-    for write in writes:
-        addition = sessions.get(write.session_id)
-        if addition is None:
-            addition = sessions[write.session_id] = _Addition(write.session_id, write.now)
-        addition.add(write)
-    return list(sessions.values())
-
-
-class _Addition:
-    """The rows that are to be appended to one session, and what they add to its counters."""
-
-    __slots__ = (
-        "calls",
-        "cost",
-        "earliest",
-        "latest",
-        "marks",
-        "rows",
-        "session_id",
-        "tokens",
-        "users",
-    )
-
-    def __init__(self, session_id: str, now: datetime) -> None:
-        self.session_id = session_id
-        self.earliest = self.latest = now
-        self.users = self.tokens = self.cost = 0
-        self.rows: list[dict[str, Any]] = []
-        self.calls: list[dict[str, Any]] = []
-        self.marks: list[dict[str, Any]] = []
-
-    def add(self, write: Append) -> None:
-        """Add what a write has left to be written, behind what was added before."""
-        now = write.now
-        self.earliest, self.latest = min(now, self.earliest), max(now, self.latest)
-        write.fresh[0].row["idempotency_key"] = write.idempotency_key
-        for new in write.fresh:
-            row = new.row
-            self.users += row["role"] == "user"
-            self.tokens += row["token_count"]
-            self.cost += to_nanos("cost", row["cost"])
-            seq = len(self.rows) + 1
-            row.update(session_id=self.session_id, seq=seq, turn=self.users, created_at=now)
-            self.rows.append(row)
-            if new.calls or new.marks:
-                own = {"session_id": self.session_id, "seq": seq}
-                self.calls += [{**call, **own} for call in new.calls]
-                self.marks += [{**mark, **own} for mark in new.marks or ()]
-
-    def counts(self) -> dict[str, Any]:
-        """Say what to count in the session; see ``EngineDialect.append_messages``."""
-        return {
-            "session_id": self.session_id,
-            "now": self.latest,
-            "bearable": self._bearable(),
-            "messages": len(self.rows),
-            "users": self.users,
-            "tokens": self.tokens,
-            "cost": from_nanos(self.cost),
-        }
-
-    def _bearable(self) -> datetime:
-        """Give the time up to which earlier messages may have been saved; none if these are not
-        in order themselves.
-        """
-        bearable = self.earliest + OUT_OF_ORDER
-        return bearable if self.latest <= bearable else _NEVER
 
 
 def _replace(

@@ -7,7 +7,7 @@ stored.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -19,7 +19,7 @@ from agentstore.records.messages import make_message_record, told_role, users
 from agentstore.records.words import Role
 from agentstore.values import validation
 from agentstore.values.chat.formats import only_answers, tools_called
-from agentstore.values.chat.layouts import FromChat
+from agentstore.values.chat.layouts import ChatMessage, FromChat, from_client
 from agentstore.values.encoding import dump_json, is_plain_key, load_json
 from agentstore.values.ids import new_id
 from agentstore.values.states import COMPLETE, ROLES
@@ -143,6 +143,22 @@ def draft(message: Mapping[str, Any], prefix: str = "") -> Draft:
     elif payload is not None or row["blocks"] is not None:
         calls = _other_call_rows(identity, content, payload)
     return Draft(row, calls, marks, layout)
+
+
+def chat_drafts(
+    messages: ChatMessage | Sequence[ChatMessage],
+    marks: Marks = None,
+    token_counter: Callable[[dict[str, Any]], int] | None = None,
+) -> list[Draft]:
+    """Check chat messages and write out their documents; see ``Messages.save_chat``."""
+    counter = validation.optional_function("token_counter", token_counter)
+    given = [*messages] if isinstance(messages, list | tuple) else [messages]
+    drafts: list[Draft] = []
+    for n, each in enumerate(given):
+        message = from_client(each, f"messages[{n}]", counter)
+        message["marks"] = marks
+        drafts.append(draft(message, f"messages[{n}]."))
+    return drafts
 
 
 def _content(name: str, value: Any) -> str | Document:

@@ -31,30 +31,20 @@ from agentstore.repositories.base.operations import (
     writes,
 )
 from agentstore.repositories.base.units import several_units
-from agentstore.repositories.lines.lines import newest, no_branch, segments_of
-from agentstore.repositories.lines.popping import pop_of_whole
+from agentstore.repositories.lines.lines import newest, no_branch
 from agentstore.repositories.lines.removal import (
     lock_session,
     remove_messages,
     settle_turn,
 )
 from agentstore.repositories.lines.rows import (
-    line_columns,
     message_record,
     message_records,
     select_messages,
     with_what_has_come,
 )
-from agentstore.repositories.lines.segments import (
-    NewLine,
-    is_seen_elsewhere,
-    release,
-    remove_all,
-    remove_gone_branches,
-    remove_unseen,
-    set_tip,
-)
-from agentstore.repositories.lines.tallies import NOTHING, tally_of
+from agentstore.repositories.lines.segments import remove_all, remove_gone_branches
+from agentstore.repositories.lines.tallies import tally_of
 from agentstore.repositories.messages.appending import (
     Append,
     OnDuplicate,
@@ -64,7 +54,7 @@ from agentstore.repositories.messages.appending import (
 )
 from agentstore.repositories.messages.budgets import Budget, within
 from agentstore.repositories.messages.changing import change_message
-from agentstore.repositories.messages.drafts import Draft, Marks, NewMessage, draft
+from agentstore.repositories.messages.drafts import Marks, NewMessage, chat_drafts, draft
 from agentstore.repositories.messages.following import follow
 from agentstore.repositories.messages.histories import History, Terms, Unanswered
 from agentstore.repositories.messages.marked import MarkFilter, count_marked
@@ -84,16 +74,13 @@ from agentstore.repositories.messages.streams import (
     idle_streams,
 )
 from agentstore.repositories.messages.summaries import find_summary
+from agentstore.repositories.messages.tails import pop_last, replace_last
 from agentstore.repositories.search import finding, pages
 from agentstore.values import validation
-from agentstore.values.chat.layouts import ChatMessage, from_client
+from agentstore.values.chat.layouts import ChatMessage
 from agentstore.values.paging import Cursors, check_limit
 from agentstore.values.states import COMPLETE, INCOMPLETE, MAIN, STREAMING
 from agentstore.values.types import MAX_INTEGER
-
-
-def _with_number_of_branch(messages: Any) -> list[Any]:
-    return [*line_columns(messages), messages.branch]
 
 
 class Messages(Repository):
@@ -119,8 +106,9 @@ class Messages(Repository):
         marks: Marks = None,
         on_duplicate: OnDuplicate = "skip",
         idempotency_key: str | None = None,
+        branch: str | None = None,
     ) -> Body[MessageRecord]:
-        """Append a message to the session's active branch, and count it, in one transaction.
+        """Append a message to a branch, and count it, in one transaction.
 
         Any number of callers may save at once; each message gets the next sequence number, and
         two sessions never wait for each other on PostgreSQL.
@@ -146,9 +134,11 @@ class Messages(Repository):
                 others are named.
             idempotency_key: Makes a repeated call a no-op that returns the first one's result.
                 With it, a call whose outcome was in doubt is repeated by the store itself.
+            branch: The branch's name; None for the active one. It costs the same if it is that,
+                and otherwise a transaction of several statements. The active one stays it.
 
         Raises:
-            NotFound: There is no such session.
+            NotFound: There is no such session or branch.
             AlreadyExists: The external id is taken, and ``on_duplicate`` is ``refuse``.
             InvalidInput: An argument cannot be stored, or a message would be replaced by one of
                 another role.
@@ -169,7 +159,8 @@ class Messages(Repository):
             }
         )
         append: Append
-        append = yield Append(session_id, [new], on_duplicate, idempotency_key, self.unit.now())
+        now = self.unit.now()
+        append = yield Append(session_id, [new], on_duplicate, idempotency_key, now, branch)
         return append.records()[0]
 
     @gathers(Append, takes_several=replaces, looks_first=looks_first)
@@ -180,6 +171,7 @@ class Messages(Repository):
         *,
         on_duplicate: OnDuplicate = "skip",
         idempotency_key: str | None = None,
+        branch: str | None = None,
     ) -> Body[list[MessageRecord]]:
         """Append messages in their order, all or none.
 
@@ -188,12 +180,13 @@ class Messages(Repository):
             messages: Mappings with the arguments of ``save`` as keys; ``role`` is required.
             on_duplicate: As in ``save``, for each message that has an external id.
             idempotency_key: As in ``save``, for the call as a whole.
+            branch: As in ``save``.
 
         Returns:
             A record for each message, in the same order; for a skipped one, what was there.
 
         Raises:
-            NotFound: There is no such session.
+            NotFound: There is no such session or branch.
             AlreadyExists: An external id is taken, and ``on_duplicate`` is ``refuse``.
             InvalidInput: A message cannot be stored; the error says which.
         """
@@ -202,7 +195,8 @@ class Messages(Repository):
             raise InvalidInput("messages must be a list of mappings.")
         drafts = [draft(message, f"messages[{n}].") for n, message in enumerate(messages)]
         append: Append
-        append = yield Append(session_id, drafts, on_duplicate, idempotency_key, self.unit.now())
+        now = self.unit.now()
+        append = yield Append(session_id, drafts, on_duplicate, idempotency_key, now, branch)
         return append.records()
 
     @gathers(Append, looks_first=looks_first)
@@ -214,6 +208,7 @@ class Messages(Repository):
         marks: Marks = None,
         token_counter: Callable[[dict[str, Any]], int] | None = None,
         idempotency_key: str | None = None,
+        branch: str | None = None,
     ) -> Body[list[MessageRecord]]:
         """Append chat messages as the models' clients give and take them, all or none.
 
@@ -231,24 +226,19 @@ class Messages(Repository):
             token_counter: Counts the tokens of a message that says nothing of its usage. Without
                 it such a message counts for none.
             idempotency_key: As in ``save``, for the call as a whole.
+            branch: As in ``save``.
 
         Returns:
             A record for each message, in the same order. ``function`` is stored as role ``tool``,
             an item without a role as ``assistant``, or, if it is a result, as ``tool``.
 
         Raises:
-            NotFound: There is no such session.
+            NotFound: There is no such session or branch.
             InvalidInput: A message cannot be stored; the error says which.
         """
-        counter = validation.optional_function("token_counter", token_counter)
-        given = [*messages] if isinstance(messages, list | tuple) else [messages]
-        drafts: list[Draft] = []
-        for n, each in enumerate(given):
-            message = from_client(each, f"messages[{n}]", counter)
-            message["marks"] = marks
-            drafts.append(draft(message, f"messages[{n}]."))
+        drafts = chat_drafts(messages, marks, token_counter)
         append: Append
-        append = yield Append(session_id, drafts, "skip", idempotency_key, self.unit.now())
+        append = yield Append(session_id, drafts, "skip", idempotency_key, self.unit.now(), branch)
         return append.records()
 
     @appends
@@ -833,36 +823,56 @@ class Messages(Repository):
         return change_message(self.unit, message_id, given)
 
     @writes
-    def pop(self, session_id: str) -> MessageRecord | None:
-        """Take the last message of the active branch back; None if the branch is empty.
+    def pop(self, session_id: str, *, branch: str | None = None) -> MessageRecord | None:
+        """Take the last message of a branch back; None if the branch is empty.
 
         Other branches that show it go on showing it; it is deleted if none does.
 
+        Args:
+            session_id: The session.
+            branch: The branch's name; None for the active one.
+
         Raises:
-            NotFound: There is no such session.
+            NotFound: There is no such session or branch.
         """
-        if (popped := pop_of_whole(self.unit, session_id)) is not None:
-            return popped
-        session = lock_session(self.unit, session_id)
-        rows = newest(self.unit, session_id, 1, columns=_with_number_of_branch)
-        if not rows:
-            return None
-        (last,) = message_records(self.unit, rows)
-        home = rows[0][-1]
-        its_own = home == session.active_branch
-        if its_own and not is_seen_elsewhere(self.unit, session, home, last.seq):
-            remove_messages(self.unit, session, self.tables.messages.c.id == last.id)
-        else:
-            line = segments_of(self.connection, self.tables, session_id, session.active_branch)
-            new = NewLine(self.unit, session_id)
-            new.begin_like(line, last.seq - 1)
-            new.show(session.active_branch, session.last_seq + 1)
-            set_tip(self.unit, session, session.active_branch, new.write(), NOTHING)
-            release(self.unit, session_id, session.tip)
-            remove_unseen(self.unit, session, [(home, last.seq, last.seq)])
-            remove_gone_branches(self.unit, session_id)
-        settle_turn(self.unit, session)
-        return last
+        branch = validation.optional_text("branch", branch)
+        return pop_last(self.unit, session_id, branch)
+
+    @writes
+    def replace_tail(
+        self,
+        session_id: str,
+        expected: Sequence[str],
+        messages: ChatMessage | Sequence[ChatMessage],
+        *,
+        branch: str | None = None,
+    ) -> bool:
+        """Replace the last messages of a branch by others, if they are still the last ones.
+
+        For who read a history, had a model tell it shorter, and must not lose what others saved
+        meanwhile: nobody comes between the look and the change. Other branches that show the
+        replaced messages go on showing them.
+
+        Args:
+            session_id: The session.
+            expected: The ids of the messages that are to go, in their order.
+            messages: What comes in their place, as for ``save_chat``; ``[]`` for nothing.
+            branch: The branch's name; None for the active one.
+
+        Returns:
+            Whether it was done. If not, these are not the last messages any more, and nothing was
+            changed.
+
+        Raises:
+            NotFound: There is no such session or branch.
+            InvalidInput: ``expected`` is no list of ids, or has none; or a message cannot be
+                stored.
+        """
+        wanted = ids_of("expected", expected)
+        if not wanted or isinstance(expected, set | frozenset):
+            raise InvalidInput("expected must be a list of ids in their order, one at least.")
+        branch = validation.optional_text("branch", branch)
+        return replace_last(self.unit, session_id, branch, wanted, chat_drafts(messages))
 
     @writes
     def delete(

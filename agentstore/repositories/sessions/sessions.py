@@ -43,6 +43,8 @@ from agentstore.repositories.base.operations import (
 )
 from agentstore.repositories.base.sums import exact_sum
 from agentstore.repositories.base.units import several_units
+from agentstore.repositories.lines.removal import lock_session
+from agentstore.repositories.lines.segments import start_again
 from agentstore.repositories.messages.messages import Messages
 from agentstore.repositories.sessions.creating import (
     NewSession,
@@ -541,6 +543,21 @@ class Sessions(Repository):
         self._move(session_id, "active", only_from="waiting_user")
         self._change_documents(session_id, None, {"question": None, "asked_at": None})
         return Messages(self.unit).save(session_id, "user", text)
+
+    @writes
+    def reset(self, session_id: str) -> int:
+        """Take away all that was said: messages, branches, summaries, and the usage recorded.
+
+        The session stays, with its title, owner, state, metadata, tool logs, tasks and checkpoints.
+        Numbers of messages and branches go on; names of branches are free again.
+
+        Returns:
+            How many messages were deleted.
+
+        Raises:
+            NotFound: There is no such session.
+        """
+        return start_again(self.unit, lock_session(self.unit, session_id))
 
     @writes
     def delete(self, session_id: str) -> DeletionReceipt:

@@ -7,12 +7,14 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, get_args
 
-from sqlalchemy import and_, case, delete, func, select
+from sqlalchemy import and_, case, func, select
+from sqlalchemy import delete as sql_delete
 
 from agentstore.errors import InvalidInput, NotFound, shown
 from agentstore.execution.gathering import Body
 from agentstore.models.deleting import owner_stays
-from agentstore.records import DatabaseTotals, UsageRecord, UsageSum, UserStats
+from agentstore.records import DatabaseTotals, Page, UsageRecord, UsageSum, UserStats
+from agentstore.repositories.base.iterating import over_pages
 from agentstore.repositories.base.operations import (
     UNSET,
     Repository,
@@ -24,6 +26,13 @@ from agentstore.repositories.base.operations import (
 )
 from agentstore.repositories.base.sums import Halves, exact_sum, halves, halves_of_sums
 from agentstore.repositories.usage.adding import Dimension, Filters, sum_usage
+from agentstore.repositories.usage.listing import (
+    Branch,
+    checked,
+    delete_usage,
+    list_usage,
+    place_of,
+)
 from agentstore.repositories.usage.rows import (
     NewUsage,
     priced,
@@ -35,6 +44,7 @@ from agentstore.repositories.usage.windows import messages_between
 from agentstore.values import validation
 from agentstore.values.ids import new_id
 from agentstore.values.instants import require_utc
+from agentstore.values.paging import DEFAULT_LIMIT
 from agentstore.values.states import NO_BRANCH
 from agentstore.values.token_use import TokenUse, answer_parts, token_use
 from agentstore.values.types import from_nanos
@@ -177,13 +187,55 @@ class Usage(Repository):
         new = self._new(place, usage, counts, requests, details, model, cost)
         return usage_record((yield new))
 
+    @reads
+    def list(
+        self,
+        session_id: str,
+        *,
+        branch: Branch = None,
+        turn: int | None = None,
+        limit: int = DEFAULT_LIMIT,
+        cursor: str | None = None,
+    ) -> Page[UsageRecord]:
+        """List what was recorded of a session, by branch, turn and time of recording.
+
+        Args:
+            session_id: The session.
+            branch: Only this branch: its number, or its name. None means all, those that are
+                deleted included.
+            turn: Only this turn.
+            limit: How many, up to 1,000.
+            cursor: The ``next_cursor`` of the page before.
+
+        Raises:
+            NotFound: There is no such session, or nothing was recorded and no branch has this name.
+        """
+        turn = validation.optional_amount("turn", turn)
+        return list_usage(self.unit, session_id, checked(branch), turn, limit, cursor)
+
+    iter = over_pages(list)
+    """Go over the records of all pages; see ``list``."""
+
+    @writes
+    def delete(self, session_id: str, *, branch: Branch = None, turn: int | None = None) -> int:
+        """Delete what was recorded of a session; the arguments are those of ``list``.
+
+        Returns:
+            How many records were deleted.
+
+        Raises:
+            NotFound: There is no such session, or nothing was recorded and no branch has this name.
+        """
+        turn = validation.optional_amount("turn", turn)
+        return delete_usage(self.unit, session_id, checked(branch), turn)
+
     @writes
     def replace(
         self,
         session_id: str,
         *,
-        turn: int,
-        branch: int,
+        turn: int | None = None,
+        branch: Branch = None,
         usage: object = UNSET,
         input_tokens: int = 0,
         output_tokens: int = 0,
@@ -196,18 +248,18 @@ class Usage(Repository):
     ) -> UsageRecord:
         """Record what a turn used in the place of all that was recorded for it before.
 
-        The arguments, and what is raised, are those of ``record``.
+        The arguments, and what is raised, are those of ``record``; a branch may be named, too, and
+        then None means the last turn of that one.
         """
-        place = {
-            "session_id": validation.text("session_id", session_id),
-            "turn": validation.amount("turn", turn),
-            "branch": validation.amount("branch", branch),
-        }
+        session_id = validation.text("session_id", session_id)
+        turn = validation.optional_amount("turn", turn)
+        number, last = place_of(self.unit, session_id, checked(branch), turn)
+        place = {"session_id": session_id, "turn": last, "branch": number}
         counts = (input_tokens, output_tokens, total_tokens, cached_input_tokens)
         new = self._new(place, usage, counts, requests, details, model, cost)
         used = self.tables.turn_usage
         before = (used.c[column] == value for column, value in place.items())
-        self.connection.execute(delete(used).where(*before))
+        self.connection.execute(sql_delete(used).where(*before))
         (written,) = NewUsage.write(self.unit, [new], by_itself=True)
         return usage_record(written)
 
