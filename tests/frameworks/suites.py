@@ -125,6 +125,8 @@ def main() -> None:
             "-p",
             "no:cacheprovider",
             "--asyncio-mode=auto",
+            "--noconftest",
+            "--import-mode=importlib",
             "-W",
             "ignore",
             "-c",
