@@ -82,7 +82,7 @@ async def run_with_retries(
     runner: AsyncUnitRunner, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool
 ) -> T:
     """Run a body in a transaction of its own; see ``Runner``."""
-    attempt = 0
+    attempt, pause = 0, cast("float | None", 0.0)
     while True:
         try:
             return await runner.once(mode, work)

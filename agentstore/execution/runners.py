@@ -344,7 +344,7 @@ class UnitRunner:
         self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool, here: bool = False
     ) -> T:
         """Run a body in a transaction of its own; see ``Runner``, and ``once`` for ``here``."""
-        attempt = 0
+        attempt, pause = 0, cast("float | None", 0.0)
         while True:
             try:
                 return self.once(mode, work, here=here)

@@ -66,6 +66,26 @@ def one_long_session(store: Store, calls: int) -> list[str]:
     return [session] * calls
 
 
+def branched_sessions(store: Store, calls: int) -> list[str]:
+    made = sessions_with_two_turns(store, calls)
+    for session in made:
+        store.branches.create(session, after_turn=1, name="side")
+        store.messages.save(session, **MESSAGE)
+    return made
+
+
+def last_two_messages(store: Store, calls: int) -> list[Any]:
+    made = sessions_with_two_turns(store, calls)
+    return [store.messages.history(session)[-2:] for session in made]
+
+
+def sessions_with_usage(store: Store, calls: int) -> list[str]:
+    made = sessions_with_two_turns(store, calls)
+    for session in made:
+        store.usage.record(session, input_tokens=1)
+    return made
+
+
 def one_message(store: Store, calls: int) -> list[str]:
     return [store.messages.save(one_session(store, 1)[0], "user", "hello").id] * calls
 
@@ -197,6 +217,25 @@ OPERATIONS = {
         one_session,
         lambda store, session: store.messages.save_many(session, [MESSAGE] * TURN),
     ),
+    "messages.save_chat_on_a_branch": Operation(
+        "`messages.save_chat` of 2 on the active branch, by its name",
+        branched_sessions,
+        lambda store, session: store.messages.save_chat(
+            session, [{"role": "user", "content": "hello"}] * 2, branch="side"
+        ),
+    ),
+    "messages.save_on_another_branch": Operation(
+        "`messages.save` on another branch than the active one",
+        branched_sessions,
+        lambda store, session: store.messages.save(session, **MESSAGE, branch="main"),
+    ),
+    "messages.replace_tail": Operation(
+        "`messages.replace_tail` of 2 by 1",
+        last_two_messages,
+        lambda store, last: store.messages.replace_tail(
+            last[0].session_id, [each.id for each in last], {"role": "user", "content": "short"}
+        ),
+    ),
     "messages.append": Operation(
         "`messages.append` to a message that is being streamed",
         one_stream,
@@ -285,6 +324,16 @@ OPERATIONS = {
         "`usage.record`",
         one_session,
         lambda store, session: store.usage.record(session, input_tokens=10, output_tokens=5),
+    ),
+    "usage.replace": Operation(
+        "`usage.replace` of the last turn",
+        one_session,
+        lambda store, session: store.usage.replace(session, input_tokens=10, cost=1),
+    ),
+    "usage.list": Operation(
+        "`usage.list` of a session",
+        sessions_with_usage,
+        lambda store, session: store.usage.list(session),
     ),
     "usage.sum_by": Operation(
         "`usage.sum_by` of a session",

@@ -164,11 +164,17 @@ class AgentStoreAdvancedSession(CountedSession):
         ]
 
     async def _all_branches(self) -> list[CountedBranch]:
-        def read(tx: Transaction) -> list[CountedBranch]:
-            return list(tx.branches.iter(self.session_id, limit=1_000))
+        place = self._place
+
+        def read(tx: Transaction) -> tuple[list[CountedBranch], int]:
+            cleared = times_cleared(tx.sessions.find(self.session_id))
+            return list(tx.branches.iter(self.session_id, limit=1_000)), cleared
 
         nothing: list[CountedBranch] = []
-        return await self._found(lambda s: s.run(read), nothing)
+        branches, cleared = await self._found(lambda s: s.run(read), (nothing, 0))
+        if place[1] not in (None, cleared) and self._place == place:
+            self._place = (MAIN, cleared)
+        return branches
 
 
 def _free_name(used: set[str], turn: int) -> str:
