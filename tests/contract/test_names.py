@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import column, create_engine, select, table, text
 
 from agentstore import Store, errors, migrations
 from agentstore.database.engine import open_engine, parse_url
 from agentstore.models.tables import MAX_PREFIX, Names
 from agentstore.settings import Settings
+from tests.conftest import VERSIONS
 
 OPTIONS = {"schema": "agents", "table_prefix": "ag_"}
 NAMES = Names("agents", "ag_")
@@ -146,6 +147,26 @@ def test_a_word_of_sql_may_be_a_schema(engine_url, schema):
     migrations.upgrade(engine_url, names=Names(schema, "select_"))
     with Store(engine_url, schema=schema, table_prefix="select_") as opened:
         assert a_day(opened)["first"] == 1
+
+
+def test_stores_of_two_schemas_on_one_engine_keep_to_their_own(servers):
+    url = servers.new_database(VERSIONS[0], empty=True)
+    counts = {"one": 1, "other": 20}
+    engine = create_engine(url)
+    try:
+        for schema, count in counts.items():
+            migrations.upgrade(url, names=Names(schema))
+            with Store(engine=engine, schema=schema) as store:
+                session = store.sessions.create().id
+                for number in range(count):
+                    store.messages.save(session, "user", str(number))
+        with engine.connect() as connection:
+            for schema, count in counts.items():
+                taken = select(column("last_value")).select_from(table("activity", schema=schema))
+                assert connection.execute(taken).scalar_one() == count + 1
+    finally:
+        engine.dispose()
+        servers.drop(VERSIONS[0], url)
 
 
 @pytest.mark.parametrize(

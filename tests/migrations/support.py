@@ -281,7 +281,11 @@ def as_stored(url: str) -> list[tuple[str, ...]]:
     engine = open_engine(parse_url(url), Settings())
     with engine.connect() as connection:
         if url.startswith("sqlite"):
-            query = "SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_master"
+            # The table of AUTOINCREMENT stays where an earlier revision used it.
+            query = (
+                "SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_master"
+                " WHERE name <> 'sqlite_sequence'"
+            )
             rows = connection.exec_driver_sql(query).all()
             versions = [row.name for row in rows if row.name.endswith("alembic_version")]
         else:

@@ -31,12 +31,12 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    literal_column,
     or_,
     select,
     type_coerce,
     update,
 )
-from sqlalchemy import Sequence as DatabaseSequence
 from sqlalchemy.types import TypeEngine
 
 from agentstore.engines.base.dialect import number_rows, room_in
@@ -50,9 +50,16 @@ from agentstore.values.types import Json
 
 
 def next_activity(tables: Tables) -> Any:
-    """Take the next of a sequence, which nobody waits for, as an expression."""
+    """Take the next of a sequence, which nobody waits for, as an expression.
+
+    It is no ``Sequence`` of SQLAlchemy's, whose key in an engine's cache of statements leaves the
+    schema out: stores of two schemas on one engine would take from the same one.
+    """
     names = tables.names
-    return DatabaseSequence(f"{names.prefix}activity", schema=names.schema).next_value()
+    schema = "" if names.schema is None else f"{names.schema}."
+    name = f"'{schema}{names.prefix}activity'"  # plain words
+    sequence: ColumnElement[str] = literal_column(name)
+    return func.nextval(sequence, type_=BigInteger)
 
 
 def append_messages(
