@@ -153,10 +153,12 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     "sessions.fail": (SESSION,),
     "sessions.wait_for_user": (SESSION | {"question": "X"},),
     "sessions.answer": (SESSION | {"text": "X"},),
+    "sessions.reset": (SESSION,),
     "sessions.delete": (SESSION,),
     "sessions.verify": (SESSION,),
     "messages.save": (
         SESSION | {"role": "user", "content": "X"},
+        SESSION | {"role": "user", "content": "X", "branch": "side"},
         SESSION | {"role": "user", "content": "X", "idempotency_key": "k"},
         SESSION | {"role": "user", "content": "X", "external_id": "e", "on_duplicate": "replace"},
     ),
@@ -198,7 +200,11 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
         MESSAGE | {"metadata": {}, "marks": ["x"]},
         STREAM | {"token_count": 2},
     ),
-    "messages.pop": (SESSION,),
+    "messages.pop": (SESSION, SESSION | {"branch": "main"}),
+    "messages.replace_tail": (
+        SESSION | {"expected": [Their("message")], "messages": []},
+        {"session_id": My("session"), "expected": [Their("message")], "messages": []},
+    ),
     "messages.delete": (
         {"ids": [Their("message")]},
         {"ids": [Their("message")]} | SESSION,
@@ -238,7 +244,9 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
         SESSION | {"input_tokens": 1, "model": "none", "cost": 1},
         SESSION | {"usage": {"prompt_tokens": 1}},
     ),
-    "usage.replace": (SESSION | {"turn": 1, "branch": 0},),
+    "usage.list": (SESSION, SESSION | {"branch": "main"}),
+    "usage.delete": (SESSION, SESSION | {"branch": "main", "turn": 1}),
+    "usage.replace": (SESSION | {"turn": 1, "branch": 0}, SESSION | {"branch": "main"}),
     "usage.sum_by": (
         {"dimension": "total"} | SESSION,
         {"dimension": "session"} | USER,

@@ -106,7 +106,8 @@ class History(Generic[M]):
             start, all_read = max(0, len(lines) - limit), len(lines) < count
         begin = _at_the_call(lines, start) if start and terms.keep_tool_calls else start
         shown = lines[begin:] if begin else lines
-        settled = self.portion.settled(shown)
+        as_stored = terms.unanswered == "keep" and not terms.keep_tool_calls
+        settled = as_stored or self.portion.settled(shown)
         if settled:
             start = begin
         elif start and terms.keep_tool_calls:
