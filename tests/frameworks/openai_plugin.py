@@ -149,8 +149,9 @@ agents.memory.sqlite_session.SQLiteSession = SQLiteSession
 
 PRIVATE = re.compile(
     r"\._(?!current_branch_id\b|get_compaction_snapshot\b|atomic_replace_items\b)[a-z]\w*"
-    r"|sqlite3\.|setattr\(|patch|_table=|create_tables=False|_debug\b|AsyncSQLite|_gate_worker"
-    r"|_count_rows|_branch_state|structure|text\(|insert\(|ctx\.Process|get_context|ensure_ascii|engine\.begin"
+    r"|sqlite3\.|setattr\(|\bpatch\b|monkeypatch|_table=|create_tables=False|_debug\b|AsyncSQLite"
+    r"|_gate_worker|_count_rows|_branch_state|_structure|structure_tables|\bowner|layout|\btext\("
+    r"|\binsert\(|Process|get_context|ensure_ascii|engine\.begin"
 )
 """What only the SDK's own classes have: parts of theirs, tables of theirs, other processes that
 know nothing of this plugin."""

@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 VERSION = "0.24.0"
 SUITES = {
-    "advanced": (["tests/extensions/memory/test_advanced_sqlite_session.py"], 56),
+    "advanced": (["tests/extensions/memory/test_advanced_sqlite_session.py"], 76),
     "sqlite": (["tests/memory/test_session.py"], 39),
     "sqlalchemy": (["tests/extensions/memory/test_sqlalchemy_session.py"], 23),
     "limit and deferred": (
