@@ -641,6 +641,12 @@ def messages_of_a_new_session(store: Store) -> list[str]:
     return [message.id for message in store.messages.history(a_session(store))]
 
 
+def a_tail_to_replace(store: Store) -> Callable[[], Any]:
+    session = a_forked_session(store)
+    last = [message.id for message in store.messages.history(session, 2, unanswered="keep")]
+    return partial(store.messages.replace_tail, session, last, {"role": "user", "content": "x"})
+
+
 def far_calls(store: Store) -> str:
     """Make a session whose last message answers a call from long before."""
     session = store.sessions.create("user-7")
@@ -803,6 +809,7 @@ CASES: dict[str, dict[str, Prepare]] = {
     "sessions.fail": on_a_new(a_session, "sessions.fail"),
     "sessions.wait_for_user": on_a_new(a_session, "sessions.wait_for_user", "Well?"),
     "sessions.answer": on_a_new(a_waiting_session, "sessions.answer", "Yes."),
+    "sessions.reset": on_a_new(a_session, "sessions.reset") | forked("sessions.reset"),
     "sessions.delete": on_a_new(a_session, "sessions.delete"),
     "sessions.delete_expired": also("", clean_up)
     | also("in pieces", lambda s: clean_up(s, rows=2)),
@@ -896,6 +903,7 @@ CASES: dict[str, dict[str, Prepare]] = {
     "messages.pop": on_a_new(a_session, "messages.pop")
     | forked("messages.pop")
     | also("inherited", lambda s: partial(s.messages.pop, a_branch_without_its_own(s))),
+    "messages.replace_tail": also("", a_tail_to_replace),
     "messages.delete": on_a_new(messages_of_a_new_session, "messages.delete")
     | also(
         "session_id",
@@ -1013,6 +1021,10 @@ CASES: dict[str, dict[str, Prepare]] = {
     "usage.record": call("usage.record", "session-7", input_tokens=5, model="small")
     | also("priced", lambda s: partial(s.usage.record, "session-7", input_tokens=5)),
     "usage.replace": call("usage.replace", "session-7", turn=1, branch=0, input_tokens=5),
+    "usage.list": listing("usage.list", "session-0", branch="main")
+    | also("turn", lambda s: partial(s.usage.list, "session-0", branch=0, turn=1)),
+    "usage.delete": on_a_new(a_session, "usage.delete")
+    | also("turn", lambda s: partial(s.usage.delete, a_session(s), branch="main", turn=1)),
     "usage.sum_by": each(
         "usage.sum_by", "model", session_id="session-0", user_id="user-7", model="rare", **WINDOW
     )

@@ -66,6 +66,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("checkpoints.latest(by id)", "sorts: checkpoints.id COLLATE*"): "the ids of one namespace",
     ("checkpoints.list(by id)", "sorts*"): "the ids of one namespace, and the values of a page",
     ("checkpoints.list(all namespaces)", "sorts*"): "the checkpoints of one thread",
+    ("usage.list(*", "sorts*"): "the index has all but the last key, within one turn",
+    ("messages.replace_tail()", "sorts*"): "as many messages as are to go",
     ("tasks.*_many()", "sorts: pk"): "a batch is locked in one order",
     ("tasks.heartbeat*", "sorts: tasks_1.pk"): "a batch is locked in one order",
     ("tasks.claim(*", "sorts*"): "the best of each queue, as many as the batch, are merged",

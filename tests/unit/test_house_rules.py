@@ -199,17 +199,6 @@ def test_the_core_imports_no_command_line_and_no_tests():
     assert offenders(edge) == {}
 
 
-def test_adapters_use_the_public_api_alone():
-    def private(module: str) -> set[str]:
-        if not module.startswith("integrations."):
-            return set()
-        own = ".".join(module.split(".")[:2])
-        used = ours(MODULES[module])
-        return {name for name in used if name not in ("errors", "records") and own not in name}
-
-    assert offenders(private) == {}
-
-
 def test_no_folder_is_crowded():
     folders: dict[Path, int] = {}
     for path in MODULES.values():
@@ -275,10 +264,6 @@ EXTRAS = {
     "integrations.langgraph.operations": _GRAPHS,
     "integrations.langgraph.savers": _GRAPHS,
     "integrations.llama_index": {"llama_index"},
-    "integrations.openai.advanced": {"agents"},
-    "integrations.openai.counted": {"agents"},
-    "integrations.openai.items": {"agents"},
-    "integrations.openai.placed": {"agents"},
     "integrations.openai.session": {"agents"},
     "integrations.pydantic_ai": {"pydantic_ai"},
     "testing.contract": {"pytest"},
