@@ -85,6 +85,7 @@ KINDS = {
     "attachment_id": "attachment",
 }
 PLAUSIBLE = {
+    "expected": ["word"],
     "role": "user",
     "text": SECRET,
     "question": SECRET,

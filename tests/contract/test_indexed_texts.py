@@ -37,6 +37,14 @@ TOO_LONG = {
     "four bytes each": at_random(256, [chr(n) for n in range(0x20000, 0x21000)]),
     "escaped": "\x00" * 255,  # seven bytes each, as it is stored
 }
+LONG_NAMES = {"checkpoints.namespace", "checkpoint_entries.name", "checkpoint_writes.namespace"}
+"""What may take nearly all of an index's room: a namespace tells of namespaces in namespaces."""
+
+TOO_LONG_NAMES = {
+    "letters": at_random(2_401),
+    "four bytes each": at_random(601, [chr(n) for n in range(0x20000, 0x21000)]),
+    "escaped": "\x00" * 400,
+}
 
 
 def call(name, call_id="c"):
@@ -141,8 +149,9 @@ def test_it_is_known_how_each_indexed_text_comes_in():
 
 @pytest.mark.parametrize("column", DOORS)
 def test_a_text_that_is_too_long_for_an_index_is_refused_at_every_door(store, session, column):
+    too_long = TOO_LONG_NAMES if column in LONG_NAMES else TOO_LONG
     for door in DOORS[column]:
-        for what, text in TOO_LONG.items():
+        for what, text in too_long.items():
             with pytest.raises(InvalidInput) as caught:
                 door(store, session.id, text)
             assert text[:40] not in str(caught.value), what
@@ -155,6 +164,12 @@ def test_the_longest_text_is_taken_at_every_door_beside_the_longest_session(stor
             longest = f"{number}{text[1:]}" if column.split(".")[1] != "id" else f"x{number}"
             session = store.sessions.find(longest) or store.sessions.create(id=longest)
             door(store, session.id, f"{number}{text[1:]}")
+
+
+@pytest.mark.parametrize("column", sorted(LONG_NAMES))
+def test_a_long_name_is_taken_beside_short_ids(store, session, column):
+    for door in DOORS[column]:
+        door(store, session.id, at_random(2_390))
 
 
 @on(lambda driver: not driver.asynchronous)

@@ -28,6 +28,7 @@ def filled(store):
     for n in range(7):
         store.tool_logs.log(session.id, "search", input=n)
         store.tasks.create(session.id, f"{n}")
+        store.usage.record(session.id, input_tokens=n)
         store.attachments.add(first.id, b"%d" % n, "text/plain")
         if n:
             store.branches.create(session.id, name=f"{n}")
@@ -47,6 +48,7 @@ def generators(session, first):
         "messages.iter_find_by_tool": ((session.id, "search"), {}, 7),
         "messages.iter_search": (("3*",), {}, 1),
         "tool_logs.iter": ((), {"tool": "search"}, 7),
+        "usage.iter": ((session.id,), {}, 7),
         "tasks.iter": ((), {"session_id": session.id}, 7),
         "checkpoints.iter": (("thread",), {"values": True}, 7),
         "checkpoints.iter_threads": ((), {"user_id": "ada"}, 7),
