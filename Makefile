@@ -55,6 +55,7 @@ test: check
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 FRAMEWORKS := .venv-frameworks
+SDKS := .venv-sdks
 
 # Adapters for frameworks that are too heavy for .venv, and the frameworks' own tests with ours.
 $(FRAMEWORKS)/.installed: pyproject.toml constraints-frameworks.txt
@@ -63,17 +64,25 @@ $(FRAMEWORKS)/.installed: pyproject.toml constraints-frameworks.txt
 	$(FRAMEWORKS)/bin/python -m pip install --quiet -c constraints-frameworks.txt -e '.[frameworks]'
 	@touch $@
 
+# The suites of LangGraph and of the OpenAI Agents SDK bring plugins of pytest's, which .venv has not.
+$(SDKS)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(SDKS)
+	$(SDKS)/bin/python -m pip install --quiet --upgrade pip
+	$(SDKS)/bin/python -m pip install --quiet -c constraints.txt -e '.[suites]'
+	@touch $@
+
 SUITES := $(FRAMEWORKS)/suites
 OWN_TESTS := $(FRAMEWORKS)/bin/python -m tests.frameworks.suites
 AGENTOS := nexus-agentos==1.50.10
 AGENTSCOPE ?=
 
 # AGENTSCOPE names a checkout of AgentScope v1.0.21: its distribution comes without its tests.
-test-frameworks: $(FRAMEWORKS)/.installed
+test-frameworks: $(FRAMEWORKS)/.installed $(SDKS)/.installed
+	$(SDKS)/bin/python -m tests.frameworks.langgraph_conformance
+	$(SDKS)/bin/python -m tests.frameworks.openai_suite
 	$(FRAMEWORKS)/bin/python -m pytest -p no:asyncio tests/frameworks
 	$(FRAMEWORKS)/bin/python -m pip download --quiet --no-deps --no-binary :all: --dest $(SUITES) $(AGENTOS)
 	tar xzf $(SUITES)/nexus_agentos-*.tar.gz -C $(SUITES)
-	$(FRAMEWORKS)/bin/python -m tests.frameworks.langgraph_conformance
 	for engine in sqlite postgresql; do \
 		$(OWN_TESTS) agentos $(SUITES)/nexus_agentos-*/tests/test_checkpoint_engine.py --engine $$engine || exit 1; \
 		test -z "$(AGENTSCOPE)" || $(OWN_TESTS) agentscope $(AGENTSCOPE)/tests/memory_test.py --engine $$engine || exit 1; \
