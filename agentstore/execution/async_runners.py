@@ -82,18 +82,19 @@ async def run_with_retries(
     runner: AsyncUnitRunner, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool
 ) -> T:
     """Run a body in a transaction of its own; see ``Runner``."""
-    attempt, pause = 0, cast("float | None", 0.0)
+    attempt = 0
     while True:
         try:
             return await runner.once(mode, work)
         except SeveralStatements:
-            mode, pause = Mode.WRITE, 0.0
+            mode = Mode.WRITE
+            continue
         except Trouble as problem:
             attempt += 1
             pause = runner.pause(problem, attempt, repeatable=repeatable or mode in READING)
             if pause is None:
                 raise problem.error from problem.__cause__
-            retried()
+        retried()
         await asyncio.sleep(pause)
 
 

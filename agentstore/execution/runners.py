@@ -344,18 +344,19 @@ class UnitRunner:
         self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool, here: bool = False
     ) -> T:
         """Run a body in a transaction of its own; see ``Runner``, and ``once`` for ``here``."""
-        attempt, pause = 0, cast("float | None", 0.0)
+        attempt = 0
         while True:
             try:
                 return self.once(mode, work, here=here)
             except SeveralStatements:
-                mode, pause = Mode.WRITE, 0.0
+                mode = Mode.WRITE
+                continue
             except Trouble as problem:
                 attempt += 1
                 pause = self.pause(problem, attempt, repeatable=repeatable or mode in READING)
                 if pause is None:
                     raise problem.error from problem.__cause__
-                retried()
+            retried()
             time.sleep(pause)
 
     def close(self, *, wait: bool) -> None:

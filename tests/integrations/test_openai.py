@@ -259,6 +259,21 @@ def test_the_sdk_compacts_it_without_deleting_what_others_show(engine_url):
     asyncio.run(body())
 
 
+def test_items_that_replace_an_empty_branch_are_on_it_though_another_is_active(run):
+    async def body(store):
+        session = AgentStoreAdvancedSession(session_id="s", store=store)
+        await session.add_items([user("a")])
+        await session.create_branch_from_turn(1, "side")
+        other = AgentStoreAdvancedSession(session_id="s", store=store)
+        await other.switch_to_branch("main")
+        assert await session.get_items() == []
+        assert await session._atomic_replace_items([user("in short")])
+        assert await session.get_items() == [user("in short")]
+        assert await other.get_items() == [user("a")]
+
+    run(body)
+
+
 def test_a_session_object_outlives_its_loop_and_a_closed_store_says_so(engine_url):
     with Store(engine_url) as store:
         session = AgentStoreSession("s", store)

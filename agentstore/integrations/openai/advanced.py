@@ -42,15 +42,17 @@ class AgentStoreAdvancedSession(CountedSession):
             session = tx.sessions.find(self.session_id)
             used = {MAIN, *ours(session).get("used", ())}
             name = branch_name or _free_name(used, turn_number)
-            there = session is not None and self._turn_is_there(tx, source, turn_number)
-            if session is None or not there:
-                raise ValueError(
-                    f"Turn {turn_number} does not contain a user message in branch '{source}'"
-                )
+            no_turn = ValueError(
+                f"Turn {turn_number} does not contain a user message in branch '{source}'"
+            )
+            if session is None or type(turn_number) is not int or turn_number < 1:
+                raise no_turn
             try:
                 if name in used:
                     raise AlreadyExists("branch", name)
                 tx.branches.create(self.session_id, from_turn=turn_number, name=name, branch=source)
+            except NotFound:
+                raise no_turn from None
             except AlreadyExists:
                 raise ValueError(
                     f"Branch ID '{name}' has already been used. Choose a new branch ID."
@@ -66,15 +68,6 @@ class AgentStoreAdvancedSession(CountedSession):
         name, source, _ = await settled(go())
         self._logger.debug("Created branch '%s' from turn %s in '%s'", name, turn_number, source)
         return name
-
-    def _turn_is_there(self, tx: Transaction, branch: str, turn: int) -> bool:
-        if isinstance(turn, bool) or not isinstance(turn, int) or turn < 1:
-            return False
-        try:
-            turns = tx.branches.iter_turns(self.session_id, branch=branch, limit=1_000)
-            return any(each.number == turn for each in turns)
-        except NotFound:
-            return False
 
     async def create_branch_from_content(
         self, search_term: str, branch_name: str | None = None

@@ -108,20 +108,11 @@ class PlacedSession(AgentStoreSession):
             return
         place = self._place
 
-        async def add() -> None:
-            def save(store: Any, branch: str) -> Any:
-                return store.messages.save_chat(self.session_id, items, branch=branch)
-
-            try:
-                await self._on(place, save)
-            except NotFound as missing:
-                if missing.kind != "session":
-                    raise
-                await self._call(lambda s: s.sessions.ensure(self.session_id, **self._new))
-                await self._on(place, save)
+        def save(store: Any, branch: str) -> Any:
+            return store.messages.save_chat(self.session_id, items, branch=branch)
 
         try:
-            await self._in_order(add)
+            await self._in_order(lambda: self._with_session(lambda: self._on(place, save)))
         except Exception as error:
             self._logger.error("Failed to add session items: %s", type(error).__name__)
             raise
@@ -228,8 +219,7 @@ class PlacedSession(AgentStoreSession):
         return await self._call(lambda s: call(s, MAIN))
 
     def _note(self, tx: Transaction, session: SessionRecord, **changes: Any) -> None:
-        noted = {**ours(session), **changes}
-        tx.sessions.update(self.session_id, metadata={**session.metadata, _OURS: noted})
+        tx.sessions.patch(self.session_id, metadata={_OURS: {**ours(session), **changes}})
 
 
 def ours(session: SessionRecord | None) -> dict[str, Any]:

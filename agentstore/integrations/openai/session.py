@@ -8,8 +8,9 @@ them, in any number of processes, may stand for one conversation.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agents.memory.session_settings import (
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 AS_STORED: dict[str, Any] = {"keep_tool_calls": False, "unanswered": "keep", "keep_system": False}
-"""The runner counts items, compares them with what it saved, and mends its input itself."""
+"""The runner compares items with those that it saved, and repairs its input by itself."""
 
 _AT_ONCE = 5_000
 """Ids that ``messages.delete`` takes."""
@@ -91,7 +92,13 @@ class AgentStoreSession:
         Args:
             limit: How many; None means as many as the settings say, or all; below 0 all.
         """
-        return await self._items(self._limit(limit), None)
+        count = self._limit(limit)
+        if count == 0:
+            return []
+        nothing: list[TResponseInputItem] = []
+        return await self._found(
+            lambda s: s.messages.chat(self.session_id, count, **AS_STORED), nothing
+        )
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Append items, all or none; the session is created if there is none.
@@ -102,11 +109,15 @@ class AgentStoreSession:
             AlreadyExists: The session is another user's.
         """
         if items:
-            await settled(self._add(items, None))
+            save = partial(self._call, lambda s: s.messages.save_chat(self.session_id, items))
+            await settled(self._with_session(save))
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Take the last item back; None if there is none."""
-        return await self._pop(None)
+        nothing: MessageRecord | None = None
+        pop = self._found(lambda s: s.messages.pop(self.session_id), nothing)
+        last = await settled(pop)
+        return None if last is None else _item(last)
 
     async def clear_session(self) -> None:
         """Delete all items; the session stays, with its title, its owner and what it has used."""
@@ -166,7 +177,7 @@ class AgentStoreSession:
             tx.sessions.ensure(self.session_id, **self._new)
             history = tx.messages.history(self.session_id, None, branch=branch, **AS_STORED)
             if not history:
-                tx.messages.save_chat(self.session_id, items)
+                tx.messages.save_chat(self.session_id, items, branch=branch)
                 return True
             ids = [message.id for message in history]
             return tx.messages.replace_tail(self.session_id, ids, items, branch=branch)
@@ -189,31 +200,15 @@ class AgentStoreSession:
             return missing
         return result
 
-    async def _items(self, limit: int | None, branch: str | None) -> list[TResponseInputItem]:
-        if limit == 0:
-            return []
-        nothing: list[TResponseInputItem] = []
-        return await self._found(
-            lambda s: s.messages.chat(self.session_id, limit, branch=branch, **AS_STORED), nothing
-        )
-
-    async def _pop(self, branch: str | None) -> TResponseInputItem | None:
-        nothing: MessageRecord | None = None
-        pop = self._found(lambda s: s.messages.pop(self.session_id, branch=branch), nothing)
-        last = await settled(pop)
-        return None if last is None else _item(last)
-
-    async def _add(self, items: Sequence[TResponseInputItem], branch: str | None) -> None:
-        def save(store: Any) -> Any:
-            return store.messages.save_chat(self.session_id, items)
-
+    async def _with_session(self, save: Callable[[], Awaitable[object]]) -> None:
+        """Save; make the session first if there is none."""
         try:
-            await self._call(save)
+            await save()
         except NotFound as missing:
             if missing.kind != "session":
                 raise
             await self._call(lambda s: s.sessions.ensure(self.session_id, **self._new))
-            await self._call(save)
+            await save()
 
     def _limit(self, limit: int | None) -> int | None:
         found = resolve_session_limit(limit, self.session_settings)
