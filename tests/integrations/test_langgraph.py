@@ -28,6 +28,7 @@ from agentstore import AsyncStore, Store
 from agentstore.errors import AgentStoreError, AlreadyExists
 from agentstore.integrations.langgraph import AgentStoreSaver, AsyncAgentStoreSaver
 from agentstore.models.tables import tables
+from tests.contract.test_branches import of, statements
 
 THREAD = {"configurable": {"thread_id": "thread", "checkpoint_ns": ""}}
 
@@ -413,6 +414,14 @@ def test_one_goes_through_a_long_thread_page_by_page(home: Home) -> None:
         found = await saver.listed(THREAD)
         assert [t.checkpoint["channel_values"]["n"] for t in found] == [*range(120)][::-1]
         assert len(await saver.listed(THREAD, limit=75)) == 75
+        one = {"configurable": THREAD["configurable"] | {"checkpoint_id": "0003"}}
+        with statements() as sent:
+            assert [t.config for t in await saver.listed(one, limit=1)] == [one]
+        assert len(of(sent, "SELECT", "WITH")) == 1
+        before = {"configurable": {"checkpoint_id": "0003"}}
+        assert await saver.listed(one, before=before) == []
+        gone = {"configurable": THREAD["configurable"] | {"checkpoint_id": "0003x"}}
+        assert await saver.listed(gone) == []
 
     home.run(test)
 

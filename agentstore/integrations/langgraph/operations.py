@@ -124,23 +124,29 @@ class SaverOperations(BaseCheckpointSaver[str]):
             thread = str(named["thread_id"])
             if (namespace := named.get("checkpoint_ns")) is not None:
                 space = space_of(namespace)
+        only = get_checkpoint_id(config) if config else None
+        below = get_checkpoint_id(before) if before else None
+        if only:
+            if below is not None and below <= only:
+                return [], None
+            below = f"{only}\0"  # so that it comes first, and not all that came after it
         page: Page[CheckpointRecord] = yield lambda c: c.list(
             thread,
             namespace=space,
             limit=limit,
             cursor=cursor,
             order="id",
-            before=get_checkpoint_id(before) if before else None,
+            before=below,
             where={(key,): value for key, value in (filter or {}).items()},
             writes=True,
         )
-        only = get_checkpoint_id(config) if config else None
         found = [
             tuple_of(self.serde, record)
             for record in page
             if is_ours(record.namespace) and only in (None, "", record.id)
         ]
-        return found, page.next_cursor
+        ended = only and (not page.items or page.items[-1].id < only)
+        return found, None if ended else page.next_cursor
 
     def _calls_delete_thread(self, thread_id: str) -> Calls[None]:
         with suppress(NotFound):
