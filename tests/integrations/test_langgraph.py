@@ -603,6 +603,7 @@ def test_a_saver_is_for_one_kind_of_call_and_for_an_open_store(home: Home) -> No
     asyncio.run(afterwards())
 
 
+@pytest.mark.long(but=["sqlite"])
 def test_the_example_asks_in_one_process_and_goes_on_in_the_next(engine_url: str) -> None:
     example = Path(__file__).parents[2] / "examples" / "langgraph_graph.py"
     command = [sys.executable, "-W", "error", str(example), engine_url]

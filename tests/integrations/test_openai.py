@@ -320,6 +320,7 @@ def test_many_sessions_of_one_conversation_write_at_once(run):
     run(body)
 
 
+@pytest.mark.long(but=["sqlite"])
 def test_the_example_goes_on_where_its_last_run_ended(engine_url):
     example = Path(__file__).parents[2] / "examples" / "openai_agents.py"
     command = [sys.executable, example, "--url", engine_url]
