@@ -18,12 +18,14 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
+    Dialect,
     Integer,
     MetaData,
     Row,
     Select,
     Table,
     Text,
+    bindparam,
     delete,
     func,
     insert,
@@ -34,6 +36,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import OperationalError
 
+from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.engines.base.search import Batch, Change, Room, SearchIndex, Source, count_of, whose
 from agentstore.engines.base.search_objects import QUEUE, state_of
 from agentstore.models.tables import Names, Tables
@@ -209,12 +212,11 @@ class SQLiteQueue(SearchIndex):
 
     def held(self, connection: Connection, tables: Tables, limit: int) -> list[Change]:
         """Look from the newest entry back: what this transaction left is there."""
-        queue = queue_of(tables.names).c
-        texts = select(queue.message_pk).where(queue.was_indexed).order_by(queue.pk.desc())
-        oldest = select(func.min(queue.pk)).where(queue.message_pk.in_(texts.limit(limit)))
-        query = _entries(tables, oldest.group_by(queue.message_pk))
-        with connection.execute(query, execution_options=_ONE_BY_ONE) as entries:
-            return [_change(entry.message_pk, _held(entry), None) for entry in entries]
+        entries = _held_entries(tables, dialect_of(connection))
+        return [
+            _change(pk, Raw(*held) if was_indexed else None, None)
+            for pk, was_indexed, *held in entries.rows(connection, {"limit": limit})
+        ]
 
     def forget(self, connection: Connection, tables: Tables, changes: Sequence[Change]) -> None:
         """Queue what is still there again, as if it had never been indexed."""
@@ -255,6 +257,16 @@ def _entries(tables: Tables, pks: Select[Any]) -> Select[Any]:
     return select(queue.message_pk, queue.was_indexed, queue.owner, *held).where(
         queue.pk.in_(pks.scalar_subquery())
     )
+
+
+@lru_cache(maxsize=64)
+def _held_entries(tables: Tables, driver: Dialect) -> Prepared:
+    """Prepare the entries from the newest back to that of ``:limit``: asked at each deletion."""
+    queue = queue_of(tables.names).c
+    texts = select(queue.message_pk).where(queue.was_indexed).order_by(queue.pk.desc())
+    newest = texts.limit(bindparam("limit", type_=Integer))
+    oldest = select(func.min(queue.pk)).where(queue.message_pk.in_(newest))
+    return Prepared(_entries(tables, oldest.group_by(queue.message_pk)), driver)
 
 
 def _held(entry: Row[Any]) -> Raw | None:

@@ -91,13 +91,13 @@ def drop_unattached(unit: Unit, digests: Iterable[str]) -> int:
         has the same bytes.
     """
     blobs, attachments = unit.tables.blobs, unit.tables.attachments
-    attached = select(attachments.c.pk).where(attachments.c.digest == blobs.c.digest).exists()
     gone = 0
     for chunk in chunks(sorted(set(digests))):
         if unit.scope is not None and unit.dialect.hides_rows:
             gone += unit.dialect.drop_blobs(unit.connection, unit.tables, chunk)
             continue
         these = blobs.c.digest.in_(chunk)
+        attached = select(attachments.c.pk).where(attachments.c.digest == blobs.c.digest).exists()
         # Two statements: one that waited for the lock would look at what was before the wait.
         locked = select(blobs.c.digest).where(these).order_by(blobs.c.digest).with_for_update()
         unit.connection.execute(locked)
