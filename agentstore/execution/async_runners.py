@@ -36,7 +36,7 @@ from agentstore.errors import InvalidInput, TransactionMisuse, shown
 from agentstore.execution.async_gatherer import AsyncGatherer
 from agentstore.execution.cancellation import finished
 from agentstore.execution.gathering import SeveralStatements, goes_with_others
-from agentstore.execution.joining import CallersRunner
+from agentstore.execution.joining import CallersRunner, joined
 from agentstore.execution.observation import retried
 from agentstore.execution.queued_writes import turn_never_came
 from agentstore.execution.recovery import HANDLED, Trouble, performed, trouble
@@ -45,7 +45,6 @@ from agentstore.execution.runners import (
     UnitRunner,
     give_up,
     is_new,
-    joined,
     migrate,
 )
 from agentstore.execution.scoped import Scope, VisitingRunner

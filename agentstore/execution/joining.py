@@ -1,9 +1,9 @@
-"""Running units inside a transaction of the application's own.
+"""Running units inside a transaction that is open: the store's, or one of the application's own.
 
-The application begins, commits and rolls back; a unit here is a savepoint at most. Whether its
-connection can carry one is looked at for each call, as the application may have done anything to it
-meanwhile: it has to be of the store's engine, whose connections are set up as units need them, and
-in a transaction that is whole.
+Who began it commits and rolls back; a unit here is a savepoint at most. Whether a connection of the
+application's can carry one is looked at for each call, as the application may have done anything to
+it meanwhile: it has to be of the store's engine, whose connections are set up as units need them,
+and in a transaction that is whole.
 
 With an ORM session a call goes where the session is: into its transaction and savepoint, after a
 flush if the session flushes by itself.
@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import InvalidRequestError, PendingRollbackError, UnboundExecutionError
 
 from agentstore.engines.base.causes import cause_of
-from agentstore.engines.base.dialect import Mode
-from agentstore.errors import InvalidInput, TransactionMisuse, shown
-from agentstore.execution.recovery import HANDLED, performed, trouble
-from agentstore.execution.runners import READING, JoinRunner, UnitRunner
+from agentstore.engines.base.dialect import MODE, Mode
+from agentstore.errors import AgentStoreError, InvalidInput, TransactionMisuse, shown
+from agentstore.execution.forking import of_this_process, store_of_parent
+from agentstore.execution.recovery import HANDLED, Trouble, performed, trouble
+from agentstore.execution.runners import READING, UnitRunner
 from agentstore.execution.unit import Unit
 from agentstore.values.internals import is_in_autocommit
 
@@ -31,6 +34,102 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 T = TypeVar("T")
+
+
+class JoinRunner:
+    """Runs bodies inside a transaction that is open.
+
+    Each write is a savepoint: if it fails and the caller goes on, nothing of it stays, and on
+    PostgreSQL the transaction can go on at all.
+    """
+
+    def __init__(self, unit: Unit) -> None:
+        """Join this unit."""
+        self._unit = replace(unit, joined=True)
+        self._only_reads = unit.connection.get_execution_options().get(MODE) in READING
+        self._closed = False
+        self._busy = threading.Lock()
+        self.trouble: Trouble | None = None
+        """What the last call that failed met with."""
+        self.lost: Trouble | None = None
+        """Why the transaction is gone as a whole, if a savepoint could not be gone back to: what
+        came after that would be in no transaction at all."""
+        of_this_process(self)
+
+    def left_behind(self) -> None:
+        """Refuse all further calls; in a child that was forked inside the transaction."""
+        self._busy = threading.Lock()
+        self.lost = Trouble(store_of_parent(), repeatable=False, in_doubt=False)
+        self._unit.dialect.abandon(self._unit.connection)
+
+    def refuse(self) -> None:
+        """Refuse all further calls."""
+        self._closed = True
+
+    def close(self) -> None:
+        """Refuse all further calls, and wait until one that another thread is in has ended."""
+        self.refuse()
+        with self._busy:
+            pass
+
+    def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
+        """Run a body; see ``Runner``."""
+        with self._busy:  # a transaction shared by threads takes their calls one by one
+            if self._closed:
+                raise TransactionMisuse(
+                    "This transaction has ended. Begin another with store.transaction()."
+                )
+            if self.lost is not None:
+                raise self.lost.error from self.lost.__cause__
+            if self._only_reads and mode not in READING:
+                raise TransactionMisuse(
+                    "The function of read() called something that writes; nothing was written. "
+                    "Use run() or transaction()."
+                )
+            failed: BaseException | None = None
+            try:
+                if mode in READING:
+                    return performed(self._unit, work)
+                with self._unit.connection.begin_nested():
+                    try:
+                        return performed(self._unit, work)
+                    except BaseException as error:
+                        failed = error
+                        raise
+            except HANDLED as error:
+                shown = failed if isinstance(failed, HANDLED) else error
+                found = trouble(self._unit.dialect, Mode.WRITE, shown, committing=False)
+                found.__cause__ = cause_of(shown)
+                self.trouble = found
+                if mode not in READING and error is not failed:
+                    self.lost = found
+                raise found.error from found.__cause__
+            finally:
+                failed = None  # with its frames, of which this is one
+
+
+@contextmanager
+def joined(unit: Unit) -> Iterator[JoinRunner]:
+    """Give a block of the application's what it needs to join the unit.
+
+    Raises:
+        Trouble: The block raised what the database did to one of its calls, or went on after it
+            although the transaction was gone; or it raised an error of SQLAlchemy's, which is of
+            some other database then, and is passed on as it is.
+    """
+    runner = JoinRunner(unit)
+    try:
+        yield runner
+        if runner.lost is not None:
+            raise runner.lost
+    except HANDLED as error:
+        raise Trouble(error, repeatable=False, in_doubt=False) from error.__cause__
+    except AgentStoreError as error:
+        if runner.trouble is not None and runner.trouble.error is error:
+            raise runner.trouble from error.__cause__
+        raise
+    finally:
+        runner.close()
 
 
 class CallersRunner:
@@ -68,11 +167,11 @@ class CallersRunner:
             if not isinstance(self._into, Connection) and self._into.autoflush:
                 self._into.flush()
             unit = runner.unit(connection, Mode.WRITE)
-            joined = JoinRunner(unit)
+            calls = JoinRunner(unit)
             try:
-                return joined.run(mode, body, repeatable=repeatable)
+                return calls.run(mode, body, repeatable=repeatable)
             finally:
-                if joined.lost is not None:
+                if calls.lost is not None:
                     _let_fail(runner, connection)
                 if unit.deleted_sessions:
                     event.listen(connection, "commit", lambda _: runner.committed(unit), once=True)

@@ -1,18 +1,15 @@
 """Runners get a connection, run one unit of work, and repeat it after a conflict.
 
-``UnitRunner`` gives each call a transaction of its own and repeats it where that is safe;
-``JoinRunner`` runs calls inside a transaction that is open. Errors of the driver and of
-SQLAlchemy end here: what leaves is an ``AgentStoreError``.
+``UnitRunner`` gives each call a transaction of its own and repeats it where that is safe. Errors of
+the driver and of SQLAlchemy end here: what leaves is an ``AgentStoreError``.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import TypeVar, cast
 
 from sqlalchemy import Connection, Engine
@@ -21,8 +18,7 @@ from agentstore import migrations
 from agentstore.engines.base.causes import cause_of
 from agentstore.engines.base.dialect import Mode
 from agentstore.engines.registry import EngineDialect
-from agentstore.errors import AgentStoreError, DatabaseReadOnly, TransactionMisuse
-from agentstore.execution.forking import of_this_process, store_of_parent
+from agentstore.errors import DatabaseReadOnly, TransactionMisuse
 from agentstore.execution.gatherers import Gatherer
 from agentstore.execution.gathering import GatheredCall, SeveralStatements, goes_with_others
 from agentstore.execution.observation import TRANSACTION, Observer, retried
@@ -110,96 +106,6 @@ def announcing(observer: Observer | None) -> Callable[[object], AbstractContextM
             yield
 
     return announce
-
-
-class JoinRunner:
-    """Runs bodies inside a transaction that is open.
-
-    Each write is a savepoint: if it fails and the caller goes on, nothing of it stays, and on
-    PostgreSQL the transaction can go on at all.
-    """
-
-    def __init__(self, unit: Unit) -> None:
-        """Join this unit."""
-        self._unit = replace(unit, joined=True)
-        self._closed = False
-        self._busy = threading.Lock()
-        self.trouble: Trouble | None = None
-        """What the last call that failed met with."""
-        self.lost: Trouble | None = None
-        """Why the transaction is gone as a whole, if a savepoint could not be gone back to: what
-        came after that would be in no transaction at all."""
-        of_this_process(self)
-
-    def left_behind(self) -> None:
-        """Refuse all further calls; in a child that was forked inside the transaction."""
-        self._busy = threading.Lock()
-        self.lost = Trouble(store_of_parent(), repeatable=False, in_doubt=False)
-        self._unit.dialect.abandon(self._unit.connection)
-
-    def refuse(self) -> None:
-        """Refuse all further calls."""
-        self._closed = True
-
-    def close(self) -> None:
-        """Refuse all further calls, and wait until one that another thread is in has ended."""
-        self.refuse()
-        with self._busy:
-            pass
-
-    def run(self, mode: Mode, work: Callable[[Unit], T], *, repeatable: bool) -> T:
-        """Run a body; see ``Runner``."""
-        with self._busy:  # a transaction shared by threads takes their calls one by one
-            if self._closed:
-                raise TransactionMisuse(
-                    "This transaction has ended. Begin another with store.transaction()."
-                )
-            if self.lost is not None:
-                raise self.lost.error from self.lost.__cause__
-            failed: BaseException | None = None
-            try:
-                if mode in READING:
-                    return performed(self._unit, work)
-                with self._unit.connection.begin_nested():
-                    try:
-                        return performed(self._unit, work)
-                    except BaseException as error:
-                        failed = error
-                        raise
-            except HANDLED as error:
-                shown = failed if isinstance(failed, HANDLED) else error
-                found = trouble(self._unit.dialect, Mode.WRITE, shown, committing=False)
-                found.__cause__ = cause_of(shown)
-                self.trouble = found
-                if mode not in READING and error is not failed:
-                    self.lost = found
-                raise found.error from found.__cause__
-            finally:
-                failed = None  # with its frames, of which this is one
-
-
-@contextmanager
-def joined(unit: Unit) -> Iterator[JoinRunner]:
-    """Give a block of the application's what it needs to join the unit.
-
-    Raises:
-        Trouble: The block raised what the database did to one of its calls, or went on after it
-            although the transaction was gone; or it raised an error of SQLAlchemy's, which is of
-            some other database then, and is passed on as it is.
-    """
-    runner = JoinRunner(unit)
-    try:
-        yield runner
-        if runner.lost is not None:
-            raise runner.lost
-    except HANDLED as error:
-        raise Trouble(error, repeatable=False, in_doubt=False) from error.__cause__
-    except AgentStoreError as error:
-        if runner.trouble is not None and runner.trouble.error is error:
-            raise runner.trouble from error.__cause__
-        raise
-    finally:
-        runner.close()
 
 
 @contextmanager

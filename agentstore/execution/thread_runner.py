@@ -22,9 +22,9 @@ from agentstore.execution.async_runners import (
     sync_side,
 )
 from agentstore.execution.cancellation import until_done
-from agentstore.execution.joining import other_engine
+from agentstore.execution.joining import JoinRunner, joined, other_engine
 from agentstore.execution.queued_writes import QueuedWrite, turn_never_came
-from agentstore.execution.runners import READING, JoinRunner, UnitRunner, joined
+from agentstore.execution.runners import READING, UnitRunner
 from agentstore.execution.scoped import Scope
 from agentstore.execution.unit import AsyncRunner, Unit
 from agentstore.execution.writer import Writer

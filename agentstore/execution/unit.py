@@ -117,11 +117,6 @@ class ScopedUnit(Unit):
         return self.user_id if self.filters else None
 
 
-def in_transaction(unit: Unit) -> bool:
-    """Say whether a body that only reads was given a unit that may write, to join it."""
-    return unit.connection.get_execution_options().get(MODE) is not Mode.SNAPSHOT
-
-
 def in_autocommit(unit: Unit) -> bool:
     """Say whether each statement of a unit that writes is a transaction of its own."""
     if unit.dialect.single_writer:

@@ -802,6 +802,13 @@ class AsyncStore(AsyncRepositories):
         with self._announce(self):
             return await run_with_retries(self._unit_runner, Mode.WRITE, body, repeatable=False)
 
+    async def read(self, work: Callable[[Transaction], T]) -> T:
+        """Run a synchronous function that sees one moment, in one hop; see ``Store.read``."""
+        await self.open()
+        body = in_transaction(work, self._observer)
+        with self._announce(self):
+            return await run_with_retries(self._unit_runner, Mode.SNAPSHOT, body, repeatable=True)
+
     async def prune(
         self,
         policy: RetentionPolicy,
@@ -896,6 +903,13 @@ class AsyncScopedStore(AsyncRepositories):
         """Run a synchronous function in a transaction of the scope; see ``Store.run``."""
         observer = self._store._observer
         return await self._store.run(lambda tx: work(scoped_transaction(tx, self._scope, observer)))
+
+    async def read(self, work: Callable[[Transaction], T]) -> T:
+        """Run a synchronous function that sees one moment of the scope; see ``Store.read``."""
+        observer = self._store._observer
+        return await self._store.read(
+            lambda tx: work(scoped_transaction(tx, self._scope, observer))
+        )
 
     if not TYPE_CHECKING:
 

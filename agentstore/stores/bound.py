@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agentstore import repositories
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import UnscopedOnly
+from agentstore.execution.joining import joined
 from agentstore.execution.observation import Observer
-from agentstore.execution.runners import joined
 from agentstore.execution.scoped import Scope, ScopedRunner, VisitingRunner
 from agentstore.execution.unit import Runner, Unit
 
@@ -228,6 +228,10 @@ class ScopedStore(Repositories):
     def run(self, work: Callable[[Transaction], T]) -> T:
         """Run a function in a transaction of the scope; see ``Store.run``."""
         return self._store.run(lambda transaction: work(self._within(transaction)))
+
+    def read(self, work: Callable[[Transaction], T]) -> T:
+        """Run a function that sees one moment of the scope; see ``Store.read``."""
+        return self._store.read(lambda transaction: work(self._within(transaction)))
 
     def _within(self, transaction: Transaction) -> Transaction:
         return scoped_transaction(transaction, self._scope, self._store._observer)

@@ -22,14 +22,13 @@ from agentstore.engines.base.dialect import Mode
 from agentstore.engines.registry import dialect_for
 from agentstore.errors import TransactionMisuse
 from agentstore.execution.forking import of_this_process, store_of_parent
-from agentstore.execution.joining import CallersRunner
+from agentstore.execution.joining import CallersRunner, joined
 from agentstore.execution.observation import observer_for, watching
 from agentstore.execution.recovery import Trouble
 from agentstore.execution.runners import (
     UnitRunner,
     announcing,
     in_own_transaction,
-    joined,
     refuse_inside_own_transaction,
     refuse_to_write,
 )
@@ -216,6 +215,27 @@ class Store(Repositories):
         with self._announce(self):
             # A function of the application's has locks and thread-locals of the thread it is in.
             return self._runner.run(Mode.WRITE, body, repeatable=False, here=True)
+
+    def read(self, work: Callable[[Transaction], T]) -> T:
+        """Run a function whose calls all see the database as it was at one moment.
+
+        It makes nobody wait, and waits for nobody: on SQLite it takes no turn of the writer's. What
+        a long one reads keeps the space of what is deleted meanwhile from being used again.
+
+        Args:
+            work: Gets a transaction's repositories, of which only what reads may be called. It runs
+                again if the connection is lost, so it should have no effects elsewhere.
+
+        Returns:
+            What the function returned.
+
+        Raises:
+            TransactionMisuse: The function called something that writes, or the store itself.
+        """
+        self._require_open()
+        body = in_transaction(work, self._observer)
+        with self._announce(self):
+            return self._runner.run(Mode.SNAPSHOT, body, repeatable=True)
 
     def prune(
         self,

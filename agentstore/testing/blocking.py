@@ -189,6 +189,10 @@ class _BlockingRoot(BlockingRepositories):
         """Run a function in a transaction."""
         return self._loop.run(self.store.run(work))
 
+    def read(self, work: Callable[[Any], T]) -> T:
+        """Run a function that sees one moment."""
+        return self._loop.run(self.store.read(work))
+
     async def _future(self) -> asyncio.Future[Any]:
         return self._loop.loop.create_future()
 

@@ -516,7 +516,14 @@ def test_what_the_store_itself_offers_is_there_or_refused(kind, tmp_path):
     store = kind(f"sqlite:///{tmp_path}/a.db")
     scope = store.scoped("alice")
     for name in dir(kind):
-        if name.startswith("_") or name in ("transaction", "joined", "run", "turn", *REPOSITORIES):
+        if name.startswith("_") or name in (
+            "transaction",
+            "joined",
+            "run",
+            "read",
+            "turn",
+            *REPOSITORIES,
+        ):
             continue
         with pytest.raises(UnscopedOnly):
             getattr(scope, name)

@@ -189,6 +189,42 @@ def test_a_function_that_raises_leaves_nothing(store, session):
     assert store.users.list().items == ()
 
 
+def test_a_function_that_reads_sees_one_moment_and_holds_up_nobody(place, store, session):
+    store.messages.save(session.id, "user", "before the rain")
+
+    def work(tx):
+        found = contents(tx, session)
+        with place.open() as other:
+            other.messages.save(session.id, "user", "rain")
+        return found, contents(tx, session), len(tx.messages.search("rain").items)
+
+    once = ["before the rain"]
+    assert store.read(work) == (once, once, 1)
+    assert contents(store, session) == [*once, "rain"]
+
+
+def test_a_function_that_reads_cannot_write(store):
+    owner = store.users.create("Alice")
+    for of in (store, store.scoped(owner.id)):
+        session = of.sessions.create()
+
+        def work(tx, session=session):
+            with pytest.raises(TransactionMisuse, match=r"run\(\) or transaction\(\)"):
+                tx.messages.save(session.id, "user", "hello")
+            return tx.sessions.get(session.id)
+
+        assert of.read(work) == session
+        assert contents(of, session) == []
+
+
+def test_a_scope_reads_one_s_own_alone(store):
+    users = [store.users.create(name).id for name in ("Alice", "Bob")]
+    for user in users:
+        store.sessions.create(user, title=user)
+    for user in users:
+        assert store.scoped(user).read(lambda tx: [s.title for s in tx.sessions.list()]) == [user]
+
+
 def test_the_store_is_not_to_be_called_inside_its_own_transaction(engine_url):
     with Store(engine_url) as store:
         session = store.sessions.create()
@@ -210,6 +246,13 @@ def test_the_store_is_not_to_be_called_inside_its_own_transaction(engine_url):
             check(tx)
         store.run(check)
         assert contents(store, session) == ["before", "after"] * 2
+
+        def check_reading(_):
+            for call in calls:
+                with pytest.raises(TransactionMisuse, match=r"with store\.transaction\(\) as tx"):
+                    call()
+
+        store.read(check_reading)
 
 
 def test_a_coroutine_is_not_to_call_the_store_inside_its_own_transaction(engine_url):

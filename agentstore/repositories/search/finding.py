@@ -17,7 +17,7 @@ from sqlalchemy import Select
 
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import DatabaseFull, SearchIndexStale
-from agentstore.execution.unit import Unit, in_transaction
+from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord, Page, SearchHit
 from agentstore.records.words import Role
 from agentstore.repositories.base.units import Units
@@ -95,7 +95,7 @@ def in_order(
         manner = manner_in(unit, state)
         if unit.scope is not None and unit.dialect.hides_rows and state.walked < state.newest:
             raise SearchIndexStale("is being rebuilt", state.pending)
-        if state.pending and not (last or unit.settings.read_only or in_transaction(unit)):
+        if state.pending and not (last or unit.settings.read_only or unit.joined):
             return None
         return TextSearch(unit, asked, state, columns(unit), record, manner).page()
 
