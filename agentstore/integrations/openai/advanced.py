@@ -164,7 +164,7 @@ class AgentStoreAdvancedSession(CountedSession):
             return list(tx.branches.iter(self.session_id, limit=1_000)), cleared
 
         nothing: list[CountedBranch] = []
-        branches, cleared = await self._found(lambda s: s.run(read), (nothing, 0))
+        branches, cleared = await self._found(lambda s: s.read(read), (nothing, 0))
         if place[1] not in (None, cleared) and self._place == place:
             self._place = (MAIN, cleared)
         return branches

@@ -123,7 +123,7 @@ class CountedSession(PlacedSession):
         """Give what was recorded for a turn, or a list of all turns of a branch."""
 
         def read(store: Any, branch: str) -> Any:
-            return store.run(
+            return store.read(
                 lambda tx: list(
                     tx.usage.iter(
                         self.session_id, branch=branch, turn=user_turn_number, limit=1_000
@@ -142,7 +142,7 @@ class CountedSession(PlacedSession):
             return list(tx.usage.iter(self.session_id, branch=branch, turn=turn, limit=1_000))
 
         nothing: list[UsageRecord] = []
-        return await self._found(lambda s: s.run(read), nothing)
+        return await self._found(lambda s: s.read(read), nothing)
 
 
 def _turn(message: MessageRecord, most: int | None) -> dict[str, Any]:
