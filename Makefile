@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 PEERS := .venv-peers
 URL ?=
 PINS ?=
+# As many as there are cores, from 2 to 8: each starts a PostgreSQL of its own.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(max(os.cpu_count() or 2, 2), 8))")
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 TRANSCRIPTS ?=
 
 .PHONY: help install dev test test-all test-frameworks everything suite lint types mypy pyright check demo docs site wheel bench bench-peers chaos clean coverage
@@ -52,7 +55,7 @@ check: install
 	$(MAKE) --jobs 2 mypy pyright lint
 
 test: check
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST)
 
 FRAMEWORKS := .venv-frameworks
 SDKS := .venv-sdks
@@ -93,13 +96,13 @@ test-all:
 
 # These two are for one environment, which test-all names. Types are those of the pinned SQLAlchemy.
 everything: check
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST)
 
 suite: install
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST)
 
 coverage: install
-	AGENTSTORE_TEST_FULL=1 $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
+	AGENTSTORE_TEST_FULL=1 $(PYTEST) --cov --cov-report=term
 
 demo: install
 	$(BIN)/python examples/demo.py $(if $(URL),--url "$(URL)") $(if $(TRANSCRIPTS),--transcripts "$(TRANSCRIPTS)")
