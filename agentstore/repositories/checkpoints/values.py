@@ -197,9 +197,9 @@ def joined(below: Rope, length: int, pieces: Iterable[Any]) -> Rope:
     """
     rope, end, size = [*below], 0, sum(map(len, below))
     for piece in pieces:
-        data = piece.data if end + len(piece.data) <= length else piece.data[: length - end]
-        if piece.start != end:
+        if piece.start != end or piece.data is None:
             break
+        data = piece.data if end + len(piece.data) <= length else piece.data[: length - end]
         end += len(data)
         if piece.prefix is None:
             rope.append(data)

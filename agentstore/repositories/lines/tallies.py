@@ -37,6 +37,7 @@ from sqlalchemy import (
     update,
 )
 
+from agentstore.errors import UnsoundRow
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
 from agentstore.repositories.base.operations import chunks
@@ -49,6 +50,15 @@ class Tally:
 
     messages: int = 0
     turns: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what a damaged row counts: sums of it would be no numbers.
+
+        Raises:
+            UnsoundRow: It has no number where there always is one.
+        """
+        if None in (self.messages, self.turns):
+            raise UnsoundRow("", "", "NULL")
 
     def __add__(self, other: Tally) -> Tally:
         """Count both."""
