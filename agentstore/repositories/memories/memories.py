@@ -127,9 +127,9 @@ class Memories(Repository):
     ) -> MemoryRecord | None:
         """Give a memory, or None."""
         place, key = address_of(user_id, namespace, key)
-        table = self.tables.memories.c
+        table = self.tables.memories
         query = select(table).where(
-            table.place == place, table.key == key, is_there(self.unit, self.unit.now())
+            table.c.place == place, table.c.key == key, is_there(self.unit, self.unit.now())
         )
         row = self.connection.execute(query).first()
         return None if row is None else memory_record(row)
@@ -168,9 +168,10 @@ class Memories(Repository):
                 table.c.ttl.is_not(None),
                 is_there(self.unit, now),
             ]
-            for ttl in self.connection.execute(select(table.c.ttl).where(*these).distinct()):
-                longer = update(table).where(*these, table.c.ttl == ttl[0])
-                until = now + timedelta(microseconds=ttl[0])
+            kept = self.connection.execute(select(table.c.ttl).where(*these)).scalars()
+            for ttl in sorted(set(kept)):
+                longer = update(table).where(*these, table.c.ttl == ttl)
+                until = now + timedelta(microseconds=ttl)
                 touched += self.connection.execute(longer.values(expires_at=until)).rowcount
         return touched
 
@@ -306,11 +307,12 @@ class Memories(Repository):
 
 def _walked(unit: Unit, place: bytes, after: Sequence[Any] | None, size: int) -> Iterator[Row[Any]]:
     """Go over the memories at and below a place, so many read at a time."""
-    table, now = unit.tables.memories.c, unit.now()
-    key = (table.place, table.updated_at, table.pk)
+    table, now = unit.tables.memories, unit.now()
+    at = table.c.place
+    key = (at, table.c.updated_at, table.c.pk)
     query = (
         select(table)
-        .where(table.place >= place, table.place < end_of(place), is_there(unit, now))
+        .where(at >= place, at < end_of(place), is_there(unit, now))
         .order_by(*(column.desc() for column in key))
         .limit(size)
     )
