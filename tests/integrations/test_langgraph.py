@@ -660,3 +660,6 @@ def test_the_example_asks_in_one_process_and_goes_on_in_the_next(engine_url: str
         subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)
     ]
     assert said == ["I would water the plants. Do it?\n", "You said yes. Done.\n"]
+    with Store(engine_url) as store:
+        answer = store.memories.get(["answers", "alice"], "plants")
+        assert answer.value == {"text": "She said yes."}
