@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Iterable, Sequence
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -191,7 +192,7 @@ def _hits(op: SearchOp, query: str, wanted: int) -> Calls:
     """Ask for more hits until as many pass the filter, or there are no more."""
     asked = wanted
     while True:
-        hits = yield lambda store, n=asked: store.memories.search(
+        hits = yield lambda store, n=asked: store.memories.search(  # type: ignore[misc]
             query, op.namespace_prefix, limit=n
         )
         found = [(hit.memory, hit.score) for hit in hits if _passes(op, hit.memory)]
@@ -204,7 +205,7 @@ def _listed(op: SearchOp, wanted: int) -> Calls:
     found: list[tuple[MemoryRecord, None]] = []
     size, cursor = min(max(wanted, _PAGE if op.filter else 1), _MOST), None
     while True:
-        page = yield lambda store, cursor=cursor: store.memories.list(
+        page = yield lambda store, cursor=cursor: store.memories.list(  # type: ignore[misc]
             op.namespace_prefix, limit=size, cursor=cursor
         )
         found += ((memory, None) for memory in page if _passes(op, memory))
@@ -224,7 +225,7 @@ def _namespaces(op: ListNamespacesOp) -> Calls:
     wanted, cursor = first + max(op.limit, 0), None
     found: dict[tuple[str, ...], None] = {}
     while len(found) < wanted:
-        page = yield lambda store, cursor=cursor: store.memories.namespaces(
+        page = yield lambda store, cursor=cursor: store.memories.namespaces(  # type: ignore[misc]
             prefix, limit=min(max(wanted, _PAGE), _MOST), cursor=cursor
         )
         for names in page:
@@ -245,7 +246,11 @@ def _touch(memories: Sequence[MemoryRecord]) -> Calls:
     for namespace, those in keys.items():
         for start in range(0, len(those), _MOST):
             some = those[start : start + _MOST]
-            yield lambda store, at=namespace, some=some: store.memories.touch(at, some)
+            yield partial(_touched, namespace=namespace, keys=some)
+
+
+def _touched(store: Any, namespace: tuple[str, ...], keys: Sequence[str]) -> Any:
+    return store.memories.touch(namespace, keys)
 
 
 def _parts(memory: MemoryRecord) -> dict[str, Any]:
