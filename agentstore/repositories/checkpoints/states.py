@@ -197,11 +197,12 @@ def _states_of(
         for part in parts:
             apart.setdefault(part.checkpoint_pk, []).append(part)
         versions = {pk: held_by(own) for pk, own in apart.items()}
+    whole = read([*firsts.values(), *of_writes])
     states = {
         row[_OWN]: _ReadState(dict(zip(names, row[_OWN:], strict=True)), versions[row[_OWN]], [])
-        for row in read([*firsts.values()])
+        for row in whole[: len(firsts)]
     }
-    for row in read(of_writes):
+    for row in whole[len(firsts) :]:
         states[row[0]].writes.append(_WriteRow.of(row, names))
     return list(states.values())
 
