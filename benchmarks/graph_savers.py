@@ -44,8 +44,8 @@ READS: dict[str, Callable[[Saver, Any, int], Any]] = {
 class Thread:
     """A graph's calls of one saver."""
 
-    def __init__(self, saver: Saver, thread: str, kind: str) -> None:
-        self.saver, self.kind = saver, kind
+    def __init__(self, saver: Saver, thread: str, kind: str, sentences: int = 4) -> None:
+        self.saver, self.kind, self.sentences = saver, kind, sentences
         self.name = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
         self.config: Any = self.name
         self.versions: dict[str, Any] = {}
@@ -55,7 +55,7 @@ class Thread:
     def step(self, n: int) -> None:
         """Put a checkpoint, and the writes of the task after it."""
         if self.kind == "messages":
-            said: Any = AIMessage(f"{n} {TEXT * 4}", id=f"message-{n}")
+            said: Any = AIMessage(f"{n} {TEXT * self.sentences}", id=f"message-{n}")
             self.values["messages"] = [*self.values.get("messages", []), said]
             changed = ["messages"]
         else:
@@ -143,12 +143,12 @@ def main() -> None:
             url = URL.create("sqlite", database=str(home / "a.db"))
             if whose == "ours":
                 with Store(url) as store:
-                    thread = Thread(AgentStoreSaver(store), "t", "messages")
+                    thread = Thread(AgentStoreSaver(store), "t", "messages", 24)
                     for n in range(200):
                         thread.step(n)
             else:
                 with theirs_on(url) as (other, _):
-                    thread = Thread(other, "t", "messages")
+                    thread = Thread(other, "t", "messages", 24)
                     for n in range(200):
                         thread.step(n)
             weighed.append(size(url))
