@@ -54,6 +54,7 @@ class RetentionPolicy:
         task_statuses: Of these, only those that ended so.
         reservations: Delete quota reservations that expired longer ago than this. A call that
             is settled later than that is refused.
+        expired_memories: Delete the memories whose time to live has run out.
         streams: Give up messages that are still being streamed, of which nothing has come for
             longer than this, and for longer than the store's ``stream_timeout``.
     """
@@ -70,6 +71,7 @@ class RetentionPolicy:
     task_statuses: tuple[str, ...] = FINISHED_TASKS
     reservations: timedelta | None = None
     streams: timedelta | None = None
+    expired_memories: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what is not a policy.
@@ -77,10 +79,9 @@ class RetentionPolicy:
         Raises:
             InvalidInput: A value is of the wrong kind, or a rule refines one that is not given.
         """
-        if not isinstance(self.expired_sessions, bool):
-            raise InvalidInput(
-                f"expired_sessions must be a bool, not {shown(self.expired_sessions)}."
-            )
+        for name in FLAGS:
+            if not isinstance(given := getattr(self, name), bool):
+                raise InvalidInput(f"{name} must be a bool, not {shown(given)}.")
         for name in DURATIONS:
             _require_duration(name, getattr(self, name))
         for name in LISTS:
@@ -116,8 +117,8 @@ class RetentionPolicy:
     def is_empty(self) -> bool:
         """Whether nothing would ever be deleted."""
         return not (
-            self.expired_sessions
-            or self.prunes_checkpoints
+            self.prunes_checkpoints
+            or any(getattr(self, name) for name in FLAGS)
             or any(getattr(self, name) is not None for name in DURATIONS)
         )
 
@@ -143,6 +144,7 @@ class RetentionPolicy:
         return cls(**given)
 
 
+FLAGS = ("expired_sessions", "expired_memories")
 DURATIONS = (
     "sessions_idle",
     "tool_logs",

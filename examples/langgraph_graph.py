@@ -2,8 +2,9 @@
 
     python examples/langgraph_graph.py sqlite:///agent.db
 
-The first start asks a question and ends. The second one, another process, answers it. The model is
-a fake one, so that nothing else is needed; put a real one into ``plan``.
+The first start asks a question and ends. The second one, another process, answers it, and remembers
+the answer beyond this thread. The model is a fake one, so that nothing else is needed; put a real
+one into ``plan``.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
+from langgraph.store.base import BaseStore
 from langgraph.types import Command, interrupt
 
 from agentstore import Store
-from agentstore.integrations.langgraph import AgentStoreSaver
+from agentstore.integrations.langgraph import AgentStoreBaseStore, AgentStoreSaver
 
 
 class State(TypedDict):
@@ -33,8 +35,9 @@ def agent(store: Store, model: Any) -> Any:
     def plan(state: State) -> dict[str, Any]:
         return {"messages": [model.invoke(state["messages"])]}
 
-    def act(state: State) -> dict[str, Any]:
+    def act(state: State, *, store: BaseStore) -> dict[str, Any]:
         answer = interrupt(f"{state['messages'][-1].content} Do it?")
+        store.put(("answers", "alice"), "plants", {"text": f"She said {answer}."})
         return {"messages": [HumanMessage(answer), AIMessage(f"You said {answer}. Done.")]}
 
     graph = StateGraph(State)
@@ -43,7 +46,7 @@ def agent(store: Store, model: Any) -> Any:
     graph.add_edge(START, "plan")
     graph.add_edge("plan", "act")
     graph.add_edge("act", END)
-    return graph.compile(checkpointer=AgentStoreSaver(store))
+    return graph.compile(checkpointer=AgentStoreSaver(store), store=AgentStoreBaseStore(store))
 
 
 def main(url: str) -> None:

@@ -100,6 +100,13 @@ def prune(
     streams: Annotated[
         timedelta | None, _age("Give up streamed messages that got no piece for so long.")
     ] = None,
+    expired_memories: Annotated[
+        bool | None,
+        typer.Option(
+            "--expired-memories/--no-expired-memories",
+            help="Delete memories whose time to live is over.",
+        ),
+    ] = None,
     reclaim: Annotated[
         bool,
         typer.Option("--reclaim/--no-reclaim", help="Give free space back to the system."),
@@ -129,6 +136,7 @@ def prune(
         "task_statuses": task_status or None,
         "reservations": reservations,
         "streams": streams,
+        "expired_memories": expired_memories,
     }
     rules = {} if policy is None else read_policy(policy)
     rules |= {name: value for name, value in given.items() if value is not None}

@@ -32,6 +32,8 @@ ROW_NUMBER: TypeEngine[Any] = sa.BigInteger().with_variant(sa.Integer(), "sqlite
 TEXT: TypeEngine[Any] = sa.Text()
 JSON: TypeEngine[Any] = sa.Text().with_variant(_PlainJson(), "postgresql")
 INSTANT: TypeEngine[Any] = sa.Text().with_variant(sa.DateTime(timezone=True), "postgresql")
+MICROS: TypeEngine[Any] = sa.BigInteger().with_variant(sa.DateTime(timezone=True), "postgresql")
+"""Since 0015: an instant, on SQLite as microseconds since 1970."""
 WHOLE: TypeEngine[Any] = sa.BigInteger()
 NANOS: TypeEngine[Any] = sa.BigInteger()
 REAL: TypeEngine[Any] = sa.Float(53)

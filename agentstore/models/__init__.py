@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         CheckpointValue,
         CheckpointWrite,
     )
+    from agentstore.models.memories import Memory
     from agentstore.models.messages import (
         Attachment,
         Blob,
@@ -63,6 +64,7 @@ __all__ = [
     "CheckpointThread",
     "CheckpointValue",
     "CheckpointWrite",
+    "Memory",
     "Message",
     "MessageChunk",
     "MessageMark",
@@ -87,6 +89,7 @@ _HOMES = (
     "models.messages",
     "models.work",
     "models.checkpoints",
+    "models.memories",
     "models.renamed",
 )
 

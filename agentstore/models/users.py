@@ -12,6 +12,7 @@ from agentstore.schema import users as tables
 
 if TYPE_CHECKING:
     from agentstore.models.checkpoints import CheckpointThread
+    from agentstore.models.memories import Memory
     from agentstore.models.sessions import Session
 
 
@@ -44,6 +45,7 @@ class User(Base):
     checkpoint_threads: Mapped[list[CheckpointThread]] = related(
         "CheckpointThread", order_by="CheckpointThread.pk"
     )
+    memories: Mapped[list[Memory]] = related("Memory", order_by="Memory.pk")
     preference_digests: Mapped[list[UserPreference]] = related("UserPreference")
 
 

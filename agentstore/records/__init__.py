@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         ToolStatistics,
         UserStatistics,
     )
+    from agentstore.records.memories import MemoryHit, MemoryRecord
     from agentstore.records.messages import (
         AttachmentRecord,
         MessageList,
@@ -82,6 +83,8 @@ __all__ = [
     "HealthRecord",
     "IssuedApiKey",
     "Items",
+    "MemoryHit",
+    "MemoryRecord",
     "MessageList",
     "MessageRecord",
     "Page",
@@ -123,6 +126,7 @@ _HOMES = {
     "findings": "Finding Severity",
     "health": "DayStatistics HealthRecord PoolUse Statistics TableStatistics ToolStatistics "
     "UserStatistics",
+    "memories": "MemoryHit MemoryRecord",
     "messages": "AttachmentRecord MessageList MessageRecord SummaryRecord",
     "search": "SearchHit SearchStatus",
     "sessions": "RestoredSession SessionCounters SessionRecord SessionSummary",

@@ -51,9 +51,8 @@ class PruneReport:
     Attributes:
         rows: For each table that lost rows, how many, by the table's plain name.
         rules: What each rule removed of its own kind: ``users``, those whose deletion had been
-            interrupted, ``sessions``, ``tool_logs``,
-            ``checkpoints``, ``tasks``, ``reservations``; and ``streams``, the messages that were
-            given up.
+            interrupted, ``sessions``, ``tool_logs``, ``checkpoints``, ``tasks``,
+            ``reservations``, ``memories``; and ``streams``, the messages that were given up.
         freed_bytes: By how much the database's files have become smaller; what others wrote
             meanwhile is in it.
         dry_run: Whether this was only counted, and nothing was deleted.

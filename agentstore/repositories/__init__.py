@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from agentstore.repositories.attachments.attachments import Attachments
     from agentstore.repositories.branches.branches import Branches
     from agentstore.repositories.checkpoints.checkpoints import Checkpoints
+    from agentstore.repositories.memories.memories import Memories
     from agentstore.repositories.messages.marks import Marks
     from agentstore.repositories.messages.messages import Messages
     from agentstore.repositories.messages.summaries import Summaries
@@ -22,6 +23,7 @@ __all__ = [
     "Branches",
     "Checkpoints",
     "Marks",
+    "Memories",
     "Messages",
     "Search",
     "Sessions",
@@ -37,6 +39,7 @@ _HOMES = {
     "Branches": "branches.branches",
     "Checkpoints": "checkpoints.checkpoints",
     "Marks": "messages.marks",
+    "Memories": "memories.memories",
     "Messages": "messages.messages",
     "Search": "search.search",
     "Sessions": "sessions.sessions",

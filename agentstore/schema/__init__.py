@@ -6,8 +6,17 @@ that they have the same columns. The tables describe the newest revision of the 
 create it, which only the revisions do (``agentstore.migrations``).
 """
 
-from agentstore.schema import checkpoints, messages, sessions, users, work
+from agentstore.schema import checkpoints, memories, messages, sessions, users, work
 from agentstore.schema.base import METADATA
 from agentstore.schema.tables import attach
 
-__all__ = ["METADATA", "attach", "checkpoints", "messages", "sessions", "users", "work"]
+__all__ = [
+    "METADATA",
+    "attach",
+    "checkpoints",
+    "memories",
+    "messages",
+    "sessions",
+    "users",
+    "work",
+]

@@ -115,6 +115,7 @@ class Tables:
     checkpoint_values: Table
     checkpoint_entries: Table
     checkpoint_writes: Table
+    memories: Table
 
     def __init__(self, names: Names) -> None:
         """Take the plain tables, or make copies under other names."""

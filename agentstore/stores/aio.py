@@ -67,6 +67,7 @@ from agentstore.repositories import (
     Branches,
     Checkpoints,
     Marks,
+    Memories,
     Messages,
     Search,
     Sessions,
@@ -575,6 +576,25 @@ class AsyncAttachments(AsyncRepository[Attachments]):
     delete = lift(Attachments.delete)
 
 
+class AsyncMemories(AsyncRepository[Memories]):
+    """See ``Memories``."""
+
+    __slots__ = ()
+    repository = Memories
+
+    put = lift(Memories.put)
+    get = lift(Memories.get)
+    find = lift(Memories.find)
+    delete = lift(Memories.delete)
+    touch = lift(Memories.touch)
+    list = lift(Memories.list)
+    iter = lift_pages(Memories.iter)
+    search = lift(Memories.search)
+    namespaces = lift(Memories.namespaces)
+    iter_namespaces = lift_pages(Memories.iter_namespaces)
+    delete_expired = lift_units(Memories.delete_expired)
+
+
 class AsyncRepositories:
     """The repositories, bound to whatever runs them: a store, or a transaction."""
 
@@ -592,6 +612,7 @@ class AsyncRepositories:
         self.branches = AsyncBranches(runner)
         self.marks = AsyncMarks(runner)
         self.summaries = AsyncSummaries(runner)
+        self.memories = AsyncMemories(runner)
 
     def turn(
         self,

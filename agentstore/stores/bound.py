@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Branches,
         Checkpoints,
         Marks,
+        Memories,
         Messages,
         Search,
         Sessions,
@@ -114,6 +115,11 @@ class Repositories:
     def summaries(self) -> Summaries:
         """See ``Summaries``."""
         return self._bound("summaries", repositories.Summaries)
+
+    @cached_property
+    def memories(self) -> Memories:
+        """See ``Memories``."""
+        return self._bound("memories", repositories.Memories)
 
     def turn(
         self,

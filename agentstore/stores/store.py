@@ -73,6 +73,7 @@ class Store(Repositories):
         usage: See ``Usage``.
         checkpoints: See ``Checkpoints``.
         search: See ``Search``.
+        memories: See ``Memories``.
     """
 
     def __init__(

@@ -38,6 +38,7 @@ REPOSITORIES = (
     "branches",
     "marks",
     "summaries",
+    "memories",
 )
 
 

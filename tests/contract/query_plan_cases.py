@@ -18,6 +18,7 @@ from sqlalchemy import insert, text, update
 
 from agentstore import Store, errors
 from agentstore.models.tables import PLAIN, tables
+from agentstore.repositories.memories.places import place_of
 from agentstore.repositories.messages.following import MOST_GAPS
 from agentstore.repositories.search import search
 from agentstore.repositories.sessions import pages
@@ -318,6 +319,19 @@ ROWS: dict[str, tuple[int, Columns]] = {
             "checkpoint_id": numbered("checkpoint"),
             "task_id": always("task"),
             "position": always(0),
+        },
+    ),
+    "memories": (
+        OTHERS,
+        {
+            "user_id": lambda n: f"user-{n % 150}" if n % 2 else None,
+            "place": lambda n: place_of(
+                f"user-{n % 150}" if n % 2 else None, ["notes", in_session(n)]
+            ),
+            "key": numbered("memory"),
+            "ttl": lambda n: None if n % 3 else 3_600_000_000,
+            "updated_at": ago,
+            "expires_at": lambda n: None if n % 3 else NOW + timedelta(days=1, minutes=n),
         },
     ),
 }
@@ -705,6 +719,16 @@ def a_poor_user(store: Store) -> str:
     return store.users.create("Poor", quota_total=1).id
 
 
+def a_memory(store: Store) -> list[str]:
+    store.memories.put(["notes", "new"], "k", {"a": 1}, ttl=timedelta(hours=1))
+    return ["notes", "new"]
+
+
+def memories_that_expired(store: Store) -> Callable[[], Any]:
+    store.memories.put(["notes"], "old", {}, ttl=timedelta(microseconds=1))
+    return store.memories.delete_expired
+
+
 def a_thread(store: Store) -> str:
     thread = f"thread of {store.sessions.create().id}"
     for step in range(5):
@@ -1081,5 +1105,16 @@ CASES: dict[str, dict[str, Prepare]] = {
         ),
     ),
     "checkpoints.writes": call("checkpoints.writes", LIVE, f"{LIVE}-7"),
+    "memories.put": call("memories.put", ["notes", "new"], "k", {"a": 1}, user_id="user-7"),
+    "memories.get": on_a_new(a_memory, "memories.get", "k"),
+    "memories.find": call("memories.find", ["notes", "session-7"], "memory-7", user_id="user-7"),
+    "memories.delete": on_a_new(a_memory, "memories.delete", "k"),
+    "memories.touch": on_a_new(a_memory, "memories.touch", ["k", "other"]),
+    "memories.list": listing("memories.list", ["notes"])
+    | also("user", lambda s: partial(s.memories.list, ["notes"], user_id="user-7")),
+    "memories.search": call("memories.search", "rare", ["notes", "session-0"]),
+    "memories.namespaces": listing("memories.namespaces")
+    | also("user", lambda s: partial(s.memories.namespaces, ["notes"], user_id="user-7")),
+    "memories.delete_expired": also("", memories_that_expired),
 }
 """Every public method, and the ways to call it that could be run differently."""

@@ -315,6 +315,14 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     "attachments.list": (MESSAGE,),
     "attachments.list_of_session": (SESSION,),
     "attachments.delete": (ATTACHMENT,),
+    **{
+        f"memories.{name}": ({"namespace": ["same"], "key": "same"} | USER,)
+        for name in ("get", "find", "delete")
+    },
+    "memories.touch": ({"namespace": ["same"], "keys": ["same"]} | USER,),
+    "memories.list": (USER, {"namespace": ["same"]} | USER),
+    "memories.search": ({"text": "same"} | USER,),
+    "memories.namespaces": (USER,),
 }
 """By method: the arguments of each call."""
 
@@ -355,6 +363,7 @@ FOR_SOMEBODY_ELSE: dict[str, tuple[dict[str, Any], ...]] = {
     "checkpoints.put_writes": (
         {"thread_id": "new", "checkpoint_id": "c", "task_id": "t", "writes": []} | USER,
     ),
+    "memories.put": ({"namespace": ["same"], "key": "same", "value": {}} | USER,),
 }
 """Making something for somebody else."""
 
@@ -380,6 +389,9 @@ WHOLE: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "checkpoints.threads": ({},),
     "checkpoints.list": ({"namespace": None, "order": "id", "writes": True},),
+    "memories.list": ({},),
+    "memories.search": ({"text": "same"},),
+    "memories.namespaces": ({},),
 }
 """Calls that name nothing, and see all that there is."""
 

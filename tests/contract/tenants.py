@@ -337,6 +337,9 @@ DRAWN: dict[str, Draw] = {
     "dry_run": _one_of(True, False),
     "data": _one_of(*_BYTES),
     "media_type": _one_of("text/plain"),
+    "key": _one_of("k1", "k2"),
+    "keys": _one_of(["k1"], ["k1", "k2"]),
+    "prefix": _one_of([], ["n"]),
     # What means something else in one method than in the others.
     "users.delete.user_id": _not_oneself,
     "users.reserve_quota.ttl": _one_of(timedelta(minutes=2)),
@@ -366,6 +369,13 @@ DRAWN: dict[str, Draw] = {
     "branches.create.branch": _one_of("main"),
     "branches.create.from_turn": _one_of(1, None, None),
     "branches.create.after_turn": _one_of(1, None, None),
+    **{
+        f"memories.{each}.namespace": _one_of(["n"], ["n", "inner"], ["other"])
+        for each in ("put", "get", "find", "delete", "touch", "list", "search")
+    },
+    "memories.put.value": _one_of({"v": 1, "text": "apple"}, {"v": 2}),
+    "memories.put.ttl": _one_of(HOUR, timedelta(minutes=2), None),
+    "memories.put.user_id": lambda _, actor: actor,
     "checkpoints.put.thread_id": _name("t", 3),
     "checkpoints.put.checkpoint_id": _name("c", 6),
     "checkpoints.list.before": _name("c", 6),
@@ -401,6 +411,7 @@ _FIRST = (
     "checkpoints.put",
     "users.reserve_quota",
     "users.issue_api_key",
+    "memories.put",
 )
 """What there is to begin with."""
 
@@ -421,6 +432,7 @@ _OFTEN = {
     "attachments.delete": 6,
     "users.reserve_quota": 3,
     "users.issue_api_key": 2,
+    "memories.put": 4,
     "sessions.pause": 3,
     "sessions.resume": 3,
     "sessions.wait_for_user": 3,

@@ -108,6 +108,7 @@ DOORS = {
     "checkpoint_writes.checkpoint_id": [
         lambda s, _, t: s.checkpoints.put_writes("a", t, "t", [("x", 1)])
     ],
+    "memories.key": [lambda s, _, t: s.memories.put(["n"], t, {})],
     "checkpoint_writes.task_id": [
         lambda s, _, t: s.checkpoints.put_writes("a", "c", t, [("x", 1)])
     ],

@@ -66,6 +66,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("checkpoints.latest(by id)", "sorts: checkpoints.id COLLATE*"): "the ids of one namespace",
     ("checkpoints.list(by id)", "sorts*"): "the ids of one namespace, and the values of a page",
     ("checkpoints.list(all namespaces)", "sorts*"): "the checkpoints of one thread",
+    ("memories.list(user)", "sorts*"): "the few memories of one user",
+    ("memories.search()", "sorts*"): "all that it reads, where that is little",
     ("usage.list(*", "sorts*"): "the index has all but the last key, within one turn",
     ("messages.replace_tail()", "sorts*"): "as many messages as are to go",
     ("tasks.*_many()", "sorts: pk"): "a batch is locked in one order",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from contextlib import contextmanager
+from datetime import timedelta
 
 import pytest
 
@@ -83,6 +84,7 @@ def furnish(store, name):
         thread, {"list": [1]}, checkpoint, session_id=session.id, user_id=user.id, run_id=run
     )
     store.checkpoints.put_writes(thread, checkpoint, "t", [("channel", 1)])
+    store.memories.put(["same"], "same", {"text": "same"}, ttl=timedelta(days=1), user_id=user.id)
     return Ids(
         user=user.id,
         session=session.id,
@@ -107,6 +109,8 @@ def nobodys(store):
     store.messages.save(session.id, "user", "same")
     store.tasks.create(None, "mail")
     store.checkpoints.put("thread of nobody", {"list": [1]}, "checkpoint of nobody")
+    for namespace in (["same"], ["same", "inner"]):
+        store.memories.put(namespace, "same", {"text": "same"})
 
 
 def outcome(call, names=NOBODYS):

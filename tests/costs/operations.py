@@ -175,6 +175,24 @@ def one_thread(store: Store, calls: int) -> list[Any]:
     return [store.checkpoints.put(one_session(store, 1)[0], VALUES)] * calls
 
 
+def children_of_one(store: Store, calls: int) -> list[tuple[str, str, int]]:
+    """A checkpoint with a small value, and what follows it: a new child of the one before."""
+    thread = "children"
+    put = store.checkpoints.put(thread, {"settings": {"a": 1}, "rest": rest_at(0)}, "0")
+    return [(put.thread_id, f"{n}", n) for n in range(calls)]
+
+
+def rest_at(n: int) -> dict[str, Any]:
+    """A value of some hundred bytes that changes in its middle, as the versions of channels do."""
+    return {"before": "x" * 200, "n": n, "behind": "y" * 200}
+
+
+def memories(store: Store, calls: int) -> list[str]:
+    for n in range(60):
+        store.memories.put(["notes", f"{n % 3}"], f"{n}", {"text": "a note"})
+    return [f"new {n}" for n in range(calls)]
+
+
 def tasks_of_one_checkpoint(store: Store, calls: int) -> list[tuple[Any, str]]:
     [put] = one_thread(store, 1)
     return [(put, f"task {n}") for n in range(calls)]
@@ -401,6 +419,18 @@ OPERATIONS = {
         steps_of_one_thread,
         lambda store, at: store.checkpoints.put(at[0], {**VALUES, "step": at[1]}),
     ),
+    "checkpoints.put_child": Operation(
+        "`checkpoints.put` as LangGraph's savers do",
+        children_of_one,
+        lambda store, at: store.checkpoints.put(
+            at[0],
+            {"rest": rest_at(at[2] + 1)},
+            f"{at[2] + 1}",
+            parent_id=at[1],
+            inherit=["settings"],
+            parent_missing="root",
+        ),
+    ),
     "checkpoints.get": Operation(
         "`checkpoints.get`",
         one_thread,
@@ -427,5 +457,25 @@ OPERATIONS = {
         "`checkpoints.latest`",
         one_thread,
         lambda store, put: store.checkpoints.latest(put.thread_id),
+    ),
+    "memories.put": Operation(
+        "`memories.put` of a new one",
+        memories,
+        lambda store, key: store.memories.put(["notes", "1"], key, {"text": "a note"}),
+    ),
+    "memories.find": Operation(
+        "`memories.find`",
+        memories,
+        lambda store, _: store.memories.find(["notes", "1"], "4"),
+    ),
+    "memories.list": Operation(
+        "`memories.list` of 50",
+        memories,
+        lambda store, _: store.memories.list(["notes"]),
+    ),
+    "memories.namespaces": Operation(
+        "`memories.namespaces`",
+        memories,
+        lambda store, _: store.memories.namespaces(),
     ),
 }

@@ -343,6 +343,56 @@ class Reversing:
         return ciphertext[::-1]
 
 
+def test_a_channel_that_did_not_change_is_not_serialized_again(home: Home) -> None:
+    class Counting(JsonPlusSerializer):
+        plans = 0
+
+        def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+            Counting.plans += isinstance(obj, Plan)
+            return super().dumps_typed(obj)
+
+    Counting.plans = 0
+
+    def a_state(id: str, versions: dict[str, str], **values: Any) -> Any:
+        return empty_checkpoint() | {
+            "id": id,
+            "channel_values": values,
+            "channel_versions": versions,
+        }
+
+    async def first(saver: Saver) -> Any:
+        root = a_state("1", {"plan": "1.a", "n": "1.a"}, plan=Plan(["a"]), n=1)
+        at = await saver("put", THREAD, root, {}, root["channel_versions"])
+        child = a_state("2", {"plan": "1.a", "n": "2.b"}, plan=Plan(["a"]), n=2)
+        at = await saver("put", at, child, {}, {"n": "2.b"})
+        assert Counting.plans == 1
+        # What LangGraph forgets to call new is stored: its version is not the parent's.
+        other = a_state("3", {"plan": "2.c", "n": "2.b"}, plan=Plan(["b"]), n=2)
+        at = await saver("put", at, other, {}, {})
+        assert Counting.plans == 2
+        return at
+
+    async def second(saver: Saver) -> Any:
+        at = (await saver("get_tuple", THREAD)).config
+        same = a_state("4", {"plan": "2.c", "n": "3.d"}, plan=Plan(["b"]), n=3)
+        at = await saver("put", at, same, {}, {"n": "3.d"})
+        assert Counting.plans == 2  # a saver that has read the parent knows it as well
+        async with home.open() as elsewhere:
+            await elsewhere("delete_thread", "thread")
+        last = a_state("5", {"plan": "2.c", "n": "4.e"}, plan=Plan(["b"]), n=4)
+        await saver("put", at, last, {}, {"n": "4.e"})
+        found = await saver.listed(THREAD)
+        assert [each.checkpoint["channel_values"] for each in found] == [
+            {"n": 4, "plan": Plan(["b"])}
+        ]
+
+    home.run(first, serde=Counting())
+    states = home.run(lambda saver: saver.listed(THREAD))
+    plans = [each.checkpoint["channel_values"]["plan"] for each in states]
+    assert plans == [Plan(["b"]), Plan(["a"]), Plan(["a"])]
+    home.run(second, serde=Counting())
+
+
 def test_what_a_serializer_encrypts_is_nowhere_in_the_clear(home: Home) -> None:
     serde = EncryptedSerializer(Reversing(), JsonPlusSerializer())
     secrets = ["launch codes", "more codes", "written codes"]
@@ -611,3 +661,6 @@ def test_the_example_asks_in_one_process_and_goes_on_in_the_next(engine_url: str
         subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)
     ]
     assert said == ["I would water the plants. Do it?\n", "You said yes. Done.\n"]
+    with Store(engine_url) as store:
+        answer = store.memories.get(["answers", "alice"], "plants")
+        assert answer.value == {"text": "She said yes."}

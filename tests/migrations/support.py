@@ -67,6 +67,9 @@ LATER_COLUMNS: dict[str, dict[str, Any]] = {
 checkpoints' values are made again: that of ``fill``, whose version has no bytes, as one without.
 """
 
+LATER_TABLES = ("memories",)
+"""What is empty once a database has been back before the last revisions."""
+
 WITH_PREFIX = Names(None, "ag_")
 WITH_SCHEMA_AND_PREFIX = Names("agents", "ag_")
 

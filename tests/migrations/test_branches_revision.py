@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentstore import migrations
-from tests.migrations.support import LATER_COLUMNS, fill, revision_of, rows_of
+from tests.migrations.support import LATER_COLUMNS, LATER_TABLES, fill, revision_of, rows_of
 
 ADDED = {
     **LATER_COLUMNS,
@@ -19,7 +19,8 @@ def test_every_row_survives_going_back_to_the_first_schema_and_forth(databases):
     url, names = databases.upgraded(), databases.names
     fill(url, names)
     expected = rows_of(url, names)
-    expected[f"{names.prefix}branch_segments"] = []
+    for table in ("branch_segments", *LATER_TABLES):
+        expected[f"{names.prefix}{table}"] = []
     for table, columns in ADDED.items():
         for row in expected[f"{names.prefix}{table}"]:
             row |= columns

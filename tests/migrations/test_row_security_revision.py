@@ -8,7 +8,7 @@ from sqlalchemy import make_url
 
 from agentstore import Store, migrations
 from agentstore.database.isolation import grant_statements
-from tests.migrations.support import LATER_COLUMNS, as_stored, fill, rows_of, run_sql
+from tests.migrations.support import LATER_COLUMNS, LATER_TABLES, as_stored, fill, rows_of, run_sql
 
 POLICIES = (
     "SELECT schemaname, tablename, policyname, qual, with_check FROM pg_policies ORDER BY 1, 2, 3"
@@ -38,6 +38,7 @@ def test_going_back_leaves_nothing_of_it_and_going_on_brings_all_of_it(server_da
     for table, columns in LATER_COLUMNS.items():
         for row in rows[f"{names.prefix}{table}"]:
             row |= columns
+    rows |= {f"{names.prefix}{table}": [] for table in LATER_TABLES}
     assert all(before)
     migrations.downgrade(url, revision="0003", names=names)
     assert secured(url, names) == ([], [], [])

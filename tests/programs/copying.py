@@ -43,6 +43,8 @@ def populate(store: Any) -> str:
     store.users.revoke_api_key(store.users.issue_api_key(ada.id, "old").record.id)
     store.users.reserve_quota(ada.id, 10)
     store.users.consume_quota(ada.id, 5)
+    store.memories.put(["notes", "\x00 天气"], "\udfff", {"a": [1e22, "\x00"]})
+    store.memories.put(["notes"], "k", {}, ttl=timedelta(days=400), user_id=ada.id)
     session = store.sessions.create(
         ada.id,
         title="天气 \\ \t\n",

@@ -36,6 +36,8 @@ from agentstore import (
     IllegalTransition,
     InvalidInput,
     IssuedApiKey,
+    MemoryHit,
+    MemoryRecord,
     MessageRecord,
     NotFound,
     Page,
@@ -495,3 +497,15 @@ async def checkpoints_have_values_where_they_are_asked_for(
     assert_type(await elsewhere.latest("t", order="id", writes=True), CheckpointRecord | None)
     assert_type(await elsewhere.namespaces("t"), tuple[str, ...])
     there.list("t", order="time")  # type: ignore[call-overload]
+
+
+async def memories_are_given_by_namespace_and_key(store: Store, others: AsyncStore) -> None:
+    there, elsewhere = store.memories, others.memories
+    put = await elsewhere.put(["n"], "k", {"a": 1}, ttl=timedelta(hours=1))
+    assert_type(put, MemoryRecord)
+    assert_type(there.find(("n",), "k"), MemoryRecord | None)
+    assert_type(there.list(where={"a": 1}), Page[MemoryRecord])
+    assert_type(await elsewhere.search("word", ["n"]), tuple[MemoryHit, ...])
+    assert_type(there.namespaces(), Page[tuple[str, ...]])
+    assert_type(there.delete(["n"], "k"), bool)
+    there.put(["n"], "k", {}, ttl=60)  # type: ignore[arg-type]

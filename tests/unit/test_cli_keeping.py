@@ -203,6 +203,7 @@ finished_tasks = "30d"
 task_statuses = ["completed"]
 reservations = "7d"
 streams = "1h"
+expired_memories = true
 """
     )
     policy = RetentionPolicy.of(read_policy(path))
@@ -219,6 +220,7 @@ streams = "1h"
         task_statuses=("completed",),
         reservations=7 * DAY,
         streams=timedelta(hours=1),
+        expired_memories=True,
     )
     assert read_policy(path).keys() == {field.name for field in fields(RetentionPolicy)}
 

@@ -263,6 +263,7 @@ EXTRAS = {
     "integrations.langgraph.checkpoints": _GRAPHS,
     "integrations.langgraph.operations": _GRAPHS,
     "integrations.langgraph.savers": _GRAPHS,
+    "integrations.langgraph.stores": {"langgraph"},
     "integrations.llama_index": {"llama_index"},
     "integrations.openai.session": {"agents"},
     "integrations.pydantic_ai": {"pydantic_ai"},

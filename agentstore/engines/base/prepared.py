@@ -70,7 +70,10 @@ class Prepared:
 
     def fetch(self, connection: Connection, parameters: Parameters) -> list[tuple[Any, ...]]:
         """Run it; give the rows, their values as the columns' types say."""
-        rows = self.rows(connection, parameters)
+        return self.read(self.rows(connection, parameters))
+
+    def read(self, rows: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Give rows that it gave, or the first columns of them, as the columns' types say."""
         return list(zip(*self.columns(rows), strict=True)) if rows else []
 
     def columns(self, rows: Sequence[Any]) -> list[Column]:
@@ -78,7 +81,8 @@ class Prepared:
         # By columns, not by rows: a type is looked up once, and most columns are mostly empty.
         columns: list[Column] = list(zip(*rows, strict=True))
         for position, read in self._read:
-            columns[position] = read(columns[position])
+            if position < len(columns):
+                columns[position] = read(columns[position])
         return columns
 
     def execute_many(self, connection: Connection, parameters: Sequence[Parameters]) -> None:

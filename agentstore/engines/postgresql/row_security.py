@@ -76,7 +76,12 @@ _NUMBERED_SESSIONS = (
 _BY_NUMBER = dict.fromkeys(_NUMBERED_SESSIONS, "{s}{p}session_number_in_scope(session)")
 """What is in a scope since 0014, where a table says its session by number."""
 
-PERSONAL = tuple(_POLICIES)
+_LATER = {"memories": _OF_ME}
+"""What is in a scope, in tables that came after 0004."""
+
+_PRESENT = _POLICIES | _BY_NUMBER | _LATER
+
+PERSONAL = tuple(_PRESENT)
 """The tables with a policy: all but those that hold nothing of anybody's."""
 
 _NOT_FORCED = ("search_index",)
@@ -186,6 +191,7 @@ _NUMBERED = (
     "tasks",
     "checkpoint_threads",
     "checkpoints",
+    "memories",
 )
 """The tables whose row numbers come from a sequence."""
 
@@ -210,7 +216,7 @@ def policies(names: Names) -> list[str]:
 
 def policy(names: Names, table: str) -> list[str]:
     """Give the statements that put the policy of a table in force; none if it has none."""
-    own = (_POLICIES | _BY_NUMBER).get(table)
+    own = _PRESENT.get(table)
     return [] if own is None else _in_force(names, table, own)
 
 
@@ -281,7 +287,7 @@ class Function(NamedTuple):
 def guarded(names: Names) -> list[Guarded]:
     """Describe the tables that have policies, as the revision left them."""
     found = []
-    for name in _POLICIES:
+    for name in _PRESENT:
         statements = policy(names, name)
         made = {policy_name(names): statements[1]}
         if name == "blobs":

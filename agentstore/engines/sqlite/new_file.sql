@@ -495,6 +495,23 @@ CREATE UNIQUE INDEX uq_a_prefix_checkpoints_id ON a_prefix_checkpoints (id) WHER
 CREATE INDEX ix_a_prefix_checkpoints_run_id_pk ON a_prefix_checkpoints (run_id, pk) WHERE run_id IS NOT NULL;
 CREATE INDEX ix_a_prefix_checkpoints_thread_id_namespace_parent_id ON a_prefix_checkpoints (thread_id, namespace, parent_id);
 CREATE INDEX ix_a_prefix_checkpoints_thread_id_namespace_step_pk ON a_prefix_checkpoints (thread_id, namespace, step, pk);
+CREATE TABLE a_prefix_memories (
+	pk INTEGER NOT NULL, 
+	user_id TEXT, 
+	place BLOB NOT NULL, 
+	"key" TEXT NOT NULL, 
+	value TEXT NOT NULL, 
+	ttl BIGINT, 
+	created_at BIGINT NOT NULL, 
+	updated_at BIGINT NOT NULL, 
+	expires_at BIGINT, 
+	CONSTRAINT pk_a_prefix_memories PRIMARY KEY (pk), 
+	CONSTRAINT uq_a_prefix_memories_place_key UNIQUE (place, "key"), 
+	CONSTRAINT fk_a_prefix_memories_user_id FOREIGN KEY(user_id) REFERENCES a_prefix_users (id) ON DELETE CASCADE
+);
+CREATE INDEX ix_a_prefix_memories_place_updated_at_pk ON a_prefix_memories (place, updated_at, pk);
+CREATE INDEX ix_a_prefix_memories_user_id ON a_prefix_memories (user_id) WHERE user_id IS NOT NULL;
+CREATE INDEX ix_a_prefix_memories_expires_at_pk ON a_prefix_memories (expires_at, pk) WHERE expires_at IS NOT NULL;
 INSERT INTO a_prefix_activity VALUES (1, 0);
-INSERT INTO a_prefix_alembic_version VALUES ('0015');
+INSERT INTO a_prefix_alembic_version VALUES ('0016');
 INSERT INTO a_prefix_search_state VALUES (1, '2:250000', 0, NULL);

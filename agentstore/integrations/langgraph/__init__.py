@@ -1,13 +1,23 @@
-"""LangGraph on agentstore: checkpoint savers.
+"""LangGraph on agentstore: checkpoint savers, and stores for long-term memory.
 
 ```python
 from agentstore import Store
-from agentstore.integrations.langgraph import AgentStoreSaver
+from agentstore.integrations.langgraph import AgentStoreBaseStore, AgentStoreSaver
 
-graph = builder.compile(checkpointer=AgentStoreSaver(Store("sqlite:///agent.db")))
+store = Store("sqlite:///agent.db")
+graph = builder.compile(checkpointer=AgentStoreSaver(store), store=AgentStoreBaseStore(store))
 ```
 """
 
 from agentstore.integrations.langgraph.savers import AgentStoreSaver, AsyncAgentStoreSaver
+from agentstore.integrations.langgraph.stores import (
+    AgentStoreBaseStore,
+    AsyncAgentStoreBaseStore,
+)
 
-__all__ = ["AgentStoreSaver", "AsyncAgentStoreSaver"]
+__all__ = [
+    "AgentStoreBaseStore",
+    "AgentStoreSaver",
+    "AsyncAgentStoreBaseStore",
+    "AsyncAgentStoreSaver",
+]

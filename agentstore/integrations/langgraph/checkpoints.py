@@ -11,12 +11,14 @@ thread alone: LangGraph copies threads with their ids.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import isfinite
+from threading import Lock
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
+    ChannelVersions,
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
@@ -34,8 +36,48 @@ _BELOW = "langgraph|"
 _REST = "\x01checkpoint"
 """The name of what a checkpoint has beside its channels, and its id."""
 
+_MOST_SEEN = 256
+"""Checkpoints whose channels a saver keeps in mind."""
+
 _DEEPEST = 100
 """Levels of nesting up to which metadata are stored as JSON, and can be filtered by."""
+
+
+class Seen:
+    """The versions of channels in checkpoints that were put or read last.
+
+    What a channel holds at a version is always the same: a child with the version of its parent
+    need not store the value, nor serialize it. That is asked of both, and not only of what
+    LangGraph says to be new.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._lock = Lock()
+        self._versions: dict[tuple[str, str, Any], dict[str, Any]] = {}
+
+    def add(self, place: tuple[str, str, Any], checkpoint: Checkpoint) -> None:
+        """Take note of a checkpoint, which was put or read at a place."""
+        there = checkpoint["channel_values"]
+        versions = {c: v for c, v in checkpoint["channel_versions"].items() if c in there}
+        with self._lock:
+            self._versions.pop(place, None)
+            self._versions[place] = versions
+            if len(self._versions) > _MOST_SEEN:
+                del self._versions[next(iter(self._versions))]
+
+    def unchanged(
+        self, parent: tuple[str, str, Any], checkpoint: Checkpoint, new: ChannelVersions
+    ) -> set[str]:
+        """Name the channels that are as in the parent."""
+        with self._lock:
+            before = self._versions.get(parent, {})
+        now = checkpoint["channel_versions"]
+        return {
+            channel
+            for channel in checkpoint["channel_values"]
+            if channel not in new and channel in before and before[channel] == now.get(channel)
+        }
 
 
 def space_of(namespace: str) -> str:
@@ -83,8 +125,17 @@ def values_of(
     config: RunnableConfig,
     checkpoint: Checkpoint,
     metadata: CheckpointMetadata,
+    *,
+    but: Collection[str] = (),
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Give the values of a checkpoint by name, and those of its metadata that JSON can say.
+
+    Args:
+        serde: What makes bytes of values.
+        config: Where the checkpoint is to be put.
+        checkpoint: The checkpoint.
+        metadata: Its metadata.
+        but: Channels whose values are not to be given.
 
     Raises:
         ValueError: A channel has the name that is kept for the rest of the checkpoint.
@@ -97,6 +148,7 @@ def values_of(
         if by_item and type(value) is list
         else dumped(serde, value)
         for channel, value in checkpoint["channel_values"].items()
+        if channel not in but
     }
     every = get_serializable_checkpoint_metadata(config, metadata)
     plain: dict[str, Any] = {k: v for k, v in every.items() if _is_json(v, _DEEPEST)}

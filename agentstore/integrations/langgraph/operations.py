@@ -15,6 +15,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
     BaseCheckpointSaver,
+    ChannelVersions,
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
@@ -22,9 +23,11 @@ from langgraph.checkpoint.base import (
     PendingWrite,
     get_checkpoint_id,
 )
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from agentstore.errors import NotFound
 from agentstore.integrations.langgraph.checkpoints import (
+    Seen,
     channel_of,
     config_of,
     dumped,
@@ -51,6 +54,11 @@ _LONGEST_RUN_ID = 255
 class SaverOperations(BaseCheckpointSaver[str]):
     """What both savers do."""
 
+    def __init__(self, *, serde: SerializerProtocol | None = None) -> None:
+        """Begin with nothing seen."""
+        super().__init__(serde=serde)
+        self._seen = Seen()
+
     def get_next_version(self, current: str | int | None, channel: None = None) -> str:
         """Give a channel's next version: one more, and different in each fork of a thread."""
         last = int(str(current).partition(".")[0]) if current else 0
@@ -62,17 +70,45 @@ class SaverOperations(BaseCheckpointSaver[str]):
             found = yield lambda c: c.latest(thread, space, writes=True, order="id")
         else:
             found = yield lambda c: c.find(id, thread, space, writes=True)
-        return None if found is None else tuple_of(self.serde, found)
+        if found is None:
+            return None
+        read = tuple_of(self.serde, found)
+        self._seen.add((thread, space, found.id), read.checkpoint)
+        return read
 
     def _calls_put(
-        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
     ) -> Calls[RunnableConfig]:
         thread, space, parent = _place(config)
         id = checkpoint["id"]
-        values, plain = values_of(self.serde, config, checkpoint, metadata)
+        as_before = self._seen.unchanged((thread, space, parent), checkpoint, new_versions)
+        try:
+            yield self._put(config, checkpoint, metadata, as_before)
+        except NotFound:
+            if not as_before:
+                raise
+            # The parent has gone since it was seen, or is another one.
+            yield self._put(config, checkpoint, metadata, set())
+        self._seen.add((thread, space, id), checkpoint)
+        return config_of(thread, space, id)
+
+    def _put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        as_before: set[str],
+    ) -> Call:
+        thread, space, parent = _place(config)
+        id = checkpoint["id"]
+        values, plain = values_of(self.serde, config, checkpoint, metadata, but=as_before)
         run = plain.get("run_id")
         named = isinstance(run, str) and 0 < len(run) <= _LONGEST_RUN_ID
-        yield lambda c: c.put(
+        return lambda c: c.put(
             thread,
             values,
             id,
@@ -82,8 +118,8 @@ class SaverOperations(BaseCheckpointSaver[str]):
             metadata=plain,
             namespace=space,
             run_id=run if named else None,
+            inherit=[*as_before],
         )
-        return config_of(thread, space, id)
 
     def _calls_put_writes(
         self,

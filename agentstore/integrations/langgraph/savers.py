@@ -90,7 +90,7 @@ class AgentStoreSaver(SaverOperations):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Save a checkpoint. It is durable when this returns."""
-        return self._run(self._calls_put(config, checkpoint, metadata))
+        return self._run(self._calls_put(config, checkpoint, metadata, new_versions))
 
     def put_writes(
         self,
@@ -182,7 +182,7 @@ class AsyncAgentStoreSaver(SaverOperations):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """See ``AgentStoreSaver.put``."""
-        return await self._run(self._calls_put(config, checkpoint, metadata))
+        return await self._run(self._calls_put(config, checkpoint, metadata, new_versions))
 
     async def aput_writes(
         self,

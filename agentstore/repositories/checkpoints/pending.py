@@ -5,9 +5,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Dialect, delete, insert, select
+from sqlalchemy import Dialect, bindparam, delete, insert, select
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.prepared import Prepared, dialect_of
@@ -16,7 +16,6 @@ from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
 from agentstore.records.base import complete
 from agentstore.records.checkpoints import WriteRecord
-from agentstore.repositories.base.operations import chunks
 from agentstore.repositories.checkpoints.puts import enter_thread, entering, make_thread, why_not
 from agentstore.values import validation
 from agentstore.values.encoding import dump_json, load_json
@@ -111,19 +110,38 @@ def _storing(
 def _store(
     unit: Unit, task: Mapping[str, str], rows: dict[int, dict[str, Any]], *, replace: bool
 ) -> int:
-    table = unit.tables.checkpoint_writes
-    mine = [table.c[column] == value for column, value in task.items()]
+    statements = _in_turn(unit.tables, dialect_of(unit.connection))
+    fresh = [{**task, **row} for row in rows.values()]
     if replace:
-        for chunk in chunks(list(rows)):
-            unit.connection.execute(delete(table).where(*mine, table.c.position.in_(chunk)))
+        if fresh:
+            statements.drop.execute_many(unit.connection, fresh)
     else:
-        query = select(table.c.position).where(*mine)
-        for there in unit.connection.execute(query).scalars():
-            rows.pop(there, None)
-    if rows:
-        fresh = [{**task, **row} for row in rows.values()]
-        unit.connection.execute(insert(table).inline(), fresh)
-    return len(rows)
+        there = {position for (position,) in statements.there.fetch(unit.connection, task)}
+        fresh = [row for row in fresh if row["position"] not in there]
+    if fresh:
+        statements.store.execute_many(unit.connection, fresh)
+    return len(fresh)
+
+
+class _InTurn(NamedTuple):
+    there: Prepared
+    drop: Prepared
+    store: Prepared
+
+
+@lru_cache(maxsize=64)
+def _in_turn(tables: Tables, driver: Dialect) -> _InTurn:
+    table = tables.checkpoint_writes
+    *task, position = (
+        column == bindparam(column.name, type_=column.type) for column in table.primary_key
+    )
+    there = select(table.c.position).where(*task)
+    storing = insert(table).inline()
+    return _InTurn(
+        Prepared(there, driver),
+        Prepared(delete(table).where(*task, position), driver),
+        Prepared(storing, driver, [column.name for column in table.c]),
+    )
 
 
 def in_order(records: Iterable[WriteRecord]) -> tuple[WriteRecord, ...]:

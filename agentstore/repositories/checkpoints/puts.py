@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -89,7 +89,7 @@ def tags_of(tags: object) -> tuple[str, ...]:
 def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     """Put a checkpoint, or put one again."""
     first_line = enter_thread(unit, new.thread_id, new.owners, lines=len(new.values))
-    looks_first = new.parent_id is None or unit.dialect.putting(unit.tables) is None
+    looks_first = new.parent_id is None
     if looks_first and (existing := _existing(unit, new)) is not None:
         return _put_again(unit, new, existing, first_line)
     try:
@@ -98,11 +98,13 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
         _existing(unit, new)  # an id of another thread is the first thing to be said
         raise
     written = put_at_once(unit, row, plans, inherited)
+    if written is None:
+        written = _put_in_turn(unit, row, plans, inherited, skips=True)
     if not written:
         if not looks_first and (existing := _existing(unit, new)) is not None:
             return _put_again(unit, new, existing, first_line)
-        [written] = _insert(unit.tables, dialect_of(unit.connection)).fetch(unit.connection, row)
-        write_values(unit, new.thread_id, written[0], plans, inherited)
+        # Whose id that is, is hidden: the engine itself says that it is taken.
+        written = _put_in_turn(unit, row, plans, inherited, skips=False)
     return info_of(dict(zip(column_names(unit.tables), written, strict=True)))
 
 
@@ -340,7 +342,25 @@ def entering(tables: Tables, dialect: EngineDialect) -> ReturningUpdate[Any]:
     )
 
 
+def _put_in_turn(
+    unit: Unit,
+    row: Mapping[str, Any],
+    plans: Mapping[str, Plan],
+    inherited: Mapping[str, Version],
+    *,
+    skips: bool,
+) -> Sequence[Any]:
+    """Insert a checkpoint, then its values; ``skips`` is to give () if the id is taken."""
+    inserting = _insert(unit.tables, unit.dialect, dialect_of(unit.connection), skips)
+    for written in inserting.fetch(unit.connection, row):
+        write_values(unit, row["thread_id"], written[0], plans, inherited)
+        return written
+    return ()
+
+
 @lru_cache(maxsize=64)
-def _insert(tables: Tables, driver: Dialect) -> Prepared:
-    columns = [column.name for column in tables.checkpoints.c if column.name != "pk"]
-    return Prepared(insert(tables.checkpoints).returning(*tables.checkpoints.c), driver, columns)
+def _insert(tables: Tables, dialect: EngineDialect, driver: Dialect, skips: bool) -> Prepared:
+    points = tables.checkpoints
+    columns = [column.name for column in points.c if column.name != "pk"]
+    inserting = dialect.insert_missing(points) if skips else insert(points)
+    return Prepared(inserting.returning(*points.c), driver, columns)

@@ -6,7 +6,7 @@ pending write. So a reader sees all of a put, a prune or a write, or nothing of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -44,22 +44,25 @@ from agentstore.values.encoding import encode_text
 _OWN = len(Part._fields)
 """Where the columns of the checkpoint begin in a row, or of a write."""
 
+_LEVEL = Part._fields.index("level")
+
 _WRITE = -1
 """The ``level`` of a row that is no part of a value but a pending write."""
 
 
 class _ReadState(NamedTuple):
-    """What was read of a checkpoint: its columns, the parts of its values, the rows of writes."""
+    """What was read of a checkpoint: its columns, its versions, the rows of writes."""
 
     point: dict[str, Any]
-    parts: list[Part]
+    versions: Mapping[str, Held]
     writes: list[Any]
 
     def record(self, *, writes: bool) -> CheckpointRecord:
         """Make a record, with the pending writes or without any."""
         pending = in_order(map(write_record, self.writes)) if writes else None
+        values = values_of(self.point["pk"], self.versions)
         fields = fields_of(self.point)
-        return complete(CheckpointRecord(**fields, values=values_of(self.parts), writes=pending))
+        return complete(CheckpointRecord(**fields, values=values, writes=pending))
 
 
 def find_state(
@@ -80,7 +83,7 @@ def find_state(
 def find_held(unit: Unit, pk: int) -> dict[str, Held]:
     """Read the values of a checkpoint without decoding them."""
     [state] = _read(unit, "pk", {"wanted": pk})
-    return held_by(state.parts)
+    return dict(state.versions)
 
 
 def states_page(
@@ -159,32 +162,48 @@ def _read(
 ) -> list[_ReadState]:
     driver = dialect_of(unit.connection)
     plain, with_bases = _statements(unit.tables, unit.dialect, driver, by, several, writes)
-    rows = plain.fetch(unit.connection, parameters)
+    read, rows = plain.read, plain.rows(unit.connection, parameters)
     if any(row[BASE] is not None for row in rows):
-        several, rows = False, with_bases.fetch(unit.connection, parameters)
-    return _states_of(unit.tables, rows, several=several)
+        several, read = False, with_bases.read
+        rows = with_bases.rows(unit.connection, parameters)
+    return _states_of(unit.tables, rows, several=several, read=read)
 
 
-def _states_of(tables: Tables, rows: Sequence[Any], *, several: bool) -> list[_ReadState]:
+def _states_of(
+    tables: Tables,
+    rows: Sequence[Any],
+    *,
+    several: bool,
+    read: Callable[[Sequence[Any]], Sequence[Any]] = lambda rows: rows,
+) -> list[_ReadState]:
+    """Put together what was read; ``read`` is what reads the values of rows, where they are the
+    driver's own. The columns of a checkpoint are read once, not with each of its values.
+    """
     names = column_names(tables)
-    states = {
-        row[_OWN]: _ReadState(dict(zip(names, row[_OWN:], strict=True)), [], [])
-        for row in rows
-        if row[_OWN] is not None
-    }
-    parts = []
+    of_parts, of_writes, firsts = [], [], dict[int, Any]()
     for row in rows:
-        part = Part(*row[:_OWN])
-        if part.level == _WRITE:
-            states[part.checkpoint_pk].writes.append(_WriteRow.of(row, names))
-        else:
-            parts.append(part)
+        if row[_LEVEL] == _WRITE:
+            of_writes.append(row)
+            continue
+        of_parts.append(row[:_OWN])
+        if row[_OWN] is not None:
+            firsts[row[_OWN]] = row
+    parts = [Part(*row) for row in read(of_parts)]
+    versions: Mapping[int, Mapping[str, Held]]
     if several:
-        for pk, own in shared_out(parts).items():
-            states[pk].parts.extend(own)
+        versions = shared_out(parts)
     else:
+        apart: dict[int, list[Part]] = {}
         for part in parts:
-            states[part.checkpoint_pk].parts.append(part)
+            apart.setdefault(part.checkpoint_pk, []).append(part)
+        versions = {pk: held_by(own) for pk, own in apart.items()}
+    whole = read([*firsts.values(), *of_writes])
+    states = {
+        row[_OWN]: _ReadState(dict(zip(names, row[_OWN:], strict=True)), versions[row[_OWN]], [])
+        for row in whole[: len(firsts)]
+    }
+    for row in whole[len(firsts) :]:
+        states[row[0]].writes.append(_WriteRow.of(row, names))
     return list(states.values())
 
 
@@ -203,9 +222,7 @@ class _WriteRow(NamedTuple):
     def of(cls, row: Any, names: Sequence[str]) -> _WriteRow:
         """Read a row of ``_pending``."""
         part = Part(*row[:_OWN])
-        point = dict(zip(names, row[_OWN:], strict=True))
-        own = (point[column] for column in _IN_PLACE_OF)
-        task_id, task_path, encoding = own
+        task_id, task_path, encoding = (row[_OWN + names.index(each)] for each in _IN_PLACE_OF)
         at = part.item_count
         return cls(task_id, at, part.name, task_path, part.kind, encoding, part.data)
 

@@ -19,6 +19,7 @@ from sqlalchemy import (
     Select,
     and_,
     bindparam,
+    case,
     delete,
     func,
     insert,
@@ -34,15 +35,25 @@ from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
 from agentstore.repositories.base.operations import chunks
 from agentstore.repositories.checkpoints.value_parts import BASE, Part, held_by, with_parts
-from agentstore.repositories.checkpoints.values import Encoded, Piece, Plan, Stored, Version, plan
+from agentstore.repositories.checkpoints.values import (
+    Encoded,
+    Piece,
+    Plan,
+    Stored,
+    Version,
+    joined,
+    plan,
+)
 
 Shared = Mapping[str, Stored]
 """By name, a version that the next one may share with."""
 
 
 class PieceAt(NamedTuple):
-    """A row of what ``with_pieces`` reads: a piece of a line that a checkpoint's value is on,
-    without its bytes. All behind ``step`` are None if the checkpoint has no values.
+    """A row of what ``with_pieces`` reads: a piece of a line that a checkpoint's value is on.
+
+    All behind ``step`` are None if the checkpoint has no values; ``data`` also if the value is not
+    small.
     """
 
     pk: int
@@ -57,8 +68,15 @@ class PieceAt(NamedTuple):
     digest: bytes
     start: int
     prefix: int | None
+    suffix: int
     depth: int
+    base_line: int | None
     bytes: int
+    data: Any  # bytes, or None
+
+
+_SMALL = 2048
+"""Bytes up to which the body of a value is read with what the next one may share of it."""
 
 
 def planned(
@@ -191,15 +209,18 @@ def stored_by(rows: Iterable[PieceAt]) -> dict[str, Stored]:
     found: dict[str, Stored] = {}
     there = sorted((row for row in rows if row.name is not None), key=attrgetter("name", "start"))
     for name, group in groupby(there, key=attrgetter("name")):
-        depth, pieces = 0, list[int]()
+        depth, pieces, parts = 0, list[int](), list[PieceAt]()
         for row in group:
             if row.start < row.length:
                 depth = row.depth
+                parts.append(row)
             pieces = [*pieces, row.start] if row.start and row.prefix is None else []
         version = Version(
             row.kind, row.line, row.length, row.size, row.item_count, bytes(row.digest)
         )
-        found[name] = Stored(row.pk, version, depth, row.start + row.bytes, pieces)
+        known = row.size <= _SMALL and parts and parts[0].base_line is None
+        end = row.start + row.bytes
+        found[name] = Stored(row.pk, version, depth, end, pieces, parts if known else ())
     return found
 
 
@@ -221,8 +242,9 @@ def with_pieces(tables: Tables, chosen: Select[Any]) -> Select[Any]:
         select(
             *(points.c[column] for column in PieceAt._fields[:3]),
             *(entries.c[column] for column in PieceAt._fields[3:10]),
-            *(values.c[column] for column in PieceAt._fields[10:13]),
+            *(values.c[column] for column in PieceAt._fields[10:15]),
             func.length(values.c.data),
+            case((entries.c.size <= literal_column(str(_SMALL), Integer), values.c.data)),
         )
         .select_from(points.outerjoin(entries, held).outerjoin(values, on_line))
         .where(points.c.pk == chosen.correlate(None).scalar_subquery())
@@ -315,6 +337,8 @@ def _cut(unit: Unit, thread_id: str, needed: Mapping[int, int]) -> int:
 def _read(unit: Unit, parent: Stored | None, name: str) -> bytes:
     """Read the body of a value that a checkpoint holds."""
     assert parent is not None
+    if parent.parts:
+        return b"".join(joined([], parent.version.length, parent.parts))
     statements = _statements(unit.tables, dialect_of(unit.connection))
     parameters = {"wanted": parent.of, "name": name}
     rows = statements.read.fetch(unit.connection, parameters)

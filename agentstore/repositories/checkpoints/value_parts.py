@@ -6,7 +6,7 @@ a line before its last pieces were merged, or after, and never in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -90,21 +90,21 @@ def held_by(parts: Iterable[Part]) -> dict[str, Held]:
     return found
 
 
-def values_of(parts: list[Part]) -> dict[str, Any]:
-    """Give the values of one checkpoint, in the order of their names.
+def values_of(checkpoint_pk: int, versions: Mapping[str, Held]) -> dict[str, Any]:
+    """Give the values of one checkpoint.
 
     Raises:
         UnsoundRow: The bytes are not those that were stored. The digest is compared of bytes alone;
             for JSON that would take as long as to read it, so the doctor does it.
     """
     values: dict[str, Any] = {}
-    for name, held in held_by(parts).items():
+    for name, held in versions.items():
         try:
             values[name] = value = decode(held.kind, held.rope, held.items)
             if held.kind == "bytes" and digest_of(value) != held.digest:
                 raise UnsoundRow("checkpoint_values", "data", OTHER_BYTES)
         except UnsoundRow as error:
-            raise _at(error, parts[0].checkpoint_pk, name) from None
+            raise _at(error, checkpoint_pk, name) from None
     return values
 
 
@@ -117,22 +117,29 @@ def _lowest_first(part: Part) -> tuple[str, int, int]:
     return part.name, -part.level, part.start
 
 
-def shared_out(parts: Sequence[Part]) -> dict[int, list[Part]]:
-    """Give checkpoints of one thread, by their numbers, all of their parts, where the pieces of a
-    line were read with its longest version alone.
+def shared_out(parts: Sequence[Part]) -> dict[int, dict[str, Held]]:
+    """Give checkpoints of one thread, by their numbers, their versions in the order of their names,
+    where the pieces of a line were read with its longest version alone.
+
+    Raises:
+        UnsoundRow: A version lacks bytes.
     """
     pieces: dict[int, list[Part]] = {}
     for part in parts:
         if part.start is not None:
             pieces.setdefault(part.line, []).append(part)
-    found: dict[int, list[Part]] = {}
-    for own in {(part.checkpoint_pk, part.name): part for part in parts}.values():
-        mine = [
-            Part._make((*own[:_OF_PIECE], *piece[_OF_PIECE:]))
-            for piece in pieces.get(own.line, ())
-            if piece.start < own.length
-        ]
-        found.setdefault(own.checkpoint_pk, []).extend(mine or [own])
+    for line in pieces.values():
+        line.sort(key=attrgetter("start"))
+    found: dict[int, dict[str, Held]] = {part.checkpoint_pk: {} for part in parts}
+    own = {(part.name, part.checkpoint_pk): part for part in parts if part.name is not None}
+    for name, pk in sorted(own):
+        part = own[name, pk]
+        on_line = pieces.get(part.line, ())
+        try:
+            rope = joined([], part.length, [p for p in on_line if p.start < part.length])
+        except UnsoundRow as error:
+            raise _at(error, pk, name) from None
+        found[pk][name] = Held(part.kind, part.item_count, part.digest, rope)
     return found
 
 
@@ -254,7 +261,8 @@ def damaged_versions(connection: Connection, tables: Tables, most: int) -> Itera
 
 def _is_sound(parts: list[Part]) -> bool:
     try:
-        values_of(parts)
-        return all(digest_of(held.encoded.body) == held.digest for held in held_by(parts).values())
+        versions = held_by(parts)
+        values_of(0, versions)
+        return all(digest_of(held.encoded.body) == held.digest for held in versions.values())
     except UnsoundRow:
         return False

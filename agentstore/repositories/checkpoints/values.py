@@ -97,6 +97,7 @@ class Stored:
         depth: How many pieces with a prefix it is made of.
         end: How many bytes the line has by now.
         pieces: Where those pieces begin that can be merged with what follows them.
+        parts: All of its pieces with their bytes, if they were read.
     """
 
     of: int
@@ -104,6 +105,7 @@ class Stored:
     depth: int
     end: int
     pieces: Sequence[int] = ()
+    parts: Sequence[Any] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,6 +204,14 @@ DECISIONS: dict[str, dict[str, Decision]] = {
         "prune": _THREAD,
         "writes": _THREAD,
     },
+    "Memories": {
+        "put": names(user_id=its.owner),
+        **dict.fromkeys(
+            ("get", "find", "delete", "touch", "list", "search", "namespaces"),
+            names(user_id=its.only_user),
+        ),
+        "delete_expired": _EVERYBODYS,
+    },
     "Branches": {
         "create": _SESSION,
         "get": _SESSION,

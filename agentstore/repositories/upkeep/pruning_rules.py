@@ -272,6 +272,23 @@ class _ReservationRule(Rule):
         return Done(len(gone), {"quota_reservations": len(gone)}, items[len(few) :])
 
 
+class _MemoryRule(_RowRule):
+    """Memories whose time to live is over."""
+
+    name = table = "memories"
+
+    def find(self, unit: Unit, terms: PruningTerms, place: Place) -> Found:
+        memories, until = unit.tables.memories.c, terms.now + timedelta.resolution
+        query = select(memories.user_id).where(owner_stays(unit.tables, memories.user_id))
+        return oldest(unit, query, [memories.expires_at, memories.pk], place, until)
+
+    def matching(self, tables: Tables, terms: PruningTerms) -> ColumnElement[bool]:
+        return tables.memories.c.expires_at <= terms.now
+
+    def count(self, unit: Unit, terms: PruningTerms, items: Items) -> Done:
+        return Done(len(items), {self.table: len(items)})
+
+
 class _StreamRule(Rule):
     """Messages whose writer stopped sending long ago: they end as they are."""
 
@@ -331,5 +348,7 @@ def rules_of(policy: RetentionPolicy) -> Iterator[tuple[Rule, int]]:
             yield _TaskRule(status), ROWS
     if policy.reservations is not None:
         yield _ReservationRule(), ROWS
+    if policy.expired_memories:
+        yield _MemoryRule(), ROWS
     if policy.streams is not None:
         yield _StreamRule(), ROWS

@@ -1,0 +1,173 @@
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentstore.errors import InvalidCursor, InvalidInput, InvalidJson, NotFound, OutsideScope
+from agentstore.repositories.memories.places import end_of, names_at, place_of
+from agentstore.retention import RetentionPolicy
+
+HOUR = timedelta(hours=1)
+
+
+def keys(found):
+    return [memory.key for memory in found]
+
+
+def test_a_memory_comes_back_as_it_was_put_until_another_takes_its_place(timed, clock):
+    memories = timed.memories
+    value = {"b": [1, None, "\x00 \ud83d 天气"], "a": {"": 1e22}}
+    put = memories.put(["notes", "a.b \x00"], "k \ud83d", value)
+    assert (put.namespace, put.key, put.value) == (("notes", "a.b \x00"), "k \ud83d", value)
+    assert [*put.value] == ["b", "a"]
+    assert (put.user_id, put.ttl, put.expires_at) == (None, None, None)
+    assert memories.get(["notes", "a.b \x00"], "k \ud83d") == put
+    assert memories.find(("notes",), "k \ud83d") is None
+    with pytest.raises(NotFound):
+        memories.get([], "k \ud83d")
+    clock.now += HOUR
+    again = memories.put(["notes", "a.b \x00"], "k \ud83d", {})
+    assert (again.value, again.created_at) == ({}, put.created_at)
+    assert again.updated_at == put.updated_at + HOUR
+    assert memories.list().items == (again,)
+    assert memories.delete(["notes", "a.b \x00"], "k \ud83d") is True
+    assert memories.delete(["notes", "a.b \x00"], "k \ud83d") is False
+    assert memories.list().items == ()
+
+
+def test_what_has_expired_is_not_there_and_what_is_touched_stays(timed, clock):
+    memories = timed.memories
+    for key, ttl in (("short", HOUR), ("long", 3 * HOUR), ("ever", None)):
+        memories.put(["n"], key, {"text": "red"}, ttl=ttl)
+    assert memories.get(["n"], "short").ttl == HOUR
+    clock.now += HOUR / 2
+    assert memories.touch(["n"], ["short", "ever", "nothing"]) == 1
+    assert memories.touch(["m"], ["short"]) == 0
+    clock.now += HOUR / 2
+    assert memories.find(["n"], "short") is not None
+    clock.now += HOUR / 2
+    assert memories.find(["n"], "short") is None
+    assert memories.touch(["n"], ["short"]) == 0
+    assert memories.delete(["n"], "short") is False
+    assert sorted(keys(memories.list(["n"]))) == ["ever", "long"]
+    assert sorted(hit.memory.key for hit in memories.search("red")) == ["ever", "long"]
+    fresh = memories.put(["n"], "short", {}, ttl=HOUR)
+    assert fresh.created_at == fresh.updated_at  # it is another one
+    memories.put(["alone"], "k", {}, ttl=HOUR)
+    clock.now += 2 * HOUR
+    assert memories.namespaces().items == (("n",),)
+    assert memories.delete_expired(limit=1) == 1
+    assert memories.delete_expired() == 2
+    assert keys(memories.list()) == ["ever"]
+
+
+def test_pruning_deletes_what_has_expired(timed, clock):
+    for n in range(3):
+        timed.memories.put(["n"], f"{n}", {}, ttl=HOUR)
+    timed.memories.put(["n"], "ever", {})
+    policy = RetentionPolicy(expired_memories=True)
+    assert timed.prune(policy).rules == {}
+    clock.now += HOUR
+    assert timed.prune(policy, dry_run=True).rules == {"memories": 3}
+    assert timed.prune(policy).rows == {"memories": 3}
+    assert timed.memories.delete_expired() == 0
+    assert keys(timed.memories.list()) == ["ever"]
+
+
+def test_lists_go_down_from_what_was_put_last_in_each_namespace(timed, clock):
+    memories = timed.memories
+    for n, names in enumerate((("a",), ("a", "b"), ("ab",), ("a",), ("a", "b", "c"))):
+        memories.put(names, f"{n}", {"n": n, "kind": {"even": n % 2 == 0}})
+        clock.now += HOUR
+    memories.put(["a"], "0", {"n": 0, "kind": {"even": True}})
+    assert keys(memories.list(["a"])) == ["4", "1", "0", "3"]
+    assert keys(memories.list()) == ["2", "4", "1", "0", "3"]
+    assert keys(memories.iter(["a"], limit=1)) == ["4", "1", "0", "3"]
+    even = {"kind.even": True}
+    assert keys(memories.list(["a"], where=even)) == ["4", "0"]
+    assert keys(memories.iter(["a"], where=even, limit=1)) == ["4", "0"]
+    assert keys(memories.list(where={"n": 2.0})) == ["2"]
+    cursor = memories.list(["a"], limit=1).next_cursor
+    with pytest.raises(InvalidCursor):
+        memories.list(["a"], where=even, cursor=cursor)
+    every = (("a",), ("a", "b"), ("a", "b", "c"), ("ab",))
+    assert memories.namespaces().items == tuple(memories.iter_namespaces(limit=1)) == every
+    assert tuple(memories.iter_namespaces(["a"], limit=2)) == every[:3]
+    assert memories.namespaces(["b"]).items == ()
+
+
+def test_search_finds_words_in_texts_of_values_the_best_first(store):
+    memories = store.memories
+    texts = {"a": "red red car", "b": "a red house", "c": "blue", "d": "天气晴朗"}
+    for key, said in texts.items():
+        memories.put(["facts", key], key, {"red": 1, "said": [{"text": said}]})
+    memories.put(["other"], "e", {"said": "red"})
+
+    def found(*asked, **options):
+        return [hit.memory.key for hit in memories.search(*asked, **options)]
+
+    assert found("red", ["facts"]) == ["a", "b"]
+    assert found("red", ["facts"], limit=1) == ["a"]
+    assert found('"red house" OR 天气', ["facts"]) in (["b", "d"], ["d", "b"])
+    assert found("red -car") in (["b", "e"], ["e", "b"])
+    assert found("green") == []
+
+
+def test_each_user_and_nobody_have_namespaces_of_their_own(store):
+    alice, bob = (store.users.create(name).id for name in ("Alice", "Bob"))
+    for owner in (None, alice, bob):
+        store.memories.put(["n"], "k", {"of": owner}, user_id=owner)
+    assert store.memories.get(["n"], "k").value == {"of": None}
+    assert store.memories.get(["n"], "k", user_id=bob).user_id == bob
+    scoped = store.scoped(alice).memories
+    assert [memory.value for memory in scoped.list()] == [{"of": alice}]
+    assert scoped.find(["n"], "k", user_id=bob) is None
+    with pytest.raises(OutsideScope):
+        scoped.put(["n"], "k", {}, user_id=bob)
+    assert scoped.put(["n"], "k", {"new": 1}).user_id == alice
+    with pytest.raises(NotFound):
+        store.memories.put(["n"], "k", {}, user_id="nobody")
+    assert store.users.delete(alice).rows["memories"] == 1
+    assert store.memories.list(user_id=alice).items == ()
+    assert len(store.memories.list()) == 1
+    with pytest.raises(NotFound):
+        scoped.put(["n"], "k", {})
+
+
+def test_what_cannot_be_stored_is_refused(store):
+    put = store.memories.put
+    for namespace in ("n", [""], [1], None, ["n" * 300], ["n" * 200] * 13):
+        with pytest.raises(InvalidInput):
+            put(namespace, "k", {})
+    for key in ("", None, "k" * 300):
+        with pytest.raises(InvalidInput):
+            put(["n"], key, {})
+    for value in (None, [], "text"):
+        with pytest.raises(InvalidInput):
+            put(["n"], "k", value)
+    with pytest.raises(InvalidJson):
+        put(["n"], "k", {"x": float("nan")})
+    for ttl in (timedelta(0), -HOUR, 60, timedelta(days=40_000)):
+        with pytest.raises(InvalidInput):
+            put(["n"], "k", {}, ttl=ttl)
+    assert store.memories.list().items == ()
+
+
+def test_a_transaction_takes_memories_back(store):
+    with pytest.raises(RuntimeError), store.transaction() as transaction:
+        transaction.memories.put(["n"], "k", {})
+        raise RuntimeError
+    assert store.memories.list().items == ()
+
+
+names = st.lists(st.text(min_size=1, max_size=3), max_size=3).map(tuple)
+
+
+@settings(max_examples=200, deadline=None)
+@given(names, names, st.sampled_from([None, "a", "b"]))
+def test_below_a_namespace_is_what_begins_with_its_names(one, other, owner):
+    place, below = place_of(owner, one), place_of(owner, other)
+    assert names_at(place) == one
+    assert (place <= below < end_of(place)) == (other[: len(one)] == one)
+    assert not place <= place_of("c", other) < end_of(place)
