@@ -45,7 +45,16 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.globals |= {"link": _link, "static": _static}
-    made.filters |= {"number": number, "money": money, "ago": ago, "when": when}
+    made.filters |= {
+        "ago": ago,
+        "clock": lambda instant: _time(instant, f"{instant:%H:%M:%S}"),
+        "day": lambda instant: f"{instant:%Y-%m-%d}",
+        "duration": duration,
+        "money": money,
+        "number": number,
+        "when": when,
+        "words": lambda name: name.replace("_", " "),
+    }
     return made
 
 
@@ -82,6 +91,14 @@ def money(value: Decimal) -> str:
     digits = f"{value:,.{6 if abs(value) < 1 else 4}f}".rstrip("0")
     whole, _, rest = digits.partition(".")
     return f"{whole}.{rest:0<2}"
+
+
+def duration(milliseconds: float) -> str:
+    """Write how long something took."""
+    if milliseconds < 1_000:
+        return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.1f} ms"
+    seconds = milliseconds / 1_000
+    return f"{seconds:.2f} s" if seconds < 60 else f"{seconds / 60:,.1f} min"
 
 
 def when(instant: datetime) -> Markup:
