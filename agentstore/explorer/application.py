@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from agentstore.errors import AgentStoreError, InvalidInput
-from agentstore.explorer.pages import attachment, conversation, message, search, sessions
+from agentstore.explorer.pages import attachment, conversation, export, message, search, sessions
 from agentstore.explorer.web.headers import WithHeaders
 from agentstore.explorer.web.rendering import render, static_file
 from agentstore.explorer.web.visits import Visit
@@ -47,6 +47,7 @@ PAGES: Final = (
     SitePage("message", message.page, part_of="sessions"),
     SitePage("attachment", attachment.page),
     SitePage("search", search.page),
+    SitePage("export", export.page),
 )
 """All pages. Those with a title are linked in this order at the head of each."""
 
