@@ -52,6 +52,7 @@ def environment() -> Environment:
         "duration": duration,
         "money": money,
         "number": number,
+        "short": short,
         "when": when,
         "words": lambda name: name.replace("_", " "),
     }
@@ -77,6 +78,11 @@ def _link(context: Context, page: str, **query: object) -> str:
 @pass_context
 def _static(context: Context, name: str) -> str:
     return f"{context.get('up', '')}static/{name}?v={static_file(name)[1]}"
+
+
+def short(text: str, most: int = 200) -> str:
+    """Give a text, or its beginning if it is longer than so many characters."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def number(value: float) -> str:
