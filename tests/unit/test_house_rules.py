@@ -254,8 +254,23 @@ def test_only_one_module_uses_private_names_of_other_packages():
 
 _GRAPHS = {"langchain_core", "langgraph"}
 
+_PAGES = {
+    "explorer.access",
+    "explorer.application",
+    "explorer.web.visits",
+    "explorer.web.headers",
+    *(name for name in MODULES if name.startswith("explorer.pages.")),
+}
+
 EXTRAS = {
+    "cli.ui": {"uvicorn"},
     "execution.telemetry": {"opentelemetry"},
+    **{name: {"starlette"} for name in _PAGES},
+    "explorer.pages.search": {"markupsafe", "starlette"},
+    "explorer.web.cards": {"markupsafe"},
+    "explorer.web.rendering": {"jinja2", "markupsafe"},
+    "explorer.web.sharing": {"markdown_it", "markupsafe"},
+    "explorer.web.texts": {"markdown_it", "markupsafe"},
     "integrations.adk": {"google"},
     "integrations.agentos": {"agentos"},
     "integrations.agentscope": {"agentscope"},
@@ -301,6 +316,7 @@ def test_adapters_use_what_a_store_offers_to_everybody():
 LAZY = (
     "agents",
     "alembic",
+    "jinja2",
     "mako",
     "typer",
     "click",
@@ -313,6 +329,7 @@ LAZY = (
     "langgraph",
     "pydantic_ai",
     "sqlalchemy.orm",
+    "starlette",
 )
 
 

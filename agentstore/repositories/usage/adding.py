@@ -6,7 +6,7 @@ no whole number, it is added up again in halves, which takes longer and has room
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -21,6 +21,8 @@ from agentstore.execution.unit import Unit
 from agentstore.models.deleting import session_stays
 from agentstore.models.tables import Tables
 from agentstore.records import UsageSum
+from agentstore.repositories.base import scoping
+from agentstore.repositories.base.operations import chunks
 from agentstore.repositories.base.sums import NoWholeSum, exact_sum, plain_sum
 from agentstore.repositories.usage.rows import usage_sum
 
@@ -55,6 +57,33 @@ def sum_usage(
     return _sums(unit, _statement(*of, exact=True), parameters, dimension)
 
 
+def sums_of_sessions(unit: Unit, ids: Sequence[str]) -> dict[str, UsageSum]:
+    """Add up what each of some sessions used; those that are not there, or used nothing, lack."""
+    used = unit.tables.turn_usage.c
+    query = (
+        select(used.session_id, *_added(unit.tables, exact_sum))
+        .where(
+            used.session_id.in_(bindparam("ids", expanding=True)),
+            session_stays(unit.tables, used.session_id),
+            *scoping.sessions(unit, used.session_id),
+        )
+        .group_by(used.session_id)
+    )
+    found: dict[str, UsageSum] = {}
+    for chunk in chunks(ids):
+        for row in unit.connection.execute(query, {"ids": list(chunk)}):
+            found[row[0]] = usage_sum(row[0], row)
+    return {id: found[id] for id in ids if id in found}
+
+
+def _added(tables: Tables, add: Callable[[Any], Any]) -> list[Any]:
+    """Give what is added up, and how many records there are."""
+    used = tables.turn_usage.c
+    unpriced = case((used.cost.is_(None), used.requests), else_=0)
+    tokens = (used.requests, used.input_tokens, used.output_tokens, used.total_tokens)
+    return [*map(add, (*tokens, used.cost, unpriced)), func.count()]
+
+
 def _sums(
     unit: Unit, statement: Prepared, parameters: Mapping[str, Any], dimension: Dimension
 ) -> list[UsageSum]:
@@ -83,10 +112,7 @@ def _statement(
         "total": null(),
     }
     key = keys[dimension].label("key")
-    unpriced = case((used.cost.is_(None), used.requests), else_=0)
-    tokens = (used.requests, used.input_tokens, used.output_tokens, used.total_tokens)
-    add = exact_sum if exact else plain_sum
-    query = select(key, *map(add, (*tokens, used.cost, unpriced)), func.count())
+    query = select(key, *_added(tables, exact_sum if exact else plain_sum))
     if dimension == "user" or "user_id" in filters.given:
         query = query.join_from(tables.turn_usage, tables.sessions, sessions.id == used.session_id)
     filtered = {

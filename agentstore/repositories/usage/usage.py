@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, get_args
@@ -20,12 +20,13 @@ from agentstore.repositories.base.operations import (
     Repository,
     ends_of,
     gathers,
+    ids_of,
     reads,
     reads_snapshot,
     writes,
 )
 from agentstore.repositories.base.sums import Halves, exact_sum, halves, halves_of_sums
-from agentstore.repositories.usage.adding import Dimension, Filters, sum_usage
+from agentstore.repositories.usage.adding import Dimension, Filters, sum_usage, sums_of_sessions
 from agentstore.repositories.usage.listing import (
     Branch,
     checked,
@@ -44,7 +45,7 @@ from agentstore.repositories.usage.windows import messages_between
 from agentstore.values import validation
 from agentstore.values.ids import new_id
 from agentstore.values.instants import require_utc
-from agentstore.values.paging import DEFAULT_LIMIT
+from agentstore.values.paging import DEFAULT_LIMIT, MAX_LIMIT
 from agentstore.values.states import NO_BRANCH
 from agentstore.values.token_use import TokenUse, answer_parts, token_use
 from agentstore.values.types import from_nanos
@@ -310,6 +311,24 @@ class Usage(Repository):
         sums = sum_usage(self.unit, dimension, Filters(given, last), parameters)
         # Sorted here, since the engines' collations differ.
         return tuple(sorted(sums, key=lambda found: (found.key is not None, found.key)))
+
+    @reads
+    def of_sessions(self, ids: Sequence[str]) -> dict[str, UsageSum]:
+        """Add up what each of some sessions used, by one statement for a list of sessions.
+
+        Reads all that was recorded of them.
+
+        Args:
+            ids: The sessions, up to 1,000.
+
+        Returns:
+            The sums by the sessions' ids, in their order; without those that do not exist or used
+            nothing.
+
+        Raises:
+            InvalidInput: ``ids`` is no list of ids, or has more than 1,000.
+        """
+        return sums_of_sessions(self.unit, ids_of("ids", ids, most=MAX_LIMIT))
 
     def _new(
         self,
