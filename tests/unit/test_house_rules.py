@@ -254,8 +254,17 @@ def test_only_one_module_uses_private_names_of_other_packages():
 
 _GRAPHS = {"langchain_core", "langgraph"}
 
+_PAGES = {
+    "explorer.application",
+    "explorer.web.visits",
+    "explorer.web.headers",
+    *(name for name in MODULES if name.startswith("explorer.pages.")),
+}
+
 EXTRAS = {
     "execution.telemetry": {"opentelemetry"},
+    **{name: {"starlette"} for name in _PAGES},
+    "explorer.web.rendering": {"jinja2", "markupsafe"},
     "integrations.adk": {"google"},
     "integrations.agentos": {"agentos"},
     "integrations.agentscope": {"agentscope"},
@@ -300,6 +309,7 @@ def test_adapters_use_what_a_store_offers_to_everybody():
 LAZY = (
     "agents",
     "alembic",
+    "jinja2",
     "mako",
     "typer",
     "click",
@@ -312,6 +322,7 @@ LAZY = (
     "langgraph",
     "pydantic_ai",
     "sqlalchemy.orm",
+    "starlette",
 )
 
 

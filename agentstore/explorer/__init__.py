@@ -1,0 +1,57 @@
+"""A web application to look at what agents did: ``explorer(store)``, and ``agentstore ui``.
+
+- ``application`` has the table of pages, and makes the ASGI application of it.
+- ``pages`` has a module for each page: one or two functions, and a template of the same name.
+- ``web`` is what the pages share: ``visits`` is a request as a page sees it, ``rendering`` the
+  templates' environment, ``visible`` shows characters that are not seen, ``headers`` what every
+  response says to the browser.
+
+To add a page, write ``pages/NAME.py`` with ``async def page(visit: Visit) -> Response``, put
+``templates/NAME.html`` beside it, which extends ``base.html``, and add one line to ``PAGES`` in
+``application``. A page asks the store by ``await visit.ask(visit.store.sessions.list, limit=50)``,
+which does for a ``Store`` and for an ``AsyncStore``, and returns ``visit.page("NAME.html", ...)``.
+
+The invariants:
+
+- Nothing is written: pages call methods that read, and routes answer GET and HEAD alone.
+- Every page is bounded: lists are paged by cursors, and texts are cut with a link to the rest.
+- All pages are on one level, and what names something is in the query: ``session?id=...``. So links
+  are relative, whatever the prefix under which the application is mounted, and ids may be any text.
+- Nothing that is stored becomes markup: templates escape, and the policy in ``headers`` lets no
+  script run but the explorer's own files, and no request leave for elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentstore.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from agentstore.stores.aio import AsyncRepositories
+    from agentstore.stores.bound import Repositories
+
+__all__ = ["explorer"]
+
+
+def explorer(store: Repositories | AsyncRepositories) -> ASGIApp:
+    """Give the explorer of a store as an ASGI application, to run or to mount in another one.
+
+    It has no login of its own: who reaches it sees all that the store shows. Mount it behind your
+    application's, with ``store.scoped(user_id)`` for what one user may see.
+
+    Args:
+        store: A ``Store`` or an ``AsyncStore``, or one of a scope. The explorer never closes it.
+
+    Raises:
+        InvalidInput: The extra ``ui`` is not installed.
+    """
+    try:
+        from agentstore.explorer.application import application
+    except ImportError as error:
+        raise InvalidInput(
+            f"The explorer needs {error.name}. Run: pip install 'agentstore-db[ui]'"
+        ) from error
+    return application(store)

@@ -1,0 +1,112 @@
+"""The application: the table of its pages, and what answers when something is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from mimetypes import guess_type
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from agentstore.errors import AgentStoreError, InvalidInput
+from agentstore.explorer.pages import sessions
+from agentstore.explorer.web.headers import WithHeaders
+from agentstore.explorer.web.rendering import render, static_file
+from agentstore.explorer.web.visits import Visit
+
+
+@dataclass(frozen=True, slots=True)
+class SitePage:
+    """A page.
+
+    Attributes:
+        name: Its address, on the one level that there is.
+        answer: What makes it.
+        title: What the head of all pages calls it; empty keeps it out of there.
+        scoped: Whether it is there where the store is one user's: what is of all users is not.
+    """
+
+    name: str
+    answer: Callable[[Visit], Awaitable[Response]]
+    title: str = ""
+    scoped: bool = True
+
+
+PAGES: Final = (SitePage("sessions", sessions.page, "Sessions"),)
+"""All pages. Those with a title are linked in this order at the head of each."""
+
+_STATIC: Final = ("explorer.css", "explorer.js", "htmx.min.js")
+_SAID: Final = {
+    400: ("This cannot be shown", "The address is not one that this explorer made."),
+    404: ("Not found", "There is nothing here, or it is not yours to see."),
+    405: ("Only to look at", "The explorer reads and never writes."),
+}
+_OTHERWISE: Final = ("This did not work", "The log of the program that serves this page says why.")
+
+
+def application(store: object) -> ASGIApp:
+    """Make the application; see ``explorer``."""
+    scoped = hasattr(store, "user_id")
+    pages = [entry for entry in PAGES if entry.scoped or not scoped]
+    nav = {entry.name: entry.title for entry in pages}
+
+    def route(entry: SitePage) -> Route:
+        async def answer(request: Request) -> Response:
+            return await entry.answer(Visit(request, store, entry.name, nav))
+
+        return Route(f"/{entry.name}", answer, name=entry.name)
+
+    async def home(request: Request) -> Response:
+        return RedirectResponse(pages[0].name)
+
+    def failed(request: Request, error: Exception) -> Response:
+        status, words = _status(error), None
+        if isinstance(error, InvalidInput) or (status == 503 and not scoped):
+            words = str(error)
+        title, otherwise = _SAID.get(status, _OTHERWISE)
+        inside = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+        values = {
+            "nav": [(name, named, False) for name, named in nav.items() if named],
+            "up": "../" * (inside.count("/") - 1),
+            "title": title,
+            "words": words or otherwise,
+            "query": {},
+        }
+        headers = getattr(error, "headers", None)
+        return HTMLResponse(render("error.html", values), status, headers=headers)
+
+    app = Starlette(
+        routes=[
+            Route("/", home),
+            *(route(entry) for entry in pages),
+            Route("/static/{name}", _static),
+        ],
+        exception_handlers=dict.fromkeys((AgentStoreError, HTTPException, Exception), failed),
+    )
+    return WithHeaders(app)
+
+
+def _status(error: Exception) -> int:
+    if isinstance(error, HTTPException):
+        return error.status_code
+    if isinstance(error, LookupError):
+        return 404
+    if isinstance(error, InvalidInput):
+        return 400
+    return 503 if isinstance(error, AgentStoreError) else 500
+
+
+async def _static(request: Request) -> Response:
+    """Answer with one of the explorer's own files, which the browser may keep: see ``static``."""
+    name = request.path_params["name"]
+    if name not in _STATIC:
+        raise HTTPException(404)
+    kind, _ = guess_type(name)
+    kept = {"Cache-Control": "private, max-age=31536000, immutable"}
+    return Response(static_file(name)[0], headers=kept, media_type=kind)

@@ -1,0 +1,1 @@
+"""The pages of the explorer, a module each; ``explorer.application`` has their table."""

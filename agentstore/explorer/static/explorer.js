@@ -1,0 +1,34 @@
+// Keys: / searches, j and k move among what can be opened, Enter opens it. All works without, too.
+"use strict";
+(() => {
+  const rows = () => [...document.querySelectorAll("[data-row]")];
+  const here = () => document.querySelector("[data-row].here");
+
+  function move(by) {
+    const all = rows();
+    if (!all.length) return;
+    const at = all.indexOf(here());
+    const next = at < 0 ? 0 : Math.min(Math.max(at + by, 0), all.length - 1);
+    all[at]?.classList.remove("here");
+    all[next].classList.add("here");
+    all[next].scrollIntoView({ block: "nearest" });
+    const link = all[next].querySelector("a, summary");
+    (link ?? all[next]).focus({ preventScroll: true });
+  }
+
+  document.addEventListener("keydown", (event) => {
+    const typing = event.target.closest("input, textarea, select, [contenteditable]");
+    if (event.key === "Escape" && typing) typing.blur();
+    if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "/") {
+      document.querySelector(".find input")?.focus();
+    } else if (event.key === "j" || event.key === "k") {
+      move(event.key === "j" ? 1 : -1);
+    } else if (event.key === "Enter" && event.target === document.body) {
+      here()?.querySelector("a")?.click();
+    } else {
+      return;
+    }
+    event.preventDefault();
+  });
+})();

@@ -1,0 +1,99 @@
+"""A request as a page sees it: what it asks for, the store, and how to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from urllib.parse import parse_qsl
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from agentstore.errors import InvalidInput
+from agentstore.explorer.web.rendering import link, render
+
+if TYPE_CHECKING:
+    from agentstore.stores.store import Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Visit:
+    """A request.
+
+    Attributes:
+        store: The store. It is typed as a ``Store``; call its methods by ``ask``.
+        query: What the address asks for, by name; of several of a name the last.
+        nav: The pages of the head, by their addresses; see ``application``.
+    """
+
+    def __init__(self, request: Request, store: object, name: str, nav: dict[str, str]) -> None:
+        """Read a request for the page of this name."""
+        self.store = cast("Store", store)
+        self.query = read_query(request)
+        self.nav = nav
+        self._name = name
+
+    async def ask(self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a method of the store: in a thread if it is a synchronous one."""
+        if iscoroutinefunction(method):
+            return cast("T", await method(*args, **kwargs))
+        return await run_in_threadpool(method, *args, **kwargs)
+
+    def has(self, page: str) -> bool:
+        """Say whether the explorer has the page of this name."""
+        return page in self.nav
+
+    def given(self, name: str) -> str | None:
+        """Give what the query says by this name; None if it says nothing."""
+        return self.query.get(name) or None
+
+    def needed(self, name: str) -> str:
+        """Give what the query has to say by this name.
+
+        Raises:
+            InvalidInput: It does not.
+        """
+        found = self.given(name)
+        if found is None:
+            raise InvalidInput(f"The address lacks {name}=.")
+        return found
+
+    def whole(self, name: str, default: int, *, least: int, most: int) -> int:
+        """Give a whole number of the query, no smaller and no larger than that."""
+        found = self.query.get(name, "")
+        plain = found.isascii() and found.isdigit() and len(found) < len(str(most)) + 2
+        return min(max(int(found) if plain else default, least), most)
+
+    def here(self, **changes: object) -> str:
+        """Give this page's address with other values in the query; None takes one out."""
+        return link(self._name, **{**self.query, **changes})
+
+    def page(self, template: str, /, *, status: int = 200, **values: Any) -> HTMLResponse:
+        """Answer with a page.
+
+        Args:
+            template: Its template.
+            status: Its HTTP status.
+            values: What the template needs beyond ``asked``.
+        """
+        nav = [(name, title, name == self._name) for name, title in self.nav.items() if title]
+        return HTMLResponse(
+            render(template, {"visit": self, "nav": nav, "up": "", **values}), status
+        )
+
+
+def read_query(request: Request) -> dict[str, str]:
+    """Read the query of an address, lone surrogates included.
+
+    Raises:
+        InvalidInput: It is no text.
+    """
+    raw = request.scope["query_string"].decode("latin-1")
+    try:
+        return dict(parse_qsl(raw, errors="surrogatepass", max_num_fields=100))
+    except ValueError:
+        raise InvalidInput("The address is not in UTF-8, or has more than 100 fields.") from None
