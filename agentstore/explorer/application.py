@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from agentstore.errors import AgentStoreError, InvalidInput
-from agentstore.explorer.pages import sessions
+from agentstore.explorer.pages import branches, checkpoints, health, sessions, tasks, usage
 from agentstore.explorer.web.headers import WithHeaders
 from agentstore.explorer.web.rendering import render, static_file
 from agentstore.explorer.web.visits import Visit
@@ -38,7 +38,20 @@ class SitePage:
     scoped: bool = True
 
 
-PAGES: Final = (SitePage("sessions", sessions.page, "Sessions"),)
+PAGES: Final = (
+    SitePage("sessions", sessions.page, "Sessions"),
+    SitePage("branches", branches.page),
+    SitePage("compare", branches.compare),
+    SitePage("checkpoints", checkpoints.page, "Checkpoints"),
+    SitePage("thread", checkpoints.thread),
+    SitePage("checkpoint", checkpoints.state),
+    SitePage("tasks", tasks.page, "Tasks"),
+    SitePage("task-counts", tasks.counts),
+    SitePage("task", tasks.task),
+    SitePage("usage", usage.page, "Usage"),
+    SitePage("usage.csv", usage.table),
+    SitePage("health", health.page, "Health", scoped=False),
+)
 """All pages. Those with a title are linked in this order at the head of each."""
 
 _STATIC: Final = ("explorer.css", "explorer.js", "htmx.min.js")

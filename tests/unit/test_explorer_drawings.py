@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentstore.explorer import branch_tree, differences, plots
+from agentstore.explorer.web import branch_tree, differences, plots
 from agentstore.records import CountedBranch
 from agentstore.records.checkpoints import Items
 from tests.strategies import json_values
@@ -85,7 +85,7 @@ def test_a_tree_says_what_it_is_links_each_branch_and_marks_where_one_is():
     assert [link.get("href") for link in links] == ["/x?branch=4", "/x?branch=5"]
     assert [link.get("aria-current") for link in links] == [None, "true"]
     assert "from turn 1" in "".join(links[1].itertext())
-    assert links[0].find("circle").get("class") == "on"  # type: ignore[union-attr]
+    assert links[0].find("circle").get("class") == "dot on"  # type: ignore[union-attr]
 
 
 def test_what_is_too_much_to_draw_is_said():
@@ -145,7 +145,7 @@ def test_any_number_of_columns_has_room_and_a_few_labels_the_last_among_them(day
 
     svg = drawn(plots.columns(HOSTILE, values, str))
 
-    labels = [text.text for text in svg.findall("text[@class='label']")]
+    labels = [text.text for text in svg.findall("text[@class='label dim']")]
     assert len(labels) <= 6
     assert labels[-1:] == [f"d{n}" for n in range(days)][-1:]
     for rect in svg.iter("rect"):
@@ -255,6 +255,16 @@ def test_a_large_state_is_shown_in_part_and_the_rest_is_counted(state: Any):
         widest = found if isinstance(state, dict) and len(state) > 1 else found.children[0]
         most = 10_000 if widest is found else 100_000
         assert len(widest.children) + widest.left_out == most
+    assert len([*differences.changes(against)]) + differences.left_out(against) in (1, 10_000)
+
+
+def test_a_state_of_long_texts_is_shown_in_as_many_characters_as_a_page_has_room_for():
+    tree = differences.state_tree(["名" * 10_000] * 300)
+
+    texts = [leaf.value.text for leaf in tree.children if leaf.value]
+    assert len(texts) == 300
+    assert sum(map(len, texts)) < 40_000
+    assert (max(map(len, texts)), min(map(len, texts))) == (2_000, 60)
 
 
 def test_a_deep_state_ends_with_how_much_is_in_it():

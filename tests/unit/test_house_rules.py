@@ -264,6 +264,8 @@ _PAGES = {
 EXTRAS = {
     "execution.telemetry": {"opentelemetry"},
     **{name: {"starlette"} for name in _PAGES},
+    "explorer.web.branch_tree": {"markupsafe"},
+    "explorer.web.plots": {"markupsafe"},
     "explorer.web.rendering": {"jinja2", "markupsafe"},
     "integrations.adk": {"google"},
     "integrations.agentos": {"agentos"},

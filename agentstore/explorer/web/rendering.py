@@ -15,7 +15,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
 
+from agentstore.explorer.web.plots import bar
 from agentstore.explorer.web.visible import visible
+from agentstore.explorer.web.words import ahead, brief, clip, duration, weight
 
 _PACKAGE = "agentstore.explorer"
 
@@ -44,8 +46,10 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {"link": _link, "static": _static}
+    made.globals |= {"link": _link, "static": _static, "bar": bar}
     made.filters |= {"number": number, "money": money, "ago": ago, "when": when}
+    made.filters |= {"brief": brief, "duration": duration, "ahead": ahead, "size": weight}
+    made.filters |= {"clip": clip}
     return made
 
 

@@ -123,11 +123,11 @@ def _lines(laid: Sequence[Place]) -> list[Markup]:
         x, y = _x(parent.lane), _y(place.row)
         if place.lane > parent.lane:
             turn = f"M{x} {y - _TURN}Q{x} {y} {x + _TURN} {y}H{_x(place.lane)}"
-            drawn.append(Markup('<path d="{}"/>').format(turn))
+            drawn.append(Markup('<path class="line" d="{}"/>').format(turn))
     for row, place in lowest.items():
         end = _y(place.row) - (_TURN if place.lane > laid[row].lane else 0)
         down = f"M{_x(laid[row].lane)} {_y(row)}V{end}"
-        drawn.append(Markup('<path d="{}"/>').format(down))
+        drawn.append(Markup('<path class="line" d="{}"/>').format(down))
     return drawn
 
 
@@ -136,8 +136,8 @@ def _node(place: Place, link: Callable[[str], str], shown: str | None) -> Markup
     name, facts = _label(place)
     here = branch.name == shown
     return Markup(
-        '<a href="{}"{}><title>{}</title><circle cx="{}" cy="{}" r="{}"{}/>'
-        '<text x="{}" y="{}"><tspan class="name">{}</tspan><tspan class="facts"> {}</tspan></text>'
+        '<a href="{}"{}><title>{}</title><circle cx="{}" cy="{}" r="{}" class="dot{}"/>'
+        '<text x="{}" y="{}"><tspan>{}</tspan><tspan class="dim"> {}</tspan></text>'
         "</a>"
     ).format(
         link(branch.name),
@@ -146,7 +146,7 @@ def _node(place: Place, link: Callable[[str], str], shown: str | None) -> Markup
         x,
         y,
         6 if branch.current else 5,
-        Markup(' class="on"') if branch.current else "",
+        " on" if branch.current else "",
         x + 14,
         y + 4,
         name,

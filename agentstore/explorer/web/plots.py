@@ -65,7 +65,7 @@ def columns(title: str, values: Sequence[Column], written: Callable[[float], str
         y = _number(_TOP + room * (1 - tick / top))
         drawn.append(
             Markup(
-                '<path class="grid" d="M{} {}H{}"/><text class="tick" x="{}" y="{}">{}</text>'
+                '<path class="grid" d="M{} {}H{}"/><text class="tick dim" x="{}" y="{}">{}</text>'
             ).format(_LEFT, y, _WIDTH - _RIGHT, _LEFT - 6, _number(float(y) + 4), written(tick))
         )
     step = (_WIDTH - _LEFT - _RIGHT) / max(len(values), 1)
@@ -99,7 +99,7 @@ def bar(value: float, most: float, parts: Sequence[float] = ()) -> Markup:
         return Markup("")
     length = max(100 * min(value / most, 1.0), 1.0)
     first = 0.0 if not parts else length * min(parts[0] / value, 1.0)
-    pieces = [_rect("bar-1", 0, first), _rect("bar-2", first, length - first)]
+    pieces = [_rect("part-1", 0, first), _rect("part-2", first, length - first)]
     return Markup(
         '<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
         "{}</svg>"
@@ -122,7 +122,7 @@ def _column(value: Column, left: float, width: float, room: float, top: float) -
         if part > 0:
             height = max(height, 1.0) if below == 0 else height
             pieces.append(
-                Markup('<rect class="bar-{}" x="{}" y="{}" width="{}" height="{}"/>').format(
+                Markup('<rect class="part-{}" x="{}" y="{}" width="{}" height="{}"/>').format(
                     number,
                     _number(left),
                     _number(_TOP + room - below - height),
@@ -138,7 +138,7 @@ def _labels(labels: Sequence[str], step: float) -> list[Markup]:
     every = max(1, ceil(len(labels) / _LABELS))
     # From the right: the last column is the one that people look for.
     return [
-        Markup('<text class="label" x="{}" y="{}">{}</text>').format(
+        Markup('<text class="label dim" x="{}" y="{}">{}</text>').format(
             _number(_LEFT + step * (place + 0.5)), _HEIGHT - 8, labels[place]
         )
         for place in range((len(labels) - 1) % every if labels else 0, len(labels), every)

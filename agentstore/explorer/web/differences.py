@@ -17,13 +17,15 @@ Kind = Literal["object", "list", "items", "text", "bytes", "number", "constant"]
 Change = Literal["added", "removed", "changed", "inside"]
 """Of a node; one is ``inside`` if something below it differs."""
 
-MOST_NODES = 1_500
+MOST_NODES = 300
 MOST_DEPTH = 12
 MOST_CHARACTERS = 2_000
 """Of one text that is shown."""
 
+_CHARACTERS_OF_A_NODE = 60
+"""On average: a tree has room for so many times its nodes. Each text has this many at least."""
+
 _MOST_BYTES = 48
-_FIRST_CHARACTERS = 80
 _ABSENT: Any = object()
 """What a state has where it has nothing."""
 
@@ -44,12 +46,13 @@ class Leaf:
     @property
     def is_long(self) -> bool:
         """Whether it takes several lines."""
-        return len(self.text) > _FIRST_CHARACTERS or "\n" in self.text
+        return len(self.text) > _CHARACTERS_OF_A_NODE or "\n" in self.text
 
     @property
     def first_words(self) -> str:
         """Its beginning, on one line."""
-        return " ".join(self.text[: _FIRST_CHARACTERS * 2].split())[:_FIRST_CHARACTERS]
+        most = _CHARACTERS_OF_A_NODE
+        return " ".join(self.text[: most * 2].split())[:most]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +79,23 @@ class Node:
 
 
 class _Bound:
-    """Counts nodes down."""
+    """Counts nodes and characters down."""
 
     def __init__(self, most: int) -> None:
-        self.left = most
+        self.nodes = most
+        self.characters = most * _CHARACTERS_OF_A_NODE
 
     def take(self, depth: int) -> bool:
-        if self.left <= 0 or depth > MOST_DEPTH:
+        if self.nodes <= 0 or depth > MOST_DEPTH:
             return False
-        self.left -= 1
+        self.nodes -= 1
         return True
+
+    def leaf(self, value: Any) -> Leaf:
+        room = max(min(MOST_CHARACTERS, self.characters), _CHARACTERS_OF_A_NODE)
+        found = leaf(value, room)
+        self.characters -= len(found.text)
+        return found
 
 
 def state_tree(state: Any, most: int = MOST_NODES) -> Node:
@@ -111,6 +121,13 @@ def changes(node: Node | None) -> Iterator[Node]:
             yield node
 
 
+def left_out(node: Node | None) -> int:
+    """Count the changes that the tree of a difference has no room for; a container is one."""
+    if node is None or node.change != "inside":
+        return 0
+    return node.left_out + sum(map(left_out, node.children))
+
+
 def same(one: Any, other: Any) -> bool:
     """Say whether two values are the same JSON, bytes or items."""
     if isinstance(one, Mapping):
@@ -124,8 +141,8 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
 
 
-def leaf(value: Any) -> Leaf:
-    """Say on a line what a value is; of an object or a list how large it is."""
+def leaf(value: Any, most: int = MOST_CHARACTERS) -> Leaf:
+    """Say what a value is, in up to so many characters; of an object or a list how large it is."""
     if isinstance(value, Mapping):
         return Leaf("object", "", counted(len(value), "key"))
     if isinstance(value, Items):
@@ -133,19 +150,19 @@ def leaf(value: Any) -> Leaf:
     if isinstance(value, list | tuple):
         return Leaf("list", "", counted(len(value), "item"))
     if isinstance(value, str):
-        more = len(value) - MOST_CHARACTERS
+        more = len(value) - most
         about = f"{counted(more, 'more character')}" if more > 0 else ""
-        return Leaf("text", value[:MOST_CHARACTERS], about)
+        return Leaf("text", value[:most], about)
     if isinstance(value, bytes):
         return Leaf("bytes", _readable(value[:_MOST_BYTES]), counted(len(value), "byte"))
     if value is None or isinstance(value, bool):
         return Leaf("constant", {None: "null", True: "true", False: "false"}[value])
-    return Leaf("number", _digits(value))
+    return Leaf("number", _digits(value)[:most])
 
 
 def _digits(value: Any) -> str:
     try:
-        return str(value)[:MOST_CHARACTERS]
+        return str(value)
     except ValueError:
         return "a number of more digits than can be shown"
 
@@ -169,7 +186,9 @@ def _value(
         if not bound.take(depth):
             break
         children.append(_value(name, each, None, bound, depth + 1, (*path, name)))
-    return Node(key, change, None, leaf(value), tuple(children), len(inside) - len(children), path)
+    return Node(
+        key, change, None, bound.leaf(value), tuple(children), len(inside) - len(children), path
+    )
 
 
 def _entries(value: Any) -> Iterable[tuple[str | int, Any]]:
@@ -193,7 +212,7 @@ def _difference(
         return Node(key, "removed", gone.value, None, gone.children, gone.left_out, path)
     pairs = _pairs(before, after) if depth <= MOST_DEPTH else None
     if pairs is None:
-        return Node(key, "changed", leaf(before), leaf(after), path=path)
+        return Node(key, "changed", bound.leaf(before), bound.leaf(after), path=path)
     children: list[Node] = []
     for name, old, new in pairs:
         if not bound.take(depth):

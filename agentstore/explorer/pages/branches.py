@@ -1,0 +1,57 @@
+"""Branches of a session: their tree, and two of them side by side."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from agentstore.explorer.web.branch_tree import MOST_BRANCHES, draw
+from agentstore.explorer.web.rendering import link
+from agentstore.explorer.web.side_by_side import called, shared_by, side_by_side
+from agentstore.explorer.web.visits import Visit
+from agentstore.repositories.branches.turn_places import message_text
+
+_MESSAGES = 40
+"""Of each of two branches on a page."""
+
+
+async def page(visit: Visit) -> Response:
+    """Draw the tree of a session's branches, and list them."""
+    id, store = visit.needed("id"), visit.store
+    session = await visit.ask(store.sessions.get, id)
+    cursor = visit.given("cursor")
+    found = await visit.ask(store.branches.list, id, limit=MOST_BRANCHES, cursor=cursor)
+    tree = draw(found.items, lambda name: link("session", id=id, branch=name))
+    active = next((branch.name for branch in found if branch.current), None)
+    return visit.page("branches.html", session=session, found=found, tree=tree, active=active)
+
+
+async def compare(visit: Visit) -> Response:
+    """Show two branches side by side; what they have in common is folded."""
+    id, store = visit.needed("id"), visit.store
+    names = visit.needed("left"), visit.needed("right")
+    session = await visit.ask(store.sessions.get, id)
+    known = await visit.ask(store.branches.list, id, limit=MOST_BRANCHES)
+    left, right = [
+        await visit.ask(
+            store.messages.page, id, branch=name, before=visit.given(before), limit=_MESSAGES
+        )
+        for name, before in zip(names, ("left_before", "right_before"), strict=True)
+    ]
+    shown = side_by_side(left.items, right.items, shared_by(known.items, *names))
+    # Before what both show there is nothing that only one of them has.
+    own = (
+        None if page.items and page.items[0] in shown.common else page.next_cursor
+        for page in (left, right)
+    )
+    earlier_left, earlier_right = own
+    return visit.page(
+        "compare.html",
+        session=session,
+        shown=shown,
+        words=message_text,
+        calls=called,
+        sides=(
+            ("left", names[0], shown.left, earlier_left),
+            ("right", names[1], shown.right, earlier_right),
+        ),
+    )
