@@ -12,8 +12,6 @@ from typing import Any
 from uuid import uuid4
 
 HOSTILE = "={{7*7}}</title></svg><script>alert('x')</script><img src=x onerror=alert(1)>\"'\u202e"
-    "=1+1</title></svg><script>alert('x')</script><img src=x onerror=alert(1)>\"'{{7*7}}\u202e"
-)
 """Every word of it has to come out as text."""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from starlette.responses import Response
 
 from agentstore.explorer.web.differences import changes, difference_tree, left_out, state_tree
@@ -32,7 +34,9 @@ async def thread(visit: Visit) -> Response:
         limit=_ON_A_PAGE,
         cursor=visit.given("cursor"),
     )
-    return visit.page("thread.html", found=found)
+    forks = Counter((each.namespace, each.parent_id) for each in found)
+    steps = {(each.namespace, each.id): each.step for each in found}
+    return visit.page("thread.html", found=found, forks=forks, steps=steps)
 
 
 async def state(visit: Visit) -> Response:

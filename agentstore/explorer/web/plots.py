@@ -13,7 +13,7 @@ from math import ceil, floor, log10
 from markupsafe import Markup
 
 _WIDTH, _HEIGHT = 460, 180
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 6, 10, 24
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 22, 10, 24
 """Pixels around the bars: for the numbers at the axis, and for the labels below."""
 
 _TICKS = 4
@@ -93,12 +93,12 @@ def bar(value: float, most: float, parts: Sequence[float] = ()) -> Markup:
     Args:
         value: How long it is.
         most: How long the longest of the table is.
-        parts: What it consists of, from the left; the rest is the last part.
+        parts: What it consists of, from the left: what is beyond the first is drawn paler.
     """
     if most <= 0 or value <= 0:
         return Markup("")
     length = max(100 * min(value / most, 1.0), 1.0)
-    first = 0.0 if not parts else length * min(parts[0] / value, 1.0)
+    first = length * min(parts[0] / value, 1.0) if parts else length
     pieces = [_rect("part-1", 0, first), _rect("part-2", first, length - first)]
     return Markup(
         '<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
