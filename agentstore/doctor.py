@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
 
 from sqlalchemy import URL, Connection, Engine, Index, inspect
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -24,7 +23,7 @@ from agentstore.engines.base.checks import CheckContext, Examination
 from agentstore.engines.base.dialect import EngineDialect, Mode
 from agentstore.engines.base.moving import shapes
 from agentstore.engines.registry import dialect_for
-from agentstore.errors import AgentStoreError, DatabaseError, InvalidInput
+from agentstore.errors import AgentStoreError, DatabaseError
 from agentstore.execution.runners import UnitRunner, names_on
 from agentstore.execution.unit import Unit
 from agentstore.migrations import HEAD, REVISIONS, current
@@ -35,9 +34,6 @@ from agentstore.repositories.search.search import trouble_with
 from agentstore.repositories.upkeep import bounds, consistency, stored_bytes
 from agentstore.settings import Settings, default_names, settings_for
 from agentstore.stores.store import Store
-
-if TYPE_CHECKING:
-    from agentstore.stores.aio import AsyncStore
 
 Progress = Callable[[str], object]
 """Told which examination begins."""
@@ -79,21 +75,6 @@ def examine(
         engine.dispose()
     order = list(Severity)
     return sorted(found, key=lambda finding: -order.index(finding.severity))
-
-
-def examine_store(store: Store | AsyncStore) -> list[Finding]:
-    """Look at the database of an open store as ``examine`` does, by a connection of its own.
-
-    Only what costs little is looked at, and nothing is read of the store's own pool.
-
-    Raises:
-        InvalidInput: It is a database in memory, which no other connection sees.
-    """
-    database = store._probe
-    url = database.engine.url
-    if not dialect_for(url).many_connections(url):
-        raise InvalidInput("A database in memory cannot be examined: no other connection sees it.")
-    return examine(url.set(drivername=url.get_backend_name()), names=database.settings.names)
 
 
 def mend(

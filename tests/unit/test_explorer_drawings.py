@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -11,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentstore.explorer.web import branch_tree, differences, plots
-from agentstore.records import CountedBranch
+from agentstore.explorer.web import branch_tree, differences, plots, words
+from agentstore.explorer.web.side_by_side import shared_by, side_by_side
+from agentstore.records import CountedBranch, Page
 from agentstore.records.checkpoints import Items
 from tests.strategies import json_values
 
@@ -288,3 +290,77 @@ def test_long_texts_bytes_and_numbers_are_cut_and_the_rest_is_said():
     assert differences.leaf(Items([b"a", b"b"])).about == "2 items of bytes"
     assert differences.leaf(10**5_000).text == "a number of more digits than can be shown"
     assert differences.leaf("a\nb").is_long
+
+
+# --- Two branches side by side -----------------------------------------------------------------
+
+
+def said(*numbers: int, of: str = "") -> list[Any]:
+    return [SimpleNamespace(id=f"{of}{n}", seq=n) for n in numbers]
+
+
+def apart(left: list[Any], right: list[Any], shared: int, more: str | None) -> list[list[str]]:
+    found = side_by_side(Page(tuple(left), more), Page(tuple(right), more), shared)
+    return [[m.id for m in part] for part in (found.common, found.left, found.right)]
+
+
+def test_what_both_branches_show_is_told_from_what_one_of_them_shows():
+    left, right = said(1, 2, 3, 4), [*said(1, 2), *said(5, 6, of="r")]
+
+    for shared in (0, 2):  # it is seen without being known
+        assert apart(left, right, shared, None) == [["1", "2"], ["3", "4"], ["r5", "r6"]]
+    assert apart(left, [], 2, None) == [[], ["1", "2", "3", "4"], []]
+
+
+def test_what_lies_before_a_page_is_common_as_far_as_that_is_known():
+    left, right = said(1, 2, 3, 4), said(9, 10, of="r")
+
+    assert apart(left, right, 3, "more") == [["1", "2", "3"], ["4"], ["r9", "r10"]]
+    assert apart(left, right, 0, "more") == [[], ["1", "2", "3", "4"], ["r9", "r10"]]
+
+
+def test_a_summary_that_only_one_branch_shows_is_its_own_wherever_it_stands():
+    left = [*said(2, of="summary"), *said(3, 4)]
+
+    assert apart(left, said(1, 2, 3), 3, None) == [["3"], ["summary2", "4"], ["1", "2"]]
+
+
+def test_branches_share_what_came_before_the_first_of_the_forks_between_them():
+    tree = [
+        branch(0, "main"),
+        branch(1, "a", "main", fork=6),
+        branch(2, "b", "a", fork=8),
+        branch(3, "c", "a", fork=3),
+        branch(4, "d", None, fork=1),
+        branch(5, "e", "gone", fork=1),
+    ]
+
+    def shared(left: str, right: str) -> int:
+        assert shared_by(tree, left, right) == shared_by(tree, right, left)
+        return shared_by(tree, left, right) // 2
+
+    assert shared("main", "a") == 6
+    assert shared("main", "b") == 6
+    assert shared("a", "b") == 8
+    assert shared("b", "c") == 3
+    assert shared("main", "c") == 3, "c forked from what a has in common with main"
+    assert (shared("main", "d"), shared("main", "e"), shared("main", "nowhere")) == (0, 0, 0)
+
+
+# --- Words -------------------------------------------------------------------------------------
+
+
+def test_numbers_and_times_are_written_in_few_characters():
+    assert [*map(words.brief, (0, 0.05, 250, 1_200, 34_000_000, 2.5e13))] == [
+        "0", "0.05", "250", "1.2k", "34M", "25T",
+    ]  # fmt: skip
+    assert [*map(words.duration, (None, 0.4, 212, 1_710, 180_000, 7_200_000))] == [
+        "–", "0.4 ms", "212 ms", "1.71 s", "3 min", "120 min",
+    ]  # fmt: skip
+    assert [*map(words.weight, (0, 512, 3_400, 12_000_000))] == [
+        "0 bytes", "512 bytes", "3.4 kB", "12 MB",
+    ]  # fmt: skip
+    now = datetime.now(UTC)
+    ahead = [now + timedelta(seconds=s) for s in (-1, 60.5, 600.5, 7_201, 200_000)]
+    assert [*map(words.ahead, ahead)] == ["over", "in 60 s", "in 10 min", "in 2 h", "in 2 d"]
+    assert words.clip("x" * 300) == "x" * 199 + "…"

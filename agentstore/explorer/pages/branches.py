@@ -37,7 +37,7 @@ async def compare(visit: Visit) -> Response:
         )
         for name, before in zip(names, ("left_before", "right_before"), strict=True)
     ]
-    shown = side_by_side(left.items, right.items, shared_by(known.items, *names))
+    shown = side_by_side(left, right, shared_by(known.items, *names))
     # Before what both show there is nothing that only one of them has.
     own = (
         None if page.items and page.items[0] in shown.common else page.next_cursor

@@ -8,7 +8,8 @@ from weakref import WeakKeyDictionary
 
 from starlette.responses import Response
 
-from agentstore.doctor import examine_store
+from agentstore.doctor import examine
+from agentstore.engines.registry import dialect_for
 from agentstore.errors import InvalidInput
 from agentstore.explorer.web.visits import Visit
 from agentstore.records.findings import Finding
@@ -52,10 +53,22 @@ async def _examined(store: Any) -> list[Finding]:
     """
     running = _examinations.get(store)
     if running is None or running.get_loop() is not asyncio.get_running_loop():
-        running = asyncio.create_task(asyncio.to_thread(examine_store, store))
+        running = asyncio.create_task(asyncio.to_thread(_examine, store))
         _examinations[store] = running
     await asyncio.wait([running], timeout=_EXAMINED_WITHIN)
     if not running.done():
         raise TimeoutError
     _examinations.pop(store, None)
     return running.result()
+
+
+def _examine(store: Any) -> list[Finding]:
+    """Examine what costs little, by a connection of its own that only reads.
+
+    Raises:
+        InvalidInput: It is a database in memory.
+    """
+    url, names = store._probe.engine.url, store._probe.settings.names
+    if not dialect_for(url).many_connections(url):
+        raise InvalidInput("A database in memory cannot be examined: no other connection sees it.")
+    return examine(url.set(drivername=url.get_backend_name()), names=names)

@@ -31,8 +31,8 @@ _MOST_RUNNING = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
-    """What a worker holds."""
+class HeldTasks:
+    """The tasks that a worker holds."""
 
     name: str
     tasks: tuple[TaskRecord, ...]
@@ -86,9 +86,9 @@ async def task(visit: Visit) -> Response:
     )
 
 
-def _workers(running: Iterable[TaskRecord]) -> list[Worker]:
+def _workers(running: Iterable[TaskRecord]) -> list[HeldTasks]:
     held: dict[str, list[TaskRecord]] = {}
     for task in running:
         if task.worker is not None:
             held.setdefault(task.worker, []).append(task)
-    return [Worker(name, tuple(held[name])) for name in sorted(held)]
+    return [HeldTasks(name, tuple(held[name])) for name in sorted(held)]

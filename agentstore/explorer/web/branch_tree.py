@@ -41,7 +41,7 @@ _CHARACTER = 7.6
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BranchPlace:
     """Where a branch is drawn.
 
     Attributes:
@@ -56,7 +56,7 @@ class Place:
     from_row: int | None
 
 
-def places(branches: Iterable[CountedBranch]) -> tuple[Place, ...]:
+def places(branches: Iterable[CountedBranch]) -> tuple[BranchPlace, ...]:
     """Lay branches out: each below its parent, those that forked earlier first.
 
     One whose parent is gone, or is not among them, stands at the left as the main line does.
@@ -72,10 +72,10 @@ def places(branches: Iterable[CountedBranch]) -> tuple[Place, ...]:
     roots = sorted(grown.get(None, []), key=lambda root: -root.number)
     # Not by recursion: a branch of a branch of a branch may be a thousand deep.
     left: list[tuple[CountedBranch, int, int | None]] = [(root, 0, None) for root in roots]
-    laid: list[Place] = []
+    laid: list[BranchPlace] = []
     while left:
         branch, lane, from_row = left.pop()
-        laid.append(Place(branch, len(laid), min(lane, _MOST_LANES - 1), from_row))
+        laid.append(BranchPlace(branch, len(laid), min(lane, _MOST_LANES - 1), from_row))
         row = laid[-1].row
         left += ((child, lane + 1, row) for child in grown.get(branch.name, ()))
     return tuple(laid)
@@ -104,17 +104,17 @@ def draw(
     )
 
 
-def _said(laid: Sequence[Place], branches: int) -> str:
+def _said(laid: Sequence[BranchPlace], branches: int) -> str:
     more = branches - len(laid)
     return f"Tree of {counted(branches, 'branch', 'branches')}" + (
         f", {more:,} of them not drawn" if more > 0 else ""
     )
 
 
-def _lines(laid: Sequence[Place]) -> list[Markup]:
+def _lines(laid: Sequence[BranchPlace]) -> list[Markup]:
     """Draw the lines that lead to forks, those of one branch as one line downwards."""
     drawn: list[Markup] = []
-    lowest: dict[int, Place] = {}
+    lowest: dict[int, BranchPlace] = {}
     for place in laid:
         if place.from_row is None:
             continue
@@ -131,7 +131,7 @@ def _lines(laid: Sequence[Place]) -> list[Markup]:
     return drawn
 
 
-def _node(place: Place, link: Callable[[str], str], shown: str | None) -> Markup:
+def _node(place: BranchPlace, link: Callable[[str], str], shown: str | None) -> Markup:
     branch, x, y = place.branch, _x(place.lane), _y(place.row)
     name, facts = _label(place)
     here = branch.name == shown
@@ -154,7 +154,7 @@ def _node(place: Place, link: Callable[[str], str], shown: str | None) -> Markup
     )
 
 
-def _label(place: Place) -> tuple[str, str]:
+def _label(place: BranchPlace) -> tuple[str, str]:
     branch = place.branch
     facts = [f"· {counted(branch.turns, 'turn')}"]
     if branch.number:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from agentstore.records import CountedBranch, MessageRecord
+from agentstore.records import CountedBranch, MessageRecord, Page
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,22 +23,20 @@ class SideBySide:
     right: tuple[MessageRecord, ...]
 
 
-def side_by_side(
-    left: Sequence[MessageRecord], right: Sequence[MessageRecord], shared: int
-) -> SideBySide:
-    """Sort the messages of two pages, each of which goes to its branch's end, or nearly.
+def side_by_side(left: Page[MessageRecord], right: Page[MessageRecord], shared: int) -> SideBySide:
+    """Sort the messages of two pages, each of which begins somewhere and goes on to later ones.
 
     Args:
-        left: Of the left branch, the oldest first.
-        right: Of the right branch, likewise.
-        shared: The sequence number up to which both are known to show the same.
+        left: Of the left branch.
+        right: Of the right branch.
+        shared: The sequence number up to which both are known to have shown the same.
     """
     in_left, in_right = ({message.id for message in page} for page in (left, right))
     both = in_left & in_right
 
-    def is_common(message: MessageRecord, other: Sequence[MessageRecord]) -> bool:
+    def is_common(message: MessageRecord, other: Page[MessageRecord]) -> bool:
         # What lies before the other's page may be on its branch all the same.
-        before = not other or message.seq < other[0].seq
+        before = other.next_cursor is not None and message.seq < other.items[0].seq
         return message.id in both or (before and message.seq <= shared)
 
     common = {message.id: message for message in left if is_common(message, right)}
