@@ -18,6 +18,7 @@ from agentstore.cli import (
     spending,
     tasks,
     transcripts,
+    ui,
 )
 from agentstore.cli.application import app, main
 from agentstore.cli.help import Command
@@ -40,4 +41,5 @@ __all__ = [
     "spending",
     "tasks",
     "transcripts",
+    "ui",
 ]

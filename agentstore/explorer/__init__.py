@@ -2,6 +2,7 @@
 
 - ``application`` has the table of pages, and makes the ASGI application of it.
 - ``pages`` has a module for each page: one or two functions, and a template of the same name.
+- ``access`` is the door of ``agentstore ui``: its token, or a password.
 - ``web`` is what the pages share: ``visits`` is a request as a page sees it, ``rendering`` the
   templates' environment, ``visible`` shows characters that are not seen, ``headers`` what every
   response says to the browser.
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from agentstore.stores.aio import AsyncRepositories
     from agentstore.stores.bound import Repositories
 
-__all__ = ["explorer"]
+__all__ = ["explorer", "needs_extra"]
 
 
 def explorer(store: Repositories | AsyncRepositories) -> ASGIApp:
@@ -51,7 +52,10 @@ def explorer(store: Repositories | AsyncRepositories) -> ASGIApp:
     try:
         from agentstore.explorer.application import application
     except ImportError as error:
-        raise InvalidInput(
-            f"The explorer needs {error.name}. Run: pip install 'agentstore-db[ui]'"
-        ) from error
+        raise needs_extra(error) from error
     return application(store)
+
+
+def needs_extra(error: ImportError) -> InvalidInput:
+    """Say what to install where something could not be imported."""
+    return InvalidInput(f"The explorer needs {error.name}. Run: pip install 'agentstore-db[ui]'")

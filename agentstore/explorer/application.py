@@ -15,7 +15,18 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from agentstore.errors import AgentStoreError, InvalidInput
-from agentstore.explorer.pages import branches, checkpoints, health, sessions, tasks, usage
+from agentstore.explorer.pages import (
+    attachment,
+    branches,
+    checkpoints,
+    conversation,
+    health,
+    message,
+    search,
+    sessions,
+    tasks,
+    usage,
+)
 from agentstore.explorer.web.headers import WithHeaders
 from agentstore.explorer.web.rendering import render, static_file
 from agentstore.explorer.web.visits import Visit
@@ -30,31 +41,38 @@ class SitePage:
         answer: What makes it.
         title: What the head of all pages calls it; empty keeps it out of there.
         scoped: Whether it is there where the store is one user's: what is of all users is not.
+        part_of: The page in the head that it belongs to, if it is not there itself.
     """
 
     name: str
     answer: Callable[[Visit], Awaitable[Response]]
     title: str = ""
     scoped: bool = True
+    part_of: str = ""
 
 
 PAGES: Final = (
     SitePage("sessions", sessions.page, "Sessions"),
-    SitePage("branches", branches.page),
-    SitePage("compare", branches.compare),
+    SitePage("session", conversation.page, part_of="sessions"),
+    SitePage("tail", conversation.tail),
+    SitePage("message", message.page, part_of="sessions"),
+    SitePage("attachment", attachment.page),
+    SitePage("search", search.page),
+    SitePage("branches", branches.page, part_of="sessions"),
+    SitePage("compare", branches.compare, part_of="sessions"),
     SitePage("checkpoints", checkpoints.page, "Checkpoints"),
-    SitePage("thread", checkpoints.thread),
-    SitePage("checkpoint", checkpoints.state),
+    SitePage("thread", checkpoints.thread, part_of="checkpoints"),
+    SitePage("checkpoint", checkpoints.state, part_of="checkpoints"),
     SitePage("tasks", tasks.page, "Tasks"),
-    SitePage("task-counts", tasks.counts),
-    SitePage("task", tasks.task),
+    SitePage("task-counts", tasks.counts, part_of="tasks"),
+    SitePage("task", tasks.task, part_of="tasks"),
     SitePage("usage", usage.page, "Usage"),
     SitePage("usage.csv", usage.table),
     SitePage("health", health.page, "Health", scoped=False),
 )
 """All pages. Those with a title are linked in this order at the head of each."""
 
-_STATIC: Final = ("explorer.css", "explorer.js", "htmx.min.js")
+_STATIC: Final = ("explorer.css", "pages.css", "explorer.js", "htmx.min.js", "icon.svg")
 _SAID: Final = {
     400: ("This cannot be shown", "The address is not one that this explorer made."),
     404: ("Not found", "There is nothing here, or it is not yours to see."),
@@ -71,7 +89,8 @@ def application(store: object) -> ASGIApp:
 
     def route(entry: SitePage) -> Route:
         async def answer(request: Request) -> Response:
-            return await entry.answer(Visit(request, store, entry.name, nav))
+            part_of = entry.part_of or entry.name
+            return await entry.answer(Visit(request, store, entry.name, nav, part_of))
 
         return Route(f"/{entry.name}", answer, name=entry.name)
 

@@ -317,6 +317,7 @@ DRAWN: dict[str, Draw] = {
     "new_name": _one_of("new", "side"),
     "keep_as": _one_of("kept"),
     "force": _one_of(True, False),
+    "through": _one_of(1, 2),
     "through_seq": _one_of(1, 2),
     "values": _one_of({"list": [1]}, {"list": [1, 2], "text": "secret" * 200}, {}),
     "writes": _one_of([("channel", 1)], [("channel", {"a": 1}), ("other", b"x")]),

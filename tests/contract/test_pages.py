@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentstore.errors import InvalidCursor, LimitOutOfRange, NotFound
+from agentstore.errors import InvalidCursor, InvalidInput, LimitOutOfRange, NotFound
 
 NOON = datetime(2025, 6, 1, 12, tzinfo=UTC)
 
@@ -70,6 +70,22 @@ def test_pages_of_a_session_hold_each_message_once_and_in_order(store, count, li
     assert [message for page in reversed(pages) for message in page] == saved
     assert all(len(page) == limit for page in pages[:-1])
     assert len(pages) == max(1, -(-count // limit))
+
+
+def test_a_page_of_messages_can_begin_at_any_number_and_goes_on_to_older_ones(store):
+    session = store.sessions.create()
+    saved = store.messages.save_many(session.id, said(7))
+    store.branches.create(session.id, name="other", from_turn=3)
+    on_other = store.messages.save(session.id, "user", "elsewhere")
+    page = store.messages.page(session.id, through=saved[4].seq, limit=2, branch="main")
+    assert [*page] == saved[3:5]
+    older = store.messages.page(session.id, before=page.next_cursor, limit=2, branch="main")
+    assert [*older] == saved[1:3]
+    beside = store.messages.page(session.id, through=saved[-1].seq, limit=2)
+    assert [*beside] == saved[:2]
+    assert on_other.seq > saved[-1].seq
+    with pytest.raises(InvalidInput):
+        store.messages.page(session.id, through=-1)
 
 
 def test_pages_of_every_list_hold_each_record_once_and_in_order(place):

@@ -354,9 +354,6 @@ def test_numbers_and_times_are_written_in_few_characters():
     assert [*map(words.brief, (0, 0.05, 250, 1_200, 34_000_000, 2.5e13))] == [
         "0", "0.05", "250", "1.2k", "34M", "25T",
     ]  # fmt: skip
-    assert [*map(words.duration, (None, 0.4, 212, 1_710, 180_000, 7_200_000))] == [
-        "–", "0.4 ms", "212 ms", "1.71 s", "3 min", "120 min",
-    ]  # fmt: skip
     assert [*map(words.weight, (0, 512, 3_400, 12_000_000))] == [
         "0 bytes", "512 bytes", "3.4 kB", "12 MB",
     ]  # fmt: skip

@@ -255,6 +255,7 @@ def test_only_one_module_uses_private_names_of_other_packages():
 _GRAPHS = {"langchain_core", "langgraph"}
 
 _PAGES = {
+    "explorer.access",
     "explorer.application",
     "explorer.web.visits",
     "explorer.web.headers",
@@ -262,11 +263,15 @@ _PAGES = {
 }
 
 EXTRAS = {
+    "cli.ui": {"uvicorn"},
     "execution.telemetry": {"opentelemetry"},
     **{name: {"starlette"} for name in _PAGES},
     "explorer.web.branch_tree": {"markupsafe"},
     "explorer.web.plots": {"markupsafe"},
+    "explorer.pages.search": {"markupsafe", "starlette"},
+    "explorer.web.cards": {"markupsafe"},
     "explorer.web.rendering": {"jinja2", "markupsafe"},
+    "explorer.web.texts": {"markdown_it", "markupsafe"},
     "integrations.adk": {"google"},
     "integrations.agentos": {"agentos"},
     "integrations.agentscope": {"agentscope"},

@@ -5,13 +5,15 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from agentstore.explorer.web.branch_tree import MOST_BRANCHES, draw
+from agentstore.explorer.web.cards import Beside, turns_of
 from agentstore.explorer.web.rendering import link
-from agentstore.explorer.web.side_by_side import called, shared_by, side_by_side
+from agentstore.explorer.web.side_by_side import SideBySide, shared_by, side_by_side
+from agentstore.explorer.web.texts import Room
 from agentstore.explorer.web.visits import Visit
-from agentstore.repositories.branches.turn_places import message_text
+from agentstore.records import MessageRecord, Page
 
-_MESSAGES = 40
-"""Of each of two branches on a page."""
+_MESSAGES, _CHARACTERS = 40, 30_000
+"""Messages of each of two branches on a page, and characters of all."""
 
 
 async def page(visit: Visit) -> Response:
@@ -38,20 +40,25 @@ async def compare(visit: Visit) -> Response:
         for name, before in zip(names, ("left_before", "right_before"), strict=True)
     ]
     shown = side_by_side(left, right, shared_by(known.items, *names))
-    # Before what both show there is nothing that only one of them has.
-    own = (
-        None if page.items and page.items[0] in shown.common else page.next_cursor
-        for page in (left, right)
-    )
-    earlier_left, earlier_right = own
+    room = Room(_CHARACTERS)
+    cards = [turns_of(part, _NOTHING, room) for part in (shown.common, shown.left, shown.right)]
     return visit.page(
         "compare.html",
         session=session,
         shown=shown,
-        words=message_text,
-        calls=called,
+        turns=(),
+        common=cards[0],
         sides=(
-            ("left", names[0], shown.left, earlier_left),
-            ("right", names[1], shown.right, earlier_right),
+            ("left", names[0], cards[1], _earlier(left, shown)),
+            ("right", names[1], cards[2], _earlier(right, shown)),
         ),
     )
+
+
+_NOTHING = Beside({}, (), (), {}, last=True)
+"""Marks, files, logs and use are on the branches' own pages."""
+
+
+def _earlier(page: Page[MessageRecord], shown: SideBySide) -> str | None:
+    """Give where a branch's own messages go on; before what both show there are none."""
+    return None if page.items and page.items[0] in shown.common else page.next_cursor

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from agentstore.explorer.web.plots import bar
 from agentstore.explorer.web.visible import visible
-from agentstore.explorer.web.words import ahead, brief, clip, duration, weight
+from agentstore.explorer.web.words import ahead, clip, weight
 
 _PACKAGE = "agentstore.explorer"
 
@@ -46,10 +46,20 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {"link": _link, "static": _static, "bar": bar}
-    made.filters |= {"number": number, "money": money, "ago": ago, "when": when}
-    made.filters |= {"brief": brief, "duration": duration, "ahead": ahead, "size": weight}
-    made.filters |= {"clip": clip}
+    made.globals |= {"bar": bar, "link": _link, "static": _static}
+    made.filters |= {
+        "ago": ago,
+        "ahead": ahead,
+        "clip": clip,
+        "clock": lambda instant: _time(instant, f"{instant:%H:%M:%S}"),
+        "day": lambda instant: f"{instant:%Y-%m-%d}",
+        "duration": duration,
+        "money": money,
+        "number": number,
+        "size": weight,
+        "when": when,
+        "words": lambda name: name.replace("_", " "),
+    }
     return made
 
 
@@ -86,6 +96,14 @@ def money(value: Decimal) -> str:
     digits = f"{value:,.{6 if abs(value) < 1 else 4}f}".rstrip("0")
     whole, _, rest = digits.partition(".")
     return f"{whole}.{rest:0<2}"
+
+
+def duration(milliseconds: float) -> str:
+    """Write how long something took."""
+    if milliseconds < 1_000:
+        return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.1f} ms"
+    seconds = milliseconds / 1_000
+    return f"{seconds:.2f} s" if seconds < 60 else f"{seconds / 60:,.1f} min"
 
 
 def when(instant: datetime) -> Markup:

@@ -72,15 +72,5 @@ def _line(branches: Mapping[str, CountedBranch], name: str | None) -> dict[str, 
     return line
 
 
-def called(message: MessageRecord) -> list[str]:
-    """Give the names of the tools that a message calls."""
-    names: list[str] = []
-    for call in message.tool_calls or ():
-        function = call.get("function", call) if isinstance(call, dict) else None
-        name = function.get("name") if isinstance(function, dict) else None
-        names.append(name if isinstance(name, str) else "a call")
-    return names
-
-
 _END = 2**63
 """Behind every sequence number."""

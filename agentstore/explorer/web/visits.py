@@ -30,12 +30,15 @@ class Visit:
         nav: The pages of the head, by their addresses; see ``application``.
     """
 
-    def __init__(self, request: Request, store: object, name: str, nav: dict[str, str]) -> None:
+    def __init__(
+        self, request: Request, store: object, name: str, nav: dict[str, str], part_of: str
+    ) -> None:
         """Read a request for the page of this name."""
         self.store = cast("Store", store)
         self.query = read_query(request)
         self.nav = nav
         self._name = name
+        self._part_of = part_of
 
     async def ask(self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a method of the store: in a thread if it is a synchronous one."""
@@ -80,7 +83,7 @@ class Visit:
             status: Its HTTP status.
             values: What the template needs beyond ``asked``.
         """
-        nav = [(name, title, name == self._name) for name, title in self.nav.items() if title]
+        nav = [(name, title, name == self._part_of) for name, title in self.nav.items() if title]
         return HTMLResponse(
             render(template, {"visit": self, "nav": nav, "up": "", **values}), status
         )

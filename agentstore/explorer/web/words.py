@@ -13,17 +13,6 @@ def brief(number: float) -> str:
     return f"{number:.3g}"
 
 
-def duration(milliseconds: float | None) -> str:
-    """Write how long something took, such as 0.4 ms, 212 ms, 1.71 s or 3 min."""
-    if milliseconds is None:
-        return "–"
-    if milliseconds < 999.5:
-        return f"{milliseconds:.3g} ms"
-    if milliseconds < 119_500:
-        return f"{milliseconds / 1_000:.3g} s"
-    return f"{milliseconds / 60_000:,.0f} min"
-
-
 def ahead(instant: datetime) -> str:
     """Write how far ahead a time is, such as in 4 min; of one that has passed, that it is over."""
     seconds = (instant - datetime.now(UTC)).total_seconds()

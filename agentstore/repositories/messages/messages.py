@@ -658,6 +658,7 @@ class Messages(Repository):
         before: str | None = None,
         limit: int = 100,
         branch: str | None = None,
+        through: int | None = None,
     ) -> Page[MessageRecord]:
         """Page backwards through a branch.
 
@@ -666,6 +667,8 @@ class Messages(Repository):
             before: The ``next_cursor`` of the page before; None begins with the newest.
             limit: How many, up to 1,000.
             branch: The branch's name; None for the one that is active when the page is read.
+            through: Without a cursor: begin with the message of this sequence number, or the
+                newest that is older; None begins with the newest.
 
         Returns:
             Messages with the oldest first, as in a history; ``next_cursor`` leads to older ones.
@@ -678,8 +681,11 @@ class Messages(Repository):
         limit = check_limit(limit)
         branch = validation.optional_text("branch", branch)
         cursors = Cursors("messages", session_id, branch)
-        through = MAX_INTEGER if before is None else cursors.read(before, 1)[0] - 1
-        rows = newest(self.unit, session_id, limit + 1, branch=branch, through=through)
+        last = validation.optional_amount("through", through)
+        last = MAX_INTEGER if last is None else last
+        if before is not None:
+            last = min(last, cursors.read(before, 1)[0] - 1)
+        rows = newest(self.unit, session_id, limit + 1, branch=branch, through=last)
         records = tuple(message_records(self.unit, rows[:limit][::-1]))
         following = cursors.make([records[0].seq]) if len(rows) > limit else None
         return Page(records, following)

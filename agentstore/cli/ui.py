@@ -1,0 +1,144 @@
+"""``ui``: the explorer, in a browser on this machine."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+import threading
+import webbrowser
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentstore.cli.application import LOOK, Database, Prefix, Schema, Url, app
+from agentstore.cli.output import hint, say
+from agentstore.errors import InvalidInput
+from agentstore.explorer import explorer, needs_extra
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+PASSWORD_VARIABLE = "AGENTSTORE_UI_PASSWORD"  # noqa: S105 - the name of a variable
+SHORTEST_PASSWORD = 12
+LOCAL = ("127.0.0.1", "localhost", "::1")
+_DEFAULT_PORT = 7717
+
+
+@app.command(rich_help_panel=LOOK)
+def ui(
+    port: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="The port; default: 7717, or a free one if it is taken."),
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST",
+            help=f"Serve others too, by a password: {PASSWORD_VARIABLE}, or it is asked for.",
+        ),
+    ] = LOCAL[0],
+    behind_proxy: Annotated[
+        bool, typer.Option("--behind-proxy", help="No password: a proxy in front has a login.")
+    ] = False,
+    open_: Annotated[
+        bool, typer.Option("--open/--no-open", help="Whether to open it in the browser.")
+    ] = True,
+    url: Url = None,
+    schema: Schema = None,
+    table_prefix: Prefix = "",
+) -> None:
+    """Show the database in the browser, read-only, until Ctrl-C.
+
+    Only this machine reaches it, and only who has the token in the address that it prints. Nothing
+    is written, and nothing is loaded from elsewhere. Needs the extra `ui`.
+
+    Example: `agentstore ui --port 8000`
+    """
+    if port is not None and not 0 <= port <= 65_535:
+        raise InvalidInput(f"--port must be from 0 to 65535, not {port}.")
+    database = Database(url, schema, table_prefix)
+    password = None if behind_proxy or host in LOCAL else _password()
+    with database.read() as store:
+        pages = explorer(store)
+        with _listening(host, port) as listener:
+            number = listener.getsockname()[1]
+            address = f"http://{f'[{host}]' if ':' in host else host}:{number}/"
+            guarded, token = _guarded(pages, number, password, behind_proxy)
+            say(f"{database}, read-only: {address}{token}")
+            hint("Ctrl-C ends it.")
+            if open_ and _has_windows():
+                opening = (f"{address}{token}",)
+                threading.Thread(target=webbrowser.open, args=opening, daemon=True).start()
+            _serve(guarded, listener)
+
+
+def _guarded(
+    pages: ASGIApp, port: int, password: str | None, behind_proxy: bool
+) -> tuple[ASGIApp, str]:
+    """Give the application behind its door, and what of the address opens that."""
+    from agentstore.explorer.access import LOCAL_HOSTS, TOKEN, WithPassword, WithToken
+
+    if behind_proxy:
+        return pages, ""
+    if password is not None:
+        return WithPassword(pages, password), ""
+    token = secrets.token_urlsafe(32)
+    return WithToken(pages, token, port, LOCAL_HOSTS), f"?{TOKEN}={token}"
+
+
+def _password() -> str:
+    """Read the password from the environment, or ask for it.
+
+    Raises:
+        InvalidInput: There is none, or it is short.
+    """
+    password = os.environ.get(PASSWORD_VARIABLE)
+    if password is None:
+        if not sys.stdin.isatty():
+            raise InvalidInput(
+                f"Others could reach the explorer. Set {PASSWORD_VARIABLE}, or pass --behind-proxy "
+                "if a proxy in front of it has a login."
+            )
+        password = str(typer.prompt("A password for the explorer", hide_input=True, err=True))
+    if len(password) < SHORTEST_PASSWORD:
+        raise InvalidInput(f"The password must have {SHORTEST_PASSWORD} characters or more.")
+    return password
+
+
+def _listening(host: str, port: int | None) -> socket.socket:
+    """Give a socket that takes connections already: the browser may come at once."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if port is None:
+        with suppress(OSError):
+            return socket.create_server((host, _DEFAULT_PORT), family=family)
+    return socket.create_server((host, port or 0), family=family)
+
+
+def _has_windows() -> bool:
+    """Say whether a browser would be a window, and not take over the terminal."""
+    return sys.platform in ("win32", "darwin") or bool(
+        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    )
+
+
+def _serve(guarded: ASGIApp, listener: socket.socket) -> None:
+    """Serve until a signal ends it."""
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise needs_extra(error) from error
+    config = uvicorn.Config(
+        guarded,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_level="warning",
+        access_log=False,  # it would hold the token
+        server_header=False,
+        timeout_graceful_shutdown=2,
+    )
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])

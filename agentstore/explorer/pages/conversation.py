@@ -1,0 +1,215 @@
+"""A conversation: a branch of a session, turn by turn."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from starlette.responses import HTMLResponse, Response
+
+from agentstore.explorer.web import texts
+from agentstore.explorer.web.cards import Beside, TurnCards, turns_of
+from agentstore.explorer.web.rendering import link, render
+from agentstore.explorer.web.texts import Room
+from agentstore.explorer.web.visits import Visit
+from agentstore.records import (
+    AttachmentRecord,
+    BranchRecord,
+    MessageRecord,
+    SessionRecord,
+    ToolLogRecord,
+)
+from agentstore.records.usage import UsageSum
+
+ON_A_PAGE = 40
+_MOST_BESIDE = 200
+"""Tool logs, attachments."""
+_MOST_PROBES = 40
+_MOST_OF_A_DOCUMENT = 3_000
+_LATE = timedelta(hours=1)
+"""After the last message of a page, until when what it caused is looked for."""
+
+
+async def page(visit: Visit) -> Response:
+    """Show a page of a branch: its end, or what is before, around or after a message."""
+    session = await visit.ask(visit.store.sessions.get, visit.needed("id"))
+    branch = await _branch(visit, session.id)
+    messages, older = await _messages(visit, session, branch.name)
+    last = "through" not in visit.query and "after" not in visit.query
+    if not last and (not messages or messages[-1].seq >= session.last_seq):
+        last = True
+    turns = await cards_of(visit, session.id, messages, last=last)
+    summary = await visit.ask(visit.store.summaries.find, session.id, branch=branch.name)
+    used = await visit.ask(visit.store.usage.sum_by, "total", session_id=session.id)
+    begun = visit.query.get("after") == "0" or not older
+    return visit.page(
+        "conversation.html",
+        session=session,
+        branch=branch,
+        turns=turns,
+        tail=_tail(turns) if last and session.status == "active" else None,
+        summary=summary,
+        summarised=None if summary is None else texts.markdown(summary.content[:4_000]),
+        used=used[0] if used else None,
+        documents=_documents(session),
+        older=None if begun else visit.here(through=messages[0].seq - 1, after=None),
+        newer=None if last else visit.here(after=messages[-1].seq, through=None),
+        first=None if begun else visit.here(after=0, through=None),
+        newest=None if last else visit.here(after=None, through=None),
+    )
+
+
+async def tail(visit: Visit) -> Response:
+    """Give the turns from one on, of the end of a branch; 204 if they are as they were.
+
+    A page asks for this every two seconds: streaming messages grow, and new ones come.
+    """
+    session = await visit.ask(visit.store.sessions.get, visit.needed("id"))
+    branch = await _branch(visit, session.id)
+    found = await visit.ask(
+        visit.store.messages.page, session.id, limit=ON_A_PAGE, branch=branch.name
+    )
+    first = visit.whole("turn", 0, least=0, most=10**12)
+    messages = [each for each in found if each.turn >= first]
+    turns = await cards_of(visit, session.id, messages, last=True)
+    seen = _tail(turns)
+    if seen["seen"] == visit.given("seen"):
+        return Response(status_code=204)
+    values = {"turns": turns, "session": session, "branch": branch, "tail": seen, "visit": visit}
+    return HTMLResponse(render("turns.html", values))
+
+
+async def cards_of(
+    visit: Visit, session_id: str, messages: Sequence[MessageRecord], *, last: bool
+) -> list[TurnCards]:
+    """Read what stands beside a page of messages, and make its cards."""
+    if not messages:
+        return []
+    store = visit.store
+    since, until = messages[0].created_at, messages[-1].created_at + _LATE
+    marks = await visit.ask(store.marks.of, [each.id for each in messages])
+    logs: Sequence[ToolLogRecord] = (
+        await visit.ask(
+            store.tool_logs.list,
+            session_id=session_id,
+            since=since,
+            until=None if last else until,
+            limit=_MOST_BESIDE,
+        )
+    ).items
+    files = await _files(visit, session_id, messages)
+    used: dict[int, UsageSum] = {}
+    for name in {each.branch for each in messages if each.branch is not None}:
+        number = (await visit.ask(store.branches.get, session_id, name)).number
+        for each in await visit.ask(
+            store.usage.sum_by,
+            "turn",
+            session_id=session_id,
+            branch=number,
+            since=since,
+            until=None if last else until,
+        ):
+            used.setdefault(int(str(each.key)), each)
+    return turns_of(messages, Beside(marks, files, logs, used, last), Room())
+
+
+async def _files(
+    visit: Visit, session_id: str, messages: Sequence[MessageRecord]
+) -> Sequence[AttachmentRecord]:
+    """Give what is attached to messages: by one query, unless the session has very many."""
+    attachments = visit.store.attachments
+    found = await visit.ask(attachments.list_of_session, session_id, limit=_MOST_BESIDE)
+    if found.next_cursor is None:
+        return found.items
+    return [file for each in messages for file in await visit.ask(attachments.list, each.id)]
+
+
+async def _branch(visit: Visit, session_id: str) -> BranchRecord:
+    name = visit.given("branch")
+    if name is None:
+        return await visit.ask(visit.store.branches.active, session_id)
+    return await visit.ask(visit.store.branches.get, session_id, name)
+
+
+async def _messages(
+    visit: Visit, session: SessionRecord, branch: str
+) -> tuple[Sequence[MessageRecord], bool]:
+    """Give the messages that the address asks for, and whether there are older ones."""
+    if "after" in visit.query:
+        after = visit.whole("after", 0, least=0, most=session.last_seq)
+        return await _after(visit, session, branch, after), after > 0
+    through = None
+    if "through" in visit.query:
+        through = visit.whole("through", 0, least=0, most=2**53)
+    found = await visit.ask(
+        visit.store.messages.page, session.id, limit=ON_A_PAGE, branch=branch, through=through
+    )
+    return found.items, found.next_cursor is not None
+
+
+async def _after(
+    visit: Visit, session: SessionRecord, branch: str, after: int
+) -> Sequence[MessageRecord]:
+    """Give the first messages of a branch after a sequence number.
+
+    A store pages backwards. So many numbers further on there are at most so many messages; where
+    there are none, since other branches have these numbers, it looks further, and comes back.
+    """
+    low, step = after, ON_A_PAGE
+    for _ in range(_MOST_PROBES):
+        found = await visit.ask(
+            visit.store.messages.page,
+            session.id,
+            limit=ON_A_PAGE,
+            branch=branch,
+            through=min(low + step, session.last_seq),
+        )
+        fresh = [each for each in found if each.seq > after]
+        if fresh and (step <= ON_A_PAGE or len(fresh) < ON_A_PAGE):
+            return fresh
+        if fresh:
+            step = ON_A_PAGE if step <= 8 * ON_A_PAGE else step // 8
+        else:
+            low, step = low + step, step * 8
+            if low >= session.last_seq:
+                break
+    return ()
+
+
+def _tail(turns: Sequence[TurnCards]) -> dict[str, Any]:
+    """Say which turn goes on, and what of it is shown: a digest."""
+    number = turns[-1].number if turns else 0
+    shown = repr(
+        [
+            (card.message.id, card.message.status, card.left, card.parts, card.marks)
+            for turn in turns
+            for card in turn.cards
+            if turn.number >= number
+        ]
+        + [
+            (call.state, call.result)
+            for turn in turns
+            for card in turn.cards
+            for call in card.calls
+            if turn.number >= number
+        ]
+    )
+    digest = hashlib.sha256(shown.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+    return {"turn": number, "seen": digest}
+
+
+def _documents(session: SessionRecord) -> list[tuple[str, Any]]:
+    """Give a session's documents that hold something, cut where they are long."""
+    named = {"Metadata": session.metadata, "Config": session.config, "State": session.state}
+    held = {name: texts.written(each) for name, each in named.items() if each}
+    return [(name, texts.pretty(text[:_MOST_OF_A_DOCUMENT])) for name, text in held.items()]
+
+
+def of_message(message: MessageRecord) -> str:
+    """Give the address of a message in its conversation."""
+    return (
+        link("session", id=message.session_id, branch=message.branch, through=message.seq + 10)
+        + f"#m{message.seq}"
+    )

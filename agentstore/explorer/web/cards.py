@@ -1,0 +1,282 @@
+"""Messages as cards: what was said, and each call with its result and its log, turn by turn."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from markupsafe import Markup
+
+from agentstore.explorer.web import texts
+from agentstore.explorer.web.held import Held, HeldCall, HeldResult, held_by
+from agentstore.explorer.web.texts import Room
+from agentstore.records import AttachmentRecord, MessageRecord, ToolLogRecord, UsageSum
+
+MOST_SAID = 4_000
+"""Characters of a text on a page of many; the rest is behind a link."""
+
+_MOST_CALLED = 1_500
+"""Characters of arguments, and of a result."""
+
+_BRIEF = 120
+
+State = Literal["answered", "failed", "interrupted", "elsewhere"]
+
+
+@dataclass(slots=True)
+class CallCard:
+    """A call of a tool.
+
+    Attributes:
+        state: ``interrupted`` was never answered; the answer of one that is ``elsewhere`` is on
+            a later page, or yet to come.
+        brief: Its arguments, on one line.
+        log: Its tool log, if one was written.
+        answer: The message that answers it.
+        start: Where in its turn it began, and how much of it it took, in hundredths.
+    """
+
+    name: str
+    state: State
+    brief: str
+    arguments: Markup | None
+    result: Markup | None
+    log: ToolLogRecord | None
+    answer: MessageRecord | None
+    start: float = 0
+    share: float = 0
+
+
+@dataclass(slots=True)
+class Card:
+    """A message.
+
+    Attributes:
+        parts: What it says, as HTML.
+        left: How many characters of what it says are not shown.
+    """
+
+    message: MessageRecord
+    parts: list[Markup]
+    calls: list[CallCard]
+    marks: Sequence[str]
+    files: Sequence[AttachmentRecord]
+    left: int
+
+
+@dataclass(slots=True)
+class TurnCards:
+    """A turn, as far as it is on the page.
+
+    Attributes:
+        number: Its number; 0 is what precedes the first one.
+        used: What the models used in it.
+    """
+
+    number: int
+    cards: list[Card] = field(default_factory=list)
+    used: UsageSum | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What stands beside the messages of a page.
+
+    Attributes:
+        logs: Tool logs, in any order.
+        used: What was used, by turns.
+        last: Whether the page ends where the branch ends.
+    """
+
+    marks: Mapping[str, Sequence[str]]
+    files: Collection[AttachmentRecord]
+    logs: Collection[ToolLogRecord]
+    used: Mapping[int, UsageSum]
+    last: bool
+
+
+def turns_of(messages: Sequence[MessageRecord], beside: Beside, room: Room) -> list[TurnCards]:
+    """Make the cards of a page of messages."""
+    held = [held_by(message) for message in messages]
+    answers: dict[str, tuple[HeldResult, MessageRecord]] = {}
+    for message, holds in zip(messages, held, strict=True):
+        answers |= {result.key: (result, message) for result in holds.results}
+    logs: dict[tuple[str | None, str], list[ToolLogRecord]] = defaultdict(list)
+    for log in sorted(beside.logs, key=lambda log: log.created_at):
+        logs[log.message_id, log.tool].append(log)
+    files: dict[str, list[AttachmentRecord]] = defaultdict(list)
+    for file in beside.files:
+        files[file.message_id].append(file)
+    turns: list[TurnCards] = []
+    shown: set[str] = set()
+    for at, (message, holds) in enumerate(zip(messages, held, strict=True)):
+        if not turns or message.turn != turns[-1].number:
+            turns.append(TurnCards(message.turn))
+            if message.begins_turn:
+                turns[-1].used = beside.used.get(message.turn)
+        own = answers.keys() & {call.key for call in holds.calls if call.key is not None}
+        calls = [
+            _call_card(
+                call,
+                answers.get(call.key) if call.key is not None else None,
+                _take(logs, message.id, call.name),
+                room,
+                over=_goes_on(held[at + 1 :]) or not beside.last,
+                last=beside.last,
+            )
+            for call in holds.calls
+        ]
+        shown |= own
+        if not calls and _only_answers(holds, shown):
+            continue  # with their calls
+        parts, left = _parts(holds, shown, room)
+        of_it = beside.marks.get(message.id, ())
+        card = Card(message, parts, calls, of_it, files[message.id], left)
+        turns[-1].cards.append(card)
+    for turn in turns:
+        _place(turn)
+    return [turn for turn in turns if turn.cards]
+
+
+def _take(
+    logs: dict[tuple[str | None, str], list[ToolLogRecord]], message_id: str, tool: str
+) -> ToolLogRecord | None:
+    """Give the next log of a tool that a message called."""
+    found = logs.get((message_id, tool))
+    return found.pop(0) if found else None
+
+
+def _goes_on(following: Iterable[Held]) -> bool:
+    """Say whether something else than results follows, which is too late for an answer."""
+    return any(each.texts or each.calls for each in following)
+
+
+def _only_answers(holds: Held, shown: set[str]) -> bool:
+    said = holds.texts or holds.thoughts or holds.pictures or holds.rest
+    return bool(holds.results) and not said and all(each.key in shown for each in holds.results)
+
+
+def _call_card(
+    call: HeldCall,
+    answered: tuple[HeldResult, MessageRecord] | None,
+    log: ToolLogRecord | None,
+    room: Room,
+    *,
+    over: bool,
+    last: bool,
+) -> CallCard:
+    result, answer = answered or (None, None)
+    state: State = "answered"
+    if (result is not None and result.failed) or (log is not None and not log.success):
+        state = "failed"
+    elif result is None and log is None:
+        state = "interrupted" if over and last else "elsewhere"
+    value: Any = result.value if result is not None else None
+    if result is None and log is not None:
+        value = log.output
+    arguments = call.arguments
+    if isinstance(arguments, str) and (read := texts.document(arguments)) is not None:
+        arguments = read
+    nothing = arguments in (None, "", {}, [])
+    return CallCard(
+        call.name,
+        state,
+        _brief(arguments),
+        None if nothing else _value(arguments, room),
+        None if value is None else _value(value, room),
+        log,
+        answer,
+    )
+
+
+def _value(value: Any, room: Room) -> Markup:
+    """Give arguments, or a result, as HTML."""
+    if isinstance(value, str):
+        value = texts.document(value) or value
+    if isinstance(value, list) and all(
+        isinstance(each, dict) and isinstance(each.get("text"), str) for each in value
+    ):
+        value = "\n".join(each["text"] for each in value)
+    json_ = not isinstance(value, str)
+    whole = texts.written(value) if json_ else value
+    cut = room.cut(whole, _MOST_CALLED)
+    html = texts.pretty(cut) if json_ else texts.plain(cut)
+    if left := len(whole) - len(cut):
+        html += Markup('<p class="left">… {:,} more characters</p>').format(left)
+    return html
+
+
+def _brief(arguments: Any) -> str:
+    """Give arguments on one line."""
+    if isinstance(arguments, dict):
+        few = _few(arguments)
+        pairs = (f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in few)
+        return ", ".join(pairs)[:_BRIEF]
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return " ".join(text[: 4 * _BRIEF].split())[:_BRIEF]
+
+
+def _few(arguments: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    for key, value in [*arguments.items()][:5]:
+        long = isinstance(value, dict | list) and len(str(value)) > _BRIEF
+        yield key, "…" if long else value[:_BRIEF] if isinstance(value, str) else value
+
+
+def _parts(holds: Held, shown: set[str], room: Room) -> tuple[list[Markup], int]:
+    """Give what a message says as HTML, and how many characters are left out."""
+    parts: list[Markup] = []
+    left = 0
+    for thought in holds.thoughts:
+        cut = room.cut(thought, MOST_SAID)
+        left += len(thought) - len(cut)
+        folded = Markup('<details class="thought"><summary>Reasoning</summary>{}</details>')
+        parts.append(folded.format(texts.markdown(cut)))
+    for text in holds.texts:
+        parts.append(said_as_html(cut := room.cut(text, MOST_SAID), whole=len(cut) == len(text)))
+        left += len(text) - len(cut)
+    for address in holds.pictures:
+        if address[:5].lower() == "data:":
+            size = f"{len(address) * 3 // 4:,} bytes, in the message"
+            words = f"{address[5:64].partition(';')[0].partition(',')[0]}, {size}"
+        else:
+            words = f"picture or file: {address[:200]}"
+        parts.append(Markup("<p>{}</p>").format(texts.offered(address, words)))
+    parts += [_value(each.value, room) for each in holds.results if each.key not in shown]
+    for rest in holds.rest:
+        kind = rest.get("type") if isinstance(rest, dict) else None
+        folded = Markup('<details class="json"><summary>{}</summary>{}</details>')
+        parts.append(folded.format(kind or "JSON", _value(rest, room)))
+    return parts, left
+
+
+def said_as_html(text: str, *, whole: bool = True) -> Markup:
+    """Give a text as HTML: JSON in colours, else as Markdown."""
+    if whole and (found := texts.document(text)) is not None:
+        lines = texts.written(found)
+        folded = Markup('<details class="json"{}><summary>JSON</summary>{}</details>')
+        return folded.format(Markup(" open") if len(lines) < 800 else "", texts.pretty(lines))
+    return texts.markdown(text)
+
+
+def _place(turn: TurnCards) -> None:
+    """Place the calls of a turn, as far as they were logged, on the time that they took."""
+    logged = [(call, call.log) for card in turn.cards for call in card.calls if call.log]
+    times = [(call, *_times(log)) for call, log in logged if log.elapsed_ms is not None]
+    if not times:
+        return
+    first, last = min(begin for _, begin, _ in times), max(end for *_, end in times)
+    span = max((last - first).total_seconds(), 1e-6)
+    for call, begin, end in times:
+        call.start = 100 * (begin - first).total_seconds() / span
+        call.share = max(100 * (end - begin).total_seconds() / span, 2)
+        call.start = min(call.start, 100 - call.share)
+
+
+def _times(log: ToolLogRecord) -> tuple[datetime, datetime]:
+    """Give when a call began and ended: it is logged when it is over."""
+    took = timedelta(milliseconds=min(log.elapsed_ms or 0, 86_400_000))
+    return log.created_at - took, log.created_at

@@ -1,0 +1,157 @@
+"""What a message holds, in whichever format it was saved: calls, results, texts and the rest.
+
+Chat completions, Anthropic's blocks and items of the Responses API are told by what they look
+like, as in ``values.chat``. What is not known is shown as JSON. Callers choose all of this, so
+nothing is relied upon: not that a name is a text, nor that a list holds dicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentstore.records import MessageRecord
+
+_TEXTS = ("text", "input_text", "output_text", "summary_text", "refusal")
+_THOUGHTS = ("thinking", "reasoning", "redacted_thinking")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCall:
+    """A call of a tool.
+
+    Attributes:
+        key: What a result names it by; None where nothing can answer it.
+        arguments: What it is called with: a text, which mostly is JSON, or JSON.
+    """
+
+    key: str | None
+    name: str
+    arguments: Any
+
+
+@dataclass(frozen=True, slots=True)
+class HeldResult:
+    """The result of a call.
+
+    Attributes:
+        key: The call's.
+        value: A text, or JSON.
+        failed: Whether it says that it is an error.
+    """
+
+    key: str
+    value: Any
+    failed: bool = False
+
+
+@dataclass(slots=True)
+class Held:
+    """What one message holds, each kind in its order.
+
+    Attributes:
+        texts: What was said.
+        thoughts: What was thought before.
+        pictures: Addresses of pictures and files; a ``data:`` address holds them itself.
+        rest: Whatever else there is, as JSON.
+    """
+
+    texts: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    pictures: list[str] = field(default_factory=list)
+    calls: list[HeldCall] = field(default_factory=list)
+    results: list[HeldResult] = field(default_factory=list)
+    rest: list[Any] = field(default_factory=list)
+
+
+def held_by(message: MessageRecord) -> Held:
+    """Say what a message holds."""
+    held = Held()
+    content, payload = message.content, message.payload
+    if message.role == "tool" and message.tool_call_id is not None:
+        failed = message.status == "interrupted"
+        held.results.append(HeldResult(message.tool_call_id, content, failed))
+    elif isinstance(content, str):
+        held.texts.append(content)
+    else:
+        for block in content or ():
+            _take(held, block)
+    for call in message.tool_calls or ():
+        _take_call(held, call)
+    if held == Held() and payload is not None:
+        inner = payload.get("content") if isinstance(payload, dict) else None
+        if isinstance(payload, dict) and isinstance(payload.get("type"), str):
+            _take(held, payload)
+        elif isinstance(inner, list | str):
+            for block in [inner] if isinstance(inner, str) else inner:
+                _take(held, block)
+        else:
+            held.rest.append(payload)
+    return held
+
+
+def _take(held: Held, block: Any) -> None:
+    """Sort one block, or item, in."""
+    if isinstance(block, str):
+        held.texts.append(block)
+        return
+    kind = block.get("type") if isinstance(block, dict) else None
+    if not isinstance(kind, str):
+        held.rest.append(block)
+    elif kind in _TEXTS and isinstance(text := block.get("text", block.get(kind)), str):
+        held.texts.append(text)
+    elif kind in _THOUGHTS:
+        found = block.get("thinking") or "\n".join(_texts_in(block.get("summary")))
+        held.thoughts.append(found) if isinstance(found, str) and found else held.rest.append(block)
+    elif kind == "tool_result" and isinstance(block.get("tool_use_id"), str):
+        value, failed = block.get("content"), block.get("is_error") is True
+        held.results.append(HeldResult(block["tool_use_id"], value, failed))
+    elif kind.endswith("_call_output") and isinstance(block.get("call_id"), str):
+        held.results.append(HeldResult(block["call_id"], block.get("output")))
+    elif kind.endswith(("tool_use", "_call")):
+        _take_call(held, block)
+    elif kind == "message" and isinstance(block.get("content"), list):
+        for inner in block["content"]:
+            _take(held, inner)
+    elif (address := _picture(block)) is not None:
+        held.pictures.append(address)
+    else:
+        held.rest.append(block)
+
+
+def _take_call(held: Held, call: Any) -> None:
+    function = call.get("function") if isinstance(call, dict) else None
+    described = function if isinstance(function, dict) else call
+    if not isinstance(described, dict):
+        held.rest.append(call)
+        return
+    kind = str(call.get("type", "")).removesuffix("_call")
+    name = described.get("name")
+    keys = [call.get(each) for each in ("call_id", "id")]
+    key = next((each for each in keys if isinstance(each, str)), None)
+    known = [described[each] for each in ("arguments", "input", "args") if each in described]
+    arguments = known[0] if known else {k: v for k, v in call.items() if k not in ("id", "type")}
+    held.calls.append(HeldCall(key, name if isinstance(name, str) else kind or "?", arguments))
+
+
+def _texts_in(blocks: Any) -> Iterator[str]:
+    for block in blocks if isinstance(blocks, list) else ():
+        if isinstance(block, dict) and isinstance(block.get("text"), str):
+            yield block["text"]
+
+
+def _picture(block: dict[str, Any]) -> str | None:
+    """Give the address of what a block shows."""
+    for name in ("image_url", "file_url", "source", "url", "input_audio"):
+        found = block.get(name)
+        if isinstance(found, str):
+            return found
+        if isinstance(found, dict):
+            data, address = found.get("data"), found.get("url")
+            if isinstance(address, str):
+                return address
+            if isinstance(data, str):
+                kind = found.get("media_type", found.get("format", "unknown"))
+                return f"data:{kind};base64,{data}"
+    return None
