@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
 from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, Url, app, whole_id
 from agentstore.cli.output import print_json, progress, say
 from agentstore.errors import ExportIncomplete, InvalidInput, TargetExists
+from agentstore.explorer import needing_extra
 from agentstore.moving import transcripts
 from agentstore.moving.new_files import NewFile, translating
 from agentstore.records.findings import counted
+from agentstore.stores.store import Store
+from agentstore.values.redaction import Secrets
 
 
 class _TranscriptFormat(StrEnum):
@@ -70,10 +74,27 @@ def import_(
         )
 
 
+class _ExportFormat(StrEnum):
+    CHAT, HTML, MD = "chat", "html", "md"
+
+
 @app.command(rich_help_panel=MOVE)
 def export(
-    file: Annotated[
-        Path | None, typer.Argument(help="The file to create; default: standard output.")
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SESSION] [FILE]",
+            help="The file to create; default: standard output. For html and md the session first.",
+        ),
+    ] = None,
+    format_: Annotated[
+        _ExportFormat,
+        typer.Option(
+            "--format", help="html, md: one session to share, secrets redacted (extra `ui`)."
+        ),
+    ] = _ExportFormat.CHAT,
+    branch: Annotated[
+        str | None, typer.Option(metavar="NAME", help="For html and md: not the active branch.")
     ] = None,
     session: Annotated[str | None, typer.Option(metavar="ID", help="Only this session.")] = None,
     user: Annotated[
@@ -93,11 +114,37 @@ def export(
     The conversations are always JSON; --json changes only the report about a written file. Without
     a file, standard output has the conversations and nothing else.
 
+    With `--format html` or `md` it is one session's branch, in one file that opens offline. Secrets
+    are redacted by the policy for tool logs and configs, in all that was said.
+
     Example: `agentstore export conversations.jsonl`
+
+    Example: `agentstore export --format html 0198c3d2-5a7e talk.html`
     """
+    given = list(names or ())
+    sharing = format_ is not _ExportFormat.CHAT
+    if sharing and session is None and given:
+        session = given.pop(0)
+    if len(given) > 1 or (sharing and (session is None or user is not None)):
+        raise InvalidInput("Pass a file; or --format html (or md), a session, and a file.")
+    if branch is not None and not sharing:
+        raise InvalidInput("--branch goes with --format html or md.")
+    file = Path(given[0]) if given else None
     if file is None and sys.stdout is None:
         raise InvalidInput("Standard output is closed. Pass a file to export to.")
     with Database(url, schema, table_prefix).read() as store:
+        if sharing:
+            text = _shared(store, whole_id(store, str(session)), branch, format_.value)
+            if file is None:
+                sys.stdout.buffer.write(text)
+                sys.stdout.buffer.flush()
+                return
+            _write_file([text], file, force, 1)
+            if as_json:
+                print_json({"conversations": 1, "file": str(file)})
+            else:
+                say(f"The conversation is in {file}, secrets redacted.")
+            return
         session = None if session is None else whole_id(store, session)
         lines = transcripts.export_lines(store, session_id=session, user_id=user)
         if file is None:
@@ -116,6 +163,15 @@ def export(
         say(f"{counted(written, 'conversation')} {are} in {file}.")
     if incomplete is not None:
         raise incomplete
+
+
+def _shared(store: Store, session_id: str, branch: str | None, kind: str) -> bytes:
+    """Give a conversation as the bytes of a file to share."""
+    with needing_extra():
+        from agentstore.explorer.web.sharing import Format, conversation_of, shared
+        from agentstore.explorer.web.visits import Asker
+    told = asyncio.run(conversation_of(Asker(store), session_id, branch))
+    return shared(told, cast("Format", kind), Secrets()).encode("utf-8")
 
 
 def _write_file(

@@ -16,7 +16,7 @@ import typer
 from agentstore.cli.application import LOOK, Database, Prefix, Schema, Url, app
 from agentstore.cli.output import hint, say
 from agentstore.errors import InvalidInput
-from agentstore.explorer import explorer, needs_extra
+from agentstore.explorer import explorer, needing_extra
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -126,10 +126,8 @@ def _has_windows() -> bool:
 
 def _serve(guarded: ASGIApp, listener: socket.socket) -> None:
     """Serve until a signal ends it."""
-    try:
+    with needing_extra():
         import uvicorn
-    except ImportError as error:
-        raise needs_extra(error) from error
     config = uvicorn.Config(
         guarded,
         http="h11",

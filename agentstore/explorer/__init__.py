@@ -24,6 +24,8 @@ The invariants:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from agentstore.errors import InvalidInput
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from agentstore.stores.aio import AsyncRepositories
     from agentstore.stores.bound import Repositories
 
-__all__ = ["explorer", "needs_extra"]
+__all__ = ["explorer", "needing_extra"]
 
 
 def explorer(store: Repositories | AsyncRepositories) -> ASGIApp:
@@ -49,13 +51,21 @@ def explorer(store: Repositories | AsyncRepositories) -> ASGIApp:
     Raises:
         InvalidInput: The extra ``ui`` is not installed.
     """
-    try:
+    with needing_extra():
         from agentstore.explorer.application import application
-    except ImportError as error:
-        raise needs_extra(error) from error
     return application(store)
 
 
-def needs_extra(error: ImportError) -> InvalidInput:
-    """Say what to install where something could not be imported."""
-    return InvalidInput(f"The explorer needs {error.name}. Run: pip install 'agentstore-db[ui]'")
+@contextmanager
+def needing_extra() -> Iterator[None]:
+    """Import what the extra ``ui`` brings.
+
+    Raises:
+        InvalidInput: It is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise InvalidInput(
+            f"The explorer needs {error.name}. Run: pip install 'agentstore-db[ui]'"
+        ) from error

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 from starlette.responses import HTMLResponse, Response
 
 from agentstore.explorer.web import texts
-from agentstore.explorer.web.cards import Beside, TurnCards, turns_of
+from agentstore.explorer.web.besides import beside_of
+from agentstore.explorer.web.cards import TurnCards, turns_of
 from agentstore.explorer.web.rendering import link, render
-from agentstore.explorer.web.texts import Room
+from agentstore.explorer.web.texts import Allowance
 from agentstore.explorer.web.visits import Visit
 from agentstore.records import (
-    AttachmentRecord,
     BranchRecord,
     MessageRecord,
     SessionRecord,
-    ToolLogRecord,
 )
-from agentstore.records.usage import UsageSum
 
 ON_A_PAGE = 40
-_MOST_BESIDE = 200
-"""Tool logs, attachments."""
 _MOST_PROBES = 40
 _MOST_OF_A_DOCUMENT = 3_000
-_LATE = timedelta(hours=1)
-"""After the last message of a page, until when what it caused is looked for."""
 
 
 async def page(visit: Visit) -> Response:
@@ -40,7 +33,8 @@ async def page(visit: Visit) -> Response:
     last = "through" not in visit.query and "after" not in visit.query
     if not last and (not messages or messages[-1].seq >= session.last_seq):
         last = True
-    turns = await cards_of(visit, session.id, messages, last=last)
+    beside = await beside_of(visit, session.id, messages, last=last)
+    turns = turns_of(messages, beside, Allowance())
     summary = await visit.ask(visit.store.summaries.find, session.id, branch=branch.name)
     used = await visit.ask(visit.store.usage.sum_by, "total", session_id=session.id)
     begun = visit.query.get("after") == "0" or not older
@@ -73,57 +67,13 @@ async def tail(visit: Visit) -> Response:
     )
     first = visit.whole("turn", 0, least=0, most=10**12)
     messages = [each for each in found if each.turn >= first]
-    turns = await cards_of(visit, session.id, messages, last=True)
+    beside = await beside_of(visit, session.id, messages, last=True)
+    turns = turns_of(messages, beside, Allowance())
     seen = _tail(turns)
     if seen["seen"] == visit.given("seen"):
         return Response(status_code=204)
     values = {"turns": turns, "session": session, "branch": branch, "tail": seen, "visit": visit}
     return HTMLResponse(render("turns.html", values))
-
-
-async def cards_of(
-    visit: Visit, session_id: str, messages: Sequence[MessageRecord], *, last: bool
-) -> list[TurnCards]:
-    """Read what stands beside a page of messages, and make its cards."""
-    if not messages:
-        return []
-    store = visit.store
-    since, until = messages[0].created_at, messages[-1].created_at + _LATE
-    marks = await visit.ask(store.marks.of, [each.id for each in messages])
-    logs: Sequence[ToolLogRecord] = (
-        await visit.ask(
-            store.tool_logs.list,
-            session_id=session_id,
-            since=since,
-            until=None if last else until,
-            limit=_MOST_BESIDE,
-        )
-    ).items
-    files = await _files(visit, session_id, messages)
-    used: dict[int, UsageSum] = {}
-    for name in {each.branch for each in messages if each.branch is not None}:
-        number = (await visit.ask(store.branches.get, session_id, name)).number
-        for each in await visit.ask(
-            store.usage.sum_by,
-            "turn",
-            session_id=session_id,
-            branch=number,
-            since=since,
-            until=None if last else until,
-        ):
-            used.setdefault(int(str(each.key)), each)
-    return turns_of(messages, Beside(marks, files, logs, used, last), Room())
-
-
-async def _files(
-    visit: Visit, session_id: str, messages: Sequence[MessageRecord]
-) -> Sequence[AttachmentRecord]:
-    """Give what is attached to messages: by one query, unless the session has very many."""
-    attachments = visit.store.attachments
-    found = await visit.ask(attachments.list_of_session, session_id, limit=_MOST_BESIDE)
-    if found.next_cursor is None:
-        return found.items
-    return [file for each in messages for file in await visit.ask(attachments.list, each.id)]
 
 
 async def _branch(visit: Visit, session_id: str) -> BranchRecord:

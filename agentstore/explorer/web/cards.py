@@ -12,15 +12,9 @@ from typing import Any, Literal
 from markupsafe import Markup
 
 from agentstore.explorer.web import texts
-from agentstore.explorer.web.held import Held, HeldCall, HeldResult, held_by
-from agentstore.explorer.web.texts import Room
+from agentstore.explorer.web.held import HeldCall, HeldResult, MessageParts, held_by
+from agentstore.explorer.web.texts import Allowance
 from agentstore.records import AttachmentRecord, MessageRecord, ToolLogRecord, UsageSum
-
-MOST_SAID = 4_000
-"""Characters of a text on a page of many; the rest is behind a link."""
-
-_MOST_CALLED = 1_500
-"""Characters of arguments, and of a result."""
 
 _BRIEF = 120
 
@@ -99,7 +93,7 @@ class Beside:
     last: bool
 
 
-def turns_of(messages: Sequence[MessageRecord], beside: Beside, room: Room) -> list[TurnCards]:
+def turns_of(messages: Sequence[MessageRecord], beside: Beside, room: Allowance) -> list[TurnCards]:
     """Make the cards of a page of messages."""
     held = [held_by(message) for message in messages]
     answers: dict[str, tuple[HeldResult, MessageRecord]] = {}
@@ -150,12 +144,12 @@ def _take(
     return found.pop(0) if found else None
 
 
-def _goes_on(following: Iterable[Held]) -> bool:
+def _goes_on(following: Iterable[MessageParts]) -> bool:
     """Say whether something else than results follows, which is too late for an answer."""
     return any(each.texts or each.calls for each in following)
 
 
-def _only_answers(holds: Held, shown: set[str]) -> bool:
+def _only_answers(holds: MessageParts, shown: set[str]) -> bool:
     said = holds.texts or holds.thoughts or holds.pictures or holds.rest
     return bool(holds.results) and not said and all(each.key in shown for each in holds.results)
 
@@ -164,7 +158,7 @@ def _call_card(
     call: HeldCall,
     answered: tuple[HeldResult, MessageRecord] | None,
     log: ToolLogRecord | None,
-    room: Room,
+    room: Allowance,
     *,
     over: bool,
     last: bool,
@@ -193,7 +187,7 @@ def _call_card(
     )
 
 
-def _value(value: Any, room: Room) -> Markup:
+def _value(value: Any, room: Allowance) -> Markup:
     """Give arguments, or a result, as HTML."""
     if isinstance(value, str):
         value = texts.document(value) or value
@@ -203,7 +197,7 @@ def _value(value: Any, room: Room) -> Markup:
         value = "\n".join(each["text"] for each in value)
     json_ = not isinstance(value, str)
     whole = texts.written(value) if json_ else value
-    cut = room.cut(whole, _MOST_CALLED)
+    cut = room.cut(whole, room.called)
     html = texts.pretty(cut) if json_ else texts.plain(cut)
     if left := len(whole) - len(cut):
         html += Markup('<p class="left">… {:,} more characters</p>').format(left)
@@ -226,17 +220,17 @@ def _few(arguments: dict[str, Any]) -> Iterable[tuple[str, Any]]:
         yield key, "…" if long else value[:_BRIEF] if isinstance(value, str) else value
 
 
-def _parts(holds: Held, shown: set[str], room: Room) -> tuple[list[Markup], int]:
+def _parts(holds: MessageParts, shown: set[str], room: Allowance) -> tuple[list[Markup], int]:
     """Give what a message says as HTML, and how many characters are left out."""
     parts: list[Markup] = []
     left = 0
     for thought in holds.thoughts:
-        cut = room.cut(thought, MOST_SAID)
+        cut = room.cut(thought, room.said)
         left += len(thought) - len(cut)
         folded = Markup('<details class="thought"><summary>Reasoning</summary>{}</details>')
         parts.append(folded.format(texts.markdown(cut)))
     for text in holds.texts:
-        parts.append(said_as_html(cut := room.cut(text, MOST_SAID), whole=len(cut) == len(text)))
+        parts.append(said_as_html(cut := room.cut(text, room.said), whole=len(cut) == len(text)))
         left += len(text) - len(cut)
     for address in holds.pictures:
         if address[:5].lower() == "data:":

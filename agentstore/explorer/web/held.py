@@ -47,7 +47,7 @@ class HeldResult:
 
 
 @dataclass(slots=True)
-class Held:
+class MessageParts:
     """What one message holds, each kind in its order.
 
     Attributes:
@@ -65,9 +65,9 @@ class Held:
     rest: list[Any] = field(default_factory=list)
 
 
-def held_by(message: MessageRecord) -> Held:
+def held_by(message: MessageRecord) -> MessageParts:
     """Say what a message holds."""
-    held = Held()
+    held = MessageParts()
     content, payload = message.content, message.payload
     if message.role == "tool" and message.tool_call_id is not None:
         failed = message.status == "interrupted"
@@ -79,7 +79,7 @@ def held_by(message: MessageRecord) -> Held:
             _take(held, block)
     for call in message.tool_calls or ():
         _take_call(held, call)
-    if held == Held() and payload is not None:
+    if held == MessageParts() and payload is not None:
         inner = payload.get("content") if isinstance(payload, dict) else None
         if isinstance(payload, dict) and isinstance(payload.get("type"), str):
             _take(held, payload)
@@ -91,7 +91,7 @@ def held_by(message: MessageRecord) -> Held:
     return held
 
 
-def _take(held: Held, block: Any) -> None:
+def _take(held: MessageParts, block: Any) -> None:
     """Sort one block, or item, in."""
     if isinstance(block, str):
         held.texts.append(block)
@@ -120,7 +120,7 @@ def _take(held: Held, block: Any) -> None:
         held.rest.append(block)
 
 
-def _take_call(held: Held, call: Any) -> None:
+def _take_call(held: MessageParts, call: Any) -> None:
     function = call.get("function") if isinstance(call, dict) else None
     described = function if isinstance(function, dict) else call
     if not isinstance(described, dict):

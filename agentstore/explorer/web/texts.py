@@ -26,12 +26,22 @@ _SCHEMES = ("http", "https", "mailto")
 _STRING = re.compile(r'("(?:\\.|[^"\\])*")(\s*:)?')
 
 
-class Room:
+class Allowance:
     """How much text a page still takes: when it is full, only beginnings are shown."""
 
-    def __init__(self, characters: int = 120_000) -> None:
-        """Begin with room for so many characters."""
+    def __init__(
+        self, characters: int = 120_000, *, said: int = 4_000, called: int = 1_500
+    ) -> None:
+        """Begin with room for so many characters.
+
+        Args:
+            characters: Of all texts together.
+            said: Of a text.
+            called: Of the arguments of a call, and of its result.
+        """
         self._left = characters
+        self.said = said
+        self.called = called
 
     def cut(self, text: str, most: int) -> str:
         """Give the beginning of a text, as much as there is room for, and at least a line."""

@@ -21,11 +21,28 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Visit:
-    """A request.
+class Asker:
+    """Calls methods of a store of either kind.
 
     Attributes:
         store: The store. It is typed as a ``Store``; call its methods by ``ask``.
+    """
+
+    def __init__(self, store: object) -> None:
+        """Ask this store."""
+        self.store = cast("Store", store)
+
+    async def ask(self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a method of the store: in a thread if it is a synchronous one."""
+        if iscoroutinefunction(method):
+            return cast("T", await method(*args, **kwargs))
+        return await run_in_threadpool(method, *args, **kwargs)
+
+
+class Visit(Asker):
+    """A request.
+
+    Attributes:
         query: What the address asks for, by name; of several of a name the last.
         nav: The pages of the head, by their addresses; see ``application``.
     """
@@ -34,17 +51,11 @@ class Visit:
         self, request: Request, store: object, name: str, nav: dict[str, str], part_of: str
     ) -> None:
         """Read a request for the page of this name."""
-        self.store = cast("Store", store)
+        super().__init__(store)
         self.query = read_query(request)
         self.nav = nav
         self._name = name
         self._part_of = part_of
-
-    async def ask(self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a method of the store: in a thread if it is a synchronous one."""
-        if iscoroutinefunction(method):
-            return cast("T", await method(*args, **kwargs))
-        return await run_in_threadpool(method, *args, **kwargs)
 
     def has(self, page: str) -> bool:
         """Say whether the explorer has the page of this name."""
