@@ -8,7 +8,7 @@ from agentstore.explorer.web.branch_tree import MOST_BRANCHES, draw
 from agentstore.explorer.web.cards import Beside, turns_of
 from agentstore.explorer.web.rendering import link
 from agentstore.explorer.web.side_by_side import SideBySide, shared_by, side_by_side
-from agentstore.explorer.web.texts import Room
+from agentstore.explorer.web.texts import Allowance
 from agentstore.explorer.web.visits import Visit
 from agentstore.records import MessageRecord, Page
 
@@ -40,13 +40,12 @@ async def compare(visit: Visit) -> Response:
         for name, before in zip(names, ("left_before", "right_before"), strict=True)
     ]
     shown = side_by_side(left, right, shared_by(known.items, *names))
-    room = Room(_CHARACTERS)
+    room = Allowance(_CHARACTERS)
     cards = [turns_of(part, _NOTHING, room) for part in (shown.common, shown.left, shown.right)]
     return visit.page(
         "compare.html",
         session=session,
         shown=shown,
-        turns=(),
         common=cards[0],
         sides=(
             ("left", names[0], cards[1], _earlier(left, shown)),
