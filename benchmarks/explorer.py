@@ -200,7 +200,7 @@ def _noted() -> Iterator[list[Ask]]:
         calls.append(lambda: method(*args, **kwargs))
         return await ask(self, method, *args, **kwargs)
 
-    Visit.ask = noted  # type: ignore[method-assign]
+    Visit.ask = noted  # type: ignore[assignment,method-assign]
     try:
         yield calls
     finally:

@@ -181,13 +181,6 @@ def visited(query: str) -> list[tuple[str, str]]:
     return parse_qsl(query, errors="surrogatepass")
 
 
-def test_only_reading_methods_are_answered(visit, made):
-    for name, query in [*pages_of(made), *OF_ALL]:
-        for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"):
-            assert visit.get(name, method, **query).status == 405, (name, method)
-        assert visit.get(name, "HEAD", **query).status == 200
-
-
 def test_what_is_not_there_is_not_found(visit, made):
     nowhere = [
         ("branches", {"id": "nowhere"}),
@@ -199,15 +192,6 @@ def test_what_is_not_there_is_not_found(visit, made):
     assert [visit.get(name, **query).status for name, query in nowhere] == [404] * 5
     wrong = [("branches", {}), ("tasks", {"status": "dead", "cursor": "x"}), ("usage.csv", {})]
     assert [visit.get(name, **query).status for name, query in wrong] == [400] * 3
-
-
-def test_pages_read_alone_so_a_store_that_only_reads_is_enough(place, store, made):
-    before = store.usage.totals()
-    with place.open(read_only=True) as reader:
-        visit = Visitor(reader)
-        for name, query in [*pages_of(made), *OF_ALL]:
-            assert visit.get(name, **query).status == 200, name
-    assert store.usage.totals() == before
 
 
 def test_a_page_asks_few_statements_however_much_there_is(place, store, made):

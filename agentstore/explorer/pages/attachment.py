@@ -22,7 +22,7 @@ async def page(visit: Visit) -> Response:
     file = await visit.ask(visit.store.attachments.get, visit.needed("id"))
     content = await visit.ask(visit.store.attachments.read, file.id)
     shown = file.media_type in SHOWN
-    name = quote(file.name or f"attachment-{file.id}", safe="", errors="replace")
+    name = quote((file.name or f"attachment-{file.id}")[-80:], safe="", errors="replace")
     how = "inline" if shown else "attachment"
     return Response(
         content,

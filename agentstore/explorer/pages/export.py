@@ -24,7 +24,9 @@ async def page(visit: Visit) -> Response:
         raise InvalidInput(f"format= must be one of {', '.join(FORMATS)}.")
     told = await conversation_of(visit, visit.needed("id"), visit.given("branch"), _MOST)
     text = await run_in_threadpool(shared, told, cast("Format", kind), Secrets())
-    name = quote(f"{told.session.title or told.session.id}.{kind}", safe="", errors="replace")
+    name = quote(
+        f"{(told.session.title or told.session.id)[:80]}.{kind}", safe="", errors="replace"
+    )
     return Response(
         text,
         media_type="text/html" if kind == "html" else "text/markdown",

@@ -41,13 +41,14 @@ async def page(visit: Visit) -> Response:
     whole = [said, stored if stored != "{}" else ""]
     longest = max(len(each) for each in whole)
     parts = [each[at : at + _ON_A_PAGE] for each in whole]
+    shown = said_as_html if longest <= _ON_A_PAGE else texts.plain  # a page may begin in a word
     return visit.page(
         "message.html",
         message=message,
         session=session,
         marks=marks.get(message.id, ()),
         files=files,
-        said=said_as_html(parts[0], whole=longest <= _ON_A_PAGE) if parts[0] else None,
+        said=shown(parts[0]) if parts[0] else None,
         stored=texts.pretty(parts[1]) if parts[1] else None,
         back=of_message(message),
         longest=longest,

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from agentstore.explorer.web.plots import bar
 from agentstore.explorer.web.visible import visible
-from agentstore.explorer.web.words import ahead, clip, weight
+from agentstore.explorer.web.words import ahead, weight
 
 _PACKAGE = "agentstore.explorer"
 
@@ -50,12 +50,12 @@ def environment() -> Environment:
     made.filters |= {
         "ago": ago,
         "ahead": ahead,
-        "clip": clip,
         "clock": lambda instant: _time(instant, f"{instant:%H:%M:%S}"),
         "day": lambda instant: f"{instant:%Y-%m-%d}",
         "duration": duration,
         "money": money,
         "number": number,
+        "short": short,
         "size": weight,
         "when": when,
         "words": lambda name: name.replace("_", " "),
@@ -82,6 +82,11 @@ def _link(context: Context, page: str, **query: object) -> str:
 @pass_context
 def _static(context: Context, name: str) -> str:
     return f"{context.get('up', '')}static/{name}?v={static_file(name)[1]}"
+
+
+def short(text: str, most: int = 200) -> str:
+    """Give a text, or its beginning if it is longer than so many characters."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def number(value: float) -> str:

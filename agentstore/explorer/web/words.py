@@ -27,9 +27,3 @@ def ahead(instant: datetime) -> str:
 def weight(count: int) -> str:
     """Write how many bytes there are, such as 512 bytes, 3.4 kB or 12 MB."""
     return f"{count} bytes" if count < 1_000 else f"{brief(count)[:-1]} {brief(count)[-1]}B"
-
-
-def clip(text: object, most: int = 200) -> str:
-    """Cut a text that is longer, and end it with three dots."""
-    whole = str(text)
-    return whole if len(whole) <= most else f"{whole[: most - 1]}…"

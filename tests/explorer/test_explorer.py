@@ -1,0 +1,401 @@
+"""The explorer's pages, without a browser: read-only, bounded, and nothing stored is markup."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from urllib.parse import urlsplit
+
+import pytest
+from starlette.testclient import TestClient
+
+from agentstore import AsyncStore
+from agentstore.errors import NotFound
+from agentstore.explorer import explorer
+from agentstore.explorer.application import PAGES
+from agentstore.explorer.web.visits import Visit
+from tests.explorer.visited import ADDRESSES, DOT, HOSTILE, LISTS, OF_ALL, SECRET, fill
+
+MOST_BYTES = 200_000
+
+
+@contextmanager
+def visiting(store, **options):
+    with TestClient(explorer(store), raise_server_exceptions=False, **options) as client:
+        yield client
+
+
+class Markup(HTMLParser):
+    """Collects what could do something."""
+
+    def __init__(self, html):
+        super().__init__(convert_charrefs=True)
+        self.tags, self.links, self.suspicious, self.ids = [], [], [], []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        for name, value in attributes:
+            if (
+                name.startswith("on")
+                or name in ("style", "srcdoc", "formaction", "http-equiv")
+                or (
+                    name.startswith(("hx-", "data-hx"))
+                    and not (value or "").startswith(("tail?", "every ", "outerHTML"))
+                )
+            ):
+                self.suspicious.append((tag, name, value))
+            elif name in ("href", "src", "action"):
+                self.links.append((tag, value))
+            elif name == "id":
+                self.ids.append(value)
+
+
+def looked_at(html):
+    """Say what is wrong with a page."""
+    found = Markup(html)
+    allowed = {"script": 2, "link": 3, "form": 2, "style": 0, "iframe": 0, "object": 0, "base": 0}
+    allowed |= {"embed": 0, "textarea": 0, "math": 0, "template": 0, "audio": 0, "video": 0}
+    wrong = [*found.suspicious]
+    wrong += [tag for tag, most in allowed.items() if found.tags.count(tag) > most]
+    for tag, link in found.links:
+        scheme = urlsplit(link).scheme
+        elsewhere = bool(urlsplit(link).netloc)
+        if tag == "a" and scheme in ("http", "https", "mailto"):
+            continue
+        if scheme or elsewhere:
+            wrong.append((tag, link))
+    return wrong
+
+
+def test_every_page_is_visited():
+    visited = {address(FAKE).partition("?")[0] for address in ADDRESSES.values()}
+    assert {page.name for page in PAGES} <= visited
+
+
+class FAKE:
+    user = session = message = streaming = picture = file = branch = thread = task = "x"
+    steps = ("x", "x")
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_nothing_that_is_stored_becomes_markup(place, text):
+    with place.open() as store:
+        there = fill(store, text)
+    with place.open(read_only=True) as store, visiting(store) as client:
+        for name, address in ADDRESSES.items():
+            got = client.get(f"/{address(there)}")
+            assert got.status_code == 200, (name, got.text[-300:])
+            kind = got.headers["content-type"]
+            assert len(got.content) <= MOST_BYTES or name.startswith("take away"), name
+            if kind.startswith("text/html") and name != "take away":
+                assert looked_at(got.text) == [], name
+                assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", got.text)
+                assert "49" not in re.findall(r"\{\{ 7 \* 7 \}\}|49(?=\$\{)", got.text)
+
+
+def test_a_file_to_share_holds_no_script_and_asks_nobody(place, subtests):
+    with place.open() as store:
+        for n, text in enumerate(HOSTILE):
+            with subtests.test(n):
+                there = fill(store, text, name=f"{n}")
+                with visiting(store) as client:
+                    html = client.get(f"/{ADDRESSES['take away'](there)}").text
+                    md = client.get(f"/{ADDRESSES['take away Markdown'](there)}").text
+                found = Markup(html)
+                assert "script" not in found.tags
+                assert found.tags.count("style") == 1
+                assert found.tags.count("meta") == 5
+                assert [name for _, name, _ in found.suspicious] == ["http-equiv"]
+                assert all(tag == "a" for tag, _ in found.links)
+                outside = re.sub(r"(?ms)^(`{3,})[^`\n]*\n.*?^\1$", "", md)
+                assert not re.search(r"(?<!\\)<(script|img|svg|iframe|base|div|td)", outside)
+
+
+def test_secrets_are_redacted_in_a_file_to_share(store):
+    session = store.sessions.create(title=f"key {SECRET}")
+    arguments = f'{{"password": "hunter2hunter2", "key": "{SECRET}"}}'
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    store.messages.save(session.id, "user", f"My key is {SECRET}.")
+    store.messages.save(session.id, "assistant", None, tool_calls=[call])
+    with visiting(store) as client:
+        for kind in ("html", "md"):
+            text = client.get(f"/export?id={session.id}&format={kind}").text
+            assert "[redacted]" in text.replace("\\", "")
+            assert SECRET not in text
+            assert "hunter2" not in text
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "X"])
+def test_no_route_answers_to_a_method_that_could_write(store, method):
+    there = fill(store)
+    with visiting(store) as client:
+        for address in ADDRESSES.values():
+            assert client.request(method, f"/{address(there)}").status_code == 405
+        assert client.request(method, "/").status_code == 405
+        assert client.request(method, "/static/explorer.css").status_code == 405
+
+
+def test_every_response_tells_the_browser_what_it_may_do(store):
+    there = fill(store)
+    addresses = [f"/{address(there)}" for address in ADDRESSES.values()]
+    with visiting(store) as client:
+        for address in (
+            *addresses,
+            "/",
+            "/nothing/here",
+            "/session",
+            "/static/x",
+            "/sessions?limit=x",
+        ):
+            for got in (client.get(address), client.head(address)):
+                policy = got.headers["content-security-policy"]
+                assert "default-src 'none'" in policy
+                assert "unsafe" not in policy
+                assert "frame-ancestors 'none'" in policy
+                assert got.headers["x-content-type-options"] == "nosniff"
+                assert got.headers["referrer-policy"] == "no-referrer"
+                assert got.headers["cache-control"] == "no-store"
+        style = re.search(r'href="(static/explorer.css\?v=\w+)"', client.get("/sessions").text)
+        assert "immutable" in client.get(f"/{style[1]}").headers["cache-control"]
+
+
+def test_what_cannot_be_asked_is_said_and_leads_back(store):
+    with visiting(store) as client:
+        wrong = {
+            "/session": (400, "id="),
+            "/session?id=nobody": (404, "Not found"),
+            "/session?id=%ff": (400, "UTF-8"),
+            "/sessions?cursor=nonsense": (400, "cursor"),
+            "/sessions?since=yesterday": (400, "2026-01-31"),
+            "/sessions?status=odd": (400, "status"),
+            "/search?q=-x": (400, "not"),
+            "/search?q=" + "x" * 2_000: (400, "1000"),
+            "/search?q=x&order=odd": (400, "order"),
+            "/export?id=x&format=exe": (400, "format"),
+            "/attachment?id=nobody": (404, "Not found"),
+            "/one/two/three": (404, 'href="../../sessions"'),
+        }
+        for address, (status, words) in wrong.items():
+            got = client.get(address)
+            assert (got.status_code, words in got.text) == (status, True), address
+
+
+def test_an_error_of_ours_shows_no_trace():
+    class Broken:
+        @property
+        def sessions(self):
+            raise RuntimeError("what was said")
+
+    with visiting(Broken()) as client:
+        got = client.get("/sessions")
+    assert got.status_code == 500
+    assert "what was said" not in got.text
+    assert got.headers["x-content-type-options"] == "nosniff"
+
+
+def test_one_user_sees_nothing_of_another_s_on_any_page(store):
+    theirs, own = fill(store, "bitten plain theirs", name="eve"), fill(store, name="ada")
+    with visiting(store.scoped(own.user)) as client:
+        for name, address in ADDRESSES.items():
+            got = client.get(f"/{address(theirs)}")
+            assert "theirs" not in re.sub(r'href="[^"]*"|value="[^"]*"|<b>[^<]*</b>', "", got.text)
+            if name.split()[0] not in LISTS:
+                assert got.status_code == 404, name
+            wanted = 404 if name in OF_ALL else 200
+            assert client.get(f"/{address(own)}").status_code == wanted, name
+        assert "s+ada" in client.get("/sessions").text
+
+
+def test_a_conversation_shows_its_turns_calls_marks_and_files(store):
+    user = store.users.create("Ada", id="ada").id
+    session = store.sessions.create(user, title="Flights", model="gpt-4o").id
+    store.messages.save(session, "user", "Which **flights**? <b>", token_count=7)
+    calls = [
+        {
+            "id": n,
+            "type": "function",
+            "function": {"name": f"tool_{n}", "arguments": '{"from": "JFK"}'},
+        }
+        for n in ("a", "b", "c")
+    ]
+    asking = store.messages.save(session, "assistant", None, tool_calls=calls, cost="0.25")
+    store.messages.save(session, "tool", '{"price": 152}', tool_call_id="a")
+    store.messages.save(session, "tool", "Error", tool_call_id="b")
+    store.tool_logs.log(session, "tool_a", elapsed_ms=212, message_id=asking.id)
+    store.tool_logs.log(
+        session, "tool_b", success=False, error="no such day", elapsed_ms=1710, message_id=asking.id
+    )
+    last = store.messages.save(session, "assistant", "| a | b |\n|---|---|\n| 1 | 2 |")
+    store.marks.update(session, "good", ids=[last.id])
+    file = store.attachments.add(last.id, DOT, media_type="image/png", name="dot.png")
+    other = store.attachments.add(last.id, b"<svg/>", media_type="image/svg+xml", name="v.svg")
+    store.usage.record(session, turn=1, model="gpt-4o", input_tokens=40, output_tokens=2, cost="3")
+    store.summaries.put(session, "They fly.", through_seq=2)
+    with visiting(store) as client:
+        html = client.get(f"/session?id={session}").text
+        for shown in (
+            '<h1 dir="auto">Flights</h1>',
+            "Which <strong>flights</strong>? &lt;b&gt;",
+            "turn 1",
+            "42 tokens<br>cost 3.00",
+            "cost 0.25",
+            "212 ms",
+            '<b class="bad">failed</b> 1.71 s',
+            "no such day",
+            '<b class="warn">never answered</b>',
+            '<span class="k">"price"</span>: 152',
+            "<td>1</td>",
+            '<span class="chip">good</span>',
+            f'<img src="attachment?id={file.id}" alt="dot.png"',
+            "v.svg",
+            "They fly.",
+        ):
+            assert shown in html, shown
+        assert html.count("<img") == 1
+        picture = client.get(f"/attachment?id={file.id}")
+        assert picture.content == DOT
+        assert picture.headers["content-type"] == "image/png"
+        assert picture.headers["content-disposition"].startswith("inline")
+        offered = client.get(f"/attachment?id={other.id}").headers
+        assert offered["content-type"] == "application/octet-stream"
+        assert offered["content-disposition"] == "attachment; filename*=UTF-8''v.svg"
+        assert "sandbox" in offered["content-security-policy"]
+
+
+def followed(client, address, rel):
+    """Go from page to page; give the numbers of the messages of each."""
+    pages = []
+    while address:
+        html = client.get(f"/{address}").text
+        pages.append([int(n) for n in re.findall(r'id="m(\d+)"', html)])
+        assert len(pages) < 100
+        found = re.search(rf'rel="{rel}" href="([^"]+)"', html)
+        address = found and found[1].replace("&amp;", "&")
+    return pages
+
+
+def test_a_long_conversation_is_paged_both_ways_and_nothing_is_missed(store):
+    session = store.sessions.create().id
+    saved = store.messages.save_many(
+        session, [{"role": "user", "content": f"{n}"} for n in range(95)]
+    )
+    store.branches.create(session, name="side", after_turn=50)
+    store.messages.save_many(session, [{"role": "user", "content": "side"}] * 400)
+    store.branches.switch(session, "main")
+    saved += store.messages.save_many(session, [{"role": "user", "content": "x"}] * 50)
+    numbers = [each.seq for each in saved]
+    with visiting(store) as client:
+        back = followed(client, f"session?id={session}&branch=main", "prev")
+        assert [n for page in reversed(back) for n in page] == numbers
+        forth = followed(client, f"session?id={session}&branch=main&after=0", "next")
+        assert [n for page in forth for n in page] == numbers
+        assert max(len(page) for page in back + forth) <= 40
+
+
+def test_sessions_are_filtered_paged_and_found(store):
+    ada = store.users.create("Ada", id="ada").id
+    for n in range(60):
+        store.sessions.create(ada if n % 2 else None, model="m1" if n % 3 else "m2", title=f"t{n}")
+    named = store.sessions.create(metadata={"project": {"name": "desk"}}, title="Named").id
+    store.messages.save(named, "user", "Where is the needle?")
+    store.sessions.complete(named)
+
+    def listed(client, query):
+        html = client.get(f"/sessions{query}").text
+        return html.count("<tr data-row>"), "Older" in html
+
+    with visiting(store) as client:
+        assert listed(client, "") == (50, True)
+        assert listed(client, "?user=ada") == (30, False)
+        assert listed(client, "?user=ada&model=m2") == (10, False)
+        assert listed(client, "?status=completed") == (1, False)
+        assert listed(client, "?path=project.name&value=desk") == (1, False)
+        assert listed(client, "?title=NAMED&since=2020-01-01&until=2100-01-01") == (1, False)
+        assert listed(client, "?until=2020-01-01") == (0, False)
+        older = re.search(r'rel="next" href="([^"]+)"', client.get("/sessions").text)[1]
+        assert client.get(f"/{older}").text.count("<tr data-row>") == 11
+        hits = client.get("/search?q=needle").text
+        assert "the <mark>needle</mark>" in hits
+        into = re.search(r'<h2 dir="auto"><a href="([^"]+)">Named', hits)[1].replace("&amp;", "&")
+        assert "Where is the needle?" in client.get(f"/{into}").text
+
+
+def test_a_tail_grows_and_is_silent_while_nothing_happens(store):
+    session = store.sessions.create().id
+    store.messages.save(session, "user", "How is the weather?")
+    message = store.messages.begin(session, "assistant").id
+    store.messages.append(message, "It is ")
+    with visiting(store) as client:
+        html = client.get(f"/session?id={session}").text
+
+        def tail(html):
+            return "/" + re.search(r'hx-get="([^"]+)"', html)[1].replace("&amp;", "&")
+
+        assert client.get(tail(html)).status_code == 204
+        store.messages.append(message, "sunny.")
+        grown = client.get(tail(html))
+        assert "It is sunny." in grown.text
+        store.messages.finish(message)
+        store.messages.save(session, "user", "And tomorrow?")
+        further = client.get(tail(grown.text)).text
+        assert [*re.findall(r'id="(turn-\d)"', further)] == ["turn-1", "turn-2"]
+        assert client.get(tail(further)).status_code == 204
+        store.sessions.complete(session)
+        assert "hx-get" not in client.get(f"/session?id={session}").text
+
+
+def test_a_page_of_sessions_is_one_call_however_many_it_has(store, monkeypatch):
+    for n in range(50):
+        session = store.sessions.create(title=f"{n}").id
+        store.messages.save(session, "user", "x")
+    asked = []
+    ask = Visit.ask
+
+    async def counted(visit, method, /, *args, **kwargs):
+        asked.append(method)
+        return await ask(visit, method, *args, **kwargs)
+
+    monkeypatch.setattr(Visit, "ask", counted)
+    with visiting(store) as client:
+        assert client.get("/sessions").text.count("<tr data-row>") == 50
+    assert len(asked) == 1
+
+
+def test_an_asynchronous_store_and_its_scopes_are_shown_too(place):
+    with place.open() as store:
+        there = fill(store)
+        user = there.user
+    url = place.driver.url(place.url)
+    asynchronous = AsyncStore(url)
+    with visiting(asynchronous) as client:
+        for name, address in ADDRESSES.items():
+            assert client.get(f"/{address(there)}").status_code == 200, name
+        client.portal.call(asynchronous.close)
+    scoped = AsyncStore(url)
+    with visiting(scoped.scoped(user)) as client:
+        assert client.get(f"/session?id={there.session}").status_code == 200
+        client.portal.call(scoped.close)
+
+
+def test_a_message_that_is_very_long_is_read_by_pages(store):
+    session = store.sessions.create().id
+    text = "".join(f"<{n}>" for n in range(20_000))
+    message = store.messages.save(session, "user", text)
+    with visiting(store) as client:
+        html = client.get(f"/session?id={session}").text
+        assert "more characters" in html
+        assert len(html) < 30_000
+        read, address = "", f"message?id={message.id}"
+        while address:
+            html = client.get(f"/{address}").text
+            assert len(html) < MOST_BYTES
+            read += re.sub("<[^>]+>", "", re.search(r'(?s)<div class="said".*?</div>', html)[0])
+            found = re.search(r'rel="next" href="([^"]+)"', html)
+            address = found and found[1].replace("&amp;", "&")
+    assert read.replace("&lt;", "<").replace("&gt;", ">").replace("\n", "") == text
+    assert store.messages.find("nobody") is None
+    with pytest.raises(NotFound):
+        store.messages.get("nobody")

@@ -1,0 +1,139 @@
+"""``agentstore ui``: who is let in, and by what; and ``export`` of what is shared."""
+
+from __future__ import annotations
+
+import base64
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
+
+from agentstore import Store
+from agentstore.explorer.access import LOCAL_HOSTS, WithPassword, WithToken
+
+HERE = "http://127.0.0.1:7717"
+PAGES = PlainTextResponse("pages")
+
+
+def with_token(**options):
+    return TestClient(WithToken(PAGES, "t0ken", 7717, LOCAL_HOSTS), HERE, **options)
+
+
+def test_a_token_is_taken_out_of_the_address_and_kept_in_a_cookie():
+    client = with_token(follow_redirects=False)
+    assert client.get("/sessions").status_code == 401
+    assert client.get("/sessions?token=other").status_code == 401
+    assert client.get("/sessions?token=").status_code == 401
+    welcomed = client.get("/sessions?user=a%26b&token=t0ken")
+    assert (welcomed.status_code, welcomed.headers["location"]) == (303, "/sessions?user=a%26b")
+    cookie = welcomed.headers["set-cookie"]
+    assert re.match("agentstore-7717=t0ken; HttpOnly; Path=/; SameSite=strict", cookie)
+    assert client.get("/sessions").text == "pages"
+    client.cookies.set("agentstore-7717", "t0keñ".encode().decode("latin-1"))
+    client.cookies.clear()
+    assert client.get("/sessions", headers={"cookie": "agentstore-7717=wrong"}).status_code == 401
+    elsewhere = client.get("//elsewhere.example/x?token=t0ken").headers["location"]
+    assert re.match("/[^/]", elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:7717", 303),
+        ("localhost:7717", 303),
+        ("LOCALHOST", 303),
+        ("[::1]:7717", 303),
+        ("elsewhere.example", 421),
+        ("elsewhere.example:7717", 421),
+        ("127.0.0.1.elsewhere.example:7717", 421),
+        ("localhost@elsewhere.example", 421),
+        ("", 421),
+    ],
+)
+def test_a_name_that_was_made_to_mean_this_machine_is_not_answered(host, status):
+    client = with_token(follow_redirects=False)
+    assert client.get("/?token=t0ken", headers={"host": host}).status_code == status
+
+
+def test_a_password_is_asked_for_by_the_browser():
+    client = TestClient(WithPassword(PAGES, "päss word of mine"), HERE)
+    asked = client.get("/sessions")
+    assert (asked.status_code, asked.headers["www-authenticate"][:6]) == (401, "Basic ")
+
+    def answer(given):
+        coded = base64.b64encode(given.encode("utf-8")).decode("ascii")
+        return client.get("/", headers={"authorization": f"Basic {coded}"}).status_code
+
+    assert answer("anybody:päss word of mine") == 200
+    assert answer("anybody:wrong") == answer("päss word of mine") == answer("") == 401
+    for odd in ("Basic !!!", "Basic", "Bearer x", "Basic //79"):
+        assert client.get("/", headers={"authorization": odd}).status_code == 401
+
+
+def test_others_are_served_only_with_a_password_or_behind_a_proxy(run, url):
+    refused = run("ui", "--host", "0.0.0.0", "--url", url, code=1)  # noqa: S104
+    assert "AGENTSTORE_UI_PASSWORD" in refused.stderr
+    assert "--behind-proxy" in refused.stderr
+    short = {"AGENTSTORE_UI_PASSWORD": "short"}
+    refused = run("ui", "--host", "0.0.0.0", "--url", url, code=1, **short)  # noqa: S104
+    assert "12 characters" in refused.stderr
+    assert "65535" in run("ui", "--port", "70000", "--url", url, code=1).stderr
+    missing = run("ui", "--no-open", "--url", "nothing.db", code=1)
+    assert "nothing.db" in missing.stderr
+
+
+def test_the_command_serves_a_file_that_it_cannot_write(tmp_path):
+    file = tmp_path / "agents.db"
+    with Store(str(file)) as store:
+        store.sessions.create(title="Seattle")
+    file.chmod(0o400)
+    command = [sys.executable, "-m", "agentstore.cli", "ui", "--no-open", "--port", "0"]
+    with subprocess.Popen([*command, "--url", str(file)], stdout=subprocess.PIPE) as program:
+        try:
+            said = program.stdout.readline().decode()
+            address = re.search(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{43}", said)[0]
+            opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+            with opener.open(address, timeout=30) as page:
+                assert page.url == address.partition("?")[0] + "sessions"
+                assert "Seattle" in page.read().decode()
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                urllib.request.urlopen(address.partition("?")[0], timeout=30)  # noqa: S310
+        finally:
+            program.send_signal(signal.SIGINT)
+        assert program.wait(30) == 0
+
+
+def test_without_the_extra_it_says_what_to_install(run, url, monkeypatch):
+    for module in [name for name in sys.modules if name.startswith("agentstore.explorer.")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    monkeypatch.setitem(sys.modules, "starlette.applications", None)
+    said = run("ui", "--no-open", "--url", url, code=1).stderr
+    assert "pip install 'agentstore-db[ui]'" in said
+
+
+def test_a_conversation_is_exported_to_share(told, url, tmp_path):
+    with Store(url) as store:
+        session = store.sessions.create(title="Seattle").id
+        store.messages.save(session, "user", "My password=hunter2hunter2, and **now**?")
+        store.branches.create(session, name="side", after_turn=1)
+        store.messages.save(session, "user", "Aside.")
+    html = tmp_path / "talk.html"
+    assert "secrets redacted" in told("export", "--format", "html", session[:20], html)
+    text = html.read_text(encoding="utf-8")
+    assert "<strong>now</strong>" in text
+    assert "Aside." in text
+    assert "hunter2" not in text
+    assert "--force" in told("export", "--format", "html", session, html, code=1)
+    main = told("export", "--format", "md", "--branch", "main", "--session", session)
+    assert "# Seattle" in main
+    assert "[redacted]" in main
+    assert "Aside." not in main
+    for wrong in (("--format", "md"), ("--branch", "main"), ("a", "b"), ("--format", "odd", "a")):
+        told("export", *wrong, code=2 if "odd" in wrong else 1)
