@@ -7,9 +7,13 @@ servers, which come to the same code as their neighbours.
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -48,6 +52,10 @@ ONE_EACH = ("sqlite3", "psycopg-async", "sqlite3-async", "psycopg", "aiosqlite")
 LONG = "that are long"
 DRIVERS = "on further drivers"
 SERVERS = "on aiosqlite and older servers"
+BROWSER = "in a browser"
+
+IN_BROWSER = "test_in_browser"
+"""The module whose tests are run where there are a browser and what drives it."""
 
 _LEFT = pytest.StashKey[Counter[str]]()
 
@@ -55,6 +63,8 @@ _LEFT = pytest.StashKey[Counter[str]]()
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what `make test-all` is for, and count it."""
     config.stash[_LEFT] = Counter()
+    if not can_browse():
+        _leave(config, items, [_of_a_browser(item) for item in items])
     if FULL:
         return
     if not any("::" in each for each in config.args):
@@ -62,7 +72,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     on: dict[object, set[Driver]] = defaultdict(set)
     for item in items:
         on[_function(item)].update(_drivers(item))
-    reasons = [_reason(item, on[_function(item)]) for item in items]
+    _leave(config, items, [_reason(item, on[_function(item)]) for item in items])
+
+
+@cache
+def chromium() -> str | None:
+    """Give where a Chromium is: ``AGENTSTORE_CHROMIUM``, or one of the system's."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = (shutil.which(name) for name in names)
+    return os.environ.get("AGENTSTORE_CHROMIUM") or next((path for path in found if path), None)
+
+
+def can_browse() -> bool:
+    """Say whether there are a browser, what drives it, and what looks at its pages."""
+    driven = find_spec("playwright") and find_spec("axe_playwright_python")
+    return bool(driven) and chromium() is not None
+
+
+def _of_a_browser(item: pytest.Item) -> str | None:
+    return BROWSER if item.path.stem == IN_BROWSER else None
+
+
+def _leave(config: pytest.Config, items: list[pytest.Item], reasons: list[str | None]) -> None:
     left = [item for item, reason in zip(items, reasons, strict=True) if reason]
     config.stash[_LEFT].update(reason for reason in reasons if reason)
     config.hook.pytest_deselected(items=left)
@@ -133,7 +164,13 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Say it."""
-    if left := config.stash.get(_LEFT, Counter()):
+    left = config.stash.get(_LEFT, Counter())
+    if count := left.pop(BROWSER, 0):
+        terminalreporter.write_line(
+            f"{count} tests {BROWSER} are left to `make test-ui`: Chromium, playwright or "
+            "axe-playwright-python is not here"
+        )
+    if left:
         parts = ", ".join(f"{count:,} {what}" for what, count in left.most_common())
         terminalreporter.write_line(
             f"{left.total():,} tests are left to `make test-all` (AGENTSTORE_TEST_FULL=1): {parts}"

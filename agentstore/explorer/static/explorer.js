@@ -16,6 +16,19 @@
     (link ?? all[next]).focus({ preventScroll: true });
   }
 
+  // A tail that is exchanged leaves open what was unfolded.
+  const folds = (turn) => [...turn.querySelectorAll("details")];
+  let unfolded = [];
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    unfolded = folds(event.target).map((each) => each.open);
+  });
+  document.addEventListener("htmx:afterSwap", (event) => {
+    const turn = document.getElementById(event.detail.target.id);
+    folds(turn ?? document.body).forEach((each, n) => {
+      if (turn && n in unfolded) each.open = unfolded[n];
+    });
+  });
+
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest("input, textarea, select, [contenteditable]");
     if (event.key === "Escape" && typing) typing.blur();

@@ -1,0 +1,192 @@
+"""The explorer in a real browser: nothing bites, keys work, a tail grows, everybody can read it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import contextmanager
+from importlib.resources import files
+
+import pytest
+
+from tests.explorer.visited import ADDRESSES, HOSTILE, NO_PAGES, fill
+from tests.selection import chromium
+
+WIDTHS = (390, 820, 1280)
+
+
+@contextmanager
+def served(store):
+    import uvicorn
+
+    from agentstore.explorer import explorer
+
+    config = uvicorn.Config(explorer(store), log_level="error", lifespan="off", ws="none")
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu"]
+        found = playwright.chromium.launch(executable_path=chromium(), args=arguments)
+        yield found
+        found.close()
+
+
+@contextmanager
+def tab(browser, trouble, **options):
+    """Open a tab that writes down whatever should not happen."""
+    context = browser.new_context(**options)
+    page = context.new_page()
+    page.on("console", lambda said: trouble.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.on("dialog", lambda dialog: (trouble.append(dialog.message), dialog.dismiss()))
+    page.on("request", lambda request: None if _ours(request.url) else trouble.append(request.url))
+    yield page
+    context.close()
+
+
+def _ours(address):
+    return address.startswith(("http://127.0.0.1:", "file:"))
+
+
+def test_every_page_is_quiet_fits_and_can_be_read_by_everybody(place, browser, subtests):
+    axe = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
+    with place.open() as store:
+        there = fill(store, "\n\n".join(text for text in HOSTILE if len(text) < 5_000))
+    with place.open(read_only=True) as store, served(store) as home:
+        for theme in ("light", "dark"):
+            trouble = []
+            with tab(browser, trouble, color_scheme=theme) as page:
+                for name in ADDRESSES.keys() - NO_PAGES:
+                    with subtests.test(name, theme=theme):
+                        page.goto(home + ADDRESSES[name](there))
+                        for width in WIDTHS:
+                            page.set_viewport_size({"width": width, "height": 900})
+                            wide = "document.documentElement.scrollWidth - innerWidth"
+                            assert page.evaluate(wide) <= 0, width
+                        page.evaluate(axe)
+                        found = page.evaluate("axe.run()")["violations"]
+                        assert [
+                            (each["id"], each["nodes"][0]["html"])
+                            for each in found
+                            if each["impact"] in ("serious", "critical")
+                        ] == []
+                        assert page.evaluate("window.bitten") is None
+                        assert trouble == []
+
+
+def test_each_hostile_text_by_itself_does_nothing(place, browser):
+    with place.open() as store:
+        filled = [fill(store, text, name=f"{n}") for n, text in enumerate(HOSTILE)]
+    trouble = []
+    with (
+        place.open(read_only=True) as store,
+        served(store) as home,
+        tab(browser, trouble) as page,
+    ):
+        for there in filled:
+            page.goto(home + ADDRESSES["session"](there))
+            for folded in page.locator("details > summary").all():
+                folded.click()
+            page.mouse.move(400, 300)
+            assert page.evaluate("window.bitten") is None
+        assert trouble == []
+
+
+def test_one_searches_follows_links_and_moves_by_keys(place, browser):
+    with place.open() as store:
+        for n in range(3):
+            session = store.sessions.create(title=f"Trip {n}").id
+            store.messages.save(session, "user", f"Where is the needle {n}?")
+    trouble = []
+    with place.open(read_only=True) as store, served(store) as home, tab(browser, trouble) as page:
+        page.goto(home)
+        page.keyboard.press("j")
+        page.keyboard.press("j")
+        assert page.locator("tr.here").inner_text().startswith("Trip 1")
+        page.keyboard.press("k")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/session?*")
+        assert page.locator("h1").inner_text() == "Trip 2"
+        page.keyboard.press("/")
+        page.keyboard.type("needle 1")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/search?*")
+        assert page.locator("mark").all_inner_texts() == ["needle", "1"]
+        page.get_by_role("link", name="Trip 1").click()
+        assert "needle 1" in page.locator("article.msg").inner_text()
+        page.get_by_role("link", name="#1").click()
+        assert page.locator("h1").inner_text().startswith("user")
+        page.get_by_role("link", name="Sessions").click()
+        page.get_by_text("More filters").click()
+        page.get_by_label("In the title").fill("trip 0")
+        page.get_by_role("button", name="Show").click()
+        assert page.locator("tbody tr").count() == 1
+        assert trouble == []
+
+
+def test_a_tail_is_seen_to_grow_and_keeps_what_was_unfolded(place, browser):
+    trouble = []
+    with place.open() as store, served(store) as home, tab(browser, trouble) as page:
+        session = store.sessions.create().id
+        store.messages.save(session, "user", "How is the weather?")
+        call = {
+            "id": "c",
+            "type": "function",
+            "function": {"name": "look", "arguments": '{"a": 1}'},
+        }
+        store.messages.save(session, "assistant", None, tool_calls=[call])
+        store.messages.save(session, "tool", "sun", tool_call_id="c")
+        message = store.messages.begin(session, "assistant").id
+        store.messages.append(message, "It is ")
+        page.goto(f"{home}session?id={session}")
+        page.locator("details.call > summary").click()
+        store.messages.append(message, "sunny.")
+        page.get_by_text("It is sunny.").wait_for()
+        assert page.locator("details.call").get_attribute("open") is not None
+        store.messages.finish(message)
+        page.locator(".chip.streaming").wait_for(state="detached")
+        store.messages.save(session, "user", "And tomorrow?")
+        page.get_by_text("And tomorrow?").wait_for()
+        assert page.locator("section.turn").count() == 2
+        assert trouble == []
+
+
+def test_without_javascript_and_offline_one_can_read_it_too(place, browser, tmp_path):
+    with place.open() as store:
+        there = fill(store, "plain **bold**")
+    trouble = []
+    with (
+        place.open(read_only=True) as store,
+        served(store) as home,
+        tab(browser, trouble, java_script_enabled=False) as page,
+    ):
+        page.goto(home + ADDRESSES["session"](there))
+        assert "bold" in page.locator("strong").first.inner_text()
+        folded = page.locator("details.call:not([open])").last
+        assert not folded.locator("h4").first.is_visible()
+        folded.locator("summary").click()
+        assert page.locator("details.call").last.get_by_text("Arguments").is_visible()
+        with page.expect_download() as downloading:
+            page.get_by_role("link", name="HTML", exact=True).click()
+        file = tmp_path / "talk.html"
+        downloading.value.save_as(file)
+    with tab(browser, trouble, offline=True) as page:
+        page.goto(file.as_uri())
+        assert page.locator("article.msg").count() > 3
+        assert page.evaluate("getComputedStyle(document.querySelector('.msg')).borderRadius") == (
+            "10px"
+        )
+    assert trouble == []
