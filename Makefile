@@ -7,7 +7,7 @@ URL ?=
 PINS ?=
 TRANSCRIPTS ?=
 
-.PHONY: help install dev test test-all test-frameworks everything suite lint types mypy pyright check demo docs site wheel bench bench-peers chaos clean coverage
+.PHONY: help install dev test test-all test-frameworks test-ui browser everything suite lint types mypy pyright check demo docs site wheel bench bench-peers chaos clean coverage
 
 help:
 	@echo "make demo    a whole conversation on a fresh SQLite file (URL=..., TRANSCRIPTS=...)"
@@ -15,6 +15,7 @@ help:
 	@echo "make test    lint, types and tests on both engines; what it leaves to test-all it says"
 	@echo "make test-all   the same and all of the rest; and what test runs on each other Python, 3.11 to 3.13, and with SQLAlchemy 2.0"
 	@echo "make test-frameworks   the adapters for heavy frameworks, with the frameworks' own tests"
+	@echo "make test-ui   the explorer's tests, in a real browser too, which it installs if there is none"
 	@echo "make chaos   break it on purpose; five minutes (MINUTES=..., CASES=..., docs/reliability.md)"
 	@echo "make site    the pages and the API reference as a site, in site/index.html"
 	@echo "make wheel   dist/agentstore_db-*.whl"
@@ -53,6 +54,17 @@ check: install
 
 test: check
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# Chromium, and what drives it, for the tests in tests/explorer that `make test` leaves out without.
+$(VENV)/.browser: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test-ui]'
+	$(BIN)/python -c 'from tests.selection import chromium; exit(not chromium())' || $(BIN)/playwright install chromium
+	@touch $@
+
+browser: $(VENV)/.browser
+
+test-ui: browser
+	$(BIN)/python -m pytest tests/explorer
 
 FRAMEWORKS := .venv-frameworks
 SDKS := .venv-sdks

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,7 +82,16 @@ def chromium() -> str | None:
     """Give where a Chromium is: ``AGENTSTORE_CHROMIUM``, or one of the system's."""
     names = ("chromium", "chromium-browser", "google-chrome")
     found = (shutil.which(name) for name in names)
-    return os.environ.get("AGENTSTORE_CHROMIUM") or next((path for path in found if path), None)
+    given = os.environ.get("AGENTSTORE_CHROMIUM") or next((path for path in found if path), None)
+    return given or _installed_by_playwright()
+
+
+def _installed_by_playwright() -> str | None:
+    """Give where ``playwright install chromium`` put one."""
+    homes = {"darwin": "~/Library/Caches/ms-playwright"}
+    home = Path(homes.get(sys.platform, "~/.cache/ms-playwright")).expanduser()
+    found = sorted(home.glob("chromium-*/chrome-*/chrome"))
+    return str(found[-1]) if found else None
 
 
 def can_browse() -> bool:

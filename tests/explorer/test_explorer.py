@@ -240,7 +240,7 @@ def test_a_conversation_shows_its_turns_calls_marks_and_files(store):
             '<h1 dir="auto">Flights</h1>',
             "Which <strong>flights</strong>? &lt;b&gt;",
             "turn 1",
-            "42 tokens<br>cost 3.00",
+            "<span>42 tokens</span> <span>cost 3.00</span>",
             "cost 0.25",
             "212 ms",
             '<b class="bad">failed</b> 1.71 s',

@@ -271,6 +271,7 @@ EXTRAS = {
     "explorer.pages.search": {"markupsafe", "starlette"},
     "explorer.web.cards": {"markupsafe"},
     "explorer.web.rendering": {"jinja2", "markupsafe"},
+    "explorer.web.sharing": {"markdown_it", "markupsafe"},
     "explorer.web.texts": {"markdown_it", "markupsafe"},
     "integrations.adk": {"google"},
     "integrations.agentos": {"agentos"},
