@@ -1031,7 +1031,8 @@ CASES: dict[str, dict[str, Prepare]] = {
     | {
         f"{dimension}, session_id": call("usage.sum_by", dimension, session_id="session-0")[""]
         for dimension in ("turn", "branch", "session", "user", "day", "total")
-    },
+    }
+    | also("top", lambda s: partial(s.usage.sum_by, "user", top=5, **WINDOW)),
     "usage.totals": call("usage.totals"),
     "search.status": call("search.status"),
     "search.refresh": call("search.refresh"),

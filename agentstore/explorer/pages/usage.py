@@ -7,7 +7,6 @@ import io
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from heapq import nsmallest
 from typing import Literal, cast
 
 from starlette.responses import Response
@@ -27,7 +26,7 @@ _DEFAULT, _MOST = 14, 366
 _SHOWN = 20
 """Models, users and tools; CSV has more of them."""
 
-_MOST_LINES = 10_000
+_MOST_LINES = 1_000
 """Of CSV."""
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
@@ -51,8 +50,8 @@ async def page(visit: Visit) -> Response:
             columns("Tokens by day", [*map(_tokens, by_day)], brief),
             columns("Cost by day", [*map(_cost, by_day)], brief),
         ),
-        by_model=_dearest(await _sums(visit, "model", days)),
-        by_user=_dearest(await _sums(visit, "user", days)),
+        by_model=await _sums(visit, "model", days, top=_SHOWN + 1),
+        by_user=await _sums(visit, "user", days, top=_SHOWN + 1),
         tools=tools,
         shown=_SHOWN,
     )
@@ -74,8 +73,9 @@ async def table(visit: Visit) -> Response:
         lines = [[getattr(each, name) for name in head] for each in tools]
     elif by in ("day", "model", "user"):
         names = ("requests", "input_tokens", "output_tokens", "total_tokens", "cost")
-        found = await _sums(visit, cast("By", by), days)
-        sums = _every_day(found, days) if by == "day" else _dearest(found)
+        top = None if by == "day" else _MOST_LINES
+        found = await _sums(visit, cast("By", by), days, top=top)
+        sums = _every_day(found, days) if by == "day" else found
         head = (by, *names, "unpriced_requests")
         lines = [[each.key, *(getattr(each, name) for name in head[1:])] for each in sums]
     else:
@@ -98,13 +98,14 @@ def cell(value: object) -> str:
     return f"'{text}" if isinstance(value, str) and text.startswith(_FORMULA) else text
 
 
-async def _sums(visit: Visit, by: By, days: int) -> tuple[UsageSum, ...]:
+async def _sums(visit: Visit, by: By, days: int, top: int | None = None) -> tuple[UsageSum, ...]:
     return await visit.ask(
         visit.store.usage.sum_by,
         by,
         user_id=visit.given("user"),
         model=visit.given("model"),
         since=_begin(days),
+        top=top,
     )
 
 
@@ -124,13 +125,6 @@ def _every_day(sums: Iterable[UsageSum], days: int) -> list[UsageSum]:
 
 def _nothing(day: date) -> UsageSum:
     return UsageSum(day, 0, 0, 0, 0, Decimal(0), 0)
-
-
-def _dearest(sums: Sequence[UsageSum]) -> list[UsageSum]:
-    def rank(each: UsageSum) -> tuple[Decimal, int]:
-        return -each.cost, -each.total_tokens
-
-    return nsmallest(_MOST_LINES, sums, key=rank)
 
 
 def _total(sums: Iterable[UsageSum]) -> UsageSum:

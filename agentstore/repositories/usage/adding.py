@@ -21,7 +21,7 @@ from agentstore.execution.unit import Unit
 from agentstore.models.deleting import session_stays
 from agentstore.models.tables import Tables
 from agentstore.records import UsageSum
-from agentstore.repositories.base.sums import NoWholeSum, exact_sum, plain_sum
+from agentstore.repositories.base.sums import NoWholeSum, exact_sum, halves, plain_sum
 from agentstore.repositories.usage.rows import usage_sum
 
 Dimension = Literal["turn", "branch", "session", "user", "model", "day", "total"]
@@ -34,10 +34,12 @@ class Filters(NamedTuple):
         given: The names of those parameters that are not None: ``session_id``, ``user_id``,
             ``model``, ``branch``, or ``since`` and ``until``, which come together.
         last: Whether the end of the window belongs to it.
+        top: Whether only so many are given that cost most, by the parameter ``top``.
     """
 
     given: frozenset[str]
     last: bool
+    top: bool = False
 
 
 def sum_usage(
@@ -105,7 +107,17 @@ def _statement(
             used.created_at <= until if filters.last else used.created_at < until,
         )
     query = query.where(session_stays(tables, used.session_id))
-    return Prepared(query if dimension == "total" else query.group_by(key), driver)
+    if dimension != "total":
+        query = query.group_by(key)
+    if filters.top:
+        ranks = (rank for each in (used.cost, used.total_tokens) for rank in _ranks(each, exact))
+        query = query.order_by(*(rank.desc() for rank in ranks)).limit(bindparam("top"))
+    return Prepared(query, driver)
+
+
+def _ranks(column: ColumnElement[Any], exact: bool) -> tuple[ColumnElement[Any], ...]:
+    """Give what sums are in the order of; a sum of nothing is 0."""
+    return tuple(halves(column).carried()) if exact else (func.coalesce(plain_sum(column), 0),)
 
 
 def _day(text: Any) -> date:

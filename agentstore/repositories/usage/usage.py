@@ -44,7 +44,7 @@ from agentstore.repositories.usage.windows import messages_between
 from agentstore.values import validation
 from agentstore.values.ids import new_id
 from agentstore.values.instants import require_utc
-from agentstore.values.paging import DEFAULT_LIMIT
+from agentstore.values.paging import DEFAULT_LIMIT, check_limit
 from agentstore.values.states import NO_BRANCH
 from agentstore.values.token_use import TokenUse, answer_parts, token_use
 from agentstore.values.types import from_nanos
@@ -274,6 +274,7 @@ class Usage(Repository):
         branch: int | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        top: int | None = None,
     ) -> tuple[UsageSum, ...]:
         """Add up what was used, for each value of a dimension.
 
@@ -287,12 +288,16 @@ class Usage(Repository):
             branch: Only this branch.
             since: Only from this instant on.
             until: Only before this instant.
+            top: Only so many, up to 1,000: those that cost most, and of equals those of more
+                tokens.
 
         Returns:
-            The sums, by their keys, ascending; what has no key comes first.
+            The sums, by their keys, ascending; what has no key comes first. With ``top`` what
+            cost most comes first.
 
         Raises:
             InvalidInput: The dimension is unknown, or is turn or branch without a session.
+            LimitOutOfRange: ``top`` is.
             NaiveDatetime: ``since`` or ``until`` has no time zone.
         """
         validation.choice("dimension", dimension, get_args(Dimension))
@@ -307,9 +312,15 @@ class Usage(Repository):
         since, until, last = ends_of(since, until)
         parameters = {**filters, "since": since, "until": until}
         given = frozenset(name for name, value in parameters.items() if value is not None)
-        sums = sum_usage(self.unit, dimension, Filters(given, last), parameters)
+        asked = Filters(given, last, top is not None)
+        if top is not None:
+            parameters["top"] = check_limit(top)
+        sums = sum_usage(self.unit, dimension, asked, parameters)
         # Sorted here, since the engines' collations differ.
-        return tuple(sorted(sums, key=lambda found: (found.key is not None, found.key)))
+        sums.sort(key=lambda found: (found.key is not None, found.key))
+        if top is not None:
+            sums.sort(key=lambda found: (-found.cost, -found.total_tokens))
+        return tuple(sums)
 
     def _new(
         self,
