@@ -370,6 +370,7 @@ class AsyncUsage(AsyncRepository[Usage]):
     delete = lift(Usage.delete)
     replace = lift(Usage.replace)
     sum_by = lift(Usage.sum_by)
+    of_sessions = lift(Usage.of_sessions)
     totals = lift(Usage.totals)
 
 

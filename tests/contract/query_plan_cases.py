@@ -1033,6 +1033,7 @@ CASES: dict[str, dict[str, Prepare]] = {
         for dimension in ("turn", "branch", "session", "user", "day", "total")
     }
     | also("top", lambda s: partial(s.usage.sum_by, "user", top=5, **WINDOW)),
+    "usage.of_sessions": call("usage.of_sessions", ["session-0", "session-7"]),
     "usage.totals": call("usage.totals"),
     "search.status": call("search.status"),
     "search.refresh": call("search.refresh"),

@@ -252,6 +252,7 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
         {"dimension": "session"} | USER,
         {"dimension": "turn"} | SESSION,
     ),
+    "usage.of_sessions": ({"ids": [Their("session")]}, {"ids": [My("session"), Their("session")]}),
     "checkpoints.put": (
         {"thread_id": My("thread"), "values": {}, "parent_id": Their("checkpoint")},
         {"thread_id": My("thread"), "values": {}} | SESSION,

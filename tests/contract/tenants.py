@@ -380,6 +380,7 @@ DRAWN: dict[str, Draw] = {
     "checkpoints.find.writes": _one_of(True, False),
     "checkpoints.list.namespace": _one_of("", "inner", None),
     "checkpoints.delete.ids": _things("checkpoint"),
+    "usage.of_sessions.ids": _things("session"),
     "checkpoints.prune.keep_ids": _things("checkpoint"),
     "checkpoints.put.inherit": _one_of((), (), ("list",)),
     "checkpoints.put_writes.thread_id": _name("t", 3),

@@ -66,6 +66,26 @@ def test_a_model_without_a_price_has_no_cost_and_sums_say_so(place):
         assert (total.cost, total.unpriced_requests) == (Decimal("0.60"), 2)
 
 
+def test_what_several_sessions_used_is_added_up_at_once_and_by_session(store):
+    ada = store.users.create("Ada").id
+    ids = [store.sessions.create(ada).id for _ in range(3)]
+    other = store.sessions.create().id
+    for n, id in enumerate([ids[0], ids[2], ids[2], other]):
+        store.usage.record(id, input_tokens=10**n, output_tokens=1, cost="0.25")
+    asked = [ids[2], other, ids[1], "nobody", ids[0]]
+    found = store.usage.of_sessions(asked)
+    assert [*found] == [ids[2], other, ids[0]]
+    for id, sums in found.items():
+        assert (sums,) == store.usage.sum_by("session", session_id=id)
+    assert found[ids[2]].input_tokens == 110
+    assert [*store.scoped(ada).usage.of_sessions(asked)] == [ids[2], ids[0]]
+    assert store.usage.of_sessions([]) == {}
+    with pytest.raises(InvalidInput):
+        store.usage.of_sessions("id")
+    with pytest.raises(InvalidInput):
+        store.usage.of_sessions(["x"] * 1_001)
+
+
 def test_what_the_caller_says_about_cost_and_total_stands(place):
     with place.open(prices=TABLE) as store:
         session = store.sessions.create(model="small")

@@ -41,6 +41,7 @@ async def page(visit: Visit) -> Response:
         cursor=visit.given("cursor"),
         preview=True,
     )
+    used = await visit.ask(visit.store.usage.of_sessions, [each.id for each in found])
     status = visit.given("status")
     statuses = [("all", visit.here(status=None, cursor=None), status is None)]
     for each in SESSION_STATUSES:
@@ -49,6 +50,7 @@ async def page(visit: Visit) -> Response:
     return visit.page(
         "sessions.html",
         found=found,
+        used=used,
         statuses=statuses,
         fields=[(name, words, visit.given(name) or "") for name, words in _FIELDS.items()],
         narrowed=[

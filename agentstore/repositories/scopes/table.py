@@ -169,6 +169,7 @@ DECISIONS: dict[str, dict[str, Decision]] = {
         "delete": _SESSION,
         "replace": _SESSION,
         "sum_by": names(session_id=its.session, user_id=its.only_user),
+        "of_sessions": KEEPS,
         "totals": Refused("it counts the whole database"),
     },
     "Search": {

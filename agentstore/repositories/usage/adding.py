@@ -6,7 +6,7 @@ no whole number, it is added up again in halves, which takes longer and has room
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -21,6 +21,8 @@ from agentstore.execution.unit import Unit
 from agentstore.models.deleting import session_stays
 from agentstore.models.tables import Tables
 from agentstore.records import UsageSum
+from agentstore.repositories.base import scoping
+from agentstore.repositories.base.operations import chunks
 from agentstore.repositories.base.sums import NoWholeSum, exact_sum, halves, plain_sum
 from agentstore.repositories.usage.rows import usage_sum
 
@@ -43,9 +45,30 @@ class Filters(NamedTuple):
 
 
 def sum_usage(
+    unit: Unit, dimension: Dimension, given: Mapping[str, Any], *, last: bool, top: int | None
+) -> tuple[UsageSum, ...]:
+    """Add up what passes the filters, by its keys; or so many that cost most, these first.
+
+    Args:
+        unit: The unit.
+        dimension: What has sums of its own.
+        given: The filters' parameters; None is none.
+        last: Whether the end of the window belongs to it.
+        top: How many; None gives all.
+    """
+    names = frozenset(name for name, value in given.items() if value is not None)
+    filters = Filters(names, last, top is not None)
+    sums = _any_sums(unit, dimension, filters, {**given, **({"top": top} if top else {})})
+    # Sorted here, since the engines' collations differ.
+    sums.sort(key=lambda found: (found.key is not None, found.key))
+    if top is not None:
+        sums.sort(key=lambda found: (-found.cost, -found.total_tokens))
+    return tuple(sums)
+
+
+def _any_sums(
     unit: Unit, dimension: Dimension, filters: Filters, parameters: Mapping[str, Any]
 ) -> list[UsageSum]:
-    """Add up what passes the filters; in no order."""
     of = (unit.tables, unit.dialect, dialect_of(unit.connection), dimension, filters)
     try:
         return _sums(unit, _statement(*of, exact=False), parameters, dimension)
@@ -55,6 +78,33 @@ def sum_usage(
         if not unit.dialect.has_no_room(error):
             raise
     return _sums(unit, _statement(*of, exact=True), parameters, dimension)
+
+
+def sums_of_sessions(unit: Unit, ids: Sequence[str]) -> dict[str, UsageSum]:
+    """Add up what each of some sessions used; those that are not there, or used nothing, lack."""
+    used = unit.tables.turn_usage.c
+    query = (
+        select(used.session_id, *_added(unit.tables, exact_sum))
+        .where(
+            used.session_id.in_(bindparam("ids", expanding=True)),
+            session_stays(unit.tables, used.session_id),
+            *scoping.sessions(unit, used.session_id),
+        )
+        .group_by(used.session_id)
+    )
+    found: dict[str, UsageSum] = {}
+    for chunk in chunks(ids):
+        for row in unit.connection.execute(query, {"ids": list(chunk)}):
+            found[row[0]] = usage_sum(row[0], row)
+    return {id: found[id] for id in ids if id in found}
+
+
+def _added(tables: Tables, add: Callable[[Any], Any]) -> list[Any]:
+    """Give what is added up, and how many records there are."""
+    used = tables.turn_usage.c
+    unpriced = case((used.cost.is_(None), used.requests), else_=0)
+    tokens = (used.requests, used.input_tokens, used.output_tokens, used.total_tokens)
+    return [*map(add, (*tokens, used.cost, unpriced)), func.count()]
 
 
 def _sums(
@@ -85,10 +135,7 @@ def _statement(
         "total": null(),
     }
     key = keys[dimension].label("key")
-    unpriced = case((used.cost.is_(None), used.requests), else_=0)
-    tokens = (used.requests, used.input_tokens, used.output_tokens, used.total_tokens)
-    add = exact_sum if exact else plain_sum
-    query = select(key, *map(add, (*tokens, used.cost, unpriced)), func.count())
+    query = select(key, *_added(tables, exact_sum if exact else plain_sum))
     if dimension == "user" or "user_id" in filters.given:
         query = query.join_from(tables.turn_usage, tables.sessions, sessions.id == used.session_id)
     filtered = {

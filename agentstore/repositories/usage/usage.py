@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, get_args
@@ -20,12 +20,13 @@ from agentstore.repositories.base.operations import (
     Repository,
     ends_of,
     gathers,
+    ids_of,
     reads,
     reads_snapshot,
     writes,
 )
 from agentstore.repositories.base.sums import Halves, exact_sum, halves, halves_of_sums
-from agentstore.repositories.usage.adding import Dimension, Filters, sum_usage
+from agentstore.repositories.usage.adding import Dimension, sum_usage, sums_of_sessions
 from agentstore.repositories.usage.listing import (
     Branch,
     checked,
@@ -44,7 +45,7 @@ from agentstore.repositories.usage.windows import messages_between
 from agentstore.values import validation
 from agentstore.values.ids import new_id
 from agentstore.values.instants import require_utc
-from agentstore.values.paging import DEFAULT_LIMIT, check_limit
+from agentstore.values.paging import DEFAULT_LIMIT, MAX_LIMIT, check_limit
 from agentstore.values.states import NO_BRANCH
 from agentstore.values.token_use import TokenUse, answer_parts, token_use
 from agentstore.values.types import from_nanos
@@ -288,12 +289,10 @@ class Usage(Repository):
             branch: Only this branch.
             since: Only from this instant on.
             until: Only before this instant.
-            top: Only so many, up to 1,000: those that cost most, and of equals those of more
-                tokens.
+            top: Only so many, up to 1,000, that cost most; of equals those of more tokens.
 
         Returns:
-            The sums, by their keys, ascending; what has no key comes first. With ``top`` what
-            cost most comes first.
+            The sums, by their keys, ascending, none first; with ``top`` what cost most first.
 
         Raises:
             InvalidInput: The dimension is unknown, or is turn or branch without a session.
@@ -303,24 +302,35 @@ class Usage(Repository):
         validation.choice("dimension", dimension, get_args(Dimension))
         if dimension in ("turn", "branch") and session_id is None:
             raise InvalidInput(f"Sums by {dimension} need a session_id.")
+        since, until, last = ends_of(since, until)
         filters = {
             "session_id": validation.optional_text("session_id", session_id),
             "user_id": validation.optional_text("user_id", user_id),
             "model": validation.optional_text("model", model),
             "branch": validation.optional_amount("branch", branch),
+            "since": since,
+            "until": until,
         }
-        since, until, last = ends_of(since, until)
-        parameters = {**filters, "since": since, "until": until}
-        given = frozenset(name for name, value in parameters.items() if value is not None)
-        asked = Filters(given, last, top is not None)
-        if top is not None:
-            parameters["top"] = check_limit(top)
-        sums = sum_usage(self.unit, dimension, asked, parameters)
-        # Sorted here, since the engines' collations differ.
-        sums.sort(key=lambda found: (found.key is not None, found.key))
-        if top is not None:
-            sums.sort(key=lambda found: (-found.cost, -found.total_tokens))
-        return tuple(sums)
+        most = None if top is None else check_limit(top)
+        return sum_usage(self.unit, dimension, filters, last=last, top=most)
+
+    @reads
+    def of_sessions(self, ids: Sequence[str]) -> dict[str, UsageSum]:
+        """Add up what each of some sessions used, by one statement for a list of sessions.
+
+        Reads all that was recorded of them.
+
+        Args:
+            ids: The sessions, up to 1,000.
+
+        Returns:
+            The sums by the sessions' ids, in their order; without those that do not exist or used
+            nothing.
+
+        Raises:
+            InvalidInput: ``ids`` is no list of ids, or has more than 1,000.
+        """
+        return sums_of_sessions(self.unit, ids_of("ids", ids, most=MAX_LIMIT))
 
     def _new(
         self,
