@@ -25,6 +25,7 @@ from agentstore.repositories.base import scoping
 from agentstore.repositories.base.operations import chunks
 from agentstore.repositories.base.sums import NoWholeSum, exact_sum, halves, plain_sum
 from agentstore.repositories.usage.rows import usage_sum
+from agentstore.values.paging import check_limit
 
 Dimension = Literal["turn", "branch", "session", "user", "model", "day", "total"]
 
@@ -55,7 +56,12 @@ def sum_usage(
         given: The filters' parameters; None is none.
         last: Whether the end of the window belongs to it.
         top: How many; None gives all.
+
+    Raises:
+        LimitOutOfRange: It is no number of sums that may be asked for.
     """
+    if top is not None:
+        check_limit(top)
     names = frozenset(name for name, value in given.items() if value is not None)
     filters = Filters(names, last, top is not None)
     sums = _any_sums(unit, dimension, filters, {**given, **({"top": top} if top else {})})

@@ -45,7 +45,7 @@ from agentstore.repositories.usage.windows import messages_between
 from agentstore.values import validation
 from agentstore.values.ids import new_id
 from agentstore.values.instants import require_utc
-from agentstore.values.paging import DEFAULT_LIMIT, MAX_LIMIT, check_limit
+from agentstore.values.paging import DEFAULT_LIMIT, MAX_LIMIT
 from agentstore.values.states import NO_BRANCH
 from agentstore.values.token_use import TokenUse, answer_parts, token_use
 from agentstore.values.types import from_nanos
@@ -311,8 +311,7 @@ class Usage(Repository):
             "since": since,
             "until": until,
         }
-        most = None if top is None else check_limit(top)
-        return sum_usage(self.unit, dimension, filters, last=last, top=most)
+        return sum_usage(self.unit, dimension, filters, last=last, top=top)
 
     @reads
     def of_sessions(self, ids: Sequence[str]) -> dict[str, UsageSum]:
