@@ -315,9 +315,7 @@ class Usage(Repository):
 
     @reads
     def of_sessions(self, ids: Sequence[str]) -> dict[str, UsageSum]:
-        """Add up what each of some sessions used, by one statement for a list of sessions.
-
-        Reads all that was recorded of them.
+        """Add up all that was recorded of each of some sessions, by one statement for a list.
 
         Args:
             ids: The sessions, up to 1,000.
