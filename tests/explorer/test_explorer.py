@@ -251,9 +251,11 @@ def test_a_conversation_shows_its_turns_calls_marks_and_files(store):
             '<span class="chip">good</span>',
             f'<img src="attachment?id={file.id}" alt="dot.png"',
             "v.svg",
-            "They fly.",
         ):
             assert shown in html, shown
+        assert html.index("tool_c") < html.index("They fly.") < html.index("<td>1</td>")
+        before = client.get(f"/session?id={session}&through=1").text
+        assert before.index("They fly.") < before.index("Which <strong>")
         assert html.count("<img") == 1
         picture = client.get(f"/attachment?id={file.id}")
         assert picture.content == DOT

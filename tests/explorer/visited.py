@@ -27,6 +27,7 @@ HOSTILE = (
     "hx-get='/x' <div hx-get=/x hx-trigger=load data-hx-on:load='window.bitten=1'>",
     "```html\n<script>window.bitten=1</script>\n",
     "| a | <td onclick=1> |\n|---|:-:|\n| <script>1</script> | x |",
+    "⟦<script>window.bitten=1</script>⟧ bitten <i>",
     "x" * 300_000,
     "\n".join("> " * n for n in range(60)),
 )

@@ -110,6 +110,8 @@ def test_the_wheel_holds_the_package_and_the_revisions_and_nothing_else(wheel):
     revisions = {f"agentstore/_alembic/{name}" for name in source_files("alembic")}
     described = {name for name in names if name.split("/")[0].endswith(".dist-info")}
     assert names - described == package | revisions
+    looks = "agentstore/explorer/"
+    assert {f"{looks}templates/base.html", f"{looks}static/htmx.LICENSE.txt"} <= names
     assert {"agentstore/py.typed", "agentstore/_alembic/env.py"} <= names
     assert {f"agentstore/_alembic/versions/{path.name}" for path in revision_files()} <= names
 

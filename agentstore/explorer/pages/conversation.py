@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, Response
 
 from agentstore.explorer.web import texts
 from agentstore.explorer.web.besides import beside_of
-from agentstore.explorer.web.cards import TurnCards, turns_of
+from agentstore.explorer.web.cards import TurnCards, last_through, turns_of
 from agentstore.explorer.web.rendering import link, render
 from agentstore.explorer.web.texts import Allowance
 from agentstore.explorer.web.visits import Visit
@@ -35,7 +35,6 @@ async def page(visit: Visit) -> Response:
         last = True
     beside = await beside_of(visit, session.id, messages, last=last)
     turns = turns_of(messages, beside, Allowance())
-    summary = await visit.ask(visit.store.summaries.find, session.id, branch=branch.name)
     used = await visit.ask(visit.store.usage.sum_by, "total", session_id=session.id)
     begun = visit.query.get("after") == "0" or not older
     return visit.page(
@@ -44,8 +43,7 @@ async def page(visit: Visit) -> Response:
         branch=branch,
         turns=turns,
         tail=_tail(turns) if last and session.status == "active" else None,
-        summary=summary,
-        summarised=None if summary is None else texts.markdown(summary.content[:4_000]),
+        **await _summary(visit, branch, turns, None if last else messages[-1].seq),
         used=used[0] if used else None,
         documents=_documents(session),
         older=None if begun else visit.here(through=messages[0].seq - 1, after=None),
@@ -73,7 +71,28 @@ async def tail(visit: Visit) -> Response:
     if seen["seen"] == visit.given("seen"):
         return Response(status_code=204)
     values = {"turns": turns, "session": session, "branch": branch, "tail": seen, "visit": visit}
+    values |= await _summary(visit, branch, turns)
     return HTMLResponse(render("turns.html", values))
+
+
+async def _summary(
+    visit: Visit, branch: BranchRecord, turns: Sequence[TurnCards], through: int | None = None
+) -> dict[str, Any]:
+    """Give the summary of a branch, and the card after which it stands.
+
+    Args:
+        visit: Asks the store.
+        branch: The branch.
+        turns: What is on the page.
+        through: The number of the page's last message, where the branch goes on behind it.
+    """
+    found = await visit.ask(visit.store.summaries.find, branch.session_id, branch=branch.name)
+    here = found is not None and (through is None or found.through_seq <= through)
+    return {
+        "summary": found,
+        "summarised": found and texts.markdown(found.content[:_MOST_OF_A_DOCUMENT]),
+        "summary_after": last_through(turns, found.through_seq) if found and here else None,
+    }
 
 
 async def _branch(visit: Visit, session_id: str) -> BranchRecord:

@@ -31,6 +31,7 @@ class CallCard:
         brief: Its arguments, on one line.
         log: Its tool log, if one was written.
         answer: The message that answers it.
+        anchor: The number of that message, where no other call has been given it.
         start: Where in its turn it began, and how much of it it took, in hundredths.
     """
 
@@ -41,6 +42,7 @@ class CallCard:
     result: Markup | None
     log: ToolLogRecord | None
     answer: MessageRecord | None
+    anchor: int | None = None
     start: float = 0
     share: float = 0
 
@@ -107,6 +109,7 @@ def turns_of(messages: Sequence[MessageRecord], beside: Beside, room: Allowance)
         files[file.message_id].append(file)
     turns: list[TurnCards] = []
     shown: set[str] = set()
+    anchors: set[int] = set()
     for at, (message, holds) in enumerate(zip(messages, held, strict=True)):
         if not turns or message.turn != turns[-1].number:
             turns.append(TurnCards(message.turn))
@@ -124,13 +127,17 @@ def turns_of(messages: Sequence[MessageRecord], beside: Beside, room: Allowance)
             )
             for call in holds.calls
         ]
+        for card in calls:
+            if card.answer is not None and card.answer.seq not in anchors:
+                anchors.add(card.answer.seq)
+                card.anchor = card.answer.seq
         shown |= own
         if not calls and _only_answers(holds, shown):
             continue  # with their calls
         parts, left = _parts(holds, shown, room)
         of_it = beside.marks.get(message.id, ())
-        card = Card(message, parts, calls, of_it, files[message.id], left)
-        turns[-1].cards.append(card)
+        files_of_it = files[message.id]
+        turns[-1].cards.append(Card(message, parts, calls, of_it, files_of_it, left))
     for turn in turns:
         _place(turn)
     return [turn for turn in turns if turn.cards]
@@ -245,6 +252,12 @@ def _parts(holds: MessageParts, shown: set[str], room: Allowance) -> tuple[list[
         folded = Markup('<details class="json"><summary>{}</summary>{}</details>')
         parts.append(folded.format(kind or "JSON", _value(rest, room)))
     return parts, left
+
+
+def last_through(turns: Sequence[TurnCards], seq: int) -> int | None:
+    """Give the number of the last card that is not behind a sequence number; None if all are."""
+    numbers = [card.message.seq for turn in turns for card in turn.cards]
+    return max((number for number in numbers if number <= seq), default=None)
 
 
 def said_as_html(text: str, *, whole: bool = True) -> Markup:

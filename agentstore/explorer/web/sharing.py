@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from agentstore.explorer.web import texts
 from agentstore.explorer.web.besides import beside_of
-from agentstore.explorer.web.cards import Beside, turns_of
+from agentstore.explorer.web.cards import Beside, last_through, turns_of
 from agentstore.explorer.web.held import held_by
 from agentstore.explorer.web.rendering import render, static_file
 from agentstore.explorer.web.texts import Allowance
@@ -127,6 +127,7 @@ def _as_html(told: SharedConversation) -> str:
     digest = base64.b64encode(hashlib.sha256(style.encode("utf-8")).digest()).decode("ascii")
     summary = told.summary
     room = Allowance(_EVERYTHING, said=_EVERYTHING, called=_EVERYTHING)
+    turns = turns_of(told.messages, told.beside, room)
     values = {
         "style": Markup(style),  # noqa: S704 - it is ours
         "digest": digest,
@@ -135,7 +136,8 @@ def _as_html(told: SharedConversation) -> str:
         "left": told.left,
         "summary": summary,
         "summarised": summary and texts.markdown(summary.content),
-        "turns": turns_of(told.messages, told.beside, room),
+        "summary_after": summary and last_through(turns, summary.through_seq),
+        "turns": turns,
         "visit": None,
         "tail": None,
     }
