@@ -42,6 +42,9 @@ from benchmarks.places import ENGINES, RESULTS, opened
 BESIDE_MS, BYTES, FIRST_SECONDS = 100, 200_000, 1.5
 """What a page may take beside its queries, what it may weigh, and when the first one is there."""
 
+_INDEXED = 100_000
+"""Messages up to which they are indexed for a search, which takes a minute for a million."""
+
 THREAD = "thread-0"
 
 Page = tuple[str, dict[str, Any]]
@@ -89,6 +92,9 @@ def _measure(databases: Databases, sizes: Sizes, document: dict[str, Any]) -> No
         url = fill(databases, "explored", Grown.of(sizes.messages, short=1_000))
         with Store(url) as store:
             pages = _fill_beside(store, sizes.beside)
+            if sizes.messages <= _INDEXED:
+                store.search.reindex()
+                pages.append(("search", {"q": "flight"}))
     with Store(url, read_only=True) as store:
         for page in pages:
             with _progress.status(f"{engine}: {page[0]}"):
@@ -128,7 +134,6 @@ def _fill_beside(store: Store, count: int) -> list[Page]:
         ("sessions", {}),
         ("session", {"id": session}),
         ("session", {"id": SHORT}),
-        ("search", {"q": "flight"}),
         ("branches", {"id": session}),
         ("compare", {"id": session, "left": "main", "right": "branch-7"}),
         ("checkpoints", {}),
