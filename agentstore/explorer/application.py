@@ -15,7 +15,19 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from agentstore.errors import AgentStoreError, InvalidInput
-from agentstore.explorer.pages import attachment, conversation, export, message, search, sessions
+from agentstore.explorer.pages import (
+    attachment,
+    branches,
+    checkpoints,
+    conversation,
+    export,
+    health,
+    message,
+    search,
+    sessions,
+    tasks,
+    usage,
+)
 from agentstore.explorer.web.headers import WithHeaders
 from agentstore.explorer.web.rendering import render, static_file
 from agentstore.explorer.web.visits import Visit
@@ -48,10 +60,21 @@ PAGES: Final = (
     SitePage("attachment", attachment.page),
     SitePage("search", search.page),
     SitePage("export", export.page),
+    SitePage("branches", branches.page, part_of="sessions"),
+    SitePage("compare", branches.compare, part_of="sessions"),
+    SitePage("checkpoints", checkpoints.page, "Checkpoints"),
+    SitePage("thread", checkpoints.thread, part_of="checkpoints"),
+    SitePage("checkpoint", checkpoints.state, part_of="checkpoints"),
+    SitePage("tasks", tasks.page, "Tasks"),
+    SitePage("task-counts", tasks.counts, part_of="tasks"),
+    SitePage("task", tasks.task, part_of="tasks"),
+    SitePage("usage", usage.page, "Usage"),
+    SitePage("usage.csv", usage.table),
+    SitePage("health", health.page, "Health", scoped=False),
 )
 """All pages. Those with a title are linked in this order at the head of each."""
 
-_STATIC: Final = ("explorer.css", "explorer.js", "htmx.min.js", "icon.svg")
+_STATIC: Final = ("explorer.css", "pages.css", "explorer.js", "htmx.min.js", "icon.svg")
 _SAID: Final = {
     400: ("This cannot be shown", "The address is not one that this explorer made."),
     404: ("Not found", "There is nothing here, or it is not yours to see."),

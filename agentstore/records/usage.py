@@ -54,15 +54,19 @@ class ToolStats:
         calls: How many there were.
         failures: How many of them failed.
         mean_ms: Mean of their ``elapsed_ms``, over the calls that have one; None if none has.
-        p95_ms: Their 95th percentile, by the nearest-rank method: the smallest value that at
-            least 95 % of the calls did not exceed.
+        p50_ms: Their median, by the nearest-rank method: the smallest value that at least 50 %
+            of the calls did not exceed.
+        p95_ms: Their 95th percentile, likewise.
+        p99_ms: Their 99th percentile, likewise.
     """
 
     tool: str
     calls: int
     failures: int
     mean_ms: float | None
+    p50_ms: float | None
     p95_ms: float | None
+    p99_ms: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,9 +78,9 @@ class Probe:
             settings: The store's.
             is_closed: Whether the store is closed.
         """
-        self._engine = engine
+        self.engine = engine
         self._once = once
-        self._settings = settings
+        self.settings = settings
         self._is_closed = is_closed
         self._lock = threading.Lock()
         self._asked: Future[HealthRecord] | None = None
@@ -89,9 +89,9 @@ class Probe:
         """Ask, and wait up to so many seconds."""
         check_timeout(timeout)
         if self._is_closed():
-            return closed(self._engine)
+            return closed(self.engine)
         began = time.perf_counter()
-        pool = pool_use(self._engine)
+        pool = pool_use(self.engine)
         with self._lock:
             asked = self._asked
             if asked is None or asked.done():
@@ -101,16 +101,16 @@ class Probe:
         try:
             return asked.result(timeout)
         except TimeoutError:
-            return unanswered(self._engine, timeout, began, pool)
+            return unanswered(self.engine, timeout, began, pool)
 
     def _ask(self, asked: Future[HealthRecord], pool: PoolUse | None) -> None:
         began = time.perf_counter()
         try:
             found = self._once(Mode.READ, look)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-            asked.set_result(unhealthy(self._engine, error, began, pool))
+            asked.set_result(unhealthy(self.engine, error, began, pool))
         else:
-            asked.set_result(judged(self._engine, self._settings, found, began, pool))
+            asked.set_result(judged(self.engine, self.settings, found, began, pool))
 
 
 class AsyncProbe:
@@ -125,9 +125,9 @@ class AsyncProbe:
         is_closed: Callable[[], bool],
     ) -> None:
         """Ask nothing yet; see ``Probe``. ``open_store`` opens the store where it is not."""
-        self._engine = engine
+        self.engine = engine
         self._once = once
-        self._settings = settings
+        self.settings = settings
         self._open = open_store
         self._is_closed = is_closed
         self._asked: asyncio.Task[HealthRecord] | None = None
@@ -136,9 +136,9 @@ class AsyncProbe:
         """Ask, and wait up to so many seconds."""
         check_timeout(timeout)
         if self._is_closed():
-            return closed(self._engine)
+            return closed(self.engine)
         began = time.perf_counter()
-        pool = pool_use(self._engine)
+        pool = pool_use(self.engine)
         while (left := timeout - (time.perf_counter() - began)) > 0:
             asked = self._asked
             if asked is None or asked.done():
@@ -148,7 +148,7 @@ class AsyncProbe:
                 asked.cancel()  # on a server it ends there too; a thread comes to its end by itself
             elif not asked.cancelled():
                 return asked.result()
-        return unanswered(self._engine, timeout, began, pool)
+        return unanswered(self.engine, timeout, began, pool)
 
     async def _ask(self, pool: PoolUse | None) -> HealthRecord:
         began = time.perf_counter()
@@ -156,8 +156,8 @@ class AsyncProbe:
             await self._open()
             found = await self._once(Mode.READ, look)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-            return unhealthy(self._engine, error, began, pool)
-        return judged(self._engine, self._settings, found, began, pool)
+            return unhealthy(self.engine, error, began, pool)
+        return judged(self.engine, self.settings, found, began, pool)
 
 
 def check_timeout(timeout: float) -> None:

@@ -15,7 +15,7 @@ import inspect
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from agentstore.records import PruneReport
 from agentstore.records.health import HealthRecord, Statistics
@@ -200,6 +200,11 @@ class _BlockingRoot(BlockingRepositories):
 
 class BlockingScope(_BlockingRoot):
     """An ``AsyncScopedStore`` whose methods wait."""
+
+    @property
+    def user_id(self) -> str:
+        """The user."""
+        return cast("AsyncScopedStore", self.store).user_id
 
 
 class BlockingStore(_BlockingRoot):

@@ -1055,7 +1055,8 @@ CASES: dict[str, dict[str, Prepare]] = {
     | {
         f"{dimension}, session_id": call("usage.sum_by", dimension, session_id="session-0")[""]
         for dimension in ("turn", "branch", "session", "user", "day", "total")
-    },
+    }
+    | also("top", lambda s: partial(s.usage.sum_by, "user", top=5, **WINDOW)),
     "usage.of_sessions": call("usage.of_sessions", ["session-0", "session-7"]),
     "usage.totals": call("usage.totals"),
     "search.status": call("search.status"),

@@ -386,7 +386,9 @@ WHOLE: dict[str, tuple[dict[str, Any], ...]] = {
     "tasks.count": ({}, {"queue": "default"}),
     "tasks.list": ({}, {"status": "pending"}, {"queue": "default"}),
     "usage.sum_by": tuple(
-        {"dimension": each} for each in ("session", "user", "model", "day", "total")
+        {"dimension": each, "top": top}
+        for each in ("session", "user", "model", "day", "total")
+        for top in (None, 1)
     ),
     "checkpoints.threads": ({},),
     "checkpoints.list": ({"namespace": None, "order": "id", "writes": True},),

@@ -366,6 +366,7 @@ DRAWN: dict[str, Draw] = {
     "usage.delete.branch": _one_of(0, None, "side"),
     "usage.delete.turn": _one_of(1, None),
     "usage.sum_by.branch": _one_of(0, 1),
+    "usage.sum_by.top": _one_of(1_000, None),
     **{f"branches.{each}.name": _BRANCH for each in _OF_BRANCHES},
     "branches.create.branch": _one_of("main"),
     "branches.create.from_turn": _one_of(1, None, None),

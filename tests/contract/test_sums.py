@@ -104,11 +104,20 @@ def test_sums_hold_a_thousand_million_of_the_largest_calls(place, store):
         assert found.cost == from_nanos(9 * (LARGEST - 1)) + MOST_COST
         assert type(found.input_tokens) is int
         assert type(found.cost) is Decimal
+        assert store.usage.sum_by(dimension, **of, top=1) == (found,)
     for exact in (True, False):
         figures = store.statistics(exact=exact)
         assert figures.models[0].cost == from_nanos(9 * (LARGEST - 1)) + MOST_COST
         assert figures.users[0].used_tokens == 9 * (LARGEST - 1) + MOST_TOKENS
         assert figures.growth[-1].used_cost == from_nanos(9 * (LARGEST - 1)) + MOST_COST
+
+
+def test_the_dearest_are_found_also_where_a_sum_has_no_room(place, store):
+    dear, dearest, cheap = (store.sessions.create().id for _ in range(3))
+    execute(place, *(used(dear, n, LARGEST, LARGEST) for n in range(3)))
+    execute(place, *(used(dearest, n, 1, LARGEST) for n in range(10, 14)))
+    store.usage.record(cheap, input_tokens=MOST_TOKENS, cost=1)
+    assert [found.key for found in store.usage.sum_by("session", top=2)] == [dearest, dear]
 
 
 def test_a_sum_that_has_no_room_ends_no_transaction(place, store):

@@ -194,14 +194,14 @@ def test_the_statistics_of_tools_are_those_of_plain_python(store, calls):
                 len(mine),
                 sum(not success for _, success in mine),
                 math.fsum(timed) / len(timed) if timed else None,
-                nearest_rank(timed, 95) if timed else None,
+                *(nearest_rank(timed, percent) if timed else None for percent in (50, 95, 99)),
             )
         )
     expected.sort(key=lambda row: (-row[1], row[0]))
     stats = store.tool_logs.stats(session_id=session.id)
     assert [(s.tool, s.calls, s.failures) for s in stats] == [row[:3] for row in expected]
     assert [s.mean_ms for s in stats] == [pytest.approx(row[3]) for row in expected]
-    assert [s.p95_ms for s in stats] == [row[4] for row in expected]
+    assert [(s.p50_ms, s.p95_ms, s.p99_ms) for s in stats] == [row[4:] for row in expected]
 
 
 def test_the_most_called_tool_comes_first_and_equals_come_by_name(store, session):

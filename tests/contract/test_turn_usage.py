@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentstore.errors import InvalidInput, NaiveDatetime, NotFound
+from agentstore.errors import InvalidInput, LimitOutOfRange, NaiveDatetime, NotFound
 from agentstore.values.prices import Price, Prices
 
 TABLE = Prices({"small": Price(Decimal("0.15"), Decimal("0.60"), Decimal("0.075"))})
@@ -183,6 +183,20 @@ def test_sums_equal_what_plain_python_adds_up(store, used):
     assert {x.key: int(x.cost.scaleb(9)) for x in by_model} == dict(models)
 
 
+@given(records, st.integers(1, 4))
+@settings(max_examples=10)
+def test_the_top_are_those_that_cost_most_and_of_equals_those_of_more_tokens(store, used, top):
+    session = store.sessions.create()
+    for turn, model, tokens, nanos in used:
+        cost = None if nanos % 3 == 0 else Decimal(nanos % 2)
+        store.usage.record(session.id, turn=turn, model=model, input_tokens=tokens, cost=cost)
+    every = store.usage.sum_by("model", session_id=session.id)
+    ranked = sorted(((x.cost, x.total_tokens) for x in every), reverse=True)
+    found = store.usage.sum_by("model", session_id=session.id, top=top)
+    assert [(x.cost, x.total_tokens) for x in found] == ranked[:top]
+    assert {*found} <= {*every}
+
+
 def test_usage_stays_when_the_messages_of_its_turn_go(store, session):
     store.messages.save(session.id, "user", "hello")
     store.usage.record(session.id, input_tokens=10)
@@ -230,5 +244,8 @@ def test_sums_refuse_what_they_cannot_mean(store):
         store.usage.sum_by("week")
     with pytest.raises(InvalidInput, match="session_id"):
         store.usage.sum_by("turn")
+    for top in (0, 1_001):
+        with pytest.raises(LimitOutOfRange):
+            store.usage.sum_by("user", top=top)
     with pytest.raises(NaiveDatetime):
         store.usage.sum_by("total", since=datetime(2026, 1, 1))  # noqa: DTZ001 - that is the point

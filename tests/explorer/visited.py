@@ -50,6 +50,10 @@ class Filled:
     streaming: str
     picture: str
     file: str
+    branch: str
+    thread: str
+    steps: tuple[str, str]
+    task: str
 
 
 def fill(store: Any, text: str = "plain", *, name: str = "ada") -> Filled:
@@ -99,7 +103,30 @@ def fill(store: Any, text: str = "plain", *, name: str = "ada") -> Filled:
     store.branches.switch(session, "main")
     streaming = store.messages.begin(session, "assistant").id
     store.messages.append(streaming, text[:5_000])
-    return Filled(user, session, asking.id, streaming, picture, file)
+    thread, steps = _checkpoints(store, user, session, text, short, f"t {name}")
+    task = _task(store, session, text, short, f"q {name}")
+    return Filled(user, session, asking.id, streaming, picture, file, short, thread, steps, task)
+
+
+def _checkpoints(
+    store: Any, user: str, session: str, text: str, short: str, thread: str
+) -> tuple[str, tuple[str, str]]:
+    data = {short: text[:5_000], "list": [text, {"deep": [short]}], "blob": b"\x00<b>"}
+    about = {"summary": text[:5_000], "next_node": short, "run_id": short, "tags": [short]}
+    about |= {"user_id": user, "session_id": session, "metadata": {short: text[:5_000]}}
+    put = store.checkpoints.put
+    first = put(thread, data, **about)
+    second = put(thread, data | {short: [text], "more": text}, **about)
+    store.checkpoints.put_writes(thread, second.id, short, [(short, {"written": text})])
+    put(thread, data, namespace=short, **about)
+    return thread, (first.id, second.id)
+
+
+def _task(store: Any, session: str, text: str, short: str, queue: str) -> str:
+    for _ in range(2):  # one dies, the other is running
+        store.tasks.create(session, short, {short: text}, queue=queue)
+    (dead, _) = store.tasks.claim(short, queues=queue, limit=2)
+    return str(store.tasks.fail(dead.id, text, fence=dead.fence).id)
 
 
 def _at(page: str, **query: str) -> str:
@@ -124,8 +151,30 @@ ADDRESSES: dict[str, Callable[[Filled], str]] = {
     "file": lambda there: _at("attachment", id=there.file),
     "take away": lambda there: _at("export", id=there.session, format="html"),
     "take away Markdown": lambda there: _at("export", id=there.session, format="md"),
+    "branches": lambda there: _at("branches", id=there.session),
+    "compare": lambda there: _at("compare", id=there.session, left="main", right=there.branch),
+    "checkpoints": lambda _: "checkpoints",
+    "thread": lambda there: _at("thread", id=there.thread),
+    "thread in all namespaces": lambda there: _at("thread", id=there.thread, all="1"),
+    "checkpoint": lambda there: _at("checkpoint", thread=there.thread, id=there.steps[1]),
+    "checkpoint against": lambda there: _at(
+        "checkpoint", thread=there.thread, id=there.steps[0], against=there.steps[1]
+    ),
+    "tasks": lambda _: "tasks",
+    "tasks that are dead": lambda _: _at("tasks", status="dead"),
+    "task-counts": lambda _: "task-counts",
+    "task": lambda there: _at("task", id=there.task),
+    "usage": lambda _: "usage",
+    "usage as CSV": lambda _: _at("usage.csv", by="model"),
+    "health": lambda _: "health",
 }
 """Every page: how to find it in what was stored."""
 
-NO_PAGES = {"tail", "picture", "file", "take away", "take away Markdown"}
+LISTS = {"sessions", "search", "checkpoints", "thread", "tasks", "task-counts", "usage"}
+"""First words of what lists whatever the store shows, be it nothing."""
+
+OF_ALL = {"health"}
+"""What a scope has not."""
+
+NO_PAGES = {"tail", "picture", "file", "take away", "take away Markdown", "usage as CSV"}
 """What is no page of its own for a browser."""

@@ -145,6 +145,17 @@ def test_a_quick_run_of_the_imports_gives_one_line_for_both_engines(tmp_path):
 
 
 @pytest.mark.long
+def test_a_quick_run_of_the_explorer_weighs_each_page_and_the_server(tmp_path):
+    document = quick_run("explorer", tmp_path)
+    assert {page["status"] for page in document["pages"]} == {200}
+    assert all(0 < page["bytes"] <= 200_000 for page in document["pages"])
+    assert all(page["median_ms"] > 0 for page in document["pages"])
+    (server,) = document["servers"]
+    assert len(server["megabytes"]) == 3
+    assert server["first_page_seconds"] > 0
+
+
+@pytest.mark.long
 def test_a_quick_run_of_following_times_the_pause_of_each_size(tmp_path):
     document = quick_run("following", tmp_path, "--rounds", "1")
     assert list(document["seconds"]) == ["1000", "4000"]

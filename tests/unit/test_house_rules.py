@@ -266,6 +266,8 @@ EXTRAS = {
     "cli.ui": {"uvicorn"},
     "execution.telemetry": {"opentelemetry"},
     **{name: {"starlette"} for name in _PAGES},
+    "explorer.web.branch_tree": {"markupsafe"},
+    "explorer.web.plots": {"markupsafe"},
     "explorer.pages.search": {"markupsafe", "starlette"},
     "explorer.web.cards": {"markupsafe"},
     "explorer.web.rendering": {"jinja2", "markupsafe"},

@@ -15,7 +15,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
 
+from agentstore.explorer.web.plots import bar
 from agentstore.explorer.web.visible import visible
+from agentstore.explorer.web.words import ahead, weight
 
 _PACKAGE = "agentstore.explorer"
 
@@ -44,15 +46,17 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {"link": _link, "static": _static}
+    made.globals |= {"bar": bar, "link": _link, "static": _static}
     made.filters |= {
         "ago": ago,
+        "ahead": ahead,
         "clock": lambda instant: _time(instant, f"{instant:%H:%M:%S}"),
         "day": lambda instant: f"{instant:%Y-%m-%d}",
         "duration": duration,
         "money": money,
         "number": number,
         "short": short,
+        "size": weight,
         "when": when,
         "words": lambda name: name.replace("_", " "),
     }

@@ -23,8 +23,9 @@ from agentstore.models.tables import Tables
 from agentstore.records import UsageSum
 from agentstore.repositories.base import scoping
 from agentstore.repositories.base.operations import chunks
-from agentstore.repositories.base.sums import NoWholeSum, exact_sum, plain_sum
+from agentstore.repositories.base.sums import NoWholeSum, exact_sum, halves, plain_sum
 from agentstore.repositories.usage.rows import usage_sum
+from agentstore.values.paging import check_limit
 
 Dimension = Literal["turn", "branch", "session", "user", "model", "day", "total"]
 
@@ -36,16 +37,44 @@ class Filters(NamedTuple):
         given: The names of those parameters that are not None: ``session_id``, ``user_id``,
             ``model``, ``branch``, or ``since`` and ``until``, which come together.
         last: Whether the end of the window belongs to it.
+        top: Whether only so many are given that cost most, by the parameter ``top``.
     """
 
     given: frozenset[str]
     last: bool
+    top: bool = False
 
 
 def sum_usage(
+    unit: Unit, dimension: Dimension, given: Mapping[str, Any], *, last: bool, top: int | None
+) -> tuple[UsageSum, ...]:
+    """Add up what passes the filters, by its keys; or so many that cost most, these first.
+
+    Args:
+        unit: The unit.
+        dimension: What has sums of its own.
+        given: The filters' parameters; None is none.
+        last: Whether the end of the window belongs to it.
+        top: How many; None gives all.
+
+    Raises:
+        LimitOutOfRange: It is no number of sums that may be asked for.
+    """
+    if top is not None:
+        check_limit(top)
+    names = frozenset(name for name, value in given.items() if value is not None)
+    filters = Filters(names, last, top is not None)
+    sums = _any_sums(unit, dimension, filters, {**given, **({"top": top} if top else {})})
+    # Sorted here, since the engines' collations differ.
+    sums.sort(key=lambda found: (found.key is not None, found.key))
+    if top is not None:
+        sums.sort(key=lambda found: (-found.cost, -found.total_tokens))
+    return tuple(sums)
+
+
+def _any_sums(
     unit: Unit, dimension: Dimension, filters: Filters, parameters: Mapping[str, Any]
 ) -> list[UsageSum]:
-    """Add up what passes the filters; in no order."""
     of = (unit.tables, unit.dialect, dialect_of(unit.connection), dimension, filters)
     try:
         return _sums(unit, _statement(*of, exact=False), parameters, dimension)
@@ -131,7 +160,17 @@ def _statement(
             used.created_at <= until if filters.last else used.created_at < until,
         )
     query = query.where(session_stays(tables, used.session_id))
-    return Prepared(query if dimension == "total" else query.group_by(key), driver)
+    if dimension != "total":
+        query = query.group_by(key)
+    if filters.top:
+        ranks = (rank for each in (used.cost, used.total_tokens) for rank in _ranks(each, exact))
+        query = query.order_by(*(rank.desc() for rank in ranks)).limit(bindparam("top"))
+    return Prepared(query, driver)
+
+
+def _ranks(column: ColumnElement[Any], exact: bool) -> tuple[ColumnElement[Any], ...]:
+    """Give what sums are in the order of; a sum of nothing is 0."""
+    return tuple(halves(column).carried()) if exact else (func.coalesce(plain_sum(column), 0),)
 
 
 def _day(text: Any) -> date:

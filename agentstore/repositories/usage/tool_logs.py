@@ -203,19 +203,14 @@ def tool_stats(
     """Compute the statistics of the logs that meet the conditions, in one query.
 
     The 95th percentile is the value at rank ceil(0.95 n) (nearest rank), in whole numbers, so
-    that both engines pick the same row.
+    that both engines pick the same row; the others likewise.
     """
     query = _stats(repository.tables, conditions)
-    stats = [
-        ToolStats(
-            tool=row.tool,
-            calls=int(row.calls),
-            failures=int(row.failures),
-            mean_ms=mean_of(*row[4:]),
-            p95_ms=None if row.p95_ms is None else float(row.p95_ms),
-        )
-        for row in repository.connection.execute(query)
-    ]
+    stats: list[ToolStats] = []
+    for tool, calls, failures, *times in repository.connection.execute(query):
+        p50, p95, p99 = (None if time is None else float(time) for time in times[:3])
+        mean = mean_of(*times[3:])
+        stats.append(ToolStats(tool, int(calls), int(failures), mean, p50, p95, p99))
     # Sorted here, since the engines' collations differ.
     return tuple(sorted(stats, key=lambda found: (-found.calls, found.tool)))
 
@@ -235,12 +230,15 @@ def _stats(tables: Tables, conditions: Sequence[ColumnElement[bool]]) -> Select[
         .where(*conditions)
         .subquery("ranked")
     )
-    at_p95 = ranked.c.rank * 100 >= ranked.c.timed * 95
+    places = ranked.c.rank * 100
     return select(
         ranked.c.tool,
         func.count().label("calls"),
         func.sum(cast(case((ranked.c.success, 0), else_=1), Integer)).label("failures"),
-        func.min(case((at_p95, ranked.c.elapsed_ms))).label("p95_ms"),
+        *(
+            func.min(case((places >= ranked.c.timed * percent, ranked.c.elapsed_ms)))
+            for percent in (50, 95, 99)
+        ),
         *milliseconds(ranked.c.elapsed_ms),
     ).group_by(ranked.c.tool)
 

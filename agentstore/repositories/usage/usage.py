@@ -26,7 +26,7 @@ from agentstore.repositories.base.operations import (
     writes,
 )
 from agentstore.repositories.base.sums import Halves, exact_sum, halves, halves_of_sums
-from agentstore.repositories.usage.adding import Dimension, Filters, sum_usage, sums_of_sessions
+from agentstore.repositories.usage.adding import Dimension, sum_usage, sums_of_sessions
 from agentstore.repositories.usage.listing import (
     Branch,
     checked,
@@ -275,6 +275,7 @@ class Usage(Repository):
         branch: int | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        top: int | None = None,
     ) -> tuple[UsageSum, ...]:
         """Add up what was used, for each value of a dimension.
 
@@ -288,35 +289,33 @@ class Usage(Repository):
             branch: Only this branch.
             since: Only from this instant on.
             until: Only before this instant.
+            top: Only so many, up to 1,000, that cost most; of equals those of more tokens.
 
         Returns:
-            The sums, by their keys, ascending; what has no key comes first.
+            The sums, by their keys, ascending, none first; with ``top`` what cost most first.
 
         Raises:
             InvalidInput: The dimension is unknown, or is turn or branch without a session.
+            LimitOutOfRange: ``top`` is.
             NaiveDatetime: ``since`` or ``until`` has no time zone.
         """
         validation.choice("dimension", dimension, get_args(Dimension))
         if dimension in ("turn", "branch") and session_id is None:
             raise InvalidInput(f"Sums by {dimension} need a session_id.")
+        since, until, last = ends_of(since, until)
         filters = {
             "session_id": validation.optional_text("session_id", session_id),
             "user_id": validation.optional_text("user_id", user_id),
             "model": validation.optional_text("model", model),
             "branch": validation.optional_amount("branch", branch),
+            "since": since,
+            "until": until,
         }
-        since, until, last = ends_of(since, until)
-        parameters = {**filters, "since": since, "until": until}
-        given = frozenset(name for name, value in parameters.items() if value is not None)
-        sums = sum_usage(self.unit, dimension, Filters(given, last), parameters)
-        # Sorted here, since the engines' collations differ.
-        return tuple(sorted(sums, key=lambda found: (found.key is not None, found.key)))
+        return sum_usage(self.unit, dimension, filters, last=last, top=top)
 
     @reads
     def of_sessions(self, ids: Sequence[str]) -> dict[str, UsageSum]:
-        """Add up what each of some sessions used, by one statement for a list of sessions.
-
-        Reads all that was recorded of them.
+        """Add up all that was recorded of each of some sessions, by one statement for a list.
 
         Args:
             ids: The sessions, up to 1,000.
