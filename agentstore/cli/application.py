@@ -21,13 +21,14 @@ import typer
 from rich.text import Text
 
 from agentstore.cli.help import Group
-from agentstore.cli.output import err, on_one_line, out, printable, say
+from agentstore.cli.output import err, out, say
 from agentstore.database.engine import parse_url, show_url
 from agentstore.errors import AgentStoreError, InvalidInput
 from agentstore.migrations import HEAD
 from agentstore.models.tables import Names
 from agentstore.repositories.sessions.ids import is_beginning
 from agentstore.stores.store import Store
+from agentstore.values.text.terminal import on_one_line, printable
 
 app = typer.Typer(
     name="agentstore",

@@ -13,11 +13,8 @@ from rich.text import Text
 from agentstore.cli.application import LOOK, AsJson, Database, Prefix, Schema, Url, app, whole_id
 from agentstore.cli.messages import print_message, print_text
 from agentstore.cli.output import (
-    age,
     columns,
     hint,
-    money,
-    on_one_line,
     out,
     plain,
     print_cut,
@@ -32,6 +29,7 @@ from agentstore.records.findings import counted
 from agentstore.stores.store import Store
 from agentstore.values.paging import MAX_LIMIT
 from agentstore.values.states import STREAMING
+from agentstore.values.text.terminal import age, money, on_one_line
 
 _DEFAULT = 50
 _BATCH = 500

@@ -369,6 +369,7 @@ DRAWN: dict[str, Draw] = {
     "checkpoints.put.thread_id": _name("t", 3),
     "checkpoints.put.checkpoint_id": _name("c", 6),
     "checkpoints.list.before": _name("c", 6),
+    "messages.page.before": _one_of(1, 5, 99),
     "checkpoints.list.order": _one_of("id"),
     "checkpoints.latest.order": _one_of("step", "id"),
     "checkpoints.latest.writes": _one_of(True, False),

@@ -497,9 +497,9 @@ def rows_about_lists() -> list[Row]:
             ),
             Row(
                 f"a place to page from that is {name}",
-                lambda s, x, v=cursor: s.messages.page(x.session, before=v),
-                InvalidCursor,
-                "next_cursor",
+                lambda s, x, v=-1 if cursor == 5 else cursor: s.messages.page(x.session, before=v),
+                InvalidInput if cursor == 5 else InvalidCursor,
+                "before must be from 0" if cursor == 5 else "next_cursor",
             ),
             Row(
                 f"a place to follow from that is {name}",

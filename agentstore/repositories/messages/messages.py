@@ -655,7 +655,7 @@ class Messages(Repository):
         self,
         session_id: str,
         *,
-        before: str | None = None,
+        before: str | int | None = None,
         limit: int = 100,
         branch: str | None = None,
     ) -> Page[MessageRecord]:
@@ -663,7 +663,8 @@ class Messages(Repository):
 
         Args:
             session_id: The session.
-            before: The ``next_cursor`` of the page before; None begins with the newest.
+            before: The ``next_cursor`` of the page before; or a sequence number, to begin with the
+                message before it; None begins with the newest.
             limit: How many, up to 1,000.
             branch: The branch's name; None for the one that is active when the page is read.
 
@@ -678,7 +679,12 @@ class Messages(Repository):
         limit = check_limit(limit)
         branch = validation.optional_text("branch", branch)
         cursors = Cursors("messages", session_id, branch)
-        through = MAX_INTEGER if before is None else cursors.read(before, 1)[0] - 1
+        if before is None:
+            through = MAX_INTEGER
+        elif isinstance(before, int):
+            through = validation.amount("before", before) - 1
+        else:
+            through = cursors.read(before, 1)[0] - 1
         rows = newest(self.unit, session_id, limit + 1, branch=branch, through=through)
         records = tuple(message_records(self.unit, rows[:limit][::-1]))
         following = cursors.make([records[0].seq]) if len(rows) > limit else None
