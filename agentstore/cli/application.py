@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -29,6 +29,9 @@ from agentstore.models.tables import Names
 from agentstore.repositories.sessions.ids import is_beginning
 from agentstore.stores.store import Store
 from agentstore.values.text.terminal import on_one_line, printable
+
+if TYPE_CHECKING:
+    from agentstore.stores.aio import AsyncStore
 
 app = typer.Typer(
     name="agentstore",
@@ -93,6 +96,12 @@ class Database:
     def read(self) -> Store:
         """Open it read-only: nothing is created, upgraded or written."""
         return Store(self.url, read_only=True, schema=self.schema, table_prefix=self.prefix)
+
+    def read_async(self) -> AsyncStore:
+        """Give the same for coroutines; it is opened by ``async with``."""
+        from agentstore.stores.aio import AsyncStore  # one command needs it
+
+        return AsyncStore(self.url, read_only=True, schema=self.schema, table_prefix=self.prefix)
 
     @property
     def names(self) -> Names:
