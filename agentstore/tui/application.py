@@ -147,7 +147,8 @@ def browse(
     async def run() -> Browser:
         async with open_store() as store:
             browser = Browser(store if user is None else store.scoped(user), where, instant, wish)
-            await browser.run_async()
+            # Without the mouse: the terminal's own is for selecting text.
+            await browser.run_async(mouse=False)
             return browser
 
     browser = asyncio.run(run())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.strip import Strip
@@ -19,11 +19,12 @@ from agentstore.tui.reader import ReaderScreen
 from agentstore.tui.rows import Rows
 from agentstore.tui.screens import ListScreen
 from agentstore.tui.stretches import MOST, Stretch
+from agentstore.values.chat.pieces import pieces_of
 from agentstore.values.states import STREAMING
-from agentstore.values.text.terminal import age, brief, money, on_one_line
+from agentstore.values.text.terminal import age, brief, money, on_one_line, printable
 
-INTERVAL = 0.5
-"""Seconds between two looks for what is new."""
+_STREAMS = 10
+"""How many of the last messages may be growing."""
 
 
 class ConversationScreen(ListScreen[Entry]):
@@ -39,6 +40,7 @@ class ConversationScreen(ListScreen[Entry]):
         Binding("p", "turn(-1)", "Turn before", show=False),
         Binding("slash", "search", "Search"),
         Binding("f", "follow", "Follow"),
+        Binding("y", "copy", "Copy its text", show=False),
     ]
 
     def __init__(
@@ -91,7 +93,7 @@ class ConversationScreen(ListScreen[Entry]):
             self._used = f"{brief(used[0].total_tokens)} used tokens, {money(used[0].cost)}"
         self._say()
         if self.following:
-            self._begin_to_follow()
+            self.keep_looking(self._look_for_new)
 
     async def _go(self, seq: int | None) -> None:
         """Read around a message, and go to it; None means the end."""
@@ -120,10 +122,13 @@ class ConversationScreen(ListScreen[Entry]):
             self._used,
             f"active {age(session.last_active_at)}",
         ]
-        line = Text(" · ".join(on_one_line(fact) for fact in facts if fact), style="dim")
+        lines = [title, Text()]
         if self.following:
-            line = Text.assemble(("● following ", "bold green"), line)
-        lines = [title, line]
+            lines[1].append("● following", style="bold green")
+        for fact in (on_one_line(fact) for fact in facts if fact):
+            if lines[1].plain and lines[-1].cell_len + cell_len(fact) + 3 > self.app.size.width:
+                lines.append(Text())
+            lines[-1].append(f" · {fact}" if lines[-1].plain else fact, style="dim")
         if session.question is not None:
             asks = ("waiting for an answer: ", "bold magenta")
             lines.append(Text.assemble(asks, on_one_line(session.question)))
@@ -189,6 +194,13 @@ class ConversationScreen(ListScreen[Entry]):
         if (entry := self.rows.chosen) is not None:
             self.app.push_screen(ReaderScreen(entry))
 
+    def action_copy(self) -> None:
+        """Hand the text of a message to the terminal's clipboard."""
+        if (entry := self.rows.chosen) is not None:
+            told = "\n".join(piece.text for piece in pieces_of(entry.message))
+            self.app.copy_to_clipboard(printable(told))
+            self.notice("Copied, if the terminal allows it.")
+
     # --- Elsewhere -------------------------------------------------------------------------------
 
     def action_branches(self) -> None:
@@ -222,25 +234,19 @@ class ConversationScreen(ListScreen[Entry]):
         self.following = not self.following
         if self.following:
             self.action_end()
-            self._begin_to_follow()
+            self.keep_looking(self._look_for_new)
         else:
-            self.workers.cancel_group(self, "follow")
+            self.stop_looking()
         self._say()
 
-    def _begin_to_follow(self) -> None:
-        self.read(self._follow, group="follow")
-
-    async def _follow(self) -> None:
-        """Look for what is new, until the screen is left."""
-        while True:
-            await asyncio.sleep(INTERVAL)
-            session = await self.browser.store.sessions.get(self.session_id)
-            items = self.rows.items
-            streams = any(entry.message.status == STREAMING for entry in items[-10:])
-            if streams or session != self._session:
-                self._session = session
-                await self._take_new()
-                self._say()
+    async def _look_for_new(self) -> bool:
+        session = await self.browser.store.sessions.get(self.session_id)
+        streams = any(e.message.status == STREAMING for e in self.rows.items[-_STREAMS:])
+        if streams or session != self._session:
+            self._session = session
+            await self._take_new()
+            self._say()
+        return False
 
     async def _take_new(self) -> None:
         """Read the end of the branch anew, if that is what is held."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -12,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.strip import Strip
 
 from agentstore.records import MessageRecord, Page
-from agentstore.tui.conversation import INTERVAL, ConversationScreen
+from agentstore.tui.conversation import ConversationScreen
 from agentstore.tui.drawing import cut
 from agentstore.tui.entries import Entry, entries_of
 from agentstore.tui.messages import Look, entry_lines
@@ -41,30 +40,26 @@ class FollowScreen(ListScreen[Entry]):
 
     async def start(self) -> None:
         """Follow, until the screen is left."""
-        store = self.browser.store
         self.head(Text.assemble(("● following ", "bold green"), ("all sessions", "dim")))
-        limit = _FIRST
-        while True:
-            page: Page[MessageRecord] = await store.messages.follow(self._cursor, limit=limit)
-            self._cursor = page.next_cursor
-            items = self.stretch.items
-            streams = [each.message for each in items if each.message.status == STREAMING]
-            grown = {
-                message.id: message
-                for stream in streams[-_MOST_STREAMS:]
-                if (message := await store.messages.find(stream.id)) is not None
-            }
-            if grown or page.items:
-                renewed = [
-                    replace(each, message=grown.get(each.message.id, each.message))
-                    for each in items
-                ]
-                self._add(renewed, await entries_of(store, page.items))
-            elif limit == _FIRST:
-                self.show()
-            limit = _BATCH
-            if len(page) < limit:
-                await asyncio.sleep(INTERVAL)
+        self.keep_looking(self._look)
+
+    async def _look(self) -> bool:
+        store = self.browser.store
+        limit = _FIRST if self._cursor is None else _BATCH
+        page: Page[MessageRecord] = await store.messages.follow(self._cursor, limit=limit)
+        items = self.stretch.items
+        streams = [each.message for each in items if each.message.status == STREAMING]
+        grown = {
+            message.id: message
+            for stream in streams[-_MOST_STREAMS:]
+            if (message := await store.messages.find(stream.id)) is not None
+        }
+        new = await entries_of(store, page.items)
+        if grown or new or self._cursor is None:
+            held = [replace(e, message=grown.get(e.message.id, e.message)) for e in items]
+            self._add(held, new)
+        self._cursor = page.next_cursor
+        return len(new) == _BATCH
 
     def _add(self, held: list[Entry], new: Sequence[Entry]) -> None:
         stays = not self.rows.at_end and bool(held)

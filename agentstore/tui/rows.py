@@ -12,7 +12,6 @@ from typing import ClassVar, Generic, Literal, TypeVar
 
 from rich.segment import Segment
 from rich.style import Style
-from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.strip import Strip
@@ -24,8 +23,6 @@ T = TypeVar("T")
 
 _GUTTER = 2
 _CHOSEN = Style(color="cyan", bold=True)
-_WHEEL = 3
-"""Lines by which a wheel scrolls."""
 
 
 class Rows(Widget, Generic[T], can_focus=True):
@@ -146,7 +143,7 @@ class Rows(Widget, Generic[T], can_focus=True):
         self._cursor = self._top = 0
         self._settle()
 
-    # --- Keys and the wheel ----------------------------------------------------------------------
+    # --- Keys -------------------------------------------------------------------------------------
 
     def action_move(self, by: int) -> None:
         """Choose the next item, or the one before; of one that is taller than the screen, go on."""
@@ -177,26 +174,6 @@ class Rows(Widget, Generic[T], can_focus=True):
         """Tell that the item was chosen."""
         if self._items:
             self.post_message(self.Chosen())
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Scroll."""
-        event.stop()
-        self._scroll(_WHEEL)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Scroll."""
-        event.stop()
-        self._scroll(-_WHEEL)
-
-    def on_click(self, event: events.Click) -> None:
-        """Choose what is clicked; what is chosen already is opened."""
-        if not self._items:
-            return
-        at = self._at(self._top + event.y)
-        if at == self._cursor:
-            self.action_choose()
-        self._cursor = at
-        self.refresh()
 
     def on_resize(self) -> None:
         """Break lines anew."""

@@ -6,6 +6,7 @@ line, and ``r`` tries again; nothing that is on the screen is lost.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
@@ -16,6 +17,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer, Input, Static
+from textual.worker import WorkType
 
 from agentstore.errors import AgentStoreError, InvalidInput
 from agentstore.tui.rows import Rows
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from agentstore.tui.application import Browser
 
 T = TypeVar("T")
+
+INTERVAL = 0.5
+"""Seconds between two looks for what is new."""
+_AFTER_FAILURE = 2.0
 
 
 class ListScreen(Screen[Any], Generic[T]):
@@ -55,7 +61,8 @@ class ListScreen(Screen[Any], Generic[T]):
         """Read nothing yet."""
         super().__init__()
         self.stretch: Stretch[T] = Stretch(nothing)
-        self._busy = self._dry = False
+        self._busy = self._dry = self._failing = False
+        self._readings = 0
         self._again: Callable[[], Awaitable[None]] | None = None
 
     # --- For screens -----------------------------------------------------------------------------
@@ -95,8 +102,10 @@ class ListScreen(Screen[Any], Generic[T]):
         line.display = words is not None
         line.update(Text(on_one_line(words or "")))
 
-    def read(self, work: Callable[[], Awaitable[None]], *, group: str = "list") -> None:
+    def read(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do work with the store, beside the screen; what it refuses is said in a line."""
+        self._readings += 1
+        this, self._busy = self._readings, True
 
         async def guarded() -> None:
             try:
@@ -105,18 +114,55 @@ class ListScreen(Screen[Any], Generic[T]):
                 self.notice(str(error))
             except AgentStoreError as error:
                 self._again = work
-                self.notice(f"{error} (r: try again)")
+                self._fail(f"{error} (r: try again)")
             except Exception as error:  # noqa: BLE001 - a fault of ours, for the command line to say
                 self.browser.failed(error)
             else:
-                self.notice(None)
+                self._succeed()
             finally:
-                if group == "list":
+                if this == self._readings:
                     self._busy = False
 
-        if group == "list":
-            self._busy = True
-        self.run_worker(guarded(), group=group, exclusive=True)
+        self._run(guarded, "list")
+
+    def keep_looking(self, look: Callable[[], Awaitable[bool]]) -> None:
+        """Look for what is new until the screen is left, whatever the database does meanwhile.
+
+        Args:
+            look: Says whether to look again at once.
+        """
+
+        async def loop() -> None:
+            while True:
+                wait = INTERVAL
+                try:
+                    wait *= not await look()
+                    self._succeed()
+                except AgentStoreError as error:
+                    self._fail(f"{error} (It is tried again and again.)")
+                    wait = _AFTER_FAILURE
+                except Exception as error:  # noqa: BLE001 - as above
+                    self.browser.failed(error)
+                    return
+                await asyncio.sleep(wait)
+
+        self._run(loop, "follow")
+
+    def _run(self, task: WorkType[None], group: str) -> None:
+        self.run_worker(task, group=group, exclusive=True)
+
+    def stop_looking(self) -> None:
+        """Look no more."""
+        self.workers.cancel_group(self, "follow")
+
+    def _fail(self, words: str) -> None:
+        self._failing = True
+        self.notice(words)
+
+    def _succeed(self) -> None:
+        if self._failing:
+            self._failing = False
+            self.notice(None)
 
     # --- What all do -----------------------------------------------------------------------------
 
@@ -129,8 +175,12 @@ class ListScreen(Screen[Any], Generic[T]):
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Begin to read."""
+        """Begin."""
         self.rows.focus()
+        self.begin()
+
+    def begin(self) -> None:
+        """Read what is shown first."""
         self.read(self.start)
 
     def on_rows_near_end(self, event: Rows.NearEnd) -> None:
@@ -158,10 +208,8 @@ class ListScreen(Screen[Any], Generic[T]):
         if self.has_class("asking"):
             self.remove_class("asking")
             self.rows.focus()
-        elif len(self.app.screen_stack) > 2:
-            self.dismiss(None)
         else:
-            self.app.exit()
+            self.dismiss(None)
 
     def action_beginning(self) -> None:
         """Go to the beginning of what is held; what precedes it is read then."""

@@ -40,7 +40,7 @@ class SearchScreen(ListScreen[SearchHit]):
         self.rows = Rows(self._draw, lambda hit: hit.message.id, empty="Type words, and Enter.")
         self.stretch = Stretch(ByCursor(self._page))
 
-    def on_mount(self) -> None:
+    def begin(self) -> None:
         """Wait for words, or search at once."""
         self._say()
         self.rows.show(())
@@ -57,6 +57,12 @@ class SearchScreen(ListScreen[SearchHit]):
         within = "all messages" if self._session_id is None else "this session"
         line = Text.assemble(("search ", "bold"), (f"{within}  ", "dim"))
         self.head(line.append(on_one_line(self._words), style="yellow"))
+
+    def action_back(self) -> None:
+        """Leave the line if something was searched; else the screen."""
+        if not self._words:
+            self.remove_class("asking")
+        super().action_back()
 
     def asked(self, line: str) -> None:
         """Search."""

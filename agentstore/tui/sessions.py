@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.strip import Strip
+from textual.widgets import Input
 
 from agentstore.records import Page, SessionSummary
 from agentstore.tui.conversation import ConversationScreen
@@ -61,10 +62,10 @@ class SessionsScreen(ListScreen[SessionSummary]):
         )
         return page
 
-    def on_mount(self) -> None:
+    def begin(self) -> None:
         """Begin to read."""
         self._say()
-        super().on_mount()
+        super().begin()
 
     def on_resize(self) -> None:
         """Have the columns that there is room for."""
@@ -92,8 +93,21 @@ class SessionsScreen(ListScreen[SessionSummary]):
         self._filters = session_filters(line, self.browser.instant)
         self._line = line.strip()
         self.remove_class("asking")
+        self.refresh_bindings()
         self._say()
         self.read(self.start)
+
+    def action_back(self) -> None:
+        """Leave the line, or the filter."""
+        if self.has_class("asking"):
+            super().action_back()
+        elif self._line:
+            self.query_one(Input).value = ""
+            self.asked("")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer a way back only if there is one."""
+        return action != "back" or bool(self._line) or self.has_class("asking")
 
     def on_rows_chosen(self) -> None:
         """Open the session."""
