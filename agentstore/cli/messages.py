@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from agentstore.records import MessageRecord
-from agentstore.values.chat.pieces import Piece, pieces_of
+from agentstore.values.chat.pieces import MessagePiece, pieces_of
 from agentstore.values.states import COMPLETE
 from agentstore.values.text.terminal import on_one_line, printable
 
@@ -96,7 +96,7 @@ def print_text(
         console.print(line, soft_wrap=True)
 
 
-def _print_call(console: Console, call: Piece, most: int | None) -> None:
+def _print_call(console: Console, call: MessagePiece, most: int | None) -> None:
     line = Text.assemble(("→ ", "yellow"), (on_one_line(call.name), "bold"))
     if call.call_id:
         line.append(f"  {on_one_line(call.call_id)}", style="dim")

@@ -20,8 +20,9 @@ from agentstore.tui.drawing import cut
 from agentstore.tui.following import FollowScreen
 from agentstore.tui.rows import Rows
 from agentstore.tui.screens import ListScreen
+from agentstore.tui.search import SearchScreen
 from agentstore.tui.sessions import SessionsScreen
-from agentstore.tui.stretches import Part, Stretch
+from agentstore.tui.stretches import ListPart, Stretch
 
 _KEYS = {
     "j,down": "j ↓",
@@ -100,6 +101,10 @@ class Browser(App[None]):
         self.fault = error
         self.exit()
 
+    def show_search(self, session_id: str | None = None) -> None:
+        """Search a session, or all of them."""
+        self.push_screen(SearchScreen(session_id))
+
     def show_keys(self, screen: Screen[Any]) -> None:
         """Show the keys of a screen."""
         self.push_screen(KeysScreen(screen))
@@ -121,9 +126,9 @@ class KeysScreen(ListScreen[tuple[str, str]]):
         self.rows = Rows(_key_line, lambda each: each)
         self.stretch = Stretch(self._all)
 
-    async def _all(self, _: object) -> Part[tuple[str, str]]:
+    async def _all(self, _: object) -> ListPart[tuple[str, str]]:
         self.head(Text("Keys", style="bold"))
-        return Part(tuple(self._keys), None, None)
+        return ListPart(tuple(self._keys), None, None)
 
 
 def _key_line(each: tuple[str, str], width: int) -> list[Strip]:

@@ -12,8 +12,8 @@ from textual.strip import Strip
 
 from agentstore.records import SessionRecord
 from agentstore.records.findings import counted
-from agentstore.tui.entries import Beside, BranchEntries, Entry
-from agentstore.tui.messages import Look, entry_lines
+from agentstore.tui.entries import Beside, BranchEntries, ShownMessage
+from agentstore.tui.messages import MessageLook, entry_lines
 from agentstore.tui.places import BranchesScreen, TurnsScreen
 from agentstore.tui.reader import ReaderScreen
 from agentstore.tui.rows import Rows
@@ -27,7 +27,7 @@ _STREAMS = 10
 """How many of the last messages may be growing."""
 
 
-class ConversationScreen(ListScreen[Entry]):
+class ConversationScreen(ListScreen[ShownMessage]):
     """The messages of a branch of a session."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -66,16 +66,16 @@ class ConversationScreen(ListScreen[Entry]):
         self.branch = branch
         self.following = follow
         self._seq = seq
-        self._look = Look(words=words)
+        self._look = MessageLook(words=words)
         self._all = False
         self._session: SessionRecord | None = None
         self._used: str | None = None
         self.rows = Rows(self._draw, _key, empty="No messages.")
 
-    def _draw(self, entry: Entry, width: int) -> list[Strip]:
+    def _draw(self, entry: ShownMessage, width: int) -> list[Strip]:
         look = self._look
         if self._all:
-            look = Look(look.opened ^ {entry.message.id}, look.raw, look.words)
+            look = MessageLook(look.opened ^ {entry.message.id}, look.raw, look.words)
         return entry_lines(entry, width, look)
 
     # --- Reading ---------------------------------------------------------------------------------
@@ -175,18 +175,18 @@ class ConversationScreen(ListScreen[Entry]):
         """Unfold the message, or fold it."""
         if (entry := self.rows.chosen) is not None:
             opened = self._look.opened ^ {entry.message.id}
-            self._look = Look(opened, self._look.raw, self._look.words)
+            self._look = MessageLook(opened, self._look.raw, self._look.words)
             self.rows.redraw_item(_key(entry))
 
     def action_unfold_all(self) -> None:
         """Unfold all messages, or fold them."""
         self._all = not self._all
-        self._look = Look(raw=self._look.raw, words=self._look.words)
+        self._look = MessageLook(raw=self._look.raw, words=self._look.words)
         self.rows.redraw()
 
     def action_raw(self) -> None:
         """Show Markdown as it was written, or drawn."""
-        self._look = Look(self._look.opened, not self._look.raw, self._look.words)
+        self._look = MessageLook(self._look.opened, not self._look.raw, self._look.words)
         self.rows.redraw()
 
     def action_open_message(self) -> None:
@@ -223,9 +223,7 @@ class ConversationScreen(ListScreen[Entry]):
 
     def action_search(self) -> None:
         """Search the messages of this session."""
-        from agentstore.tui.search import SearchScreen  # which shows conversations
-
-        self.app.push_screen(SearchScreen(self.session_id))
+        self.browser.show_search(self.session_id)
 
     # --- Following -------------------------------------------------------------------------------
 
@@ -269,5 +267,5 @@ class ConversationScreen(ListScreen[Entry]):
             self.rows.go_to_end()
 
 
-def _key(entry: Entry) -> str:
+def _key(entry: ShownMessage) -> str:
     return entry.message.id or f"summary {entry.message.branch}"

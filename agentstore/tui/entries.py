@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from agentstore.records import MessageRecord, Page, SummaryRecord
-from agentstore.tui.stretches import Part
+from agentstore.tui.stretches import ListPart
 
 PAGE = 50
 _PROBE = 1_000
@@ -15,7 +15,7 @@ _PROBE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ShownMessage:
     """A message as it is shown.
 
     Attributes:
@@ -44,7 +44,7 @@ class BranchEntries:
         self.session_id = session_id
         self.branch = branch
 
-    async def __call__(self, place: Beside | None) -> Part[Entry]:
+    async def __call__(self, place: Beside | None) -> ListPart[ShownMessage]:
         """Read the part at a place."""
         if place is not None and place.side == "behind":
             messages, more = await self._behind(place.seq)
@@ -55,7 +55,7 @@ class BranchEntries:
             older = page.next_cursor is not None
             earlier = Beside("before", messages[0].seq) if older else None
         last = Beside("behind", messages[-1].seq) if messages and more else None
-        return Part(await self._entries(messages), earlier, last)
+        return ListPart(await self._entries(messages), earlier, last)
 
     async def _page(self, before: int | None, limit: int) -> Page[MessageRecord]:
         page: Page[MessageRecord] = await self._store.messages.page(
@@ -84,14 +84,14 @@ class BranchEntries:
             seq += step
             step = step * 4 if grows else step
 
-    async def _entries(self, messages: Sequence[MessageRecord]) -> tuple[Entry, ...]:
+    async def _entries(self, messages: Sequence[MessageRecord]) -> tuple[ShownMessage, ...]:
         entries = await entries_of(self._store, messages)
         summary: SummaryRecord | None = await self._store.summaries.find(
             self.session_id, branch=self.branch
         )
         if summary is None:
             return entries
-        told = Entry(summary.to_message(), (), False)
+        told = ShownMessage(summary.to_message(), (), False)
         return tuple(
             each
             for entry in entries
@@ -99,13 +99,13 @@ class BranchEntries:
         )
 
 
-async def entries_of(store: Any, messages: Sequence[MessageRecord]) -> tuple[Entry, ...]:
+async def entries_of(store: Any, messages: Sequence[MessageRecord]) -> tuple[ShownMessage, ...]:
     """Give messages with their marks, read in one statement."""
     marks = await store.marks.of([message.id for message in messages if message.id])
     turn: int | None = None
-    entries: list[Entry] = []
+    entries: list[ShownMessage] = []
     for message in messages:
         new = message.begins_turn or (turn is not None and message.turn != turn)
-        entries.append(Entry(message, marks.get(message.id, ()), new))
+        entries.append(ShownMessage(message, marks.get(message.id, ()), new))
         turn = message.turn
     return tuple(entries)

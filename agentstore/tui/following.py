@@ -13,8 +13,8 @@ from textual.strip import Strip
 from agentstore.records import MessageRecord, Page
 from agentstore.tui.conversation import ConversationScreen
 from agentstore.tui.drawing import cut
-from agentstore.tui.entries import Entry, entries_of
-from agentstore.tui.messages import Look, entry_lines
+from agentstore.tui.entries import ShownMessage, entries_of
+from agentstore.tui.messages import MessageLook, entry_lines
 from agentstore.tui.reader import ReaderScreen
 from agentstore.tui.rows import Rows
 from agentstore.tui.screens import ListScreen
@@ -27,7 +27,7 @@ _MOST_STREAMS = 50
 """Messages that are looked at again while they are being written."""
 
 
-class FollowScreen(ListScreen[Entry]):
+class FollowScreen(ListScreen[ShownMessage]):
     """The last messages of the whole store, and those that come."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("o", "open_message", "Whole")]
@@ -61,7 +61,7 @@ class FollowScreen(ListScreen[Entry]):
         self._cursor = page.next_cursor
         return len(new) == _BATCH
 
-    def _add(self, held: list[Entry], new: Sequence[Entry]) -> None:
+    def _add(self, held: list[ShownMessage], new: Sequence[ShownMessage]) -> None:
         stays = not self.rows.at_end and bool(held)
         self.stretch.put([*held, *new][-MOST:], None)
         self.show()
@@ -82,7 +82,7 @@ class FollowScreen(ListScreen[Entry]):
             self.app.push_screen(ReaderScreen(entry))
 
 
-def _draw(entry: Entry, width: int) -> list[Strip]:
-    lines = entry_lines(replace(entry, new_turn=False), width, Look())
+def _draw(entry: ShownMessage, width: int) -> list[Strip]:
+    lines = entry_lines(replace(entry, new_turn=False), width, MessageLook())
     whose = Text(f"session {on_one_line(entry.message.session_id)}", style="dim")
     return [lines[0], cut(whose, width), *lines[1:]]

@@ -10,8 +10,8 @@ from rich.text import Text
 from textual.strip import Strip
 
 from agentstore.tui.drawing import cut, indented, markdown_lines, text_lines, with_found
-from agentstore.tui.entries import Entry
-from agentstore.values.chat.pieces import Piece, pieces_of
+from agentstore.tui.entries import ShownMessage
+from agentstore.values.chat.pieces import MessagePiece, pieces_of
 from agentstore.values.states import COMPLETE
 from agentstore.values.text.terminal import brief, money, on_one_line
 
@@ -32,7 +32,7 @@ _GLANCE = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class MessageLook:
     """How messages are drawn.
 
     Attributes:
@@ -46,7 +46,7 @@ class Look:
     words: tuple[str, ...] = ()
 
 
-def entry_lines(entry: Entry, width: int, look: Look) -> list[Strip]:
+def entry_lines(entry: ShownMessage, width: int, look: MessageLook) -> list[Strip]:
     """Draw a message, and a line above it where a turn begins."""
     message = entry.message
     opened = message.id in look.opened
@@ -60,7 +60,7 @@ def entry_lines(entry: Entry, width: int, look: Look) -> list[Strip]:
     return with_found(lines, look.words)
 
 
-def _label(entry: Entry) -> Text:
+def _label(entry: ShownMessage) -> Text:
     message = entry.message
     if message.status == "summary":
         return Text("summary of what is above", style="bold blue")
@@ -80,7 +80,7 @@ def _label(entry: Entry) -> Text:
     return label
 
 
-def _piece(piece: Piece, role: str, width: int, opened: bool, raw: bool) -> Sequence[Strip]:
+def _piece(piece: MessagePiece, role: str, width: int, opened: bool, raw: bool) -> Sequence[Strip]:
     if piece.kind == "call":
         return _call(piece, width, opened)
     if role == "tool":
@@ -95,7 +95,7 @@ def _piece(piece: Piece, role: str, width: int, opened: bool, raw: bool) -> Sequ
     return [*lines, *_rest(piece.text, len(shown), opened, width)]
 
 
-def _call(call: Piece, width: int, opened: bool) -> Sequence[Strip]:
+def _call(call: MessagePiece, width: int, opened: bool) -> Sequence[Strip]:
     line = Text.assemble(("▾ " if opened else "▸ ", "yellow"), (on_one_line(call.name), "bold"))
     if opened:
         if call.call_id:

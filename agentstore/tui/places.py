@@ -12,7 +12,7 @@ from agentstore.records.findings import counted
 from agentstore.tui.drawing import cut
 from agentstore.tui.rows import Rows
 from agentstore.tui.screens import ListScreen
-from agentstore.tui.stretches import ByCursor, Part, Stretch
+from agentstore.tui.stretches import ByCursor, ListPart, Stretch
 from agentstore.tui.trees import branch_line, in_tree_order
 from agentstore.values.paging import MAX_LIMIT
 from agentstore.values.text.terminal import on_one_line
@@ -33,7 +33,7 @@ class BranchesScreen(ListScreen[_Drawn]):
         self.rows = Rows(self._draw, lambda each: each[1].number)
         self.stretch = Stretch(self._all)
 
-    async def _all(self, _: Any) -> Part[_Drawn]:
+    async def _all(self, _: Any) -> ListPart[_Drawn]:
         found: list[CountedBranch] = []
         cursor: str | None = None
         while True:
@@ -46,7 +46,7 @@ class BranchesScreen(ListScreen[_Drawn]):
                 break
         words = counted(len(found), "branch", "branches")
         self.head(Text(f"{words}{', and more' if cursor else ''}: Enter goes to one", style="dim"))
-        return Part(tuple(in_tree_order(found)), None, None)
+        return ListPart(tuple(in_tree_order(found)), None, None)
 
     def _draw(self, each: _Drawn, width: int) -> list[Strip]:
         return [cut(branch_line(*each, shown=each[1].name == self._shown), width)]

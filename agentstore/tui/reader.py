@@ -12,10 +12,10 @@ from textual.strip import Strip
 
 from agentstore.records import UsageRecord
 from agentstore.tui.drawing import cut, text_lines
-from agentstore.tui.entries import Entry
+from agentstore.tui.entries import ShownMessage
 from agentstore.tui.rows import Rows
 from agentstore.tui.screens import ListScreen
-from agentstore.tui.stretches import Part, Stretch
+from agentstore.tui.stretches import ListPart, Stretch
 from agentstore.values.chat.pieces import pieces_of
 from agentstore.values.text.terminal import money, on_one_line
 
@@ -29,7 +29,7 @@ _ELSEWHERE = ("content", "tool_calls")
 class ReaderScreen(ListScreen["_Paragraph"]):
     """A message, whole."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: ShownMessage) -> None:
         """Show a message."""
         super().__init__()
         self._entry = entry
@@ -50,12 +50,12 @@ class ReaderScreen(ListScreen["_Paragraph"]):
         self.head(Text(f"{message.role} message #{message.seq}", style="bold"))
         await super().start()
 
-    async def _read(self, place: int | None) -> Part[_Paragraph]:
+    async def _read(self, place: int | None) -> ListPart[_Paragraph]:
         first = place or 0
         last = first + _PART
         told = tuple(self._told[first:last])
         more = last if last < len(self._told) else None
-        return Part(told, first - _PART if first else None, more)
+        return ListPart(told, first - _PART if first else None, more)
 
     def _paragraphs(self) -> Iterator[tuple[str, str]]:
         """Give what is told, each with its style."""

@@ -16,7 +16,6 @@ from agentstore.tui.filters import SESSION_WORDS, session_filters
 from agentstore.tui.following import FollowScreen
 from agentstore.tui.rows import Rows
 from agentstore.tui.screens import ListScreen
-from agentstore.tui.search import SearchScreen
 from agentstore.tui.stretches import ByCursor, Stretch
 from agentstore.values.text.terminal import age, brief, money, on_one_line
 
@@ -116,7 +115,7 @@ class SessionsScreen(ListScreen[SessionSummary]):
 
     def action_search(self) -> None:
         """Search all messages."""
-        self.app.push_screen(SearchScreen())
+        self.browser.show_search()
 
     def action_follow(self) -> None:
         """Follow all messages."""

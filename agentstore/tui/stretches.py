@@ -20,7 +20,7 @@ MOST = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Generic[T]):
+class ListPart(Generic[T]):
     """A few items in their order.
 
     Attributes:
@@ -33,17 +33,17 @@ class Part(Generic[T]):
     later: Any
 
 
-class Source(Protocol[T]):
+class PartSource(Protocol[T]):
     """Reads a part of a list; None means where reading begins."""
 
-    async def __call__(self, place: Any, /) -> Part[T]:
+    async def __call__(self, place: Any, /) -> ListPart[T]:
         """Read the part that is at a place."""
         ...
 
 
-async def nothing(_: Any) -> Part[Any]:
+async def nothing(_: Any) -> ListPart[Any]:
     """Read an empty list."""
-    return Part((), None, None)
+    return ListPart((), None, None)
 
 
 class ByCursor(Generic[T]):
@@ -54,24 +54,23 @@ class ByCursor(Generic[T]):
         self._read = read
         self._cursors: list[str | None] = [None]
 
-    async def __call__(self, place: int | None) -> Part[T]:
+    async def __call__(self, place: int | None) -> ListPart[T]:
         """Read the page with this number."""
         number = place or 0
         page = await self._read(self._cursors[number])
         more = page.next_cursor is not None
         if more:
             self._cursors[number + 1 :] = [page.next_cursor]
-        return Part(page.items, number - 1 if number else None, number + 1 if more else None)
+        return ListPart(page.items, number - 1 if number else None, number + 1 if more else None)
 
 
 class Stretch(Generic[T]):
     """What is held of a list."""
 
-    def __init__(self, source: Source[T], most: int = MOST) -> None:
+    def __init__(self, source: PartSource[T]) -> None:
         """Hold nothing yet."""
         self._source = source
-        self._most = most
-        self._parts: list[Part[T]] = []
+        self._parts: list[ListPart[T]] = []
 
     @property
     def items(self) -> list[T]:
@@ -96,18 +95,18 @@ class Stretch(Generic[T]):
         """Read the part before what is held."""
         part = await self._source(self._parts[0].earlier)
         self._parts.insert(0, part)
-        while self._held() - len(self._parts[-1].items) >= self._most:
+        while self._held() - len(self._parts[-1].items) >= MOST:
             self._parts.pop()
 
     async def load_later(self) -> None:
         """Read the part behind what is held."""
         self._parts.append(await self._source(self._parts[-1].later))
-        while self._held() - len(self._parts[0].items) >= self._most:
+        while self._held() - len(self._parts[0].items) >= MOST:
             self._parts.pop(0)
 
     def put(self, items: Sequence[T], earlier: Any) -> None:
         """Hold these, the last ones of the list, instead."""
-        self._parts = [Part(tuple(items), earlier, None)]
+        self._parts = [ListPart(tuple(items), earlier, None)]
 
     def _held(self) -> int:
         return sum(len(part.items) for part in self._parts)

@@ -15,7 +15,7 @@ _ARGUMENTS = ("arguments", "input")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class MessagePiece:
     """A part of a message.
 
     Attributes:
@@ -32,7 +32,7 @@ class Piece:
     call_id: str = ""
 
 
-def pieces_of(message: MessageRecord) -> Iterator[Piece]:
+def pieces_of(message: MessageRecord) -> Iterator[MessagePiece]:
     """Give the pieces of a message: its content, then its calls.
 
     One that has neither is a framework's own item, and that is read instead.
@@ -46,7 +46,7 @@ def pieces_of(message: MessageRecord) -> Iterator[Piece]:
         if _is_call(each):
             yield _call(each)
         else:
-            yield Piece("text", text) if text else Piece("data", _json(each))
+            yield MessagePiece("text", text) if text else MessagePiece("data", _json(each))
     for call in calls:
         yield _call(call)
 
@@ -56,16 +56,16 @@ def _is_call(piece: Any) -> bool:
     return isinstance(piece, dict) and "name" in piece and not piece.keys().isdisjoint(_ARGUMENTS)
 
 
-def _call(call: Any) -> Piece:
+def _call(call: Any) -> MessagePiece:
     function = call.get("function") if isinstance(call, dict) else None
     described = function if isinstance(function, dict) else call
     if not isinstance(described, dict):
-        return Piece("call", _json(call), "?")
+        return MessagePiece("call", _json(call), "?")
     arguments = next((described[name] for name in _ARGUMENTS if name in described), None)
     if arguments is not None and not isinstance(arguments, str):
         arguments = _json(arguments)
     call_id = call.get("call_id", call.get("id"))
-    return Piece(
+    return MessagePiece(
         "call",
         arguments or "",
         str(described.get("name", "?")),
