@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -156,6 +157,10 @@ def browse(
             await browser.run_async(mouse=False)
             return browser
 
-    browser = asyncio.run(run())
+    logging.disable()  # its lines would be drawn over the screen
+    try:
+        browser = asyncio.run(run())
+    finally:
+        logging.disable(logging.NOTSET)
     if browser.fault is not None:
         raise browser.fault

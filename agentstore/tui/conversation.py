@@ -247,23 +247,30 @@ class ConversationScreen(ListScreen[ShownMessage]):
         return False
 
     async def _take_new(self) -> None:
-        """Read the end of the branch anew, if that is what is held."""
+        """Read the end of the branch anew, if that is what is held.
+
+        Where somebody reads further up, and would lose the place, it is only said that there is
+        more behind.
+        """
         if self._busy or self.stretch.has_later:
             return
         assert self.branch is not None
         newest = await BranchEntries(self.browser.store, self.session_id, self.branch)(None)
-        first = newest.items[0].message.seq if newest.items else 0
-        older = [entry for entry in self.stretch.items if entry.message.seq < first]
-        joined = len(older) < len(self.stretch.items) or newest.earlier is None
+        held, first = self.stretch.items, newest.items[0].message.seq if newest.items else 0
+        older = [entry for entry in held if entry.message.seq < first]
+        joined = len(older) < len(held) or newest.earlier is None
         kept = [*(older if joined else ()), *newest.items]
-        cut_off = len(kept) > MOST
-        kept = kept[-MOST:]
-        more = cut_off or (self.stretch.has_earlier if older and joined else newest.earlier)
+        reads = bool(held) and not self.rows.at_end
+        more = self.stretch.has_earlier
+        if reads and (not joined or len(kept) > MOST):
+            kept, later = held, Beside("behind", held[-1].message.seq)
+        else:
+            more = (more if older and joined else newest.earlier is not None) or len(kept) > MOST
+            kept, later = kept[-MOST:], None
         earlier = Beside("before", kept[0].message.seq) if more and kept else None
-        stays = not self.rows.at_end
-        self.stretch.put(kept, earlier)
+        self.stretch.put(kept, earlier, later)
         self.show()
-        if not stays:
+        if not reads:
             self.rows.go_to_end()
 
 

@@ -104,9 +104,9 @@ class Stretch(Generic[T]):
         while self._held() - len(self._parts[0].items) >= MOST:
             self._parts.pop(0)
 
-    def put(self, items: Sequence[T], earlier: Any) -> None:
-        """Hold these, the last ones of the list, instead."""
-        self._parts = [ListPart(tuple(items), earlier, None)]
+    def put(self, items: Sequence[T], earlier: Any, later: Any = None) -> None:
+        """Hold these instead; see ``ListPart``."""
+        self._parts = [ListPart(tuple(items), earlier, later)]
 
     def _held(self) -> int:
         return sum(len(part.items) for part in self._parts)
