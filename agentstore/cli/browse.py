@@ -32,7 +32,7 @@ def browse(
 
     Example: `agentstore browse 0198c3d2-5a7e`
     """
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not is_terminal():
         raise InvalidInput("browse needs a terminal. Elsewhere use ls, show, tail and search.")
     if follow and user is not None and session is None:
         raise InvalidInput("--follow with --user needs a session.")
@@ -50,3 +50,8 @@ def browse(
             session = seen.sessions.get(whole_id(store, session)).id
     wish = Wish(session, follow)
     run(database.read_async, str(database), instant, user=user, wish=wish)
+
+
+def is_terminal() -> bool:
+    """Say whether there is somebody to press keys and to look."""
+    return sys.stdin.isatty() and sys.stdout.isatty()

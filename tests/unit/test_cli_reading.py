@@ -214,6 +214,16 @@ def test_a_branch_can_be_shown_that_is_not_the_active_one(run, store, talk):
     assert "no branch" in run("show", talk, "--branch", "nowhere", code=1)
 
 
+def test_a_tree_of_branches_fits_however_deep_it_is_and_long_their_names_are(run, store, talk):
+    for n in range(30):
+        store.branches.create(talk, name=f"{n:02} " + "枝" * 60)
+    shown = run("show", talk, "--tree")
+    assert fits(shown)
+    assert "└─ 00 枝" in shown
+    assert "22 more levels" in shown.splitlines()[-1]
+    assert "29 枝" in shown.splitlines()[-1]
+
+
 def test_the_active_branch_is_shown_however_many_there_are_and_json_has_all(run, store, talk):
     made = [store.branches.create(talk, name=f"b{n:02}").name for n in range(60)]
     store.messages.save(talk, "user", "on the last one")
