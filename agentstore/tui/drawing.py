@@ -96,15 +96,16 @@ def markdown_lines(text: str, width: int) -> list[Strip]:
         lines = lines_of(_PlainMarkdown(shown), width)
     except Exception:  # noqa: BLE001 - libraries that stumble over a text must not hide it
         return text_lines(text, width)
-    while lines and not lines[0].text.strip():
-        lines.pop(0)
-    while lines and not lines[-1].text.strip():
+    empty = [True, *(not line.text.strip() for line in lines)]
+    lines = [line for line, *both in zip(lines, empty, empty[1:], strict=False) if not all(both)]
+    if lines and not lines[-1].text.strip():
         lines.pop()
     return lines or text_lines(text, width)
 
 
 def cut(line: Text, width: int) -> Strip:
     """Draw one line, and cut it where the columns end."""
+    line = Text().append_text(line)  # or a style of the whole would be forgotten
     line.truncate(max(width, _NARROWEST), overflow="ellipsis")
     return Strip(list(line.render(_CONSOLE)))
 

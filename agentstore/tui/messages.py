@@ -64,7 +64,7 @@ def _label(entry: ShownMessage) -> Text:
     message = entry.message
     if message.status == "summary":
         return Text("summary of what is above", style="bold blue")
-    label = Text(message.role, style=STYLES.get(message.role, ""))
+    label = Text.assemble((message.role, STYLES.get(message.role, "")))
     if message.name:
         label.append(f" {on_one_line(message.name)}")
     facts = [f"#{message.seq}", f"{message.created_at:%H:%M:%S}"]
