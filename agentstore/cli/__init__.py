@@ -6,6 +6,7 @@ Each module holds the commands of one subject, and is imported here so that they
 from __future__ import annotations
 
 from agentstore.cli import (
+    browse,
     conversations,
     health,
     keeping,
@@ -28,6 +29,7 @@ for _command in app.registered_commands:
 
 __all__ = [
     "app",
+    "browse",
     "conversations",
     "health",
     "keeping",

@@ -15,19 +15,23 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
 from agentstore.cli.help import Group
-from agentstore.cli.output import err, on_one_line, out, printable, say
+from agentstore.cli.output import err, out, say
 from agentstore.database.engine import parse_url, show_url
 from agentstore.errors import AgentStoreError, InvalidInput
 from agentstore.migrations import HEAD
 from agentstore.models.tables import Names
 from agentstore.repositories.sessions.ids import is_beginning
 from agentstore.stores.store import Store
+from agentstore.values.text.terminal import on_one_line, printable
+
+if TYPE_CHECKING:
+    from agentstore.stores.aio import AsyncStore
 
 app = typer.Typer(
     name="agentstore",
@@ -92,6 +96,12 @@ class Database:
     def read(self) -> Store:
         """Open it read-only: nothing is created, upgraded or written."""
         return Store(self.url, read_only=True, schema=self.schema, table_prefix=self.prefix)
+
+    def read_async(self) -> AsyncStore:
+        """Give the same for coroutines; it is opened by ``async with``."""
+        from agentstore.stores.aio import AsyncStore  # one command needs it
+
+        return AsyncStore(self.url, read_only=True, schema=self.schema, table_prefix=self.prefix)
 
     @property
     def names(self) -> Names:

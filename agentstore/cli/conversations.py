@@ -13,11 +13,8 @@ from rich.text import Text
 from agentstore.cli.application import LOOK, AsJson, Database, Prefix, Schema, Url, app, whole_id
 from agentstore.cli.messages import print_message, print_text
 from agentstore.cli.output import (
-    age,
     columns,
     hint,
-    money,
-    on_one_line,
     out,
     plain,
     print_cut,
@@ -30,8 +27,10 @@ from agentstore.errors import InvalidInput, LimitOutOfRange
 from agentstore.records import CountedBranch, MessageRecord, SessionRecord, UsageSum
 from agentstore.records.findings import counted
 from agentstore.stores.store import Store
+from agentstore.tui.trees import branch_line, in_tree_order
 from agentstore.values.paging import MAX_LIMIT
 from agentstore.values.states import STREAMING
+from agentstore.values.text.terminal import age, money, on_one_line
 
 _DEFAULT = 50
 _BATCH = 500
@@ -140,33 +139,9 @@ def _show_tree(
         print_json({**plain(session), "branches": branches})
         return
     _print_heading(session, used)
-    known = {branch.name for branch in branches}
-    grown: dict[str | None, list[CountedBranch]] = {}
-    for branch in branches:
-        parent = branch.parent if branch.parent in known else None
-        grown.setdefault(parent, []).append(branch)
     out.print()
-    # Not by recursion: a branch of a branch of a branch may be a thousand deep.
-    left = [(branch, "", "") for branch in reversed(grown.get(None, []))]
-    while left:
-        branch, before, below = left.pop()
-        line = Text.assemble((before, "dim"), (on_one_line(branch.name), "bold cyan"))
-        if branch.current:
-            line.append("  active", style="bold green")
-        origin = f"from turn {branch.fork_turn}, " if branch.number else ""
-        line.append(f"  {origin}", style="dim")
-        line.append(f"{counted(branch.turns, 'turn')}, {counted(branch.messages, 'message')}")
-        print_cut(line)
-        children = grown.get(branch.name, [])
-        last = len(children) - 1
-        left += [
-            (
-                child,
-                f"{below}{'└─ ' if n == last else '├─ '}",
-                f"{below}{'   ' if n == last else '│  '}",
-            )
-            for n, child in reversed([*enumerate(children)])
-        ]
+    for before, branch in in_tree_order(branches):
+        print_cut(branch_line(before, branch))
 
 
 def _print_heading(session: SessionRecord, used: Sequence[UsageSum]) -> None:

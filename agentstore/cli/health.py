@@ -24,13 +24,10 @@ from agentstore.cli.output import (
     columns,
     err,
     fitting,
-    money,
-    on_one_line,
     out,
     plain,
     print_json,
     print_table,
-    printable,
     say,
     table,
 )
@@ -39,6 +36,7 @@ from agentstore.errors import DatabaseError, SchemaError
 from agentstore.records.findings import Finding, Severity, counted, exit_code
 from agentstore.records.health import Statistics
 from agentstore.stores.alerts import Thresholds, check_sizes, parse_bytes, read_thresholds
+from agentstore.values.text.terminal import money, on_one_line, printable
 
 CONFIGURATION = Path("agentstore.toml")
 _BAR = 18

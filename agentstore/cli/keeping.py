@@ -21,22 +21,14 @@ from agentstore.cli.application import (
     app,
     one_of,
 )
-from agentstore.cli.output import (
-    err,
-    hint,
-    on_one_line,
-    plain,
-    print_json,
-    print_table,
-    say,
-    table,
-)
+from agentstore.cli.output import err, hint, plain, print_json, print_table, say, table
 from agentstore.cli.times import age
 from agentstore.errors import AgentStoreError, InvalidInput
 from agentstore.records import PruneReport
 from agentstore.records.findings import counted
 from agentstore.retention import FINISHED_TASKS, RetentionPolicy, read_policy
 from agentstore.values.states import SESSION_STATUSES
+from agentstore.values.text.terminal import on_one_line
 
 
 def _age(words: str) -> Any:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from agentstore.cli.output import on_one_line, printable
 from agentstore.records import MessageRecord
+from agentstore.values.chat.pieces import MessagePiece, pieces_of
 from agentstore.values.states import COMPLETE
-from agentstore.values.text.readable import readable_text
+from agentstore.values.text.terminal import on_one_line, printable
 
 _STYLES = {
     "system": "magenta",
@@ -23,8 +21,6 @@ _STYLES = {
 }
 _MOST = 1_000
 """Characters of a tool's result, and of its arguments."""
-_ARGUMENTS = ("arguments", "input")
-"""What the APIs call the arguments of a call."""
 _MOST_OF_A_BLOCK = 150
 """Characters of a block that is no text: a picture, for example."""
 
@@ -62,19 +58,15 @@ def print_message(
         label.append("  ")
         label.append(f"[{on_one_line(mark)}]", style="blue")
     console.print(label, soft_wrap=not console.is_terminal)
-    calls = message.tool_calls or ()
-    nothing = not (message.content or calls)
-    for piece in _pieces(message.payload if nothing else message.content):
-        text = piece if isinstance(piece, str) else readable_text(None, piece, None)
-        if _is_call(piece):
+    for piece in pieces_of(message):
+        if piece.kind == "call":
             _print_call(console, piece, None if full else _MOST)
-        elif text:
-            print_text(console, text, most=_MOST if message.role == "tool" and not full else None)
+        elif piece.kind == "text":
+            most = _MOST if message.role == "tool" and not full else None
+            print_text(console, piece.text, most=most)
         else:
             most = None if full else _MOST_OF_A_BLOCK
-            print_text(console, _json(piece), style="dim", most=most)
-    for call in calls:
-        _print_call(console, call, None if full else _MOST)
+            print_text(console, piece.text, style="dim", most=most)
 
 
 def print_text(
@@ -104,34 +96,11 @@ def print_text(
         console.print(line, soft_wrap=True)
 
 
-def _pieces(held: Any) -> list[Any]:
-    """Give what a message holds, piece by piece: texts, blocks, calls of tools."""
-    if held is None or held == "":
-        return []
-    return held if isinstance(held, list) else [held]
-
-
-def _is_call(piece: Any) -> bool:
-    """Say whether a block, or a framework's own item, calls a tool."""
-    return isinstance(piece, dict) and "name" in piece and not piece.keys().isdisjoint(_ARGUMENTS)
-
-
-def _print_call(console: Console, call: Any, most: int | None) -> None:
-    function = call.get("function") if isinstance(call, dict) else None
-    described = function if isinstance(function, dict) else call
-    if not isinstance(described, dict):
-        print_text(console, f"→ {_json(call)}", style="yellow", most=most)
-        return
-    line = Text.assemble(("→ ", "yellow"), (on_one_line(str(described.get("name", "?"))), "bold"))
-    if isinstance(call_id := call.get("call_id", call.get("id")), str):
-        line.append(f"  {on_one_line(call_id)}", style="dim")
+def _print_call(console: Console, call: MessagePiece, most: int | None) -> None:
+    line = Text.assemble(("→ ", "yellow"), (on_one_line(call.name), "bold"))
+    if call.call_id:
+        line.append(f"  {on_one_line(call.call_id)}", style="dim")
     line.pad_left(2)
     console.print(line, soft_wrap=True)
-    arguments = next((described[name] for name in _ARGUMENTS if name in described), None)
-    if arguments is not None:
-        written = arguments if isinstance(arguments, str) else _json(arguments)
-        print_text(console, written, style="yellow", indent=4, most=most)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    if call.text:
+        print_text(console, call.text, style="yellow", indent=4, most=most)

@@ -24,20 +24,12 @@ from rich.progress import (
 from rich.text import Text
 
 from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, app
-from agentstore.cli.output import (
-    brief,
-    err,
-    on_one_line,
-    plain,
-    print_json,
-    print_table,
-    say,
-    table,
-)
+from agentstore.cli.output import err, plain, print_json, print_table, say, table
 from agentstore.errors import AgentStoreError, CopyDiffers, InvalidInput, UnsoundRows
 from agentstore.models.tables import Names
 from agentstore.moving import copying as transfer
 from agentstore.records.findings import counted
+from agentstore.values.text.terminal import brief, on_one_line
 
 _SET_ASIDE = 3
 """The exit code where all was copied but rows that are not sound."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -22,6 +21,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from agentstore.values.text.terminal import printable
+
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
@@ -29,8 +30,6 @@ _ENDLESS = 100_000
 """Columns of what is no terminal, for tables."""
 
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
-_JOINERS = "\u200c\u200d"
-"""They tie letters and emoji together; alone of what formats they are passed on."""
 _COMMANDS = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """What JSON may hold as it is, and a terminal may obey."""
 
@@ -132,67 +131,6 @@ def _written(value: Any, indent: int | None = None) -> str:
 
 
 # --- For people --------------------------------------------------------------------------------
-
-
-def printable(text: str, *, kept: str = "\n\t") -> str:
-    """Show control characters, but those that are kept, instead of sending them to the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(
-        character
-        if character in kept or character.isprintable() or _is_harmless(character)
-        else character.encode("unicode_escape").decode("ascii")
-        for character in text.replace("\r\n", "\n")
-    )
-
-
-def _is_harmless(character: str) -> bool:
-    return character in _JOINERS or unicodedata.category(character) == "Zs"
-
-
-def on_one_line(text: str) -> str:
-    """Give a text without its line breaks, for a cell of a table."""
-    return printable(" ".join(text.split()))
-
-
-def brief(number: int) -> str:
-    """Write a number in up to five characters, such as 999, 1.2k or 34M."""
-    if number < 1_000:
-        return str(number)
-    value = float(number)
-    for unit in "kMGTP":
-        value /= 1_000
-        if value < 999.5:
-            return f"{value:.1f}{unit}" if value < 9.95 else f"{value:.0f}{unit}"
-    return f"{value:.0f}P"
-
-
-def age(instant: datetime) -> str:
-    """Say how long ago something was, such as 3 min; what is to come, or just was, is now."""
-    seconds = (datetime.now(UTC) - instant).total_seconds()
-    if seconds < 1:
-        return "now"
-    for limit, size, unit in (
-        (60, 1, "s"),
-        (3_600, 60, "min"),
-        (86_400, 3_600, "h"),
-        (60 * 86_400, 86_400, "d"),
-        (730 * 86_400, 30 * 86_400, "mo"),
-    ):
-        if seconds < limit:
-            return f"{int(seconds / size)} {unit}"
-    return f"{int(seconds / (365 * 86_400))} y"
-
-
-def money(amount: Decimal) -> str:
-    """Write what something cost: two digits behind the point, or as many as a glance takes in.
-
-    Those are six below 1, four below 1,000, and two from there on.
-    """
-    places = 6 if abs(amount) < 1 else 4 if abs(amount) < 1_000 else 2
-    digits = f"{amount:.{places}f}".rstrip("0")
-    whole, _, rest = digits.partition(".")
-    return f"{int(whole):,}.{rest:0<2}"
 
 
 def bar(share: float, width: int) -> str:

@@ -10,9 +10,10 @@ from rich.text import Text
 
 from agentstore import migrations
 from agentstore.cli.application import KEEP, AsJson, Database, Prefix, Schema, Url, app
-from agentstore.cli.output import err, on_one_line, print_json, say
+from agentstore.cli.output import err, print_json, say
 from agentstore.cli.times import seconds
 from agentstore.errors import ConnectionLost, DatabaseBusy, DatabaseUnreachable
+from agentstore.values.text.terminal import on_one_line
 
 _PAUSE = 0.5
 """Seconds between two tries to reach a database."""

@@ -23,23 +23,14 @@ from agentstore.cli.application import (
     whole_id,
 )
 from agentstore.cli.messages import print_text
-from agentstore.cli.output import (
-    age,
-    hint,
-    on_one_line,
-    out,
-    plain,
-    print_cut,
-    print_json,
-    progress,
-    say,
-)
+from agentstore.cli.output import hint, out, plain, print_cut, print_json, progress, say
 from agentstore.cli.times import since_option, until_option
 from agentstore.records import SearchHit
 from agentstore.records.findings import counted
 from agentstore.records.words import Role
 from agentstore.values.states import ROLES
 from agentstore.values.text.snippets import CLOSE, OPEN
+from agentstore.values.text.terminal import age, on_one_line
 
 _MARKS = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
 _ORDERS = ("relevance", "recent")

@@ -11,17 +11,7 @@ import typer
 from rich.text import Text
 
 from agentstore.cli.application import LOOK, AsJson, Database, Prefix, Schema, Url, app, one_of
-from agentstore.cli.output import (
-    age,
-    brief,
-    columns,
-    fitting,
-    hint,
-    on_one_line,
-    out,
-    print_cut,
-    print_json_list,
-)
+from agentstore.cli.output import columns, fitting, hint, out, print_cut, print_json_list
 from agentstore.errors import InvalidInput
 from agentstore.records import Page, SessionSummary
 from agentstore.records.words import SessionStatus
@@ -29,6 +19,7 @@ from agentstore.repositories.sessions.ids import is_beginning
 from agentstore.stores.store import Store
 from agentstore.values.paging import MAX_LIMIT
 from agentstore.values.states import SESSION_STATUSES
+from agentstore.values.text.terminal import age, brief, on_one_line
 
 SHORT_ID = 13
 """As many characters as say when, to the millisecond, a session was created."""

@@ -21,24 +21,13 @@ from agentstore.cli.application import (
     one_of,
     whole_id,
 )
-from agentstore.cli.output import (
-    bar,
-    brief,
-    columns,
-    fitting,
-    hint,
-    money,
-    on_one_line,
-    out,
-    print_json,
-    print_table,
-    table,
-)
+from agentstore.cli.output import bar, columns, fitting, hint, out, print_json, print_table, table
 from agentstore.cli.times import since_option, until_option
 from agentstore.errors import InvalidInput, PriceUnknown
 from agentstore.records import UsageSum
 from agentstore.records.findings import counted
 from agentstore.values.prices import Prices, Quote, default_prices
+from agentstore.values.text.terminal import brief, money, on_one_line
 
 _DIMENSIONS = ("day", "model", "user", "session", "turn", "branch", "total")
 _BAR = ""

@@ -20,10 +20,8 @@ from agentstore.cli.application import (
     whole_id,
 )
 from agentstore.cli.output import (
-    age,
     columns,
     hint,
-    on_one_line,
     out,
     plain,
     print_cut,
@@ -35,6 +33,7 @@ from agentstore.errors import InvalidInput
 from agentstore.records import TaskRecord
 from agentstore.records.words import TaskStatus
 from agentstore.values.states import TASK_STATUSES
+from agentstore.values.text.terminal import age, on_one_line
 
 _BESIDE = 24
 """Columns that a status and a kind need beside an id."""

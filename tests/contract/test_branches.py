@@ -379,6 +379,11 @@ def test_what_is_said_on_one_branch_is_not_heard_on_another(store, session):
     earlier = store.messages.page(session.id, branch="a", limit=4, before=page.next_cursor)
     assert [*earlier, *page] == history
     assert earlier.next_cursor is None
+    # By a number, which may be another branch's, or of no message yet.
+    for number in (6, 9, 10, 99):
+        before = store.messages.page(session.id, branch="a", limit=4, through=number - 1)
+        assert [*before] == [m for m in history if m.seq < number][-4:]
+    assert [m.seq for m in store.messages.iter(session.id, through=8)] == [6, 5, 2, 1]
     with pytest.raises(InvalidCursor):
         store.messages.page(session.id, branch="main", before=page.next_cursor)
     assert store.sessions.verify(session.id).agree

@@ -42,7 +42,7 @@ def shell(*arguments, **environment):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_json_a_database_and_an_example(run, command):
     text = " ".join(run(command, "--help").split())
-    assert "--json" in text
+    assert "--json" in text or command == "browse"  # which prints nothing
     assert "--url" in text or command in ("copy", "prices")  # two databases, and none
     assert f"Example: agentstore {command}" in text
 
@@ -386,3 +386,13 @@ def test_the_page_about_the_command_line_shows_every_command():
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"^agentstore ([a-z-]+)", page, re.MULTILINE))
     assert shown == set(COMMANDS)
+
+
+def test_browsing_says_what_it_needs(run, monkeypatch):
+    assert "browse needs a terminal. Elsewhere use ls, show" in run("browse", code=1)
+    monkeypatch.setattr("agentstore.cli.browse.is_terminal", lambda: True)
+    for module in [name for name in sys.modules if name.startswith("agentstore.tui.")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "textual", None)
+    assert "Run: pip install 'agentstore-db[tui]'" in run("browse", code=1)
+    assert "needs a session" in run("browse", "--follow", "--user", "alice", code=1)

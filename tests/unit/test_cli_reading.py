@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from agentstore import Store, migrations
 from agentstore.cli import conversations, output
 from agentstore.cli import sessions as sessions_command
+from agentstore.values.text.terminal import age, brief, money
 
 TITLES = ["北京天气怎么样？🌦 今天适合出门吗", "👨‍👩‍👧 Family 🇨🇳 trip", "[bold]x[/bold]\n\t!"]
 TITLES += ["y" * 99, None]
@@ -211,6 +212,16 @@ def test_a_branch_can_be_shown_that_is_not_the_active_one(run, store, talk):
     assert "on the branch" not in run("show", talk, "--branch", "main")
     assert json.loads(run("show", talk, "--branch", "main", "--json"))["branch"] == "main"
     assert "no branch" in run("show", talk, "--branch", "nowhere", code=1)
+
+
+def test_a_tree_of_branches_fits_however_deep_it_is_and_long_their_names_are(run, store, talk):
+    for n in range(30):
+        store.branches.create(talk, name=f"{n:02} " + "枝" * 60)
+    shown = run("show", talk, "--tree")
+    assert fits(shown)
+    assert "└─ 00 枝" in shown
+    assert "22 more levels" in shown.splitlines()[-1]
+    assert "29 枝" in shown.splitlines()[-1]
 
 
 def test_the_active_branch_is_shown_however_many_there_are_and_json_has_all(run, store, talk):
@@ -454,7 +465,7 @@ def test_upgrade_and_export_say_what_they_did_as_json(run, url, talk, tmp_path):
      (999_500, "1.0M"), (12_345_678, "12M"), (10**15, "1.0P"), (10**18, "1000P")],
 )  # fmt: skip
 def test_large_numbers_are_written_briefly(number, written):
-    assert output.brief(number) == written
+    assert brief(number) == written
 
 
 def test_ages_money_and_bars_are_written_for_people():
@@ -468,7 +479,7 @@ def test_ages_money_and_bars_are_written_for_people():
         (86_400 * 90 + 9, "3 mo"),
         (86_400 * 800, "2 y"),
     ):
-        assert output.age(now - timedelta(seconds=seconds)) == written
+        assert age(now - timedelta(seconds=seconds)) == written
     for amount, written in (
         ("0", "0.00"),
         ("1234.5", "1,234.50"),
@@ -478,7 +489,7 @@ def test_ages_money_and_bars_are_written_for_people():
         ("0.9999999", "1.00"),
         ("12.345678", "12.3457"),
     ):
-        assert output.money(Decimal(amount)) == written
+        assert money(Decimal(amount)) == written
     assert [output.bar(share, 2) for share in (0, 0.001, 0.5, 0.75, 1)] == [
         "", "▏", "█", "█▌", "██",
     ]  # fmt: skip

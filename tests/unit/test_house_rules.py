@@ -285,6 +285,17 @@ EXTRAS = {
     "integrations.openai.session": {"agents"},
     "integrations.pydantic_ai": {"pydantic_ai"},
     "testing.contract": {"pytest"},
+    "tui.application": {"textual"},
+    "tui.conversation": {"textual"},
+    "tui.drawing": {"markdown_it", "textual"},
+    "tui.following": {"textual"},
+    "tui.messages": {"textual"},
+    "tui.places": {"textual"},
+    "tui.reader": {"textual"},
+    "tui.rows": {"textual"},
+    "tui.screens": {"textual"},
+    "tui.search": {"textual"},
+    "tui.sessions": {"textual"},
     "values.genai": {"genai_prices"},
 }
 """What extras bring, by the modules that import it, and no others do."""
@@ -332,6 +343,7 @@ LAZY = (
     "pydantic_ai",
     "sqlalchemy.orm",
     "starlette",
+    "textual",
 )
 
 

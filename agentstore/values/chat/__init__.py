@@ -15,6 +15,7 @@ Responses           an item ``..._call`` that     an item ``..._call_output``, a
 - ``formats`` reads one message: the calls it makes, the results it gives.
 - ``glances`` looks at a history, and says of most that they are fine as they are.
 - ``repairs`` reads a history, and says what to leave out, to move and to put in.
+- ``pieces`` takes one message apart, for people to read.
 - ``layouts`` turns a chat message into the arguments with which it is saved.
 
 What a provider runs by itself (``server_tool_use``, ``web_search_call``, ``mcp_call``) holds its

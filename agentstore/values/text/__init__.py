@@ -5,6 +5,7 @@
   those that do not.
 - ``search_terms`` reads a query, and says how well a text matches it.
 - ``snippets`` cuts out the piece of a text that shows the match.
+- ``terminal`` has what a terminal shows: text that it cannot obey, and figures at a glance.
 
 A *token* is what an index holds. A *term* is what a query asks for: one token or several in a row.
 

@@ -1,0 +1,137 @@
+"""From texts to the lines of a terminal, whatever they hold.
+
+All that comes from the database goes through ``printable`` first, so a terminal gets no character
+that it would obey, and is handed on as ``Text`` or as parsed Markdown, so nothing in it is ever
+markup. HTML in Markdown is text, links are not sent as links, and what is drawn at once is bounded.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from markdown_it import MarkdownIt
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.markdown import Heading, Markdown
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from rich.theme import Theme
+from textual.strip import Strip
+
+from agentstore.values.text.terminal import printable
+
+_STYLES = Theme(
+    {
+        "markdown.code": "cyan",
+        "markdown.code_block": "cyan",
+        "markdown.block_quote": "italic",
+        "markdown.list": "none",
+        "markdown.item.bullet": "dim",
+        "markdown.item.number": "dim",
+        "markdown.table.header": "bold",
+        "markdown.table.border": "dim",
+    }
+)
+_CONSOLE = Console(
+    file=io.StringIO(),
+    force_terminal=True,
+    color_system="truecolor",
+    legacy_windows=False,
+    markup=False,
+    emoji=False,
+    highlight=False,
+    theme=_STYLES,
+)
+_NARROWEST = 8
+_FOUND = Style(bold=True, reverse=True, color="yellow")
+
+
+_READER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
+_READER.disable("image")
+
+
+class _PlainHeading(Heading):
+    """A heading at the left, without a box around it."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw it in bold, and those of the first two levels underlined."""
+        self.text.justify = "left"
+        self.text.stylize("bold underline" if self.tag in ("h1", "h2") else "bold")
+        yield self.text
+
+
+class _PlainMarkdown(Markdown):
+    """Markdown in which HTML is text, addresses are seen, and lines end where they were ended."""
+
+    elements: ClassVar = {**Markdown.elements, "heading_open": _PlainHeading}
+
+    def __init__(self, text: str) -> None:
+        super().__init__("", code_theme="ansi_dark", hyperlinks=False)
+        self.parsed = _READER.parse(text)
+        for block in self.parsed:
+            for token in block.children or ():
+                token.type = "hardbreak" if token.type == "softbreak" else token.type
+
+
+def lines_of(what: RenderableType, width: int) -> list[Strip]:
+    """Draw something in so many columns; no line is longer."""
+    width = max(width, _NARROWEST)
+    options = _CONSOLE.options.update(width=width, height=None)
+    return [Strip(line).crop(0, width) for line in _CONSOLE.render_lines(what, options, pad=False)]
+
+
+def text_lines(text: str, width: int, style: str = "") -> list[Strip]:
+    """Draw a text as it is, broken where the columns end."""
+    shown = Text(printable(text).expandtabs(4), style=style, overflow="fold", end="")
+    return lines_of(shown, width)
+
+
+def markdown_lines(text: str, width: int) -> list[Strip]:
+    """Draw Markdown; what cannot be drawn as that is drawn as text."""
+    shown = printable(text).expandtabs(4)
+    try:
+        lines = lines_of(_PlainMarkdown(shown), width)
+    except Exception:  # noqa: BLE001 - libraries that stumble over a text must not hide it
+        return text_lines(text, width)
+    empty = [True, *(not line.text.strip() for line in lines)]
+    lines = [line for line, *both in zip(lines, empty, empty[1:], strict=False) if not all(both)]
+    if lines and not lines[-1].text.strip():
+        lines.pop()
+    return lines or text_lines(text, width)
+
+
+def cut(line: Text, width: int) -> Strip:
+    """Draw one line, and cut it where the columns end."""
+    line = Text().append_text(line)  # or a style of the whole would be forgotten
+    line.truncate(max(width, _NARROWEST), overflow="ellipsis")
+    return Strip(list(line.render(_CONSOLE)))
+
+
+def indented(lines: Iterable[Strip], columns: int) -> list[Strip]:
+    """Put lines further to the right."""
+    space = Segment(" " * columns)
+    return [Strip([space, *line]) for line in lines]
+
+
+def with_found(lines: Sequence[Strip], words: Sequence[str]) -> list[Strip]:
+    """Mark words that were found, wherever they stand in the lines."""
+    if not words:
+        return [*lines]
+    wanted = re.compile("|".join(map(re.escape, words)), re.IGNORECASE)
+    return [_marked(line, wanted) for line in lines]
+
+
+def _marked(line: Strip, wanted: re.Pattern[str]) -> Strip:
+    ends = [end for found in wanted.finditer(line.text) for end in found.span()]
+    if not ends:
+        return line
+    marked = Text()
+    for text, style, _ in line:
+        marked.append(text, style)
+    for start, end in zip(ends[::2], ends[1::2], strict=True):
+        marked.stylize(_FOUND, start, end)
+    marked.end = ""
+    return Strip(list(marked.render(_CONSOLE)))
