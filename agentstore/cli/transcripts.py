@@ -27,6 +27,7 @@ class _Framework(StrEnum):
     """The frameworks whose databases can be imported."""
 
     OPENAI_SQLITE = "openai-sqlite"
+    LANGGRAPH_SQLITE = "langgraph-sqlite"
 
 
 @app.command("import", rich_help_panel=MOVE)

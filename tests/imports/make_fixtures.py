@@ -1,6 +1,6 @@
 """Make the databases that the tests of imports read, by the frameworks themselves.
 
-    python -m tests.imports.make_fixtures openai langgraph tutorial     # in .venv
+    python -m tests.imports.make_fixtures openai langgraph_sqlite tutorial     # in .venv
     python -m tests.imports.make_fixtures adk agentscope                # where these are installed
 
 Each becomes a dump in SQL, or, where JSON says what the framework itself reads of it, two files.
@@ -10,6 +10,7 @@ What a framework would never write, such as a broken row, is added last, by plai
 from __future__ import annotations
 
 import asyncio
+import gzip
 import sqlite3
 import sys
 import tempfile
@@ -26,13 +27,24 @@ def dumped(path: Path, name: str) -> None:
     """Write a SQLite database down as SQL."""
     with sqlite3.connect(path) as connection:
         lines = [line for line in connection.iterdump() if "sqlite_sequence" not in line]
-    (FIXTURES / f"{name}.sql").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    kept("\n".join(lines) + "\n", name)
+
+
+def kept(text: str, name: str) -> None:
+    """Write a dump to its file."""
+    packed = gzip.compress(text.encode(), mtime=0)
+    (FIXTURES / f"{name}.sql.gz").write_bytes(packed)
+
+
+def dump_of(name: str) -> str:
+    """Give the dump of a fixture."""
+    return gzip.decompress((FIXTURES / f"{name}.sql.gz").read_bytes()).decode()
 
 
 def loaded(name: str, path: Path) -> Path:
     """Make a SQLite database of a dump."""
     with sqlite3.connect(path) as connection:
-        connection.executescript((FIXTURES / f"{name}.sql").read_text(encoding="utf-8"))
+        connection.executescript(dump_of(name))
     connection.close()
     return path
 
@@ -134,7 +146,35 @@ def openai(path: Path) -> None:
     broken.close()
 
 
-MAKERS: dict[str, Callable[[Path], None]] = {"openai": openai}
+# --- LangGraph -------------------------------------------------------------------------------
+
+
+def langgraph_sqlite(path: Path) -> None:
+    """Threads with subgraphs, forks and pending writes, and rows that are broken."""
+    from langgraph.checkpoint.sqlite import SqliteSaver
+
+    from tests.imports.graphs import run
+
+    with SqliteSaver.from_conn_string(str(path)) as saver:
+        run(saver)
+    with sqlite3.connect(path) as broken:
+        insert = "INSERT INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?)"
+        broken.execute(insert, ("broken", "", "1", None, "msgpack", b"\xc1", b"{}"))
+        empty = b"\x82\xaechannel_values\x80\xa2id\xa1"
+        broken.execute(insert, ("broken", "", "2", "1", "msgpack", empty + b"2", b"{}"))
+        broken.execute(insert, ("broken", "", "3", "2", "msgpack+aes", b"closed", b"{}"))
+        broken.execute(insert, ("broken", "", "4", "2", "msgpack", empty + b"4", b"{"))
+        broken.execute(insert, ("broken", "", "5", "2", "msgpack", empty + b"2", b"{}"))
+        writes = "INSERT INTO writes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        broken.execute(writes, ("broken", "", "2", "t", "", 0, "c", None, b"x"))
+        broken.execute(writes, ("broken", "", "9", "t", "", 0, "c", "bytes", b"early"))
+    broken.close()
+
+
+MAKERS: dict[str, Callable[[Path], None]] = {
+    "openai": openai,
+    "langgraph_sqlite": langgraph_sqlite,
+}
 
 
 def main(names: list[str]) -> None:

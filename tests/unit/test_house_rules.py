@@ -266,6 +266,7 @@ EXTRAS = {
     "integrations.llama_index": {"llama_index"},
     "integrations.openai.session": {"agents"},
     "integrations.pydantic_ai": {"pydantic_ai"},
+    "moving.frameworks.langgraph_bytes": {"ormsgpack"},
     "testing.contract": {"pytest"},
     "values.genai": {"genai_prices"},
 }

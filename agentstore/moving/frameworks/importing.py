@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 FRAMEWORKS = {
     "openai-sqlite": "agentstore.moving.frameworks.openai",
+    "langgraph-sqlite": "agentstore.moving.frameworks.langgraph_sqlite",
 }
 """Every source, and the module that reads it."""
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Row, Select, and_, column, exists, func, select, table, tuple_
 
 from agentstore.errors import InvalidInput
-from agentstore.moving.frameworks.pieces import Note, flaw
+from agentstore.moving.frameworks.pieces import BrokenRow, Note, flaw
 from agentstore.moving.frameworks.sources import OpenSource
 from agentstore.repositories.messages.drafts import chat_drafts
 
@@ -76,10 +76,6 @@ class StoredBranch(NamedTuple):
     place: list[Any]
     shared: int
     time: Any
-
-
-class BrokenItem(Exception):
-    """An item cannot be stored; says why."""
 
 
 class StoredSession:
@@ -152,7 +148,7 @@ class StoredSession:
         else:
             try:
                 item = _parsed(data)
-            except BrokenItem as broken:
+            except BrokenRow as broken:
                 if note is not None:
                     shown = {"id": row.id, "session_id": self.session_id, "message_data": data}
                     note(flaw(MESSAGES.name, row.id, str(broken), shown))
@@ -222,14 +218,14 @@ class StoredSession:
             turn = turns.get(row.user_turn_number)
             try:
                 if turn is None or turn in taken:
-                    raise BrokenItem("its turn has no items")
+                    raise BrokenRow("its turn has no items")
                 details = {
                     "input": _details(row.input_tokens_details),
                     "output": _details(row.output_tokens_details),
                 }
                 if not all(_is_amount(getattr(row, each)) for each in NUMBERS):
-                    raise BrokenItem("it has what is no amount")
-            except BrokenItem as broken:
+                    raise BrokenRow("it has what is no amount")
+            except BrokenRow as broken:
                 if note is not None:
                     note(flaw(USAGE.name, row.id, str(broken), row._mapping))
                 continue
@@ -275,24 +271,24 @@ def _parsed(data: object) -> dict[str, Any]:
     """Read an item as the SDK does, if it can be stored.
 
     Raises:
-        BrokenItem: It cannot.
+        BrokenRow: It cannot.
     """
     if not isinstance(data, str):
-        raise BrokenItem("not text in UTF-8")
+        raise BrokenRow("not text in UTF-8")
     try:
         item = json.loads(data)
     except json.JSONDecodeError as error:
-        raise BrokenItem(f"not JSON: {error.msg} (character {error.pos + 1})") from None
+        raise BrokenRow(f"not JSON: {error.msg} (character {error.pos + 1})") from None
     except RecursionError:
-        raise BrokenItem("not JSON: nested too deeply") from None
+        raise BrokenRow("not JSON: nested too deeply") from None
     except ValueError:
-        raise BrokenItem("a number has more than 4,300 digits") from None
+        raise BrokenRow("a number has more than 4,300 digits") from None
     if not isinstance(item, dict):
-        raise BrokenItem("not a JSON object")
+        raise BrokenRow("not a JSON object")
     try:
         chat_drafts([item])
     except InvalidInput as error:
-        raise BrokenItem(str(error).partition(". ")[0].replace("messages[0]", "the item")) from None
+        raise BrokenRow(str(error).partition(". ")[0].replace("messages[0]", "the item")) from None
     return item
 
 
@@ -304,7 +300,7 @@ def _details(stored: object) -> dict[str, Any] | None:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise BrokenItem("its details are no JSON object")
+        raise BrokenRow("its details are no JSON object")
     return found
 
 

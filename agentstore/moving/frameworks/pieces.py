@@ -42,6 +42,10 @@ class PieceRefused(Exception):
     """A piece cannot be imported; says why, without quoting it."""
 
 
+class BrokenRow(Exception):
+    """A row of a source cannot be stored; says why, without quoting it."""
+
+
 class Hands:
     """A clock that is set: what is imported is as old as it was."""
 
