@@ -58,4 +58,5 @@ def _show(report: ImportReport) -> None:
         )
     print_table(rows)
     before = f" {report.there:,} had been imported before." if report.there else ""
-    say(f"Both hold the same. Imported {counted(report.written, report.piece)}.{before}")
+    done = ", ".join(counted(count, kind) for kind, count in report.kinds.items() if count)
+    say(f"Both hold the same. Imported {done or 'nothing that is new'}.{before}")

@@ -28,6 +28,8 @@ class _Framework(StrEnum):
 
     OPENAI_SQLITE = "openai-sqlite"
     LANGGRAPH_SQLITE = "langgraph-sqlite"
+    LANGGRAPH_POSTGRES = "langgraph-postgres"
+    TUTORIAL = "tutorial"
 
 
 @app.command("import", rich_help_panel=MOVE)

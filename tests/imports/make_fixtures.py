@@ -1,20 +1,23 @@
 """Make the databases that the tests of imports read, by the frameworks themselves.
 
-    python -m tests.imports.make_fixtures openai langgraph_sqlite tutorial     # in .venv
+    python -m tests.imports.make_fixtures openai langgraph_sqlite langgraph_postgres tutorial     # in .venv
     python -m tests.imports.make_fixtures adk agentscope                # where these are installed
 
-Each becomes a dump in SQL, or, where JSON says what the framework itself reads of it, two files.
-What a framework would never write, such as a broken row, is added last, by plain SQL.
+Each is kept as the file, or as the rows of a server's tables; where the framework is too heavy for
+these tests also what it reads of it. What a framework would never write, such as a broken row, is
+added last, by plain SQL.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -23,29 +26,27 @@ AWKWARD = "half \ud83d, whole 😀, nothing \x00, Grüezi"
 """Half a character, an emoji, a NUL."""
 
 
-def dumped(path: Path, name: str) -> None:
-    """Write a SQLite database down as SQL."""
-    with sqlite3.connect(path) as connection:
-        lines = [line for line in connection.iterdump() if "sqlite_sequence" not in line]
-    kept("\n".join(lines) + "\n", name)
+def kept(path: Path, name: str) -> None:
+    """Write a SQLite database down."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+        connection.execute("VACUUM")
+    keep(path.read_bytes(), f"{name}.db")
 
 
-def kept(text: str, name: str) -> None:
-    """Write a dump to its file."""
-    packed = gzip.compress(text.encode(), mtime=0)
-    (FIXTURES / f"{name}.sql.gz").write_bytes(packed)
+def keep(data: bytes, name: str) -> None:
+    """Write bytes down."""
+    (FIXTURES / f"{name}.gz").write_bytes(gzip.compress(data, mtime=0))
 
 
-def dump_of(name: str) -> str:
-    """Give the dump of a fixture."""
-    return gzip.decompress((FIXTURES / f"{name}.sql.gz").read_bytes()).decode()
+def content(name: str) -> bytes:
+    """Give the bytes of a fixture."""
+    return gzip.decompress((FIXTURES / f"{name}.gz").read_bytes())
 
 
 def loaded(name: str, path: Path) -> Path:
-    """Make a SQLite database of a dump."""
-    with sqlite3.connect(path) as connection:
-        connection.executescript(dump_of(name))
-    connection.close()
+    """Make the SQLite database of a fixture."""
+    path.write_bytes(content(f"{name}.db"))
     return path
 
 
@@ -171,9 +172,184 @@ def langgraph_sqlite(path: Path) -> None:
     broken.close()
 
 
+POSTGRES_TABLES = ("checkpoints", "checkpoint_blobs", "checkpoint_writes")
+
+
+def langgraph_postgres() -> None:
+    """The same threads on a server, and rows that are broken."""
+    import psycopg
+    from langgraph.checkpoint.postgres import PostgresSaver
+    from psycopg.rows import dict_row
+
+    from tests.imports.graphs import run
+    from tests.programs.copies import driver_url
+    from tests.servers import Server, installations
+
+    def plain(value: object) -> object:
+        return {"hex": value.hex()} if isinstance(value, bytes) else value
+
+    with Server(installations()[0]) as server:
+        url = driver_url(server.create_database("fixture"))
+        with PostgresSaver.from_conn_string(url) as saver:
+            saver.setup()
+            run(saver)
+        rows = {}
+        with psycopg.connect(url, row_factory=dict_row) as connection:
+            for name in POSTGRES_TABLES:
+                query = psycopg.sql.SQL("SELECT * FROM {}").format(psycopg.sql.Identifier(name))
+                found = connection.execute(query).fetchall()
+                rows[name] = [{k: plain(v) for k, v in row.items()} for row in found]
+    rows["checkpoints"] += [
+        {**rows["checkpoints"][0], "thread_id": "broken", "checkpoint_id": "1", "checkpoint": []},
+        {
+            **rows["checkpoints"][0],
+            "thread_id": "broken",
+            "checkpoint_id": "2",
+            "checkpoint": {"id": "2", "channel_versions": {"odd": "1"}, "channel_values": {}},
+        },
+    ]
+    rows["checkpoint_blobs"].append(
+        {
+            **rows["checkpoint_blobs"][0],
+            "thread_id": "broken",
+            "channel": "odd",
+            "version": "1",
+            "type": "msgpack",
+            "blob": {"hex": "c1"},
+        }
+    )
+    keep(json.dumps(rows).encode(), "langgraph_postgres.json")
+
+
+def restored(url: str) -> None:
+    """Make the tables of the fixture in an empty database."""
+    import psycopg
+    from langgraph.checkpoint.postgres import PostgresSaver
+    from psycopg.types.json import Jsonb
+
+    def value(found: object, name: str) -> object:
+        if name in ("checkpoint", "metadata"):
+            return Jsonb(found)
+        return bytes.fromhex(found["hex"]) if isinstance(found, dict) else found
+
+    with PostgresSaver.from_conn_string(url) as saver:
+        saver.setup()
+    with psycopg.connect(url) as connection:
+        for name, rows in json.loads(content("langgraph_postgres.json")).items():
+            for row in rows:
+                statement = psycopg.sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
+                    psycopg.sql.Identifier(name),
+                    psycopg.sql.SQL(", ").join(map(psycopg.sql.Identifier, row)),
+                    psycopg.sql.SQL(", ").join([psycopg.sql.Placeholder()] * len(row)),
+                )
+                connection.execute(statement, [value(v, k) for k, v in row.items()])
+
+
+# --- The tutorial ----------------------------------------------------------------------------
+
+TUTORIAL = """
+CREATE TABLE users (
+    id TEXT PRIMARY KEY, name TEXT NOT NULL, email TEXT, api_key_hash TEXT, quota_total INTEGER,
+    quota_used INTEGER, preferences_json TEXT, created_at TEXT, updated_at TEXT
+);
+CREATE TABLE sessions (
+    id TEXT PRIMARY KEY, user_id TEXT NOT NULL, title TEXT, status TEXT, model TEXT,
+    total_tokens INTEGER, total_cost REAL, message_count INTEGER, metadata_json TEXT,
+    created_at TEXT, updated_at TEXT
+);
+CREATE TABLE messages (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT NOT NULL, role TEXT NOT NULL,
+    content TEXT NOT NULL, tool_calls_json TEXT, tool_call_id TEXT, token_count INTEGER,
+    created_at TEXT
+);
+CREATE TABLE tasks (
+    id TEXT PRIMARY KEY, session_id TEXT NOT NULL, type TEXT NOT NULL, payload_json TEXT,
+    status TEXT, result_json TEXT, priority INTEGER, max_retries INTEGER, retry_count INTEGER,
+    created_at TEXT, started_at TEXT, completed_at TEXT
+);
+CREATE TABLE tool_logs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT NOT NULL, message_id INTEGER,
+    tool_name TEXT NOT NULL, input_json TEXT NOT NULL, output_json TEXT, elapsed_ms REAL,
+    success INTEGER, error_message TEXT, created_at TEXT
+);
+"""
+"""The tutorial's five tables, by the columns that its programs write."""
+
+
+def tutorial(path: Path) -> None:
+    """Rows as programs of the tutorial leave them, and rows that are broken."""
+
+    def at(second: int) -> str:
+        return f"2026-03-01 12:{second // 60:02}:{second % 60:02}"
+
+    call = [{"id": "c1", "type": "function", "function": {"name": "search", "arguments": "{}"}}]
+    whole = "whole 😀, nothing \x00, Grüezi"
+    said = [
+        ("s1", "system", "Be brief.", None, None, 3),
+        ("s1", "user", whole, None, None, 50),
+        ("s1", "assistant", "", json.dumps(call), None, 80),
+        ("s1", "tool", '{"found": 3}', None, "c1", 30),
+        ("s1", "assistant", "半字 " * 3, None, None, 120),
+        ("s2", "user", "one second", None, None, 1),
+        ("s2", "assistant", "for both", None, None, 2),
+        ("s1", "user", "calls are broken", "[{", None, 1),
+        ("s1", "user", "negative", None, None, -1),
+        ("nobody", "user", "lost", None, None, 1),
+    ]
+    logs = [
+        ("s1", 3, "search", '{"query": "x", "api_key": "sk-123"}', '{"n": 3}', 350.5, 1, None),
+        ("s1", None, "search", "{}", None, None, 0, "timed out"),
+        ("s1", 8, "search", "[1]", "null", 2, 1, None),
+        ("s1", 3, "", "{}", None, None, 1, None),
+    ]
+    tasks = [
+        ("t1", "completed", '{"summary": "ok"}', 1),
+        ("t2", "pending", None, 5),
+        ("t3", "running", None, 0),
+        ("t4", "failed", '{"error": "no"}', 0),
+        ("t5", "paused", None, 0),
+        ("t6", "cancelled", None, 0),
+        ("t7", "cancelled", '{"half": 1}', 0),
+    ]
+    with sqlite3.connect(path) as db:
+        db.executescript(TUTORIAL)
+        users = [
+            ("u1", "Alice", "alice@example.org", 100_000, 320, '{"lang": "de"}'),
+            ("u2", "Bob", "", 100, 160, "{}"),
+            ("u3", "Carol", "", 100, 0, "{broken"),
+        ]
+        for id, name, email, total, used, preferences in users:
+            row = (id, name, email, None, total, used, preferences, at(0), at(0))
+            db.execute("INSERT INTO users VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        sessions = [
+            ("s1", "u1", "学习 AI Agent", "paused", 283, 5, '{"tag": [1, 2.5]}', 600),
+            ("s2", "u1", "新对话", "active", 3, 2, "{}", 500),
+            ("s3", "u2", None, "completed", 0, 0, "{}", 400),
+            ("s4", "gone", "of nobody", "active", 0, 0, "{}", 300),
+        ]
+        for id, user, title, status, tokens, count, metadata, when in sessions:
+            row = (id, user, title, status, "gpt-4o-mini", tokens, 0.0, count, metadata)
+            db.execute(
+                "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, at(10), at(when)),
+            )
+        message = "INSERT INTO messages VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)"
+        for second, values in enumerate(said):
+            db.execute(message, (*values, at(100 if values[0] == "s2" else 20 + second)))
+        log = "INSERT INTO tool_logs VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        for second, values in enumerate(logs):
+            db.execute(log, (*values, at(50 + second)))
+        task = "INSERT INTO tasks VALUES (?, 's1', 'sum', '{\"max\": 200}', ?, ?, ?, 3, 0, ?, ?, ?)"
+        for second, (id, status, result, priority) in enumerate(tasks):
+            times = (at(200 + second), at(300 + second), at(350 + second))
+            db.execute(task, (id, status, result, priority, *times))
+    db.close()
+
+
 MAKERS: dict[str, Callable[[Path], None]] = {
     "openai": openai,
     "langgraph_sqlite": langgraph_sqlite,
+    "tutorial": tutorial,
 }
 
 
@@ -181,10 +357,13 @@ def main(names: list[str]) -> None:
     """Make the fixtures that are named."""
     FIXTURES.mkdir(exist_ok=True)
     for name in names:
+        if name == "langgraph_postgres":
+            langgraph_postgres()
+            continue
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"{name}.db"
             MAKERS[name](path)
-            dumped(path, name)
+            kept(path, name)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,14 @@ before it, ends with the whole proof.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 from sqlalchemy import URL
 
@@ -27,16 +28,23 @@ from agentstore.errors import (
 from agentstore.models.tables import PLAIN, Names
 from agentstore.moving.copying.quarantine import Quarantine
 from agentstore.moving.copying.records import OnProgress, Progress, TableReport
-from agentstore.moving.frameworks.pieces import Hands, ImportPiece, Line, Note, PieceRefused, flaw
+from agentstore.moving.frameworks.pieces import (
+    BrokenRow,
+    Hands,
+    ImportPiece,
+    Line,
+    Note,
+    PieceRefused,
+    flaw,
+)
 from agentstore.moving.frameworks.sources import OpenSource, opened
 from agentstore.stores.store import Store
-
-if TYPE_CHECKING:
-    from hashlib import _Hash
 
 FRAMEWORKS = {
     "openai-sqlite": "agentstore.moving.frameworks.openai",
     "langgraph-sqlite": "agentstore.moving.frameworks.langgraph_sqlite",
+    "langgraph-postgres": "agentstore.moving.frameworks.langgraph_postgres",
+    "tutorial": "agentstore.moving.frameworks.tutorial",
 }
 """Every source, and the module that reads it."""
 
@@ -63,8 +71,8 @@ class ImportReport:
     Attributes:
         tables: What was compared, by its kind: how much the source has, without what was set
             aside, and what of it the target holds.
-        piece: What is written, and compared, as one: ``session``, ``thread``, ...
-        written: How many of these this run wrote, or went on with.
+        written: How many conversations, threads or users this run wrote, or went on with.
+        kinds: The same, by what they are: ``session``, ``thread``, ``user``.
         there: How many were there already, and are as in the source.
         unsound: What was set aside, the first twenty: its table, its key and the reason.
         set_aside: How many rows were set aside.
@@ -72,8 +80,8 @@ class ImportReport:
     """
 
     tables: tuple[TableReport, ...]
-    piece: str
     written: int
+    kinds: Mapping[str, int]
     there: int
     unsound: tuple[tuple[str, str, str], ...]
     set_aside: int
@@ -156,24 +164,23 @@ class _ImportRun:
         self._store = store
         self._note = note
         self._progress = progress
-        self._rows = self._written = self._there = self._to_index = 0
-        self._piece = "conversation"
+        self._rows = self._there = self._to_index = 0
+        self._written: Counter[str] = Counter()
         self._totals: dict[str, tuple[_Total, _Total]] = {}
         self.differing: list[str] = []
 
     def take(self, piece: ImportPiece) -> None:
         """Write a piece, if it is not there, and compare both sides."""
-        self._piece = piece.called
         try:
             state = piece.write(self._store, self._tell)
-        except (PieceRefused, InvalidInput, AlreadyExists) as error:
+        except (PieceRefused, BrokenRow, InvalidInput, AlreadyExists) as error:
             self._note(flaw(piece.table, piece.key, str(error), {}))
             return
-        theirs = _summed(piece.source_lines(self._note))
-        ours = _summed(piece.target_lines(self._store, state))
+        theirs = _summed(piece.source_lines(self._note), piece.unordered)
+        ours = _summed(piece.target_lines(self._store, state), piece.unordered)
         self.index(at_least=_INDEXED_AT_ONCE)
         if theirs == ours:
-            self._written += state != "there"
+            self._written[piece.called] += state != "there"
             self._there += state == "there"
         elif state == "there":
             self._note(flaw(piece.table, piece.key, _TAKEN, {}))
@@ -202,8 +209,8 @@ class _ImportRun:
                 TableReport(kind, theirs.rows, ours.rows, theirs.digest(), ours.digest())
                 for kind, (theirs, ours) in self._totals.items()
             ),
-            self._piece,
-            self._written,
+            sum(self._written.values()),
+            dict(self._written),
             self._there,
             tuple((each.table, each.key, each.reason) for each in flaws[:_MOST_NAMED]),
             len(flaws),
@@ -234,11 +241,12 @@ class _Total:
         return self._sum.hexdigest()
 
 
-def _summed(lines: Iterator[Line]) -> dict[str, tuple[int, str]]:
+def _summed(lines: Iterator[Line], unordered: Collection[str]) -> dict[str, tuple[int, str]]:
     """Count lines, and give their digest, by their kinds."""
-    sums: dict[str, tuple[int, _Hash]] = {}
+    sums: dict[str, tuple[int, int]] = {}
     for kind, said in lines:
-        count, digest = sums.get(kind) or (0, hashlib.sha256())
-        digest.update(b"%d:" % len(said) + said)
-        sums[kind] = count + 1, digest
-    return {kind: (count, digest.hexdigest()) for kind, (count, digest) in sums.items()}
+        count, total = sums.get(kind, (0, 0))
+        place = b"" if kind in unordered else b"%d:" % count
+        one = int.from_bytes(hashlib.sha256(place + said).digest(), "big")
+        sums[kind] = count + 1, (total + one) % 2**256
+    return {kind: (count, f"{total:064x}") for kind, (count, total) in sums.items()}

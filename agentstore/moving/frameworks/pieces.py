@@ -84,9 +84,11 @@ class ImportPiece(ABC):
         table: The table of the source that has a row of it.
         key: What tells it from others there.
         called: What it is called in words.
+        unordered: The kinds of lines whose order says nothing.
     """
 
     called: str = "session"
+    unordered: frozenset[str] = frozenset()
     table: str
     key: str
 
@@ -116,12 +118,14 @@ class SessionPiece(ImportPiece):
 
     Attributes:
         session_id: The id of the session.
+        state: What ``write`` found.
     """
 
     def __init__(self, session_id: str, hands: Hands, fingerprint: str) -> None:
         """Take the id, the clock to be set, and what tells the source from others."""
         self.session_id = self.key = session_id
         self.hands = hands
+        self.state: State = "new"
         self._fingerprint = fingerprint
 
     @abstractmethod
@@ -143,11 +147,12 @@ class SessionPiece(ImportPiece):
         if there is not None:
             note = there.metadata.get(IMPORTING)
             if not isinstance(note, dict):
-                return "there"
+                self.state = "there"
+                return self.state
             if note.get("source") != self._fingerprint:
                 raise PieceRefused("an import from another source has begun it, and not finished")
             place = note.get("place")
-        state: State = "new" if there is None else "resumed"
+        self.state = "new" if there is None else "resumed"
         chunks = self.chunks(place)
         chunk = next(chunks, None)
         while True:
@@ -155,7 +160,7 @@ class SessionPiece(ImportPiece):
             there = store.run(partial(self._write, there, chunk, following is None))
             tell(0 if chunk is None else chunk.rows)
             if following is None:
-                return state
+                return self.state
             chunk = following
 
     def _write(
