@@ -1,7 +1,7 @@
 """Make the databases that the tests of imports read, by the frameworks themselves.
 
-    python -m tests.imports.make_fixtures openai langgraph_sqlite langgraph_postgres tutorial     # in .venv
-    python -m tests.imports.make_fixtures adk agentscope                # where these are installed
+    python -m tests.imports.make_fixtures openai langgraph_sqlite langgraph_postgres tutorial
+    python -m tests.imports.make_fixtures adk agentscope    # where these are installed
 
 Each is kept as the file, or as the rows of a server's tables; where the framework is too heavy for
 these tests also what it reads of it. What a framework would never write, such as a broken row, is
@@ -218,6 +218,16 @@ def langgraph_postgres() -> None:
             "blob": {"hex": "c1"},
         }
     )
+    # As LangGraph wrote it before version 4: what was sent is with the parent.
+    old = {"v": 3, "ts": "2024-01-01T00:00:00+00:00", "versions_seen": {}, "channel_values": {}}
+    for id, parent in (("1", None), ("2", "1")):
+        checkpoint = {**old, "id": id, "channel_versions": {"a": "1"}}
+        place = {"thread_id": "old", "checkpoint_ns": "", "checkpoint_id": id}
+        row = {**rows["checkpoints"][0], **place, "parent_checkpoint_id": parent}
+        rows["checkpoints"].append({**row, "checkpoint": checkpoint, "metadata": {"step": 1}})
+    place = {"thread_id": "old", "checkpoint_ns": "", "checkpoint_id": "1", "task_id": "t"}
+    sent = {"channel": "__pregel_tasks", "type": "msgpack", "idx": 0, "blob": {"hex": "9101"}}
+    rows["checkpoint_writes"].append({**rows["checkpoint_writes"][0], **place, **sent})
     keep(json.dumps(rows).encode(), "langgraph_postgres.json")
 
 

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command
 
 from agentstore import Store
 from agentstore.integrations.langgraph import AgentStoreSaver
 from agentstore.moving.frameworks import ImportReport
+from tests.drivers import VERSIONS
 from tests.imports.graphs import builder
+from tests.imports.make_fixtures import restored
+from tests.programs.copies import driver_url
 
 THREADS = ("waiting", "done 😀")
 
@@ -57,14 +61,29 @@ def copied(old: Any, new: Any, thread: str) -> None:
         new.put({"configurable": place}, each.checkpoint, each.metadata, {})
 
 
-@pytest.fixture(params=["langgraph-sqlite"])
+@pytest.fixture
+def server(servers: Any) -> Iterator[str]:
+    """The URL of the database that LangGraph wrote on a server."""
+    url = servers.new_database(VERSIONS[0], empty=True)
+    restored(driver_url(url))
+    yield url
+    servers.drop(VERSIONS[0], url)
+
+
+@pytest.fixture(params=["langgraph-sqlite", "langgraph-postgres"])
 def imported(
-    request: Any, source: Callable[[str], Path], take: Any
+    request: pytest.FixtureRequest, source: Callable[[str], Path], take: Any
 ) -> Iterator[tuple[ImportReport, Any]]:
     """Import a source, and give what reads it in LangGraph's way."""
-    path = source("langgraph_sqlite")
-    report = take(request.param, path)
-    with sqlite_saver(path) as saver:
+    if request.param == "langgraph-sqlite":
+        path = source("langgraph_sqlite")
+        report = take(request.param, path)
+        with sqlite_saver(path) as saver:
+            yield report, saver
+        return
+    url = request.getfixturevalue("server")
+    report = take(request.param, url)
+    with PostgresSaver.from_conn_string(driver_url(url)) as saver:
         yield report, saver
 
 
@@ -117,8 +136,32 @@ def test_a_graph_that_waits_for_an_answer_goes_on(imported: Any, engine_url: str
         assert said["new"] == said["old"]
 
 
-def test_broken_checkpoints_are_named_and_what_can_be_is_kept(imported: Any, engine_url: str):
-    report, _ = imported
+def test_broken_rows_of_a_server_are_named(server: str, take: Any):
+    report: ImportReport = take("langgraph-postgres", server)
+    place = "thread_id='broken' checkpoint_ns='' checkpoint_id="
+    assert set(report.unsound) == {
+        ("checkpoints", f"{place}'1'", "it is no checkpoint"),
+        ("checkpoints", f"{place}'2'", "its bytes are no msgpack (ValueError)"),
+    }
+
+
+def test_what_was_sent_comes_with_checkpoints_of_older_versions(
+    server: str, take: Any, engine_url: str
+):
+    take("langgraph-postgres", server)
+    with (
+        PostgresSaver.from_conn_string(driver_url(server)) as old,
+        Store(engine_url) as store,
+    ):
+        theirs = every(old, "old")
+        assert theirs["", "2"].checkpoint["channel_values"] == {"__pregel_tasks": [[1]]}
+        assert every(AgentStoreSaver(store), "old") == theirs
+
+
+def test_broken_checkpoints_are_named_and_what_can_be_is_kept(
+    source: Callable[[str], Path], take: Any, engine_url: str
+):
+    report: ImportReport = take("langgraph-sqlite", source("langgraph_sqlite"))
     place = "thread_id='broken' checkpoint_ns='' checkpoint_id="
     assert set(report.unsound) == {
         ("checkpoints", f"{place}'1'", "its bytes are no msgpack (ValueError)"),

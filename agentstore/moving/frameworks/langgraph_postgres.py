@@ -1,7 +1,7 @@
 """``PostgresSaver`` and ``AsyncPostgresSaver`` of LangGraph.
 
-A checkpoint is JSON there, with the small values in it; the others are rows of their own, by channel
-and version, which checkpoints share.
+A checkpoint is JSON there, with the small values in it; the others are rows of their own, by
+channel and version, which checkpoints share.
 """
 
 from __future__ import annotations
