@@ -29,6 +29,7 @@ class _Framework(StrEnum):
     OPENAI_SQLITE = "openai-sqlite"
     LANGGRAPH_SQLITE = "langgraph-sqlite"
     LANGGRAPH_POSTGRES = "langgraph-postgres"
+    ADK = "adk"
     TUTORIAL = "tutorial"
 
 

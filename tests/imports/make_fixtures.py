@@ -1,7 +1,7 @@
 """Make the databases that the tests of imports read, by the frameworks themselves.
 
     python -m tests.imports.make_fixtures openai langgraph_sqlite langgraph_postgres tutorial
-    python -m tests.imports.make_fixtures adk agentscope    # where these are installed
+    python -m tests.imports.make_fixtures adk adk_sqlite agentscope    # where these are installed
 
 Each is kept as the file, or as the rows of a server's tables; where the framework is too heavy for
 these tests also what it reads of it. What a framework would never write, such as a broken row, is
@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -356,10 +357,91 @@ def tutorial(path: Path) -> None:
     db.close()
 
 
+# --- Google ADK ------------------------------------------------------------------------------
+
+
+def adk(path: Path) -> None:
+    """Sessions of two apps, with shared state, and rows that are broken."""
+    from google.adk.sessions import DatabaseSessionService
+
+    _adk(path, "adk", DatabaseSessionService(f"sqlite+aiosqlite:///{path}"))
+
+
+def adk_sqlite(path: Path) -> None:
+    """The same by the other service."""
+    from google.adk.sessions.sqlite_session_service import SqliteSessionService
+
+    _adk(path, "adk_sqlite", SqliteSessionService(str(path)))
+
+
+def _adk(path: Path, name: str, service: Any) -> None:
+    from google.adk.events.event import Event
+    from google.adk.events.event_actions import EventActions
+    from google.genai import types
+
+    whole = "whole 😀, nothing \x00, Grüezi"
+
+    def event(author: str, at: float, *parts: types.Part, **delta: object) -> Event:
+        content = types.Content(role="user", parts=[*parts]) if parts else None
+        changed = {key.replace("_", ":", 1): value for key, value in delta.items()}
+        return Event(
+            author=author,
+            timestamp=at,
+            invocation_id=f"inv {at}",
+            content=content,
+            actions=EventActions(state_delta=changed),
+        )
+
+    call = types.FunctionCall(id="c1", name="search", args={"q": whole, "n": 2.5})
+    answer = types.FunctionResponse(id="c1", name="search", response={"found": [1, None]})
+    events = [
+        event("user", 1.7e9 + 0.25, types.Part(text=whole)),
+        event("agent", 1.7e9 + 1, types.Part(function_call=call), app_theme="dark"),
+        event("agent", 1.7e9 + 2, types.Part(function_response=answer), user_city="Bern"),
+        event("agent", 1.7e9 + 2, types.Part(text="tied"), types.Part(text="in time"), n=1),
+        event("agent", 1.7e9 + 3.5, temp_raw="gone", count=7),
+    ]
+
+    async def write() -> list[dict[str, object]]:
+        for app, user, id in (("weather", "alice", "s1"), ("weather/2", "bob/3", "s 1")):
+            state = {"begun": True, "app:version": 2, "user:name": user, "odd": [whole, 1e100]}
+            session = await service.create_session(
+                app_name=app, user_id=user, session_id=id, state=state
+            )
+            for each in events:
+                await service.append_event(session, each.model_copy(deep=True))
+        await service.create_session(app_name="weather", user_id="alice", session_id="empty")
+        said = []
+        for app in ("weather", "weather/2"):
+            for listed in (await service.list_sessions(app_name=app)).sessions:
+                who = {"app_name": app, "user_id": listed.user_id, "session_id": listed.id}
+                found = await service.get_session(**who)
+                assert found is not None
+                said.append(found.model_dump(mode="json", exclude_none=True))
+        if hasattr(service, "close"):
+            await service.close()
+        return said
+
+    said = asyncio.run(write())
+    keep(json.dumps(said).encode(), f"{name}.json")
+    with closing(sqlite3.connect(path)) as broken, broken:
+        insert = (
+            "INSERT INTO events (id, app_name, user_id, session_id, invocation_id, timestamp, "
+            "event_data) VALUES (?, 'weather', 'alice', ?, 'i', ?, ?)"
+        )
+        at = "2023-11-14 22:13:21.500000" if name == "adk" else 1.7e9 + 1.5
+        broken.execute(insert, ("cut", "s1", at, '{"author": "us'))
+        broken.execute(insert, ("no author", "s1", at, "{}"))
+        broken.execute(insert, ("lost", "nowhere", at, '{"author": "user"}'))
+        broken.execute("INSERT INTO user_states VALUES ('weather', 'broken', '[1]', ?)", (at,))
+
+
 MAKERS: dict[str, Callable[[Path], None]] = {
     "openai": openai,
     "langgraph_sqlite": langgraph_sqlite,
     "tutorial": tutorial,
+    "adk": adk,
+    "adk_sqlite": adk_sqlite,
 }
 
 

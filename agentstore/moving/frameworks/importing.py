@@ -44,6 +44,7 @@ FRAMEWORKS = {
     "openai-sqlite": "agentstore.moving.frameworks.openai",
     "langgraph-sqlite": "agentstore.moving.frameworks.langgraph_sqlite",
     "langgraph-postgres": "agentstore.moving.frameworks.langgraph_postgres",
+    "adk": "agentstore.moving.frameworks.adk",
     "tutorial": "agentstore.moving.frameworks.tutorial",
 }
 """Every source, and the module that reads it."""
