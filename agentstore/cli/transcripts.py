@@ -30,6 +30,7 @@ class _Framework(StrEnum):
     LANGGRAPH_SQLITE = "langgraph-sqlite"
     LANGGRAPH_POSTGRES = "langgraph-postgres"
     ADK = "adk"
+    AGENTSCOPE = "agentscope"
     TUTORIAL = "tutorial"
 
 

@@ -436,12 +436,61 @@ def _adk(path: Path, name: str, service: Any) -> None:
         broken.execute("INSERT INTO user_states VALUES ('weather', 'broken', '[1]', ?)", (at,))
 
 
+# --- AgentScope ------------------------------------------------------------------------------
+
+
+def agentscope(path: Path) -> None:
+    """Memories of two users, with marks, and rows that are broken."""
+    from agentscope.memory import AsyncSQLAlchemyMemory
+    from agentscope.message import Msg
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    whole = "whole 😀, nothing \x00, half \ud83d, Grüezi"
+    call = {"type": "tool_use", "id": "c1", "name": "search", "input": {"q": whole, "n": 2.5}}
+    answer = {"type": "tool_result", "id": "c1", "name": "search", "output": whole}
+    text = {"type": "text", "text": "three"}
+
+    async def write() -> list[dict[str, object]]:
+        engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
+        said = []
+        for user, session in (("alice", "chat 1"), ("bob/2", "chat-2"), (None, None)):
+            memory = AsyncSQLAlchemyMemory(engine, session_id=session, user_id=user)
+            await memory.add(Msg("alice", whole, "user", metadata={"n": [1, None]}), marks="asked")
+            await memory.add(Msg("friend", [text, call], "assistant"), marks=["hint", "call"])
+            await memory.add([Msg("system", [answer], "system"), Msg("friend", "", "assistant")])
+            gone = Msg("friend", "gone", "assistant")
+            await memory.add(gone)
+            await memory.delete([gone.id])
+            every = [each.to_dict() for each in await memory.get_memory()]
+            marked = {
+                mark: [each.id for each in await memory.get_memory(mark=mark)]
+                for mark in ("asked", "hint", "call", "none")
+            }
+            who = {"user_id": memory.user_id, "session_id": memory.session_id}
+            said.append({**who, "messages": every, "marked": marked})
+            await memory.close()
+        await engine.dispose()
+        return said
+
+    said = asyncio.run(write())
+    keep(json.dumps(said).encode(), "agentscope.json")
+    with closing(sqlite3.connect(path)) as broken, broken:
+        insert = 'INSERT INTO message (id, msg, session_id, "index") VALUES (?, ?, ?, ?)'
+        message = {"id": "m", "name": "x", "role": "user", "content": "hers", "metadata": None}
+        broken.execute(insert, ("alice-chat 1-cut", '{"name": "al', "chat 1", 2))
+        broken.execute(insert, ("alice-chat 1-odd", '{"id": "odd"}', "chat 1", 3))
+        broken.execute(insert, ("carol-chat 1-m", json.dumps(message), "chat 1", 99))
+        broken.execute(insert, ("dave-lost-m", json.dumps(message), "lost", 1))
+        broken.execute("INSERT INTO message_mark VALUES ('nothing', 'asked')")
+
+
 MAKERS: dict[str, Callable[[Path], None]] = {
     "openai": openai,
     "langgraph_sqlite": langgraph_sqlite,
     "tutorial": tutorial,
     "adk": adk,
     "adk_sqlite": adk_sqlite,
+    "agentscope": agentscope,
 }
 
 

@@ -45,6 +45,7 @@ FRAMEWORKS = {
     "langgraph-sqlite": "agentstore.moving.frameworks.langgraph_sqlite",
     "langgraph-postgres": "agentstore.moving.frameworks.langgraph_postgres",
     "adk": "agentstore.moving.frameworks.adk",
+    "agentscope": "agentstore.moving.frameworks.agentscope",
     "tutorial": "agentstore.moving.frameworks.tutorial",
 }
 """Every source, and the module that reads it."""
