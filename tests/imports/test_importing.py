@@ -167,6 +167,66 @@ def test_what_is_no_source_is_refused_before_anything_is_made(framework: str, tm
     assert not target.exists()
 
 
+@pytest.mark.parametrize(
+    ("item", "reason"),
+    [
+        # A whole answer of Anthropic's, of which the adapter would give the content alone.
+        (
+            {
+                "id": "msg_1",
+                "type": "message",
+                "role": "assistant",
+                "content": [{"type": "text", "text": "x"}],
+                "model": "c",
+                "stop_reason": "end_turn",
+                "usage": {"input_tokens": 1, "output_tokens": 2},
+            },
+            "the adapter would not give it back as it is",
+        ),
+        ({"role": "nobody", "content": "x"}, "the item.role must be one of"),
+        ({}, "the item must have a role, or the type of a Responses item"),
+    ],
+)
+def test_what_an_adapter_would_not_give_back_is_set_aside(
+    item: dict[str, Any], reason: str, tmp_path: Path
+):
+    old = filled(tmp_path / "old.db", 1, 2)
+    with closing(sqlite3.connect(old)) as odd, odd:
+        odd.execute(
+            "INSERT INTO agent_messages (session_id, message_data) VALUES ('s0', ?)",
+            (json.dumps(item),),
+        )
+    new = f"sqlite:///{tmp_path}/new.db"
+    report = import_database("openai-sqlite", str(old), new, quarantine=tmp_path / "q")
+    ((_, key, why),) = report.unsound
+    assert (key, why.startswith(reason)) == ("id=3", True)
+    assert contents(new) == {"s0": ["number 0", "number 1"]}
+
+
+MEASURED = """
+import resource, sys
+from agentstore.moving.frameworks import import_database
+import_database("openai-sqlite", *sys.argv[1:])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.long
+def test_memory_does_not_grow_with_the_source(tmp_path: Path):
+    def peak(items: int) -> int:
+        old = filled(tmp_path / f"{items}.db", 1, items)
+        with closing(sqlite3.connect(old)) as large, large:
+            said = json.dumps({"role": "user", "content": "word " * 800})
+            large.execute("UPDATE agent_messages SET message_data = ?", (said,))
+        words = [sys.executable, "-c", MEASURED, str(old), f"sqlite:///{tmp_path}/of{items}.db"]
+        done = subprocess.run(
+            words, cwd=CHECKOUT, env=environment(), check=True, capture_output=True, text=True
+        )
+        return int(done.stdout)
+
+    assert peak(6_000) < peak(1_500) + 10_000  # kilobytes; the larger source has 18 MB more
+
+
 # --- The kill --------------------------------------------------------------------------------
 
 PROGRAM = """

@@ -60,7 +60,7 @@ class SaverTables(NamedTuple):
     decode: Callable[[OpenSource, Row[Any]], tuple[Values, Mapping[str, Any]]]
 
 
-class _Checkpoint(NamedTuple):
+class SavedCheckpoint(NamedTuple):
     """A checkpoint on its way."""
 
     namespace: str
@@ -137,7 +137,7 @@ class LangGraphThread(ImportPiece):
 
     # --- Writing -----------------------------------------------------------------------------
 
-    def _missing(self, store: Store, begun: bool) -> Iterator[tuple[None, int, _Checkpoint]]:
+    def _missing(self, store: Store, begun: bool) -> Iterator[tuple[None, int, SavedCheckpoint]]:
         """Give the checkpoints that are to be put; another run put the first ones of them.
 
         Raises:
@@ -153,7 +153,7 @@ class LangGraphThread(ImportPiece):
             if not looking:
                 yield None, each.size, each
 
-    def _put(self, tx: Transaction, checkpoints: list[_Checkpoint]) -> None:
+    def _put(self, tx: Transaction, checkpoints: list[SavedCheckpoint]) -> None:
         """Put checkpoints as the saver does."""
         for each in checkpoints:
             self._hands.set(time_of(each.time))
@@ -195,7 +195,7 @@ class LangGraphThread(ImportPiece):
 
     # --- Reading -----------------------------------------------------------------------------
 
-    def _checkpoints(self, note: Note | None) -> Iterator[_Checkpoint]:
+    def _checkpoints(self, note: Note | None) -> Iterator[SavedCheckpoint]:
         """Read the checkpoints that are sound, by namespace and id."""
         columns = self._tables.checkpoints.c
         query = select(self._tables.checkpoints).where(columns.thread_id == self.key)
@@ -208,7 +208,7 @@ class LangGraphThread(ImportPiece):
                 if note is not None:
                     note(flaw(self.table, self._named(*place), str(broken), row._mapping))
 
-    def _checkpoint(self, row: Row[Any], note: Note | None) -> _Checkpoint:
+    def _checkpoint(self, row: Row[Any], note: Note | None) -> SavedCheckpoint:
         space, id, parent = row.checkpoint_ns, row.checkpoint_id, row.parent_checkpoint_id
         if not all(isinstance(text, str) for text in (space, id, parent or "")):
             raise BrokenRow("its id is no text in UTF-8")
@@ -224,7 +224,7 @@ class LangGraphThread(ImportPiece):
         values = {name: _stored(value) for name, value in channels.items()}
         values[REST] = typed("msgpack", packed((rest, others) if others else rest))
         writes = [*self._writes(space, id, note)]
-        return _Checkpoint(
+        return SavedCheckpoint(
             space, id, self._parent(space, id, parent), rest.get("ts"), values, plain, writes
         )
 
@@ -335,8 +335,8 @@ def _json_object(stored: object) -> dict[str, Any]:
 # --- Comparing ---------------------------------------------------------------------------------
 
 
-def _of_record(namespace: str, found: CheckpointRecord) -> _Checkpoint:
-    return _Checkpoint(
+def _of_record(namespace: str, found: CheckpointRecord) -> SavedCheckpoint:
+    return SavedCheckpoint(
         namespace,
         found.id,
         found.parent_id,
@@ -347,7 +347,7 @@ def _of_record(namespace: str, found: CheckpointRecord) -> _Checkpoint:
     )
 
 
-def _said(each: _Checkpoint) -> bytes:
+def _said(each: SavedCheckpoint) -> bytes:
     values = {name: _digest(value) for name, value in each.values.items()}
     all_of_it = [each.namespace, each.id, each.parent, each.metadata, values]
     return json.dumps(all_of_it, sort_keys=True).encode()

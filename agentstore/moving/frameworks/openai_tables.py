@@ -12,6 +12,7 @@ from agentstore.errors import InvalidInput
 from agentstore.moving.frameworks.pieces import BrokenRow, Note, flaw
 from agentstore.moving.frameworks.sources import OpenSource
 from agentstore.repositories.messages.drafts import chat_drafts
+from agentstore.values.instants import EPOCH
 
 SESSIONS = table("agent_sessions", column("session_id"), column("created_at"))
 MESSAGES = table(
@@ -286,9 +287,12 @@ def _parsed(data: object) -> dict[str, Any]:
     if not isinstance(item, dict):
         raise BrokenRow("not a JSON object")
     try:
-        chat_drafts([item])
+        (new,) = chat_drafts([item])
     except InvalidInput as error:
         raise BrokenRow(str(error).partition(". ")[0].replace("messages[0]", "the item")) from None
+    new.row.update(seq=1, turn=0, branch=0, created_at=EPOCH)
+    if json.dumps(new.record("").to_chat()) != json.dumps(item):
+        raise BrokenRow("the adapter would not give it back as it is")
     return item
 
 

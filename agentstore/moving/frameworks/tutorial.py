@@ -142,7 +142,7 @@ def _values_of(user: UserRecord) -> dict[str, Any]:
     }
 
 
-class _Part(NamedTuple):
+class SessionPart(NamedTuple):
     """What is written of a session: a message with the logs of its calls, logs alone, or a task."""
 
     time: Any
@@ -192,20 +192,20 @@ class _TutorialSession(SessionPiece):
             moves[status](self.session_id)
         return {}
 
-    def _parts(self, after: Any) -> Iterator[tuple[Any, int, _Part | None]]:
+    def _parts(self, after: Any) -> Iterator[tuple[Any, int, SessionPart | None]]:
         stage, last = (0, None) if after is None else after
         if stage == 0:
             for row, logs in self._messages(last):
                 size = len(row.content) if isinstance(row.content, str | bytes) else 0
-                part = _Part(row.created_at, message_of(row, None), logs, None)
+                part = SessionPart(row.created_at, message_of(row, None), logs, None)
                 yield [0, row.id], size, part
         if stage <= 1:
             for row in self._loose_logs(last if stage == 1 else None):
-                yield [1, row.id], 0, _Part(row.created_at, None, [row], None)
+                yield [1, row.id], 0, SessionPart(row.created_at, None, [row], None)
         for row in self._rows(TASKS, TASKS.c.rowid, last if stage == 2 else None):
-            yield [2, row.rowid], 0, _Part(row.created_at, None, [], row)
+            yield [2, row.rowid], 0, SessionPart(row.created_at, None, [], row)
 
-    def _write_parts(self, tx: Transaction, parts: list[_Part]) -> None:
+    def _write_parts(self, tx: Transaction, parts: list[SessionPart]) -> None:
         for part in parts:
             self.hands.set(time_of(part.time))
             message = None
