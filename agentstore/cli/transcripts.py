@@ -15,6 +15,7 @@ from agentstore.cli.output import print_json, progress, say
 from agentstore.cli.taking_over import take_over
 from agentstore.errors import ExportIncomplete, InvalidInput, TargetExists
 from agentstore.moving import transcripts
+from agentstore.moving.frameworks import FRAMEWORKS
 from agentstore.moving.new_files import NewFile, translating
 from agentstore.records.findings import counted
 
@@ -26,12 +27,7 @@ class _TranscriptFormat(StrEnum):
 class _Framework(StrEnum):
     """The frameworks whose databases can be imported."""
 
-    OPENAI_SQLITE = "openai-sqlite"
-    LANGGRAPH_SQLITE = "langgraph-sqlite"
-    LANGGRAPH_POSTGRES = "langgraph-postgres"
-    ADK = "adk"
-    AGENTSCOPE = "agentscope"
-    TUTORIAL = "tutorial"
+    OPENAI, LANGGRAPH, LANGGRAPH_SERVER, ADK, AGENTSCOPE, TUTORIAL = FRAMEWORKS
 
 
 @app.command("import", rich_help_panel=MOVE)

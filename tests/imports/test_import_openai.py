@@ -166,9 +166,11 @@ def test_what_was_said_since_an_import_is_no_difference(
     shutil.rmtree(old.parent / "aside")
 
 
-def test_times_are_those_of_the_source(source: Any, take: Any, engine_url: str):
+def test_times_are_those_of_the_source_and_texts_are_found(source: Any, take: Any, engine_url: str):
     take("openai-sqlite", source("openai"))
     with Store(engine_url) as store:
         for message in store.messages.history("branches", None):
             assert message.created_at.microsecond == 0
         assert store.sessions.get("plain").created_at.microsecond == 0
+        found = store.messages.search("question").items
+        assert {hit.message.session_id for hit in found} == {"branches"}

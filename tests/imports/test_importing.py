@@ -167,6 +167,16 @@ def test_what_is_no_source_is_refused_before_anything_is_made(framework: str, tm
     assert not target.exists()
 
 
+def test_a_source_is_never_the_target(tmp_path: Path):
+    old = filled(tmp_path / "old.db", 1, 3)
+    before = old.read_bytes()
+    (tmp_path / "link.db").symlink_to(old)
+    for name in ("old.db", "link.db"):
+        with pytest.raises(InvalidInput, match="into another database"):
+            import_database("openai-sqlite", str(old), f"sqlite:///{tmp_path}/{name}")
+    assert old.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("item", "reason"),
     [

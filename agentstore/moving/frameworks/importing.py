@@ -37,7 +37,7 @@ from agentstore.moving.frameworks.pieces import (
     PieceRefused,
     flaw,
 )
-from agentstore.moving.frameworks.sources import OpenSource, opened
+from agentstore.moving.frameworks.sources import OpenSource, opened, require_another
 from agentstore.stores.store import Store
 
 FRAMEWORKS = {
@@ -120,10 +120,12 @@ def import_database(
         SourceChanged: The source was written to meanwhile.
         ImportOvertaken: Somebody else wrote to what is imported.
         ImportDiffers: What was written is not what the source has.
-        InvalidInput: There is no such framework; or the file for what is set aside cannot be made.
+        InvalidInput: There is no such framework; the target is the source; or the file for what is
+            set aside cannot be made.
     """
     if framework not in FRAMEWORKS:
         raise InvalidInput(f"The framework must be one of {', '.join(FRAMEWORKS)}.")
+    require_another(source, target)
     kept = Quarantine(quarantine or Path("set-aside.jsonl"), resumed=True)
     hands = Hands()
     try:

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, inspect
+from sqlalchemy import URL, Connection, Row, Select, inspect
 from sqlalchemy.exc import DBAPIError
 
 from agentstore.database.engine import parse_url, show_url
 from agentstore.engines.foreign import foreign
 from agentstore.engines.registry import database_files, dialect_for
-from agentstore.errors import NotASource
+from agentstore.errors import InvalidInput, NotASource
 
 _AT_ONCE = 50
 """Rows of a query that are in memory."""
@@ -48,6 +48,23 @@ class OpenSource:
         if not inspector.has_table(table):
             return frozenset()
         return frozenset(column["name"] for column in inspector.get_columns(table))
+
+
+def require_another(source: str, target: str | URL | None) -> None:
+    """Refuse to write into the file that is read.
+
+    Raises:
+        InvalidInput: The two are one file.
+    """
+    files = []
+    for url in (parse_url(source), parse_url(target)):
+        dialect = dialect_for(url)
+        if dialect.file_based and dialect.many_connections(url):
+            files.append(database_files().path(url).resolve())
+    if len(files) == 2 and files[0] == files[1]:
+        raise InvalidInput(
+            "The file is to be read and not to be changed. Import it into another database."
+        )
 
 
 @contextmanager
