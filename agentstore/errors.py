@@ -791,3 +791,52 @@ class ExportIncomplete(AgentStoreError):
             "cannot be read. All others were exported. Run agentstore doctor --deep, which says "
             "what is wrong with them."
         )
+
+
+# --- Imports of frameworks' databases --------------------------------------------------------
+
+
+@facts("{source} is not a database of {framework} that can be imported: {problem}.")
+class NotASource(InvalidInput):
+    """A database that cannot be imported; nothing was written."""
+
+    source: str
+    framework: str
+    problem: str
+
+
+@facts(
+    "{source} was written to while it was read. Stop the program that does so, then run the same "
+    "command again: what is imported already is not imported twice."
+)
+class SourceChanged(AgentStoreError):
+    """The source of an import was changed meanwhile; what was imported may lack the change."""
+
+    source: str
+
+
+@facts(
+    "Another program writes to {key!r} while it is imported. Stop it, then run the same command "
+    "again."
+)
+class ImportOvertaken(AgentStoreError):
+    """Somebody else changed what is being imported, or imports it, too."""
+
+    key: str
+
+
+@facts()
+class ImportDiffers(AgentStoreError):
+    """What was imported differs from its source, when both are read again."""
+
+    keys: tuple[str, ...]
+    """The first of what differs."""
+    total: int
+
+    def _words(self) -> str:
+        named_ones = ", ".join(named(key) for key in self.keys)
+        others = f" and {self.total - len(self.keys):,} more" if self.total > len(self.keys) else ""
+        return (
+            f"What was imported differs from its source in {named_ones}{others}. Stop programs "
+            "that write to either side, delete these, then run the same command again."
+        )

@@ -13,9 +13,11 @@ import typer
 
 from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, Url, app, whole_id
 from agentstore.cli.output import print_json, progress, say
+from agentstore.cli.taking_over import take_over
 from agentstore.errors import ExportIncomplete, InvalidInput, TargetExists
 from agentstore.explorer import needing_extra
 from agentstore.moving import transcripts
+from agentstore.moving.frameworks import FRAMEWORKS
 from agentstore.moving.new_files import NewFile, translating
 from agentstore.records.findings import counted
 from agentstore.stores.store import Store
@@ -26,9 +28,30 @@ class _TranscriptFormat(StrEnum):
     CHAT, SHAREGPT = transcripts.FORMATS
 
 
+class _Framework(StrEnum):
+    """The frameworks whose databases can be imported."""
+
+    OPENAI, LANGGRAPH, LANGGRAPH_SERVER, ADK, AGENTSCOPE, TUTORIAL = FRAMEWORKS
+
+
 @app.command("import", rich_help_panel=MOVE)
 def import_(
-    file: Annotated[Path, typer.Argument(help="A JSONL file, one conversation a line.")],
+    source: Annotated[
+        str,
+        typer.Argument(help="A JSONL file, one conversation a line; with --from a file or URL."),
+    ],
+    from_: Annotated[
+        _Framework | None,
+        typer.Option("--from", help="Import the database of this framework, all of it."),
+    ] = None,
+    quarantine: Annotated[
+        Path | None,
+        typer.Option(
+            "--quarantine",
+            metavar="FILE",
+            help="With --from: where broken rows are listed; default: set-aside.jsonl.",
+        ),
+    ] = None,
     atomic: Annotated[bool, typer.Option("--atomic", help="Import everything or nothing.")] = False,
     format_: Annotated[
         _TranscriptFormat,
@@ -44,8 +67,23 @@ def import_(
     A broken line ends the import: what came before stays, unless you pass --atomic, and all broken
     lines are named.
 
+    With --from the database of another framework becomes what agentstore's adapter for it would
+    have written. It is only read, and compared in the end; run the command again if it was
+    interrupted. Exit code 3: all was imported but rows that were set aside.
+
     Example: `agentstore import conversations.jsonl`
+
+    Example: `agentstore import --from openai-sqlite conversations.db`
     """
+    if from_ is not None:
+        if atomic or format_ is not _TranscriptFormat.CHAT:
+            raise InvalidInput("--atomic and --format are for files of conversations.")
+        database = Database(url, schema, table_prefix)
+        take_over(from_.value, source, database, quarantine, as_json=as_json)
+        return
+    if quarantine is not None:
+        raise InvalidInput("--quarantine is for --from.")
+    file = Path(source)
     size = file.stat().st_size  # before a database is made for a file that is not there
     with Database(url, schema, table_prefix).open(create=True) as store, progress(size) as bar:
         task = bar.add_task("importing", total=size)

@@ -23,6 +23,7 @@ from google.adk.sessions import BaseSessionService, Session, State
 from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
 
 from agentstore.errors import AlreadyExists, NotFound
+from agentstore.integrations.adk_events import new_message, shared_id, shared_title
 from agentstore.integrations.sessions import key_of, make_user, of_kind
 from agentstore.stores.aio import AsyncStore
 
@@ -162,10 +163,10 @@ class AgentStoreSessionService(BaseSessionService):
             cursor=cursor,
             documents=True,
         )
-        app_state = await self._state(_shared_id(app_name))
+        app_state = await self._state(shared_id(app_name))
         users: dict[str | None, dict[str, Any]] = {}
         for user in dict.fromkeys(record.user_id for record in page.items):
-            users[user] = await self._state(_shared_id(app_name, user or ""))
+            users[user] = await self._state(shared_id(app_name, user or ""))
         sessions = [
             _session(record, {"app": app_state, "user": users[record.user_id]}, [])
             for record in page.items
@@ -181,7 +182,7 @@ class AgentStoreSessionService(BaseSessionService):
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """Give what the sessions of a user in an app share, without the ``user:`` of its keys."""
-        return await self._state(_shared_id(app_name, user_id))
+        return await self._state(shared_id(app_name, user_id))
 
     async def append_event(self, session: Session, event: Event) -> Event:
         """Append an event, with what it changes of the states, all or nothing.
@@ -206,7 +207,7 @@ class AgentStoreSessionService(BaseSessionService):
         def append(tx: Transaction) -> bool:
             _require_fresh(tx.sessions.get(key), session, event)
             try:
-                tx.messages.save_many(key, [_new_message(event, written)], on_duplicate="refuse")
+                tx.messages.save_many(key, [new_message(written)], on_duplicate="refuse")
             except AlreadyExists:
                 there = tx.messages.find_by_external_id(key, event.id)
                 if there is None or there.payload != written:
@@ -230,8 +231,8 @@ class AgentStoreSessionService(BaseSessionService):
 
     async def _shared(self, app_name: str, user_id: str) -> States:
         return {
-            "app": await self._state(_shared_id(app_name)),
-            "user": await self._state(_shared_id(app_name, user_id)),
+            "app": await self._state(shared_id(app_name)),
+            "user": await self._state(shared_id(app_name, user_id)),
         }
 
     async def _state(self, id: str) -> dict[str, Any]:
@@ -249,16 +250,11 @@ def _by_scope(state: Mapping[str, Any]) -> States:
     return states
 
 
-def _shared_id(app_name: str, *user_id: str) -> str:
-    """Give the id of the session that holds what is shared; no session of ADK's has such a one."""
-    return key_of(app_name, *user_id, "", "state")
-
-
 def _share(tx: Transaction, app_name: str, user_id: str, states: States) -> None:
     for users, state in (((), states["app"]), ((user_id,), states["user"])):
         if state:
-            id = _shared_id(app_name, *users)
-            tx.sessions.ensure(id, *users, title=f"ADK: shared state of {app_name}")
+            id = shared_id(app_name, *users)
+            tx.sessions.ensure(id, *users, title=shared_title(app_name))
             tx.sessions.patch(id, state=state)
 
 
@@ -295,32 +291,3 @@ def _require_fresh(record: SessionRecord, session: Session, event: Event) -> Non
         fresh = newest is None or session.last_update_time == _time(record)
     if not fresh:
         raise StaleSessionError(_STALE)
-
-
-def _new_message(event: Event, written: dict[str, Any]) -> dict[str, Any]:
-    content = written.get("content") or {}
-    blocks = [block for part in content.get("parts") or () for block in _blocks(part)]
-    answers = bool(blocks) and all(block["type"] == "tool_result" for block in blocks)
-    said: Any = blocks or None
-    if len(blocks) == 1 and blocks[0]["type"] == "text":
-        said = blocks[0]["text"]
-    return {
-        "role": "user" if event.author == "user" or answers else "assistant",
-        "content": said,
-        "name": event.author,
-        "external_id": event.id or None,
-        "payload": written,
-    }
-
-
-def _blocks(part: dict[str, Any]) -> list[dict[str, Any]]:
-    """Give what a part says, as content blocks; the payload has the rest."""
-    if isinstance(text := part.get("text"), str) and not part.get("thought"):
-        return [{"type": "text", "text": text}]
-    if call := part.get("function_call"):
-        used = {"id": call.get("id"), "name": call.get("name"), "input": call.get("args")}
-        return [{"type": "tool_use", **used}]
-    if answer := part.get("function_response"):
-        result = {"tool_use_id": answer.get("id"), "content": str(answer.get("response", ""))}
-        return [{"type": "tool_result", **result}]
-    return []

@@ -15,13 +15,12 @@ from agentscope.memory import MemoryBase
 from agentscope.message import Msg
 
 from agentstore.errors import NotFound
+from agentstore.integrations.agentscope_messages import Marks, new_message
 from agentstore.integrations.sessions import ensure_with_user, key_of, of_kind
 from agentstore.stores.aio import AsyncRepositories
 
 if TYPE_CHECKING:
     from agentstore.records import MessageRecord
-
-Marks = str | list[str] | None
 
 
 class AgentStoreMemory(MemoryBase):
@@ -80,7 +79,10 @@ class AgentStoreMemory(MemoryBase):
             raise TypeError("memories must be a Msg, a list of them, or None.")
         if not given:
             return
-        new = [_new_message(message, marks) for message in given]
+        new = [
+            new_message({**each.to_dict(), "invocation_id": each.invocation_id}, marks)
+            for each in given
+        ]
         on_duplicate: Literal["skip", "refuse"] = "skip" if skip_duplicated else "refuse"
         if await self._has_expired():
             await self.store.messages.clear(self._key)
@@ -208,24 +210,6 @@ class AgentStoreMemory(MemoryBase):
         if found.ttl != ttl:
             await self.store.sessions.update(self._key, ttl=ttl)
         return found.last_active_at + ttl <= datetime.now(UTC)
-
-
-def _new_message(message: Msg, marks: Marks) -> dict[str, Any]:
-    content = message.content if isinstance(message.content, str) else [*message.content]
-    kinds = {block.get("type") for block in content} if isinstance(content, list) else set()
-    return {
-        "role": "tool" if kinds == {"tool_result"} else message.role,
-        "content": content,
-        "name": message.name,
-        "external_id": message.id,
-        "marks": marks,
-        "payload": {
-            "role": message.role,
-            "metadata": message.metadata,
-            "timestamp": message.timestamp,
-            "invocation_id": message.invocation_id,
-        },
-    }
 
 
 def _message(record: MessageRecord) -> Msg:

@@ -229,6 +229,18 @@ EXAMPLES = [
         {"table": "users", "column": "name", "key": "id='u'"},
         ("id='u'", "users", "name holds", "agentstore doctor --deep"),
     ),
+    Example(
+        errors.NotASource("a.db", "adk", "it has no table events"),
+        {"source": "a.db", "framework": "adk", "problem": "it has no table events"},
+        ("a.db", "adk", "no table events"),
+    ),
+    Example(errors.SourceChanged("a.db"), {"source": "a.db"}, ("a.db", "Stop the program")),
+    Example(errors.ImportOvertaken("s1"), {"key": "s1"}, ("'s1'", "Stop it")),
+    Example(
+        errors.ImportDiffers(("s1",), 3),
+        {"keys": ("s1",), "total": 3},
+        ("'s1'", "2 more", "run the same command again"),
+    ),
     Example(errors.CopyDiffers(("users",)), {"tables": ("users",)}, ("users", "again")),
     Example(errors.CopyInterrupted("It broke."), {}, ("It broke.", "--resume")),
     Example(errors.CopyOvertaken(), {}, ("Another run", "Wait")),

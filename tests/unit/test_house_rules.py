@@ -284,6 +284,7 @@ EXTRAS = {
     "integrations.llama_index": {"llama_index"},
     "integrations.openai.session": {"agents"},
     "integrations.pydantic_ai": {"pydantic_ai"},
+    "moving.frameworks.langgraph_bytes": {"ormsgpack"},
     "testing.contract": {"pytest"},
     "tui.application": {"textual"},
     "tui.conversation": {"textual"},
@@ -534,7 +535,14 @@ def calls(module: str) -> Iterator[str]:
             yield ast.unparse(node.func).rpartition(".")[2]
 
 
-QUERYING = ("repositories", "engines", "migrations", "database.revisions", "moving.copying")
+QUERYING = (
+    "repositories",
+    "engines",
+    "migrations",
+    "database.revisions",
+    "moving.copying",
+    "moving.frameworks",  # which read other programs' tables
+)
 
 
 def test_queries_are_in_repositories_and_engines_only():

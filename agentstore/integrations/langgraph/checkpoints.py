@@ -33,12 +33,13 @@ from agentstore.records import CheckpointRecord, Items, WriteRecord
 _ROOT = "langgraph"
 _BELOW = "langgraph|"
 
-_REST = "\x01checkpoint"
+REST = "\x01checkpoint"
 """The name of what a checkpoint has beside its channels, and its id."""
 
 _MOST_SEEN = 256
 """Checkpoints whose channels a saver keeps in mind."""
 
+_LONGEST_RUN_ID = 255
 _DEEPEST = 100
 """Levels of nesting up to which metadata are stored as JSON, and can be filtered by."""
 
@@ -140,8 +141,8 @@ def values_of(
     Raises:
         ValueError: A channel has the name that is kept for the rest of the checkpoint.
     """
-    if _REST in checkpoint["channel_values"]:
-        raise ValueError(f"A channel must not be named {_REST!r}. Rename it.")
+    if REST in checkpoint["channel_values"]:
+        raise ValueError(f"A channel must not be named {REST!r}. Rename it.")
     by_item = type(serde) is JsonPlusSerializer
     values: dict[str, Any] = {
         channel: Items(dumped(serde, item) for item in value)
@@ -151,17 +152,28 @@ def values_of(
         if channel not in but
     }
     every = get_serializable_checkpoint_metadata(config, metadata)
-    plain: dict[str, Any] = {k: v for k, v in every.items() if _is_json(v, _DEEPEST)}
+    plain = json_part(every)
     rest = {k: v for k, v in checkpoint.items() if k not in ("id", "channel_values")}
     others = {k: v for k, v in every.items() if k not in plain}
-    values[_REST] = dumped(serde, (rest, others) if others else rest)
+    values[REST] = dumped(serde, (rest, others) if others else rest)
     return values, plain
+
+
+def json_part(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Give those of the metadata that JSON can say."""
+    return {key: value for key, value in metadata.items() if _is_json(value, _DEEPEST)}
+
+
+def run_of(metadata: Mapping[str, Any]) -> str | None:
+    """Give the run that metadata name; None where they do not, or in no way that is indexed."""
+    run = metadata.get("run_id")
+    return run if isinstance(run, str) and 0 < len(run) <= _LONGEST_RUN_ID else None
 
 
 def tuple_of(serde: SerializerProtocol, record: CheckpointRecord) -> CheckpointTuple:
     """Give what LangGraph reads of a checkpoint that was put by a saver."""
     values = dict(record.values)
-    rest: Any = loaded(serde, values.pop(_REST))
+    rest: Any = loaded(serde, values.pop(REST))
     others: Mapping[str, Any] = {}
     if isinstance(rest, tuple | list):
         rest, others = rest

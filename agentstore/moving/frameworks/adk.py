@@ -1,0 +1,279 @@
+"""``DatabaseSessionService`` and ``SqliteSessionService`` of Google's Agent Development Kit.
+
+Both write an event as one JSON object since schema version 1; before, parts of it were pickled, and
+ADK has a command that migrates such a database. What an app or a user shares is a session of its
+own, as the adapter has it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import Row, Select, column, exists, select, table
+
+from agentstore.errors import InvalidInput, NotASource
+from agentstore.integrations.adk_events import new_message, shared_id, shared_title
+from agentstore.integrations.sessions import key_of
+from agentstore.moving.frameworks.pieces import (
+    BrokenRow,
+    Chunk,
+    Hands,
+    ImportPiece,
+    Line,
+    Mapped,
+    Note,
+    SessionPiece,
+    State,
+    flaw,
+    in_chunks,
+    time_of,
+)
+from agentstore.moving.frameworks.sources import OpenSource
+from agentstore.records import SessionRecord
+from agentstore.repositories.messages.drafts import draft
+from agentstore.stores.store import Store, Transaction
+from agentstore.values import validation
+
+_PLACE = ("app_name", "user_id")
+_SESSIONS = table(
+    "sessions", *(column(n) for n in (*_PLACE, "id", "state", "create_time", "update_time"))
+)
+_EVENT = (*_PLACE, "session_id", "id", "invocation_id", "timestamp", "event_data")
+_EVENTS = table("events", *(column(name) for name in _EVENT), column("rowid"))
+_APPS = table("app_states", *(column(name) for name in ("app_name", "state", "update_time")))
+_USERS = table("user_states", *(column(name) for name in (*_PLACE, "state", "update_time")))
+_VERSIONS = table("adk_internal_metadata", column("key"), column("value"))
+_KIND = "Google ADK"
+
+
+def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
+    """Give what apps share, what users share, then the sessions, the oldest change first."""
+    for each in (_SESSIONS, _EVENTS, _APPS, _USERS):
+        there = source.columns(each.name)
+        if each is _EVENTS and "actions" in there and "event_data" not in there:
+            raise NotASource(
+                source.name, _KIND, "it is of version 0; run adk migrate session with it first"
+            )
+        if not set(each.c.keys()) - {"rowid"} <= there:
+            raise NotASource(source.name, _KIND, f"it has no table {each.name} like that")
+    versions = source.columns(_VERSIONS.name)
+    if versions:
+        query = select(_VERSIONS.c.value).where(_VERSIONS.c.key == "schema_version")
+        version = source.connection.execute(query).scalar()
+        if version != "1":
+            raise NotASource(source.name, _KIND, "its schema is of a version that is not known")
+    for row in source.rows(select(_APPS).order_by(_APPS.c.app_name)):
+        yield from _shared(row, None, hands, source, note)
+    for row in source.rows(select(_USERS).order_by(_USERS.c.app_name, _USERS.c.user_id)):
+        yield from _shared(row, row.user_id, hands, source, note)
+    in_order = (_SESSIONS.c.update_time, _SESSIONS.c.user_id, _SESSIONS.c.id)
+    for row in source.rows(select(_SESSIONS).order_by(*in_order)):
+        if all(isinstance(part, str) for part in (row.app_name, row.user_id, row.id)):
+            # One of the two services breaks ties by the id, the other by the order of writing.
+            yield _AdkSession(source, row, hands, by_id=bool(versions))
+        else:
+            note(flaw(_SESSIONS.name, "id", "its id is no text in UTF-8", row._mapping))
+    own = (getattr(_SESSIONS.c, n) == getattr(_EVENTS.c, n) for n in _PLACE)
+    lost = ~exists().where(*own, _SESSIONS.c.id == _EVENTS.c.session_id)
+    columns = [each for each in _EVENTS.c if each.name != "rowid"]
+    for row in source.rows(select(*columns).where(lost).order_by(_EVENTS.c.id)):
+        note(flaw(_EVENTS.name, f"id={row.id!r}", "its session is not there", row._mapping))
+
+
+def _shared(
+    row: Row[Any], user_id: str | None, hands: Hands, source: OpenSource, note: Note
+) -> Iterator[ImportPiece]:
+    name = _APPS.name if user_id is None else _USERS.name
+    try:
+        state = _object(row.state, "its state")
+    except BrokenRow as broken:
+        user = "" if user_id is None else f" user_id={user_id!r}"
+        note(flaw(name, f"app_name={row.app_name!r}{user}", str(broken), row._mapping))
+        return
+    if state:
+        yield _SharedState(row, user_id, state, hands, source.fingerprint)
+
+
+class _SharedState(SessionPiece):
+    """The state that an app's sessions share, or those of one user."""
+
+    called = "shared state"
+
+    def __init__(
+        self,
+        row: Row[Any],
+        user_id: str | None,
+        state: dict[str, Any],
+        hands: Hands,
+        fingerprint: str,
+    ) -> None:
+        users = () if user_id is None else (user_id,)
+        super().__init__(shared_id(row.app_name, *users), hands, fingerprint)
+        self.table = _APPS.name if user_id is None else _USERS.name
+        self._row, self._user_id, self._shared = row, user_id, state
+
+    def begin(self, tx: Transaction) -> SessionRecord:
+        """Make the session, with the state."""
+        self.hands.set(time_of(self._row.update_time))
+        _make_user(tx, self._user_id)
+        title = shared_title(self._row.app_name)
+        return tx.sessions.create(
+            self._user_id, id=self.session_id, title=title, state=self._shared
+        )
+
+    def chunks(self, after: Any) -> Iterator[Chunk]:
+        """Give nothing: it has no events."""
+        return iter(())
+
+    def source_lines(self, note: Note) -> Iterator[Line]:
+        """Give the state."""
+        yield "states", _said([self.session_id, self._shared])
+
+    def target_lines(self, store: Store, state: State) -> Iterator[Line]:
+        """Give the state that was made."""
+        found = store.sessions.get(self.session_id)
+        yield "states", _said([found.id, found.state])
+
+
+class _AdkSession(SessionPiece):
+    """A session with its events, in the order in which ADK reads them."""
+
+    table = "sessions"
+
+    def __init__(self, source: OpenSource, row: Row[Any], hands: Hands, *, by_id: bool) -> None:
+        super().__init__(key_of(row.app_name, row.user_id, row.id), hands, source.fingerprint)
+        self._source = source
+        self._row = row
+        self._by_id = by_id
+        self._count = 0
+
+    # --- Writing -----------------------------------------------------------------------------
+
+    def begin(self, tx: Transaction) -> SessionRecord:
+        """Make the session, with its state, and its user if there is none."""
+        self.hands.set(time_of(self._row.create_time))
+        _make_user(tx, self._row.user_id)
+        return tx.sessions.create(
+            self._row.user_id,
+            id=self.session_id,
+            metadata={"adk_app": self._row.app_name, "adk_session": self._row.id},
+            state=self._state()[0],
+        )
+
+    def chunks(self, after: Any) -> Iterator[Chunk]:
+        """Give the events; a place is how many rows of them came before."""
+        rows = islice(self._events(None), after or 0, None)
+        return in_chunks(
+            ((place, size, event) for place, (size, event) in enumerate(rows, (after or 0) + 1)),
+            self._save,
+        )
+
+    def finish(self, tx: Transaction) -> Mapped:
+        """Say which event is the newest."""
+        newest = next((event for _, event in self._events(None, newest_first=True) if event), None)
+        if newest is None:
+            return {}
+        return {"adk_event": newest["id"], "adk_time": newest["timestamp"]}
+
+    def _save(self, tx: Transaction, events: list[dict[str, Any]]) -> None:
+        for event in events:
+            self.hands.set(time_of(event["timestamp"]))
+            tx.messages.save_many(self.session_id, [new_message(event)], on_duplicate="skip")
+
+    # --- Comparing ---------------------------------------------------------------------------
+
+    def source_lines(self, note: Note) -> Iterator[Line]:
+        """Give the session and its events, the newest first."""
+        state, problem = self._state()
+        if problem:
+            note(flaw(self.table, self.key, problem, self._row._mapping))
+        yield "sessions", _said([self.key, None if self.state == "there" else state])
+        self._count = 0
+        for _, event in self._events(note, newest_first=True):
+            if event is not None:
+                self._count += 1
+                yield "events", _said(event)
+
+    def target_lines(self, store: Store, state: State) -> Iterator[Line]:
+        """Give the same of the session that was made."""
+        found = store.sessions.get(self.session_id)
+        yield "sessions", _said([found.id, None if state == "there" else found.state])
+        since = store.messages.size(self.session_id) - self._count if state == "there" else 0
+        messages = store.messages.iter(self.session_id, limit=200)
+        for message in islice(messages, max(0, since), None):
+            yield "events", _said(message.payload)
+
+    # --- Reading -----------------------------------------------------------------------------
+
+    def _state(self) -> tuple[dict[str, Any], str]:
+        try:
+            return _object(self._row.state, "its state"), ""
+        except BrokenRow as broken:
+            return {}, f"{broken}; the session was made without"
+
+    def _events(
+        self, note: Note | None, *, newest_first: bool = False
+    ) -> Iterator[tuple[int, dict[str, Any] | None]]:
+        events = _EVENTS.c
+        columns = [each for each in events if each.name != "rowid"]
+        order = [events.timestamp, events.id if self._by_id else events.rowid]
+        query: Select[Any] = select(*columns).where(
+            events.app_name == self._row.app_name,
+            events.user_id == self._row.user_id,
+            events.session_id == self._row.id,
+        )
+        query = query.order_by(*(each.desc() if newest_first else each for each in order))
+        for row in self._source.rows(query):
+            event: dict[str, Any] | None = None
+            try:
+                event = _event(row)
+            except (BrokenRow, InvalidInput) as broken:
+                if note is not None:
+                    key = f"session_id={row.session_id!r} id={row.id!r}"
+                    reason = str(broken).partition(". ")[0]
+                    note(flaw(_EVENTS.name, key, reason, row._mapping))
+            yield len(row.event_data) if isinstance(row.event_data, str) else 1024, event
+
+
+def _event(row: Row[Any]) -> dict[str, Any]:
+    """Give an event as ADK reads it."""
+    event = _object(row.event_data, "its data")
+    at = event.get("timestamp")
+    if not isinstance(at, int | float):
+        found = time_of(row.timestamp)
+        if found is None:
+            raise BrokenRow("it has no time")
+        at = found.timestamp()
+    if not isinstance(event.get("author"), str) or not isinstance(row.id, str):
+        raise BrokenRow("it has no author, or no id")
+    event = {**event, "id": row.id, "invocation_id": row.invocation_id, "timestamp": at}
+    draft(new_message(event), "its ")
+    return event
+
+
+def _make_user(tx: Transaction, user_id: str | None) -> None:
+    if user_id is not None and tx.users.find(user_id) is None:
+        tx.users.create(user_id, id=user_id)
+
+
+def _object(stored: object, what: str) -> dict[str, Any]:
+    value = stored
+    try:
+        if isinstance(stored, str):
+            value = json.loads(stored)
+    except (ValueError, RecursionError):
+        raise BrokenRow(f"{what}: not JSON") from None
+    if not isinstance(value, dict):
+        raise BrokenRow(f"{what}: no JSON object")
+    try:
+        validation.json_object(what, value)
+    except InvalidInput as error:
+        raise BrokenRow(str(error).partition(". ")[0]) from None
+    return value
+
+
+def _said(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()

@@ -1,0 +1,175 @@
+"""``AsyncSQLAlchemyMemory`` of AgentScope 1.0.
+
+A message is one JSON object, beside which stand its marks. The compressed summary is not in that
+database: AgentScope keeps it in the ``state_dict`` of a memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import Row, column, exists, select, table, tuple_
+
+from agentstore.errors import InvalidInput, NotASource
+from agentstore.integrations.agentscope_messages import new_message
+from agentstore.integrations.sessions import key_of
+from agentstore.moving.frameworks.pieces import (
+    BrokenRow,
+    Chunk,
+    Hands,
+    ImportPiece,
+    Line,
+    Note,
+    SessionPiece,
+    State,
+    flaw,
+    in_chunks,
+    time_of,
+)
+from agentstore.moving.frameworks.sources import OpenSource
+from agentstore.records import SessionRecord
+from agentstore.repositories.messages.drafts import draft
+from agentstore.stores.store import Store, Transaction
+
+_USERS = table("users", column("id"))
+_SESSIONS = table("session", column("id"), column("user_id"))
+_MESSAGES = table("message", *(column(name) for name in ("id", "msg", "session_id", "index")))
+_MARKS = table("message_mark", column("msg_id"), column("mark"))
+_WHOLE = ("role", "content", "name", "external_id", "payload")
+"""What is compared of a message."""
+
+
+def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
+    """Give the sessions, by their ids."""
+    for each in (_USERS, _SESSIONS, _MESSAGES, _MARKS):
+        if not set(each.c.keys()) <= source.columns(each.name):
+            raise NotASource(
+                source.name, "AgentScope 1.0", f"it has no table {each.name} like that"
+            )
+    for row in source.rows(select(_SESSIONS).order_by(_SESSIONS.c.id)):
+        if isinstance(row.id, str) and isinstance(row.user_id, str):
+            yield _AgentScopeSession(source, row, hands)
+        else:
+            note(flaw(_SESSIONS.name, "id", "its id is no text in UTF-8", row._mapping))
+    lost = ~exists().where(_SESSIONS.c.id == _MESSAGES.c.session_id)
+    for row in source.rows(select(_MESSAGES).where(lost).order_by(_MESSAGES.c.id)):
+        note(flaw(_MESSAGES.name, f"id={row.id!r}", "its session is not there", row._mapping))
+    lost = ~exists().where(_MESSAGES.c.id == _MARKS.c.msg_id)
+    for row in source.rows(select(_MARKS).where(lost).order_by(_MARKS.c.msg_id, _MARKS.c.mark)):
+        key = f"msg_id={row.msg_id!r}"
+        note(flaw(_MARKS.name, key, "its message is not there", row._mapping))
+
+
+class _AgentScopeSession(SessionPiece):
+    """A session of a user, with its messages in their order, and their marks."""
+
+    table = "session"
+
+    def __init__(self, source: OpenSource, row: Row[Any], hands: Hands) -> None:
+        super().__init__(key_of(row.user_id, row.id), hands, source.fingerprint)
+        self._source = source
+        self._row = row
+        self._count = 0
+
+    def begin(self, tx: Transaction) -> SessionRecord:
+        """Make the session, and its user if there is none."""
+        user = self._row.user_id
+        if tx.users.find(user) is None:
+            tx.users.create(user, id=user)
+        return tx.sessions.create(user, id=self.session_id)
+
+    def chunks(self, after: Any) -> Iterator[Chunk]:
+        """Give the messages."""
+        rows = self._messages(None, after=after)
+        return in_chunks(((place, size, row) for place, size, row in rows), self._save)
+
+    def _save(self, tx: Transaction, messages: list[dict[str, Any]]) -> None:
+        for message in messages:
+            self.hands.set(_time(message["payload"]["timestamp"]))
+            tx.messages.save_many(self.session_id, [message], on_duplicate="refuse")
+
+    def source_lines(self, note: Note) -> Iterator[Line]:
+        """Give the session and its messages, the newest first."""
+        yield "sessions", _said([self.key, self._row.user_id])
+        self._count = 0
+        for _, _, message in self._messages(note, newest_first=True):
+            if message is not None:
+                self._count += 1
+                yield from _lines(message, message["marks"], self.state)
+
+    def target_lines(self, store: Store, state: State) -> Iterator[Line]:
+        """Give the same of the session that was made."""
+        found = store.sessions.get(self.session_id)
+        yield "sessions", _said([found.id, found.user_id])
+        since = store.messages.size(self.session_id) - self._count if state == "there" else 0
+        messages = store.messages.iter(self.session_id, limit=200)
+        wanted = islice(messages, max(0, since), None)
+        while some := [*islice(wanted, 200)]:
+            marks = store.marks.of([each.id for each in some])
+            for each in some:
+                message = {name: getattr(each, name) for name in _WHOLE}
+                yield from _lines(message, marks.get(each.id), state)
+
+    def _messages(
+        self, note: Note | None, *, after: Any = None, newest_first: bool = False
+    ) -> Iterator[tuple[list[Any], int, dict[str, Any] | None]]:
+        """Read messages in their order."""
+        messages = _MESSAGES.c
+        order = (messages.index, messages.id)
+        query = select(_MESSAGES).where(messages.session_id == self._row.id)
+        if after is not None:
+            query = query.where(tuple_(*order) > tuple_(*after))
+        query = query.order_by(*(each.desc() if newest_first else each for each in order))
+        for row in self._source.rows(query):
+            message: dict[str, Any] | None = None
+            try:
+                message = self._message(row)
+            except (BrokenRow, InvalidInput) as broken:
+                if note is not None:
+                    reason = str(broken).partition(". ")[0]
+                    note(flaw(_MESSAGES.name, f"id={row.id!r}", reason, row._mapping))
+            size = len(row.msg) if isinstance(row.msg, str) else 1024
+            yield [row.index, row.id], size, message
+
+    def _message(self, row: Row[Any]) -> dict[str, Any]:
+        written = row.msg
+        if isinstance(written, str):
+            try:
+                written = json.loads(written)
+            except (ValueError, RecursionError):
+                raise BrokenRow("it is not JSON") from None
+        if not isinstance(written, dict):
+            raise BrokenRow("it is no JSON object")
+        said = written.get("content")
+        whole = isinstance(said, str) or (
+            isinstance(said, list) and all(isinstance(block, dict) for block in said)
+        )
+        if not whole or not all(isinstance(written.get(k), str) for k in ("id", "name", "role")):
+            raise BrokenRow("it is no message")
+        if row.id != f"{self._row.user_id}-{self._row.id}-{written['id']}":
+            raise BrokenRow("it is of another user, who has a session of the same name")
+        marks = select(_MARKS.c.mark).where(_MARKS.c.msg_id == row.id).order_by(_MARKS.c.mark)
+        names = [mark for (mark,) in self._source.connection.execute(marks)]
+        message = new_message(written, names or None)
+        draft(message, "its ")
+        return message
+
+
+def _lines(message: dict[str, Any], marks: Any, state: State) -> Iterator[Line]:
+    yield "messages", _said({name: message[name] for name in _WHOLE})
+    for mark in sorted(marks or ()) if state != "there" else ():  # which go on changing
+        yield "marks", _said([message["external_id"], mark])
+
+
+def _time(written: object) -> datetime | None:
+    """Read the time of a message, which is local and has no zone."""
+    found = time_of(written)
+    return None if found is None else found.replace(tzinfo=None).astimezone()
+
+
+def _said(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()

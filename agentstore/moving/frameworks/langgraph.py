@@ -1,0 +1,369 @@
+"""Threads of LangGraph's checkpoint savers.
+
+The saver of agentstore stores each channel by itself, and each item of a list, where LangGraph's
+store a checkpoint as a whole. So their bytes are taken apart and put together again, as msgpack and
+no further: no class of an application is needed for that, or made. What a task wrote stays as it
+is, byte for byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from sqlalchemy import Row, Select, TableClause, and_, exists, select
+
+from agentstore.integrations.langgraph.checkpoints import (
+    REST,
+    json_part,
+    run_of,
+    space_of,
+    step_of,
+)
+from agentstore.moving.frameworks.langgraph_bytes import packed, typed
+from agentstore.moving.frameworks.pieces import (
+    BrokenRow,
+    Hands,
+    ImportPiece,
+    Line,
+    Note,
+    PieceRefused,
+    State,
+    flaw,
+    in_chunks,
+    time_of,
+)
+from agentstore.moving.frameworks.sources import OpenSource
+from agentstore.records import CheckpointRecord, Items, WriteRecord
+from agentstore.stores.store import Store, Transaction
+
+Values = dict[str, Any]
+
+
+class SaverTables(NamedTuple):
+    """What two savers have different names for.
+
+    Attributes:
+        checkpoints: The table of checkpoints.
+        writes: The table of pending writes, whose last column is the value.
+        collation: By which texts are sorted as the ids are; None where they are anyway.
+        decode: Gives the channels of a checkpoint, each as its type and its bytes, or a list of
+            these; and the rest of it.
+    """
+
+    checkpoints: TableClause
+    writes: TableClause
+    collation: str | None
+    decode: Callable[[OpenSource, Row[Any]], tuple[Values, Mapping[str, Any]]]
+
+
+class SavedCheckpoint(NamedTuple):
+    """A checkpoint on its way."""
+
+    namespace: str
+    id: str
+    parent: str | None
+    time: Any
+    values: Values
+    metadata: dict[str, Any]
+    writes: list[WriteRecord]
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has, about."""
+        held = sum(
+            sum(map(len, v)) if isinstance(v, Items) else len(v) for v in self.values.values()
+        )
+        return held + sum(len(write.value) for write in self.writes)
+
+
+class LangGraphThread(ImportPiece):
+    """A thread, with all its namespaces."""
+
+    called = "thread"
+    table = "checkpoints"
+
+    def __init__(
+        self, source: OpenSource, thread_id: str, tables: SaverTables, hands: Hands
+    ) -> None:
+        """Take its id, and where it is."""
+        self.key = thread_id
+        self._source = source
+        self._tables = tables
+        self._hands = hands
+        self._broken: set[tuple[str, str]] = set()
+
+    def write(self, store: Store, tell: Callable[[int], None]) -> State:
+        """Put the checkpoints that are not there yet, the oldest of each namespace first."""
+        begun = bool(store.checkpoints.namespaces(self.key))
+        wrote = False
+        for chunk in in_chunks(self._missing(store, begun), self._put):
+            store.run(chunk.write)
+            wrote = True
+            tell(chunk.rows)
+        strays = [*self._stray_writes(None)]
+        if strays:
+            store.run(lambda tx: self._put_strays(tx, strays))
+        return "new" if not begun else "resumed" if wrote else "there"
+
+    def source_lines(self, note: Note) -> Iterator[Line]:
+        """Give the checkpoints, and what tasks wrote after them."""
+        for each in self._checkpoints(note):
+            yield "checkpoints", _said(each)
+            for write in each.writes:
+                yield "writes", _said_of_write(each.namespace, each.id, write)
+        for place, write in self._stray_writes(note):
+            yield "writes", _said_of_write(*place, write)
+
+    def target_lines(self, store: Store, state: State) -> Iterator[Line]:
+        """Give the same of the thread that was put."""
+        for each in self._checkpoints(None):
+            space = space_of(each.namespace)
+            found = store.checkpoints.find(each.id, self.key, space, writes=True)
+            if found is None:
+                continue
+            yield "checkpoints", _said(_of_record(each.namespace, found))
+            own = {(write.task_id, write.position) for write in each.writes}
+            for write in found.writes or ():
+                if state != "there" or (write.task_id, write.position) in own:
+                    yield "writes", _said_of_write(each.namespace, each.id, write)
+        strays = groupby(self._stray_writes(None), key=lambda stray: stray[0])
+        for (namespace, id), _ in strays:
+            for write in store.checkpoints.writes(self.key, id, namespace=space_of(namespace)):
+                yield "writes", _said_of_write(namespace, id, write)
+
+    # --- Writing -----------------------------------------------------------------------------
+
+    def _missing(self, store: Store, begun: bool) -> Iterator[tuple[None, int, SavedCheckpoint]]:
+        """Give the checkpoints that are to be put; another run put the first ones of them.
+
+        Raises:
+            PieceRefused: The first is not there, though the thread is.
+        """
+        looking, first = begun, True
+        for each in self._checkpoints(None):
+            if looking:
+                found = store.checkpoints.find(each.id, self.key, space_of(each.namespace))
+                if found is None and first:
+                    raise PieceRefused("the target has another thread of this name")
+                looking, first = found is not None, False
+            if not looking:
+                yield None, each.size, each
+
+    def _put(self, tx: Transaction, checkpoints: list[SavedCheckpoint]) -> None:
+        """Put checkpoints as the saver does."""
+        for each in checkpoints:
+            self._hands.set(time_of(each.time))
+            space = space_of(each.namespace)
+            tx.checkpoints.put(
+                self.key,
+                each.values,
+                each.id,
+                parent_id="" if each.parent is None else each.parent,
+                parent_missing="root",
+                step=step_of(each.id),
+                metadata=each.metadata,
+                namespace=space,
+                run_id=run_of(each.metadata),
+            )
+            self._put_writes(tx, (each.namespace, each.id), each.writes)
+
+    def _put_strays(
+        self, tx: Transaction, strays: list[tuple[tuple[str, str], WriteRecord]]
+    ) -> None:
+        for place, some in groupby(strays, key=lambda stray: stray[0]):
+            self._put_writes(tx, place, [write for _, write in some])
+
+    def _put_writes(
+        self, tx: Transaction, place: tuple[str, str], writes: list[WriteRecord]
+    ) -> None:
+        by_task = sorted(writes, key=lambda write: (write.task_id, write.task_path))
+        for (task, path), some in groupby(by_task, key=lambda w: (w.task_id, w.task_path)):
+            own = [*some]
+            tx.checkpoints.put_writes(
+                self.key,
+                place[1],
+                task,
+                [(write.channel, write.value) for write in own],
+                task_path=path,
+                namespace=space_of(place[0]),
+                positions=[write.position for write in own],
+            )
+
+    # --- Reading -----------------------------------------------------------------------------
+
+    def _checkpoints(self, note: Note | None) -> Iterator[SavedCheckpoint]:
+        """Read the checkpoints that are sound, by namespace and id."""
+        columns = self._tables.checkpoints.c
+        query = select(self._tables.checkpoints).where(columns.thread_id == self.key)
+        for row in self._source.rows(self._sorted(query, self._tables.checkpoints)):
+            place = (row.checkpoint_ns, row.checkpoint_id)
+            try:
+                yield self._checkpoint(row, note)
+            except BrokenRow as broken:
+                self._broken.add(place)
+                if note is not None:
+                    note(flaw(self.table, self._named(*place), str(broken), row._mapping))
+
+    def _checkpoint(self, row: Row[Any], note: Note | None) -> SavedCheckpoint:
+        space, id, parent = row.checkpoint_ns, row.checkpoint_id, row.parent_checkpoint_id
+        if not all(isinstance(text, str) for text in (space, id, parent or "")):
+            raise BrokenRow("its id is no text in UTF-8")
+        channels, rest = self._tables.decode(self._source, row)
+        if rest.get("id", id) != id:
+            raise BrokenRow("it has the id of another one")
+        metadata = _json_object(row.metadata)
+        plain = json_part(metadata)
+        others = {k: v for k, v in metadata.items() if k not in plain}
+        rest = {k: v for k, v in rest.items() if k not in ("id", "channel_values")}
+        if REST in channels:
+            raise BrokenRow("a channel has a name that is kept for the saver")
+        values = {name: _stored(value) for name, value in channels.items()}
+        values[REST] = typed("msgpack", packed((rest, others) if others else rest))
+        writes = [*self._writes(space, id, note)]
+        return SavedCheckpoint(
+            space, id, self._parent(space, id, parent), rest.get("ts"), values, plain, writes
+        )
+
+    def _parent(self, space: str, id: str, parent: str | None) -> str | None:
+        """Give the parent, if it is there and sound; the saver has no others."""
+        if not parent or parent == id or (space, parent) in self._broken:
+            return None
+        columns = self._tables.checkpoints.c
+        query = select(columns.checkpoint_id).where(
+            columns.thread_id == self.key,
+            columns.checkpoint_ns == space,
+            columns.checkpoint_id == parent,
+        )
+        if self._source.connection.execute(query).first() is None:
+            return None
+        if parent.encode("utf-8", "surrogatepass") > id.encode("utf-8", "surrogatepass"):
+            raise BrokenRow("its parent comes after it")
+        return parent
+
+    def _writes(self, space: str, id: str, note: Note | None) -> Iterator[WriteRecord]:
+        columns = self._tables.writes.c
+        query = select(self._tables.writes).where(
+            columns.thread_id == self.key,
+            columns.checkpoint_ns == space,
+            columns.checkpoint_id == id,
+        )
+        found = (self._write(row, note) for row in self._source.connection.execute(query))
+        yield from _in_order(write for write in found if write is not None)
+
+    def _stray_writes(self, note: Note | None) -> Iterator[tuple[tuple[str, str], WriteRecord]]:
+        """Give what was written after checkpoints that are not there, or not yet."""
+        writes, checkpoints = self._tables.writes.c, self._tables.checkpoints.c
+        there = and_(
+            checkpoints.thread_id == writes.thread_id,
+            checkpoints.checkpoint_ns == writes.checkpoint_ns,
+            checkpoints.checkpoint_id == writes.checkpoint_id,
+        )
+        query = select(self._tables.writes).where(
+            writes.thread_id == self.key, ~exists().where(there)
+        )
+        rows = self._source.rows(self._sorted(query, self._tables.writes))
+        for place, some in groupby(rows, key=lambda row: (row.checkpoint_ns, row.checkpoint_id)):
+            found = (self._write(row, note) for row in some)
+            for write in _in_order(write for write in found if write is not None):
+                yield place, write
+
+    def _write(self, row: Row[Any], note: Note | None) -> WriteRecord | None:
+        path = getattr(row, "task_path", "")
+        value = row[-1]
+        try:
+            if not all(isinstance(t, str) for t in (row.task_id, row.channel, path, row.type)):
+                raise BrokenRow("it has what is no text in UTF-8")
+            if not isinstance(value, bytes | memoryview) and value is not None:
+                raise BrokenRow("its value is not bytes")
+        except BrokenRow as broken:
+            if note is not None:
+                place = self._named(row.checkpoint_ns, row.checkpoint_id)
+                key = f"{place} task_id={row.task_id!r} idx={row.idx}"
+                note(flaw(self._tables.writes.name, key, str(broken), row._mapping))
+            return None
+        stored = typed(row.type, bytes(value or b""))
+        return WriteRecord(row.task_id, row.idx, row.channel, stored, path)
+
+    def _sorted(self, query: Select[Any], table: TableClause) -> Select[Any]:
+        by = [table.c.checkpoint_ns, table.c.checkpoint_id]
+        if self._tables.collation is not None:
+            return query.order_by(*(column.collate(self._tables.collation) for column in by))
+        return query.order_by(*by)
+
+    def _named(self, space: object, id: object) -> str:
+        return f"thread_id={self.key!r} checkpoint_ns={space!r} checkpoint_id={id!r}"
+
+
+def threads(
+    source: OpenSource, tables: SaverTables, hands: Hands, note: Note
+) -> Iterator[ImportPiece]:
+    """Give the threads of a source, by their ids."""
+    ids = [select(each.c.thread_id) for each in (tables.checkpoints, tables.writes)]
+    both = ids[0].union(ids[1]).subquery()
+    for (thread_id,) in source.rows(select(both.c.thread_id).order_by(both.c.thread_id)):
+        if isinstance(thread_id, str):
+            yield LangGraphThread(source, thread_id, tables, hands)
+        else:
+            row = {"thread_id": thread_id}
+            note(flaw(tables.checkpoints.name, "thread_id", "it is no text in UTF-8", row))
+
+
+# --- Values ----------------------------------------------------------------------------------
+
+
+def _stored(value: bytes | list[bytes]) -> bytes | Items:
+    return Items(value) if isinstance(value, list) else value
+
+
+def _json_object(stored: object) -> dict[str, Any]:
+    try:
+        if isinstance(stored, bytes | str):
+            stored = json.loads(stored)
+    except (ValueError, RecursionError):
+        raise BrokenRow("its metadata are not JSON") from None
+    if stored is None:
+        return {}
+    if not isinstance(stored, dict):
+        raise BrokenRow("its metadata are no JSON object")
+    return stored
+
+
+# --- Comparing ---------------------------------------------------------------------------------
+
+
+def _of_record(namespace: str, found: CheckpointRecord) -> SavedCheckpoint:
+    return SavedCheckpoint(
+        namespace,
+        found.id,
+        found.parent_id,
+        None,
+        dict(found.values),
+        dict(found.metadata),
+        list(found.writes or ()),
+    )
+
+
+def _said(each: SavedCheckpoint) -> bytes:
+    values = {name: _digest(value) for name, value in each.values.items()}
+    all_of_it = [each.namespace, each.id, each.parent, each.metadata, values]
+    return json.dumps(all_of_it, sort_keys=True).encode()
+
+
+def _said_of_write(namespace: str, id: str, write: WriteRecord) -> bytes:
+    place = [namespace, id, write.task_path, write.task_id, write.position, write.channel]
+    return json.dumps([*place, _digest(write.value)]).encode()
+
+
+def _digest(value: bytes | Items) -> list[str] | str:
+    if isinstance(value, Items):
+        return [hashlib.sha256(item).hexdigest() for item in value]
+    return hashlib.sha256(value).hexdigest()
+
+
+def _in_order(writes: Iterable[WriteRecord]) -> list[WriteRecord]:
+    """Sort writes as the store does."""
+    return sorted(writes, key=lambda write: (write.task_path, write.task_id, write.position))

@@ -1,0 +1,66 @@
+"""Bytes of LangGraph's serializer, taken apart as far as msgpack and JSON say them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import ormsgpack
+
+from agentstore.errors import named
+from agentstore.moving.frameworks.pieces import BrokenRow
+
+
+def typed(kind: str, data: bytes) -> bytes:
+    """Give bytes with their type in front, as the saver stores them."""
+    return kind.encode() + b"\0" + data
+
+
+def packed(value: object) -> bytes:
+    """Write msgpack as LangGraph does.
+
+    Raises:
+        BrokenRow: It has what msgpack cannot say.
+    """
+    try:
+        return ormsgpack.packb(value, option=ormsgpack.OPT_NON_STR_KEYS)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BrokenRow(f"msgpack cannot say it ({type(error).__name__})") from None
+
+
+def unpacked(kind: object, data: bytes) -> tuple[str, Any]:
+    """Read a value as far as JSON or msgpack say it; what is of other types stays closed.
+
+    Returns:
+        How the value's parts are to be written, and the value.
+
+    Raises:
+        BrokenRow: It cannot be read without the serializer that wrote it.
+    """
+    try:
+        if kind == "msgpack":
+            return kind, ormsgpack.unpackb(
+                data, ext_hook=ormsgpack.Ext, option=ormsgpack.OPT_NON_STR_KEYS
+            )
+        if kind == "json":
+            return kind, json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BrokenRow(f"its bytes are no {kind} ({type(error).__name__})") from None
+    raise BrokenRow(
+        f"its bytes are of the type {named(kind)}, which only the serializer that wrote them reads"
+    )
+
+
+def part(kind: str, value: object) -> bytes:
+    """Write one value that was part of another."""
+    if value is None:
+        return typed("null", b"")
+    if isinstance(value, bytes):
+        return typed("bytes", value)
+    data = packed(value) if kind == "msgpack" else json.dumps(value).encode()
+    return typed(kind, data)
+
+
+def parts(kind: str, value: object) -> bytes | list[bytes]:
+    """Write a value of a channel: a list item by item, as the saver stores it."""
+    return [part(kind, item) for item in value] if type(value) is list else part(kind, value)

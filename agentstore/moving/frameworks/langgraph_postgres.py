@@ -1,0 +1,109 @@
+"""``PostgresSaver`` and ``AsyncPostgresSaver`` of LangGraph.
+
+A checkpoint is JSON there, with the small values in it; the others are rows of their own, by
+channel and version, which checkpoints share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sqlalchemy import Row, column, select, table, tuple_
+
+from agentstore.errors import NotASource
+from agentstore.moving.frameworks.langgraph import SaverTables, Values, threads
+from agentstore.moving.frameworks.langgraph_bytes import parts, typed, unpacked
+from agentstore.moving.frameworks.pieces import BrokenRow, Hands, ImportPiece, Note
+from agentstore.moving.frameworks.sources import OpenSource
+
+_PLACE = ("thread_id", "checkpoint_ns", "checkpoint_id")
+_CHECKPOINTS = table(
+    "checkpoints",
+    *(column(name) for name in (*_PLACE, "parent_checkpoint_id", "checkpoint", "metadata")),
+)
+_BLOBS = table(
+    "checkpoint_blobs",
+    *(column(name) for name in (*_PLACE[:2], "channel", "version", "type", "blob")),
+)
+_OLD_WRITES = (*_PLACE, "task_id", "idx", "channel", "type", "blob")
+_WRITES = (*_PLACE, "task_path", *_OLD_WRITES[3:])
+_SENDS = "__pregel_tasks"
+"""The channel in which checkpoints before version 4 had what was sent after their parents."""
+
+
+def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
+    """Give the threads of a source."""
+    there = source.columns("checkpoint_writes")
+    for needed in (_CHECKPOINTS, _BLOBS):
+        if not source.columns(needed.name) >= set(needed.c.keys()):
+            raise NotASource(
+                source.name, "LangGraph's PostgresSaver", f"it has no table {needed.name} like that"
+            )
+    if not there >= set(_OLD_WRITES):
+        raise NotASource(
+            source.name, "LangGraph's PostgresSaver", "it has no table checkpoint_writes like that"
+        )
+    names = _WRITES if "task_path" in there else _OLD_WRITES
+    writes = table("checkpoint_writes", *(column(name) for name in names))
+    yield from threads(source, SaverTables(_CHECKPOINTS, writes, "C", _decode), hands, note)
+
+
+def _decode(source: OpenSource, row: Row[Any]) -> tuple[Values, Mapping[str, Any]]:
+    checkpoint = row.checkpoint
+    if not isinstance(checkpoint, dict):
+        raise BrokenRow("it is no checkpoint")
+    inline, versions = checkpoint.get("channel_values") or {}, checkpoint.get("channel_versions")
+    if not isinstance(inline, dict) or not isinstance(versions, dict):
+        raise BrokenRow("it is no checkpoint")
+    channels: Values = {name: parts("msgpack", value) for name, value in inline.items()}
+    for channel, kind, blob in _blobs(source, row, versions):
+        if kind != "empty":
+            channels[channel] = _value(kind, blob)
+    if (checkpoint.get("v") or 0) < 4 and row.parent_checkpoint_id:
+        sends = _sends(source, row)
+        if sends:
+            channels[_SENDS] = sends
+            newest = max(versions.values()) if versions else f"{1:032}.0"
+            checkpoint = {**checkpoint, "channel_versions": {**versions, _SENDS: newest}}
+    return channels, checkpoint
+
+
+def _value(kind: str, blob: object) -> bytes | list[bytes]:
+    """Give a value as the saver stores it: a list item by item, and other types as they are."""
+    data = bytes(blob) if isinstance(blob, bytes | memoryview) else b""
+    if kind not in ("msgpack", "json"):
+        return typed(kind, data)
+    return parts(*unpacked(kind, data))
+
+
+def _blobs(
+    source: OpenSource, row: Row[Any], versions: Mapping[str, Any]
+) -> Iterator[tuple[str, str, object]]:
+    blobs = _BLOBS.c
+    wanted = [(channel, str(version)) for channel, version in versions.items()]
+    query = select(blobs.channel, blobs.type, blobs.blob).where(
+        blobs.thread_id == row.thread_id,
+        blobs.checkpoint_ns == row.checkpoint_ns,
+        tuple_(blobs.channel, blobs.version).in_(wanted),
+    )
+    for found in source.connection.execute(query) if wanted else ():
+        yield found.channel, found.type, found.blob
+
+
+def _sends(source: OpenSource, row: Row[Any]) -> list[bytes]:
+    """Give what was sent after the parent, as LangGraph's saver does."""
+    names = [name for name in _WRITES if name in source.columns("checkpoint_writes")]
+    writes = table("checkpoint_writes", *(column(name) for name in names))
+    order = [writes.c[name] for name in ("task_path", "task_id", "idx") if name in names]
+    query = (
+        select(writes.c.type, writes.c.blob)
+        .where(
+            writes.c.thread_id == row.thread_id,
+            writes.c.checkpoint_id == row.parent_checkpoint_id,
+            writes.c.channel == _SENDS,
+        )
+        .order_by(*order)
+    )
+    found = source.connection.execute(query)
+    return [typed(kind, bytes(blob)) for kind, blob in found]

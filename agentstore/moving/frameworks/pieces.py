@@ -1,0 +1,259 @@
+"""What is imported as one: a conversation, a thread, a user; and how it is gone on with.
+
+A piece is written in transactions of bounded size. Where it needs several, the session says in its
+metadata, in the same transactions, how far it has come: another run goes on there, and only the
+last one takes that away. So what has no such note is whole, or is not of an import's making.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Literal
+
+from agentstore.engines.base.moving import Flaw
+from agentstore.errors import ImportOvertaken, InvalidInput, StaleSession
+from agentstore.records import SessionRecord
+from agentstore.settings import utc_now
+from agentstore.stores.store import Store, Transaction
+
+IMPORTING = "agentstore_import"
+"""Where in a session's metadata it is noted how far its import has come."""
+
+MOST_ROWS, MOST_BYTES = 500, 4 * 2**20
+"""Rows and bytes in one transaction, but for a row that has more."""
+
+State = Literal["new", "resumed", "there"]
+"""Whether a piece was made by this run, gone on with, or there already."""
+
+Line = tuple[str, bytes]
+"""What kind of thing something is, and all that it says."""
+
+Note = Callable[[Flaw], None]
+"""Takes a row that is set aside."""
+
+Mapped = Mapping[str, Any]
+
+
+class PieceRefused(Exception):
+    """A piece cannot be imported; says why, without quoting it."""
+
+
+class BrokenRow(Exception):
+    """A row of a source cannot be stored; says why, without quoting it."""
+
+
+class Hands:
+    """A clock that is set: what is imported is as old as it was."""
+
+    def __init__(self) -> None:
+        """Begin at the present."""
+        self._at: datetime = utc_now()
+
+    def __call__(self) -> datetime:
+        """Give the time that was set."""
+        return self._at
+
+    def set(self, at: datetime | None) -> None:
+        """Set the time; None leaves it as it is."""
+        self._at = at or self._at
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What is written in one transaction.
+
+    Attributes:
+        place: How far the piece has come with it, as JSON.
+        rows: How many rows of the source it is made of.
+        write: Writes it; may be called again if the transaction has to be repeated.
+    """
+
+    place: Any
+    rows: int
+    write: Callable[[Transaction], object]
+
+
+class ImportPiece(ABC):
+    """What is imported as one.
+
+    Attributes:
+        table: The table of the source that has a row of it.
+        key: What tells it from others there.
+        called: What it is called in words.
+        unordered: The kinds of lines whose order says nothing.
+    """
+
+    called: str = "session"
+    unordered: frozenset[str] = frozenset()
+    table: str
+    key: str
+
+    @abstractmethod
+    def write(self, store: Store, tell: Callable[[int], None]) -> State:
+        """Write what is not there yet, and tell how many rows that was.
+
+        Raises:
+            PieceRefused: It cannot be written, or another one has its place.
+        """
+
+    @abstractmethod
+    def source_lines(self, note: Note) -> Iterator[Line]:
+        """Read the source: what is sound of it, and note what is not."""
+
+    @abstractmethod
+    def target_lines(self, store: Store, state: State) -> Iterator[Line]:
+        """Read what the source's lines were made into.
+
+        Of a piece that was there already, what has been added since is left out. Called after the
+        lines of the source were read.
+        """
+
+
+class SessionPiece(ImportPiece):
+    """A piece that is a session.
+
+    Attributes:
+        session_id: The id of the session.
+        state: What ``write`` found.
+    """
+
+    def __init__(self, session_id: str, hands: Hands, fingerprint: str) -> None:
+        """Take the id, the clock to be set, and what tells the source from others."""
+        self.session_id = self.key = session_id
+        self.hands = hands
+        self.state: State = "new"
+        self._fingerprint = fingerprint
+
+    @abstractmethod
+    def begin(self, tx: Transaction) -> SessionRecord:
+        """Make the session."""
+
+    @abstractmethod
+    def chunks(self, after: Any) -> Iterator[Chunk]:
+        """Give what is to be written, behind a place; None is the beginning."""
+
+    def finish(self, tx: Transaction) -> Mapped:
+        """Write what comes last; give what the metadata are to say besides."""
+        return {}
+
+    def write(self, store: Store, tell: Callable[[int], None]) -> State:
+        """Write the session, chunk by chunk; see ``ImportPiece``."""
+        there = store.sessions.find(self.session_id)
+        place: Any = None
+        if there is not None:
+            note = there.metadata.get(IMPORTING)
+            if not isinstance(note, dict):
+                self.state = "there"
+                return self.state
+            if note.get("source") != self._fingerprint:
+                raise PieceRefused("an import from another source has begun it, and not finished")
+            place = note.get("place")
+        self.state = "new" if there is None else "resumed"
+        chunks = self.chunks(place)
+        chunk = next(chunks, None)
+        while True:
+            following = None if chunk is None else next(chunks, None)
+            there = store.run(partial(self._write, there, chunk, following is None))
+            tell(0 if chunk is None else chunk.rows)
+            if following is None:
+                return self.state
+            chunk = following
+
+    def _write(
+        self, there: SessionRecord | None, chunk: Chunk | None, last: bool, tx: Transaction
+    ) -> SessionRecord:
+        """Write a chunk, if the session is still as this run left it."""
+        version = None if there is None else there.version
+        session = self.begin(tx) if there is None else there
+        if not last and chunk is not None:
+            note = {"source": self._fingerprint, "place": chunk.place}
+            session = self._noted(tx, version, {IMPORTING: note})
+        elif there is not None:
+            session = self._noted(tx, version, {IMPORTING: None})
+        if chunk is not None:
+            chunk.write(tx)
+        if last:
+            kept = {k: v for k, v in session.metadata.items() if k != IMPORTING}
+            metadata = {**kept, **self.finish(tx)}
+            if metadata != session.metadata:
+                session = tx.sessions.update(self.session_id, metadata=metadata)
+        return session
+
+    def _noted(self, tx: Transaction, version: int | None, note: Mapped) -> SessionRecord:
+        """Note a place; the session is locked from here on."""
+        try:
+            return tx.sessions.patch(self.session_id, metadata=note, expected_version=version)
+        except StaleSession:
+            raise ImportOvertaken(self.session_id) from None
+
+
+def in_chunks(
+    rows: Iterable[tuple[Any, int, Any]], write: Callable[[Transaction, list[Any]], object]
+) -> Iterator[Chunk]:
+    """Put rows together to chunks.
+
+    Args:
+        rows: The place behind each, its bytes, and what is to be written of it, None if nothing.
+        write: Writes what is to be written of some rows.
+    """
+    batch: list[Any] = []
+    place: Any = None
+    count = size = 0
+    for place, bytes_, row in rows:
+        count, size = count + 1, size + bytes_
+        if row is not None:
+            batch.append(row)
+        if count >= MOST_ROWS or size >= MOST_BYTES:
+            yield _chunk(place, count, batch, write)
+            batch, count, size = [], 0, 0
+    if count:
+        yield _chunk(place, count, batch, write)
+
+
+def _chunk(
+    place: Any, count: int, batch: list[Any], write: Callable[[Transaction, list[Any]], object]
+) -> Chunk:
+    return Chunk(place, count, lambda tx: write(tx, batch))
+
+
+def time_of(value: object) -> datetime | None:
+    """Read a time as databases write it, in UTC where they say nothing else; None if it is none."""
+    try:
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value.strip())
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return datetime.fromtimestamp(value, UTC)
+        if isinstance(value, datetime):
+            return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        pass
+    return None
+
+
+def flaw(table: str, key: object, reason: str, row: Mapping[Any, Any]) -> Flaw:
+    """Give a row that is set aside, with its values as JSON can say them."""
+    shown = key if isinstance(key, str) else f"id={key}"
+    return Flaw(table, shown, reason.rstrip("."), 0, {str(k): _shown(v) for k, v in row.items()})
+
+
+def _shown(value: object) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {"hex": bytes(value).hex()}
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if value - value == 0 else {"number": repr(value)}
+    if isinstance(value, list | dict):
+        return value
+    return str(value)
+
+
+def require_text(value: object) -> str:
+    """Require a text; raises ``InvalidInput`` otherwise."""
+    if isinstance(value, str):
+        return value
+    raise InvalidInput("it is no text in UTF-8")

@@ -1,0 +1,99 @@
+"""The database of a framework, opened to be read and for nothing else.
+
+All that is read is of one moment: one transaction lasts from the beginning to the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import URL, Connection, Row, Select, inspect
+from sqlalchemy.exc import DBAPIError
+
+from agentstore.database.engine import parse_url, show_url
+from agentstore.engines.foreign import foreign
+from agentstore.engines.registry import database_files, dialect_for
+from agentstore.errors import InvalidInput, NotASource
+
+_AT_ONCE = 50
+"""Rows of a query that are in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSource:
+    """A database that is being read.
+
+    Attributes:
+        connection: In a transaction, which sees one moment.
+        name: What to call it in words; without a password.
+        fingerprint: What tells it from others; nobody can read it.
+    """
+
+    connection: Connection
+    name: str
+    fingerprint: str
+
+    def rows(self, query: Select[Any]) -> Iterator[Row[Any]]:
+        """Give the rows of a query, of which only some are in memory at a time."""
+        yield from self.connection.execute(query.execution_options(yield_per=_AT_ONCE))
+
+    def columns(self, table: str) -> frozenset[str]:
+        """Give the names of a table's columns; none if there is no such table."""
+        inspector = inspect(self.connection)
+        if not inspector.has_table(table):
+            return frozenset()
+        return frozenset(column["name"] for column in inspector.get_columns(table))
+
+
+def require_another(source: str, target: str | URL | None) -> None:
+    """Refuse to write into the file that is read.
+
+    Raises:
+        InvalidInput: The two are one file.
+    """
+    files = []
+    for url in (parse_url(source), parse_url(target)):
+        dialect = dialect_for(url)
+        if dialect.file_based and dialect.many_connections(url):
+            files.append(database_files().path(url).resolve())
+    if len(files) == 2 and files[0] == files[1]:
+        raise InvalidInput(
+            "The file is to be read and not to be changed. Import it into another database."
+        )
+
+
+@contextmanager
+def opened(source: str, framework: str) -> Iterator[OpenSource]:
+    """Open the database of a framework.
+
+    Args:
+        source: The path of a file, or a URL.
+        framework: Which one, for the words of an error.
+
+    Raises:
+        DatabaseUnreachable: There is no such file.
+        NotASource: It cannot be read.
+        SourceChanged: Somebody wrote to a file that nobody seemed to have open.
+    """
+    url = parse_url(source)
+    place = [str(part) for part in (url.host, url.port, url.database, sorted(url.query))]
+    if dialect_for(url).file_based:
+        place = [str(database_files().path(url).resolve())]
+    digest = hashlib.sha256(json.dumps(place).encode()).hexdigest()
+    try:
+        with foreign(url) as engine, engine.connect() as connection:
+            yield OpenSource(connection, show_url(url), digest)
+    except DBAPIError as error:
+        raise NotASource(show_url(url), framework, _problem(error.orig)) from None
+
+
+def _problem(error: BaseException | None) -> str:
+    """Say why it cannot be read, in no words that may quote a row."""
+    code = getattr(error, "sqlite_errorname", None) or getattr(error, "sqlstate", None)
+    kind = type(error).__name__
+    return f"it cannot be read ({kind}{f', {code}' if code else ''})"

@@ -1,0 +1,146 @@
+"""What the rows of the tutorial's tables say, as far as it can be stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import Row, column, table
+
+from agentstore.errors import InvalidInput
+from agentstore.moving.frameworks.pieces import BrokenRow, Note, flaw
+from agentstore.repositories.messages.drafts import draft
+from agentstore.values import validation
+
+_USER = ("id", "name", "email", "quota_total", "quota_used", "preferences_json", "created_at")
+_SESSION = ("id", "user_id", "title", "status", "model", "metadata_json", "created_at")
+_MESSAGE = ("id", "session_id", "role", "content", "tool_calls_json", "tool_call_id")
+_LOG = ("id", "session_id", "message_id", "tool_name", "input_json", "output_json", "elapsed_ms")
+_TASK = ("rowid", "id", "session_id", "type", "payload_json", "status", "result_json", "priority")
+USERS = table("users", *(column(name) for name in _USER))
+SESSIONS = table("sessions", *(column(n) for n in (*_SESSION, "updated_at")))
+MESSAGES = table("messages", *(column(n) for n in (*_MESSAGE, "token_count", "created_at")))
+LOGS = table("tool_logs", *(column(n) for n in (*_LOG, "success", "error_message", "created_at")))
+TASKS = table(
+    "tasks",
+    *(column(n) for n in (*_TASK, "max_retries", "created_at", "started_at", "completed_at")),
+)
+_STATUSES = ("pending", "running", "paused", "completed", "failed", "cancelled")
+
+
+def message_of(row: Row[Any], note: Note | None) -> dict[str, Any] | None:
+    """Give a message for ``save_many``; None if it is broken, which is noted."""
+
+    def made() -> dict[str, Any]:
+        message = {
+            "role": row.role,
+            "content": text_of(row.content, "its content"),
+            "tool_calls": _json(row.tool_calls_json, "its calls") or None,
+            "tool_call_id": row.tool_call_id,
+            "token_count": row.token_count or 0,
+        }
+        draft(message, "its ")
+        return message
+
+    return _unless_broken(made, MESSAGES.name, row, note)
+
+
+def log_of(row: Row[Any], note: Note | None) -> dict[str, Any] | None:
+    """Give what a log says; None if it is broken, which is noted."""
+
+    def made() -> dict[str, Any]:
+        elapsed = row.elapsed_ms
+        if elapsed is not None and (
+            not isinstance(elapsed, int | float) or not 0 <= elapsed <= 10**12
+        ):
+            raise BrokenRow("its time is no amount")
+        return {
+            "tool": validation.key("its tool", row.tool_name),
+            "input": _stored(row.input_json, "its input"),
+            "output": _stored(row.output_json, "its output"),
+            "elapsed_ms": None if elapsed is None else float(elapsed),
+            "success": bool(row.success),
+            "error": validation.optional_text("its error", row.error_message),
+        }
+
+    return _unless_broken(made, LOGS.name, row, note)
+
+
+def task_of(row: Row[Any], note: Note | None) -> dict[str, Any] | None:
+    """Give what a task says; None if it is broken, which is noted."""
+
+    def made() -> dict[str, Any]:
+        status, result = row.status or "pending", _stored(row.result_json, "its result")
+        if status not in _STATUSES:
+            raise BrokenRow("its status is unknown")
+        if result is not None and status not in ("completed", "failed"):
+            raise BrokenRow(f"it is {status} and has a result")
+        return {
+            "kind": validation.key("its type", row.type),
+            "payload": _stored(row.payload_json, "its payload"),
+            "priority": row.priority or 0,
+            "max_retries": row.max_retries or 0,
+            "idempotency_key": validation.key("its id", f"tutorial:{row.id}"),
+            "status": status,
+            "result": result,
+        }
+
+    return _unless_broken(made, TASKS.name, row, note)
+
+
+def _unless_broken(
+    make: Callable[[], dict[str, Any]], name: str, row: Row[Any], note: Note | None
+) -> dict[str, Any] | None:
+    try:
+        return make()
+    except (BrokenRow, InvalidInput) as broken:
+        if note is not None:
+            note(flaw(name, row.id, str(broken).partition(". ")[0], row._mapping))
+        return None
+
+
+def text_of(value: object, what: str) -> str:
+    """Require a text that can be stored.
+
+    Raises:
+        BrokenRow: It is none.
+    """
+    if isinstance(value, str):
+        return validation.text(what, value)
+    raise BrokenRow(f"{what} is no text in UTF-8")
+
+
+def _json(stored: object, what: str) -> Any:
+    """Read JSON; None where there is none."""
+    if stored is None or stored == "":
+        return None
+    try:
+        if isinstance(stored, str):
+            return json.loads(stored)
+    except (ValueError, RecursionError):
+        pass
+    raise BrokenRow(f"{what}: not JSON")
+
+
+def _stored(stored: object, what: str) -> Any:
+    """Read JSON that a store takes."""
+    value = _json(stored, what)
+    validation.document(what, value)
+    return value
+
+
+def object_of(stored: object, what: str) -> dict[str, Any]:
+    """Read a JSON object; an empty one where there is none.
+
+    Raises:
+        BrokenRow: It is none, or cannot be stored.
+    """
+    value = _json(stored, what)
+    if value is not None and not isinstance(value, dict):
+        raise BrokenRow(f"{what}: no JSON object")
+    try:
+        validation.json_object(what, value)
+    except InvalidInput as error:
+        raise BrokenRow(str(error).partition(". ")[0]) from None
+    return value or {}

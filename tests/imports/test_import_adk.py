@@ -1,0 +1,78 @@
+"""Sessions of Google's ADK that were imported are as ADK read them.
+
+ADK itself is too heavy for these tests: what it read is written down beside its database, and
+``tests/frameworks/test_imports.py`` reads what was imported through our service for it.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentstore import Store
+from agentstore.errors import NotASource
+from agentstore.integrations.adk_events import shared_id
+from agentstore.integrations.sessions import key_of
+from agentstore.moving.frameworks import ImportReport
+from tests.imports.make_fixtures import content
+
+ASIDE = {
+    ("user_states", "app_name='weather' user_id='broken'", "its state: no JSON object"),
+    ("events", "session_id='s1' id='no author'", "it has no author, or no id"),
+    ("events", "session_id='s1' id='cut'", "its data: not JSON"),
+    ("events", "id='lost'", "its session is not there"),
+}
+
+
+def state_of(store: Store, id: str) -> dict[str, Any]:
+    found = store.sessions.find(id)
+    return {} if found is None else dict(found.state or {})
+
+
+@pytest.mark.parametrize("written_by", ["adk", "adk_sqlite"])
+def test_sessions_events_and_states_are_those_that_adk_read(
+    written_by: str, source: Callable[[str], Path], take: Any, engine_url: str
+):
+    path = source(written_by)
+    report: ImportReport = take("adk", path)
+    assert set(report.unsound) == ASIDE
+    expected = json.loads(content(f"{written_by}.json"))
+    with Store(engine_url) as store:
+        for session in expected:
+            who = session["appName"] if "appName" in session else session["app_name"]
+            user = session.get("userId") or session["user_id"]
+            key = key_of(who, user, session["id"])
+            found = store.sessions.get(key)
+            assert found.user_id == user
+            state = dict(found.state or {})
+            shared = {"app": state_of(store, shared_id(who))}
+            shared["user"] = state_of(store, shared_id(who, user))
+            for scope, values in shared.items():
+                state |= {f"{scope}:{name}": value for name, value in values.items()}
+            assert state == session["state"]
+            assert [
+                {k: v for k, v in each.items() if v is not None}
+                for each in store.messages.payloads(key, None, unanswered="keep")
+            ] == session["events"]
+            if session["events"]:
+                last = session["events"][-1]
+                assert found.metadata["adk_event"] == last["id"]
+                assert found.metadata["adk_time"] == last["timestamp"]
+            assert store.sessions.verify(key).agree
+    again: ImportReport = take("adk", path)
+    assert (again.written, again.there, again.set_aside) == (0, 7, 4)
+
+
+def test_a_database_of_pickled_events_is_refused(tmp_path: Path, take: Any):
+    with closing(sqlite3.connect(tmp_path / "old.db")) as old, old:
+        old.execute("CREATE TABLE sessions (app_name, user_id, id, state, create_time)")
+        old.execute("ALTER TABLE sessions ADD COLUMN update_time")
+        old.execute("CREATE TABLE events (id, app_name, user_id, session_id, actions, timestamp)")
+    with pytest.raises(NotASource, match="adk migrate session"):
+        take("adk", tmp_path / "old.db")

@@ -1,0 +1,60 @@
+"""Memories of AgentScope that were imported are as AgentScope read them.
+
+AgentScope itself is too heavy for these tests: what it read is written down beside its database,
+and ``tests/frameworks/test_imports.py`` reads what was imported through our memory for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from agentstore import Store
+from agentstore.integrations.sessions import key_of
+from agentstore.moving.frameworks import ImportReport
+from tests.imports.make_fixtures import content
+
+ASIDE = {
+    ("message", "id='alice-chat 1-cut'", "it is not JSON"),
+    ("message", "id='alice-chat 1-odd'", "it is no message"),
+    (
+        "message",
+        "id='carol-chat 1-m'",
+        "it is of another user, who has a session of the same name",
+    ),
+    ("message", "id='dave-lost-m'", "its session is not there"),
+    ("message_mark", "msg_id='nothing'", "its message is not there"),
+}
+
+
+def test_messages_and_marks_are_those_that_agentscope_read(
+    source: Callable[[str], Path], take: Any, engine_url: str
+):
+    path = source("agentscope")
+    report: ImportReport = take("agentscope", path)
+    assert set(report.unsound) == ASIDE
+    with Store(engine_url) as store:
+        for memory in json.loads(content("agentscope.json")):
+            key = key_of(memory["user_id"], memory["session_id"])
+            assert store.sessions.get(key).user_id == memory["user_id"]
+            records = store.messages.history(key, None, unanswered="keep")
+            told = [
+                {
+                    "id": record.external_id,
+                    "name": record.name,
+                    "role": record.payload["role"],
+                    "content": record.content,
+                    "metadata": record.payload["metadata"],
+                    "timestamp": record.payload["timestamp"],
+                }
+                for record in records
+            ]
+            assert told == memory["messages"]
+            assert [record.role for record in records] == ["user", "assistant", "tool", "assistant"]
+            for mark, ids in memory["marked"].items():
+                found = store.messages.history(key, None, mark=mark, unanswered="keep")
+                assert [record.external_id for record in found] == ids
+    again: ImportReport = take("agentscope", path)
+    assert (again.written, again.there, again.set_aside) == (0, 3, 5)

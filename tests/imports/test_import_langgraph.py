@@ -1,0 +1,229 @@
+"""Threads of LangGraph's savers that were imported go on where they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.types import Command
+
+from agentstore import Store
+from agentstore.integrations.langgraph import AgentStoreSaver
+from agentstore.moving.frameworks import ImportReport
+from tests.drivers import VERSIONS
+from tests.imports.graphs import builder
+from tests.imports.make_fixtures import restored
+from tests.programs.copies import driver_url
+
+THREADS = ("waiting", "done 😀")
+
+
+@contextmanager
+def sqlite_saver(path: Path) -> Iterator[SqliteSaver]:
+    with SqliteSaver.from_conn_string(str(path)) as saver:
+        yield saver
+
+
+def in_thread(thread: str) -> Any:
+    return {"configurable": {"thread_id": thread}}
+
+
+def every(saver: Any, thread: str) -> dict[Any, Any]:
+    """Give all checkpoints of a thread, in all namespaces."""
+    return {
+        (each.config["configurable"]["checkpoint_ns"], each.checkpoint["id"]): each
+        for each in saver.list(in_thread(thread))
+    }
+
+
+def records(store: Store) -> list[Any]:
+    """Give all that is stored, but for times."""
+    return sorted(
+        (
+            (r.thread_id, r.namespace, r.id, r.parent_id, r.step, r.run_id, r.metadata, r.writes),
+            dict(r.values),
+        )
+        for thread in THREADS
+        for r in store.checkpoints.iter(thread, namespace=None, values=True, writes=True)
+    )
+
+
+def copied(old: Any, new: Any, thread: str) -> None:
+    """Put a thread by the saver itself."""
+    for _, each in sorted(every(old, thread).items()):
+        parent = (each.parent_config or each.config)["configurable"]
+        place = {**parent, "checkpoint_id": parent["checkpoint_id"] if each.parent_config else None}
+        new.put({"configurable": place}, each.checkpoint, each.metadata, {})
+
+
+@pytest.fixture
+def server(servers: Any) -> Iterator[str]:
+    """The URL of the database that LangGraph wrote on a server."""
+    url = servers.new_database(VERSIONS[0], empty=True)
+    restored(driver_url(url))
+    yield url
+    servers.drop(VERSIONS[0], url)
+
+
+@pytest.fixture(params=["langgraph-sqlite", "langgraph-postgres"])
+def imported(
+    request: pytest.FixtureRequest, source: Callable[[str], Path], take: Any
+) -> Iterator[tuple[ImportReport, Any]]:
+    """Import a source, and give what reads it in LangGraph's way."""
+    if request.param == "langgraph-sqlite":
+        path = source("langgraph_sqlite")
+        report = take(request.param, path)
+        with sqlite_saver(path) as saver:
+            yield report, saver
+        return
+    url = request.getfixturevalue("server")
+    report = take(request.param, url)
+    with PostgresSaver.from_conn_string(driver_url(url)) as saver:
+        yield report, saver
+
+
+def test_a_saver_reads_what_langgraph_s_read(imported: Any, engine_url: str):
+    _, old = imported
+    with Store(engine_url) as store:
+        new = AgentStoreSaver(store)
+        for thread in THREADS:
+            theirs, ours = every(old, thread), every(new, thread)
+            assert ours == theirs
+            assert len({space for space, _ in theirs}) > 1
+            assert any(each.pending_writes for each in theirs.values())
+            for space, id in theirs:
+                place = {"thread_id": thread, "checkpoint_ns": space}
+                one = {"configurable": {**place, "checkpoint_id": id}}
+                assert new.get_tuple(one) == old.get_tuple(one)
+                newest = {"configurable": place}
+                assert new.get_tuple(newest) == old.get_tuple(newest)
+
+
+def test_what_is_stored_is_what_the_saver_would_have_stored(
+    imported: Any, engine_url: str, tmp_path: Path
+):
+    _, old = imported
+    with Store(engine_url) as store, Store(f"sqlite:///{tmp_path}/put.db") as other:
+        for thread in THREADS:
+            copied(old, AgentStoreSaver(other), thread)
+        found, put = records(store), records(other)
+        assert [each[0][:-1] for each in found] == [each[0][:-1] for each in put]
+        assert [each[1] for each in found] == [each[1] for each in put]
+
+
+def test_a_graph_that_waits_for_an_answer_goes_on(imported: Any, engine_url: str):
+    _, old = imported
+    with Store(engine_url) as store:
+        said = {}
+        for name, saver in {"old": old, "new": AgentStoreSaver(store)}.items():
+            graph = builder().compile(checkpointer=saver)
+            config = in_thread("waiting")
+            before = graph.get_state(config, subgraphs=True)
+            assert before.interrupts
+            after = graph.invoke(Command(resume="yes"), config)
+            first = [*graph.get_state_history(in_thread("done 😀"))][-1]
+            again = graph.invoke(None, first.config)
+            (asked,) = again.pop("__interrupt__")  # whose id is another one each time
+            assert asked.value == {"question": "Go on?", "seen": again["seen"]}
+            again.pop("messages")  # of which the new ones have other ids, too
+            after.pop("messages")
+            said[name] = before.values, before.next, before.interrupts, after, again
+        assert said["new"] == said["old"]
+
+
+def test_broken_rows_of_a_server_are_named(server: str, take: Any):
+    report: ImportReport = take("langgraph-postgres", server)
+    place = "thread_id='broken' checkpoint_ns='' checkpoint_id="
+    assert set(report.unsound) == {
+        ("checkpoints", f"{place}'1'", "it is no checkpoint"),
+        ("checkpoints", f"{place}'2'", "its bytes are no msgpack (ValueError)"),
+    }
+
+
+def test_what_was_sent_comes_with_checkpoints_of_older_versions(
+    server: str, take: Any, engine_url: str
+):
+    take("langgraph-postgres", server)
+    with (
+        PostgresSaver.from_conn_string(driver_url(server)) as old,
+        Store(engine_url) as store,
+    ):
+        theirs = every(old, "old")
+        assert theirs["", "2"].checkpoint["channel_values"] == {"__pregel_tasks": [[1]]}
+        assert every(AgentStoreSaver(store), "old") == theirs
+
+
+def test_broken_checkpoints_are_named_and_what_can_be_is_kept(
+    source: Callable[[str], Path], take: Any, engine_url: str
+):
+    report: ImportReport = take("langgraph-sqlite", source("langgraph_sqlite"))
+    place = "thread_id='broken' checkpoint_ns='' checkpoint_id="
+    assert set(report.unsound) == {
+        ("checkpoints", f"{place}'1'", "its bytes are no msgpack (ValueError)"),
+        (
+            "checkpoints",
+            f"{place}'3'",
+            "its bytes are of the type 'msgpack+aes', which only the serializer that wrote them "
+            "reads",
+        ),
+        ("checkpoints", f"{place}'4'", "its metadata are not JSON"),
+        ("checkpoints", f"{place}'5'", "it has the id of another one"),
+        ("writes", f"{place}'2' task_id='t' idx=0", "it has what is no text in UTF-8"),
+    }
+    with Store(engine_url) as store:
+        (found,) = store.checkpoints.iter("broken", namespace=None)
+        assert (found.id, found.parent_id) == ("2", None)
+        (early,) = store.checkpoints.writes("broken", "9", namespace="langgraph")
+        assert early.value == b"bytes\0early"
+
+
+def test_a_thread_goes_on_and_is_imported_again_without_harm(
+    source: Callable[[str], Path], take: Any, engine_url: str
+):
+    path = source("langgraph_sqlite")
+    first: ImportReport = take("langgraph-sqlite", path)
+    with Store(engine_url) as store:
+        graph = builder().compile(checkpointer=AgentStoreSaver(store))
+        graph.invoke(Command(resume="no"), in_thread("waiting"))
+        before = records(store)
+        again: ImportReport = take("langgraph-sqlite", path)
+        assert records(store) == before
+        assert (again.written, again.there, again.set_aside) == (0, 3, first.set_aside)
+        store.checkpoints.delete_thread("waiting")
+        graph.invoke({"messages": [], "seen": []}, in_thread("waiting"))
+        before = records(store)
+        report: ImportReport = take("langgraph-sqlite", path)
+        other = ("checkpoints", "waiting", "the target has another thread of this name")
+        assert other in report.unsound
+        assert records(store) == before
+
+
+def test_an_interrupted_import_of_a_thread_goes_on(
+    source: Callable[[str], Path], take: Any, engine_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("agentstore.moving.frameworks.pieces.MOST_ROWS", 2)
+    path = source("langgraph_sqlite")
+    times = 0
+
+    def stop(_: object) -> None:
+        nonlocal times
+        times += 1
+        if times % 3 == 0:
+            raise KeyboardInterrupt
+
+    for _ in range(100):
+        try:
+            report: ImportReport = take("langgraph-sqlite", path, progress=stop)
+            break
+        except KeyboardInterrupt:
+            continue
+    assert times > 9
+    with sqlite_saver(path) as old, Store(engine_url) as store:
+        for thread in THREADS:
+            assert every(AgentStoreSaver(store), thread) == every(old, thread)
+    assert [each.target_rows for each in report.tables] == [27, 58]

@@ -1,0 +1,377 @@
+"""What every import of a framework's database promises: the source, the kill, the words."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentstore import Store
+from agentstore.errors import (
+    DatabaseUnreachable,
+    ImportOvertaken,
+    InvalidInput,
+    NotASource,
+    SourceChanged,
+)
+from agentstore.moving.frameworks import FRAMEWORKS, import_database
+from agentstore.moving.frameworks.pieces import IMPORTING
+from tests.drivers import FULL
+from tests.migrations.support import CHECKOUT, environment
+
+ITEM = json.dumps({"role": "user", "content": "number {}"})
+SCHEMA = """
+    CREATE TABLE agent_sessions (session_id TEXT PRIMARY KEY, created_at TIMESTAMP);
+    CREATE TABLE agent_messages (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT, message_data TEXT,
+        created_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP
+    );
+"""
+"""The tables of ``SQLiteSession``."""
+
+
+def filled(path: Path, sessions: int, items: int, *, mode: str = "delete") -> Path:
+    """Make a source; its items say which they are."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"PRAGMA journal_mode = {mode}")
+        connection.executescript(SCHEMA)
+        connection.executemany(
+            "INSERT INTO agent_messages (session_id, message_data) VALUES (?, ?)",
+            [(f"s{n}", ITEM.replace("{}", str(m))) for n in range(sessions) for m in range(items)],
+        )
+    return path
+
+
+def contents(url: str) -> dict[str, list[str]]:
+    """Give what each session says."""
+    with Store(url, create=False) as store:
+        return {
+            session.id: [str(m["content"]) for m in store.messages.chat(session.id, None)]
+            for session in store.sessions.iter()
+        }
+
+
+def state(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {f.name: (f.read_bytes(), f.stat().st_mtime_ns) for f in folder.iterdir()}
+
+
+# --- The source ------------------------------------------------------------------------------
+
+
+@contextmanager
+def asleep(path: Path) -> Iterator[None]:
+    """Nobody has it open."""
+    yield
+
+
+@contextmanager
+def live(path: Path) -> Iterator[None]:
+    """A program has it open, and what it has committed is in the log."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        with connection:
+            connection.execute("DELETE FROM agent_messages WHERE session_id = 's1'")
+        connection.execute("SELECT count(*) FROM agent_messages").fetchone()
+        yield
+
+
+@contextmanager
+def left_over(path: Path) -> Iterator[None]:
+    """A file and its log were copied from where a program was killed."""
+    away = path.with_name("away.db")
+    path.rename(away)
+    with live(away):
+        for end in ("", "-wal"):
+            shutil.copy(f"{away}{end}", f"{path}{end}")
+    for file in path.parent.glob("away*"):
+        file.unlink()
+    yield
+
+
+@contextmanager
+def half_written(path: Path) -> Iterator[None]:
+    """A program was killed while it changed pages in their places: its journal undoes that."""
+    code = (
+        "import os, sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None);"
+        "c.execute('PRAGMA cache_size = 1'); c.execute('BEGIN');"
+        "c.execute('UPDATE agent_messages SET message_data = 1'); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+    assert path.with_name(f"{path.name}-journal").stat().st_size
+    yield
+
+
+@pytest.mark.parametrize(
+    ("mode", "condition", "sessions"),
+    [
+        ("delete", asleep, 2),
+        ("wal", asleep, 2),
+        ("wal", live, 1),
+        ("wal", left_over, 1),
+        ("delete", half_written, 2),
+    ],
+)
+def test_a_source_is_read_whole_and_not_a_byte_of_it_is_changed(
+    mode: str, condition: Any, sessions: int, tmp_path: Path
+):
+    (tmp_path / "theirs").mkdir()
+    old = filled(tmp_path / "theirs" / "old.db", 2, 200, mode=mode)
+    with condition(old):
+        before = state(old.parent)
+        import_database("openai-sqlite", str(old), f"sqlite:///{tmp_path}/new.db")
+        after = state(old.parent)
+        if condition is live:  # readers of a log that is shared mark what they read in its index
+            before.pop("old.db-shm"), after.pop("old.db-shm")
+        assert after == before
+    assert contents(f"sqlite:///{tmp_path}/new.db") == {
+        f"s{n}": [f"number {m}" for m in range(200)] for n in range(sessions)
+    }
+
+
+def test_who_writes_to_a_source_that_nobody_had_open_is_noticed(tmp_path: Path):
+    old = filled(tmp_path / "old.db", 1, 3, mode="wal")
+
+    def write(_: object) -> None:
+        with closing(sqlite3.connect(old)) as connection, connection:
+            connection.execute("DELETE FROM agent_messages")
+
+    with pytest.raises(SourceChanged, match="Stop the program"):
+        import_database("openai-sqlite", str(old), f"sqlite:///{tmp_path}/new.db", progress=write)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_is_no_source_is_refused_before_anything_is_made(framework: str, tmp_path: Path):
+    target = tmp_path / "new.db"
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other, other:
+        other.execute("CREATE TABLE other (id INTEGER)")
+    (tmp_path / "text.db").write_text("no database" * 1000)
+    for name in ("other.db", "text.db"):
+        with pytest.raises(NotASource, match=name):
+            import_database(framework, str(tmp_path / name), f"sqlite:///{target}")
+    with pytest.raises(DatabaseUnreachable, match="no such file"):
+        import_database(framework, str(tmp_path / "nothing.db"), f"sqlite:///{target}")
+    with pytest.raises(InvalidInput, match="must be one of"):
+        import_database("fortran", "x.db", f"sqlite:///{target}")
+    assert not target.exists()
+
+
+def test_a_source_is_never_the_target(tmp_path: Path):
+    old = filled(tmp_path / "old.db", 1, 3)
+    before = old.read_bytes()
+    (tmp_path / "link.db").symlink_to(old)
+    for name in ("old.db", "link.db"):
+        with pytest.raises(InvalidInput, match="into another database"):
+            import_database("openai-sqlite", str(old), f"sqlite:///{tmp_path}/{name}")
+    assert old.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("item", "reason"),
+    [
+        # A whole answer of Anthropic's, of which the adapter would give the content alone.
+        (
+            {
+                "id": "msg_1",
+                "type": "message",
+                "role": "assistant",
+                "content": [{"type": "text", "text": "x"}],
+                "model": "c",
+                "stop_reason": "end_turn",
+                "usage": {"input_tokens": 1, "output_tokens": 2},
+            },
+            "the adapter would not give it back as it is",
+        ),
+        ({"role": "nobody", "content": "x"}, "the item.role must be one of"),
+        ({}, "the item must have a role, or the type of a Responses item"),
+    ],
+)
+def test_what_an_adapter_would_not_give_back_is_set_aside(
+    item: dict[str, Any], reason: str, tmp_path: Path
+):
+    old = filled(tmp_path / "old.db", 1, 2)
+    with closing(sqlite3.connect(old)) as odd, odd:
+        odd.execute(
+            "INSERT INTO agent_messages (session_id, message_data) VALUES ('s0', ?)",
+            (json.dumps(item),),
+        )
+    new = f"sqlite:///{tmp_path}/new.db"
+    report = import_database("openai-sqlite", str(old), new, quarantine=tmp_path / "q")
+    ((_, key, why),) = report.unsound
+    assert (key, why.startswith(reason)) == ("id=3", True)
+    assert contents(new) == {"s0": ["number 0", "number 1"]}
+
+
+MEASURED = """
+import resource, sys
+from agentstore.moving.frameworks import import_database
+import_database("openai-sqlite", *sys.argv[1:])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.long
+def test_memory_does_not_grow_with_the_source(tmp_path: Path):
+    def peak(items: int) -> int:
+        old = filled(tmp_path / f"{items}.db", 1, items)
+        with closing(sqlite3.connect(old)) as large, large:
+            said = json.dumps({"role": "user", "content": "word " * 800})
+            large.execute("UPDATE agent_messages SET message_data = ?", (said,))
+        words = [sys.executable, "-c", MEASURED, str(old), f"sqlite:///{tmp_path}/of{items}.db"]
+        done = subprocess.run(
+            words, cwd=CHECKOUT, env=environment(), check=True, capture_output=True, text=True
+        )
+        return int(done.stdout)
+
+    assert peak(6_000) < peak(1_500) + 10_000  # kilobytes; the larger source has 18 MB more
+
+
+# --- The kill --------------------------------------------------------------------------------
+
+PROGRAM = """
+import os, random, signal, sys
+from pathlib import Path
+from agentstore.moving.frameworks import import_database, pieces
+
+framework, source, target, seed, folder = sys.argv[1:]
+chance = random.Random(int(seed))
+pieces.MOST_ROWS = 20
+write = pieces.SessionPiece._write
+
+def writes(self, there, chunk, last, tx):
+    done = write(self, there, chunk, last, tx)
+    if chance.random() < 0.02:  # not committed yet
+        os.kill(os.getpid(), signal.SIGKILL)
+    return done
+
+def told(progress):
+    if chance.random() < 0.02:  # committed
+        os.kill(os.getpid(), signal.SIGKILL)
+
+pieces.SessionPiece._write = writes
+import_database(framework, source, target, quarantine=Path(folder) / "rows.jsonl", progress=told)
+"""
+
+
+def run(*arguments: object) -> int:
+    words = [sys.executable, "-c", PROGRAM, *map(str, arguments)]
+    return subprocess.run(words, cwd=CHECKOUT, env=environment(), check=False).returncode
+
+
+@pytest.mark.crash
+def test_an_import_that_is_killed_again_and_again_brings_everything_once(
+    engine_url: str, tmp_path: Path
+):
+    old = filled(tmp_path / "old.db", 12, 230)
+    with closing(sqlite3.connect(old)) as broken, broken:
+        broken.execute("UPDATE agent_messages SET message_data = 'broken' WHERE id % 230 = 7")
+    codes = []
+    while not codes or codes[-1]:
+        codes.append(run("openai-sqlite", old, engine_url, len(codes), tmp_path))
+        assert codes[-1] in (0, -signal.SIGKILL)
+        assert len(codes) < 60
+    assert len(codes) > 2  # it was killed at all
+    expected = {f"s{n}": [f"number {m}" for m in range(230) if m != 6] for n in range(12)}
+    assert contents(engine_url) == expected
+    with Store(engine_url) as store:
+        for session in store.sessions.iter(documents=True):
+            assert session.metadata == {}
+            assert store.sessions.verify(session.id).agree
+    report = import_database("openai-sqlite", str(old), engine_url, quarantine=tmp_path / "q")
+    assert (report.written, report.there, report.set_aside) == (0, 12, 12)
+
+
+@pytest.mark.crash
+def test_an_import_that_is_killed_at_any_moment_goes_on(engine_url: str, tmp_path: Path):
+    old = filled(tmp_path / "old.db", 40, 60)
+    words = [sys.executable, "-m", "agentstore.cli", "import", "--from", "openai-sqlite"]
+    words += [str(old), "--url", engine_url]
+    begun = random.Random(engine_url[:6])  # noqa: S311
+    for _ in range(3 if FULL else 2):
+        process = subprocess.Popen(
+            words, cwd=CHECKOUT, env=environment(), stdout=subprocess.DEVNULL
+        )
+        time.sleep(begun.uniform(0.6, 2.5))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    subprocess.run(words, cwd=CHECKOUT, env=environment(), check=True, stdout=subprocess.DEVNULL)
+    assert contents(engine_url) == {f"s{n}": [f"number {m}" for m in range(60)] for n in range(40)}
+
+
+def test_two_imports_at_once_do_not_mix(
+    engine_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("agentstore.moving.frameworks.pieces.MOST_ROWS", 10)
+    old = filled(tmp_path / "old.db", 1, 50)
+    others: list[int] = []
+
+    def other(_: object) -> None:
+        if not others:
+            others.append(1)
+            import_database("openai-sqlite", str(old), engine_url)
+
+    with pytest.raises(ImportOvertaken, match="'s0'"):
+        import_database("openai-sqlite", str(old), engine_url, progress=other)
+    assert contents(engine_url) == {"s0": [f"number {m}" for m in range(50)]}
+
+
+def test_what_another_source_has_begun_is_not_gone_on_with(
+    engine_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    old = filled(tmp_path / "old.db", 1, 3)
+    with Store(engine_url) as store:
+        note = {"source": "another", "place": [1]}
+        store.sessions.create(id="s0", metadata={IMPORTING: note})
+    monkeypatch.chdir(tmp_path)
+    report = import_database("openai-sqlite", str(old), engine_url)
+    assert "another source has begun it" in report.unsound[0][2]
+    assert contents(engine_url) == {"s0": []}
+    assert Path("set-aside.jsonl").exists()
+
+
+# --- The words -------------------------------------------------------------------------------
+
+
+def test_the_command_names_rows_and_says_nothing_of_their_content(
+    source: Callable[[str], Path], tmp_path: Path
+):
+    old = source("openai")
+    words = [sys.executable, "-m", "agentstore.cli", "import", str(old), "--url", "new.db"]
+    words += ["--from", "openai-sqlite"]
+
+    def said(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*words, *more],
+            cwd=tmp_path,
+            env={**environment(), "PYTHONPATH": str(CHECKOUT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    first = said()
+    assert first.returncode == 3
+    assert "Both hold the same. Imported 5 sessions." in first.stdout
+    assert "agent_messages id=36: not JSON" in first.stderr
+    assert "7 rows not imported, but set aside in set-aside.jsonl." in first.stderr
+    rows = [json.loads(line) for line in (tmp_path / "set-aside.jsonl").read_text().splitlines()]
+    assert len(rows) == 7
+    assert rows[2]["row"]["message_data"] == '{"role": "user", "content": "cut o'
+    again = said("--json", "--quarantine", "other.jsonl")
+    assert again.returncode == 3
+    told = json.loads(again.stdout)
+    assert (told["written"], told["there"], told["quarantine"]) == (0, 5, "other.jsonl")
+    for secret in ("cut o", "no object", "on no branch"):
+        assert secret not in first.stdout + first.stderr + again.stdout + again.stderr
+    assert "--atomic" in said("--atomic").stderr
