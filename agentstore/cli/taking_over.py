@@ -9,9 +9,10 @@ from rich.text import Text
 
 from agentstore.cli.application import Database
 from agentstore.cli.moving import shown_progress
-from agentstore.cli.output import err, on_one_line, plain, print_json, print_table, say, table
+from agentstore.cli.output import err, plain, print_json, print_table, say, table
 from agentstore.moving.frameworks import ImportReport, import_database
 from agentstore.records.findings import counted
+from agentstore.values.text.terminal import on_one_line
 
 _SET_ASIDE = 3
 """The exit code where all was imported but rows that were set aside, as with copy."""
