@@ -12,7 +12,7 @@ from textual.strip import Strip
 
 from agentstore.records import SessionRecord
 from agentstore.records.findings import counted
-from agentstore.tui.entries import Beside, BranchEntries, ShownMessage
+from agentstore.tui.entries import NextTo, BranchEntries, ShownMessage
 from agentstore.tui.messages import MessageLook, entry_lines
 from agentstore.tui.places import BranchesScreen, TurnsScreen
 from agentstore.tui.reader import ReaderScreen
@@ -97,7 +97,7 @@ class ConversationScreen(ListScreen[ShownMessage]):
 
     async def _go(self, seq: int | None) -> None:
         """Read around a message, and go to it; None means the end."""
-        await self.stretch.open(None if seq is None else Beside("before", seq + 1))
+        await self.stretch.open(None if seq is None else NextTo("before", seq + 1))
         if seq is not None and not any(e.message.seq == seq for e in self.stretch.items):
             self.notice(f"Message #{seq} is not on this branch any more.")
         self.show()
@@ -154,7 +154,7 @@ class ConversationScreen(ListScreen[ShownMessage]):
             await self._go(None)
             return
         if self.stretch.has_earlier:
-            await self.stretch.open(Beside("behind", 0))
+            await self.stretch.open(NextTo("behind", 0))
         self.show()
         self.rows.go_to_beginning()
 
@@ -263,11 +263,11 @@ class ConversationScreen(ListScreen[ShownMessage]):
         reads = bool(held) and not self.rows.at_end
         more = self.stretch.has_earlier
         if reads and (not joined or len(kept) > MOST):
-            kept, later = held, Beside("behind", held[-1].message.seq)
+            kept, later = held, NextTo("behind", held[-1].message.seq)
         else:
             more = (more if older and joined else newest.earlier is not None) or len(kept) > MOST
             kept, later = kept[-MOST:], None
-        earlier = Beside("before", kept[0].message.seq) if more and kept else None
+        earlier = NextTo("before", kept[0].message.seq) if more and kept else None
         self.stretch.put(kept, earlier, later)
         self.show()
         if not reads:

@@ -28,7 +28,7 @@ class ShownMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class NextTo:
     """A place in a branch: beside the message with a sequence number, or where that would be."""
 
     side: Literal["before", "behind"]
@@ -36,7 +36,7 @@ class Beside:
 
 
 class BranchEntries:
-    """Reads the messages of a branch. A place is ``Beside``; None means the end of the branch."""
+    """Reads the messages of a branch. A place is ``NextTo``; None means the end of the branch."""
 
     def __init__(self, store: Any, session_id: str, branch: str) -> None:
         """Say which branch of which store."""
@@ -44,17 +44,17 @@ class BranchEntries:
         self.session_id = session_id
         self.branch = branch
 
-    async def __call__(self, place: Beside | None) -> ListPart[ShownMessage]:
+    async def __call__(self, place: NextTo | None) -> ListPart[ShownMessage]:
         """Read the part at a place."""
         if place is not None and place.side == "behind":
             messages, more = await self._behind(place.seq)
-            earlier: Any = Beside("before", messages[0].seq) if messages else None
+            earlier: Any = NextTo("before", messages[0].seq) if messages else None
         else:
             page = await self._page(None if place is None else place.seq, PAGE)
             messages, more = page.items, place is not None
             older = page.next_cursor is not None
-            earlier = Beside("before", messages[0].seq) if older else None
-        last = Beside("behind", messages[-1].seq) if messages and more else None
+            earlier = NextTo("before", messages[0].seq) if older else None
+        last = NextTo("behind", messages[-1].seq) if messages and more else None
         return ListPart(await self._entries(messages), earlier, last)
 
     async def _page(self, before: int | None, limit: int) -> Page[MessageRecord]:

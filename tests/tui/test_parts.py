@@ -19,7 +19,7 @@ from agentstore.errors import InvalidInput
 from agentstore.records import CountedBranch
 from agentstore.tui import stretches
 from agentstore.tui.drawing import markdown_lines
-from agentstore.tui.entries import PAGE, Beside, BranchEntries
+from agentstore.tui.entries import PAGE, NextTo, BranchEntries
 from agentstore.tui.filters import search_filters, session_filters
 from agentstore.tui.stretches import Stretch
 from agentstore.tui.trees import branch_line, in_tree_order
@@ -54,7 +54,7 @@ def test_a_branch_is_read_both_ways_from_any_place_and_little_of_it_is_held(
     async def walk():
         async with AsyncStore(engine_url, read_only=True) as store:
             for name, seqs in wanted.items():
-                for place in (None, Beside("before", 45), Beside("behind", 0)):
+                for place in (None, NextTo("before", 45), NextTo("behind", 0)):
                     stretch = Stretch(BranchEntries(store, "s", name))
                     await stretch.open(place)
                     seen = numbers(stretch)
