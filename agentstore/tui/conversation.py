@@ -12,7 +12,7 @@ from textual.strip import Strip
 
 from agentstore.records import SessionRecord
 from agentstore.records.findings import counted
-from agentstore.tui.entries import NextTo, BranchEntries, ShownMessage
+from agentstore.tui.entries import BranchEntries, NextTo, ShownMessage
 from agentstore.tui.messages import MessageLook, entry_lines
 from agentstore.tui.places import BranchesScreen, TurnsScreen
 from agentstore.tui.reader import ReaderScreen

@@ -19,7 +19,7 @@ from agentstore.errors import InvalidInput
 from agentstore.records import CountedBranch
 from agentstore.tui import stretches
 from agentstore.tui.drawing import markdown_lines
-from agentstore.tui.entries import PAGE, NextTo, BranchEntries
+from agentstore.tui.entries import PAGE, BranchEntries, NextTo
 from agentstore.tui.filters import search_filters, session_filters
 from agentstore.tui.stretches import Stretch
 from agentstore.tui.trees import branch_line, in_tree_order
