@@ -24,6 +24,7 @@ from sqlalchemy import (
 
 from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.engines.registry import EngineDialect
+from agentstore.errors import UnsoundRow
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
 from agentstore.records.base import complete
@@ -143,7 +144,10 @@ def states_of(
     def rows(*, bases: bool) -> Sequence[Any]:
         several = one_thread and not bases
         query = _statement(unit.tables, chosen, bases=bases, several=several, writes=writes)
-        return unit.connection.execute(query).all()
+        try:
+            return unit.connection.execute(query).all()
+        except UnsoundRow as error:  # of a checkpoint, or of a write in its columns
+            raise UnsoundRow("", "", error.problem) if writes else error from None
 
     found, several = rows(bases=False), one_thread
     if any(row[BASE] is not None for row in found):
@@ -197,7 +201,12 @@ def _states_of(
         for part in parts:
             apart.setdefault(part.checkpoint_pk, []).append(part)
         versions = {pk: held_by(own) for pk, own in apart.items()}
-    whole = read([*firsts.values(), *of_writes])
+    try:
+        whole = read([*firsts.values(), *of_writes])
+    except UnsoundRow as error:
+        read([*firsts.values()])  # raises it, if it is of these
+        column = _OF_WRITES.get(error.column, error.column)
+        raise UnsoundRow("checkpoint_writes", column, error.problem) from None
     states = {
         row[_OWN]: _ReadState(dict(zip(names, row[_OWN:], strict=True)), versions[row[_OWN]], [])
         for row in whole[: len(firsts)]
@@ -229,6 +238,9 @@ class _WriteRow(NamedTuple):
 
 _IN_PLACE_OF = ("id", "summary", "next_node")
 """The columns of a checkpoint, all text, in which a row of a write has what ``_pending`` says."""
+
+_OF_WRITES = {"id": "task_id", "summary": "task_path", "next_node": "encoding", "name": "channel"}
+"""By the columns in which they are read, those of a write that are called otherwise."""
 
 
 @lru_cache(maxsize=64)
