@@ -104,9 +104,9 @@ class LangGraphThread(ImportPiece):
             store.run(chunk.write)
             wrote = True
             tell(chunk.rows)
-        strays = [*self._stray_writes(None)]
-        if strays:
-            store.run(lambda tx: self._put_strays(tx, strays))
+        strays = ((None, len(each[1].value), each) for each in self._stray_writes(None))
+        for chunk in in_chunks(strays, self._put_strays):
+            store.run(chunk.write)
         return "new" if not begun else "resumed" if wrote else "there"
 
     def source_lines(self, note: Note) -> Iterator[Line]:
