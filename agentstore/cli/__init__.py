@@ -1,47 +1,60 @@
 """The command line: arguments in, tables out. The work is done elsewhere.
 
-Each module holds the commands of one subject, and is imported here so that they are there.
+Each module holds the commands of one subject. Only that of the command which is called is imported,
+and all of them where commands are listed: that is a fifth of what a short command takes.
 """
 
 from __future__ import annotations
 
-from agentstore.cli import (
-    browse,
-    conversations,
-    health,
-    keeping,
-    moving,
-    probing,
-    revisions,
-    saving,
-    search,
-    sessions,
-    spending,
-    tasks,
-    transcripts,
-    ui,
-)
-from agentstore.cli.application import app, main
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from agentstore.cli import application
 from agentstore.cli.help import Command
 
-for _command in app.registered_commands:
-    _command.cls = Command
+COMMANDS = {
+    "browse": ("browse",),
+    "conversations": ("show", "tail"),
+    "health": ("stats", "doctor"),
+    "keeping": ("prune", "erase-user"),
+    "moving": ("copy",),
+    "probing": ("health",),
+    "revisions": ("upgrade", "current"),
+    "saving": ("backup", "restore"),
+    "search": ("search", "reindex"),
+    "sessions": ("ls",),
+    "spending": ("usage", "prices"),
+    "tasks": ("tasks",),
+    "transcripts": ("import", "export"),
+    "ui": ("ui",),
+}
+"""The commands of each module, in the order of the help."""
 
-__all__ = [
-    "app",
-    "browse",
-    "conversations",
-    "health",
-    "keeping",
-    "main",
-    "moving",
-    "probing",
-    "revisions",
-    "saving",
-    "search",
-    "sessions",
-    "spending",
-    "tasks",
-    "transcripts",
-    "ui",
-]
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line, and exit; see ``application``."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    load(next((argument for argument in given if not argument.startswith("-")), None))
+    application.main(given)
+
+
+def load(command: str | None) -> None:
+    """Import the module of a command; all of them if there is no such command."""
+    wanted = [module for module, commands in COMMANDS.items() if command in commands]
+    for module in wanted or COMMANDS:
+        import_module(f"agentstore.cli.{module}")
+    places = [f"agentstore.cli.{module}" for module in COMMANDS]
+    registered = application.app.registered_commands
+    registered.sort(key=lambda each: places.index(getattr(each.callback, "__module__", "")))
+    for each in registered:
+        each.cls = Command
+
+
+def __getattr__(name: str) -> Any:
+    """Give the application with all its commands."""
+    if name == "app":
+        load(None)
+        return application.app
+    raise AttributeError(name)

@@ -10,11 +10,8 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
 
-from markdown_it import MarkdownIt
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.markdown import Heading, Markdown
+from rich.console import Console, RenderableType
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
@@ -49,33 +46,6 @@ _NARROWEST = 8
 _FOUND = Style(bold=True, reverse=True, color="yellow")
 
 
-_READER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
-_READER.disable("image")
-
-
-class _PlainHeading(Heading):
-    """A heading at the left, without a box around it."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw it in bold, and those of the first two levels underlined."""
-        self.text.justify = "left"
-        self.text.stylize("bold underline" if self.tag in ("h1", "h2") else "bold")
-        yield self.text
-
-
-class _PlainMarkdown(Markdown):
-    """Markdown in which HTML is text, addresses are seen, and lines end where they were ended."""
-
-    elements: ClassVar = {**Markdown.elements, "heading_open": _PlainHeading}
-
-    def __init__(self, text: str) -> None:
-        super().__init__("", code_theme="ansi_dark", hyperlinks=False)
-        self.parsed = _READER.parse(text)
-        for block in self.parsed:
-            for token in block.children or ():
-                token.type = "hardbreak" if token.type == "softbreak" else token.type
-
-
 def lines_of(what: RenderableType, width: int) -> list[Strip]:
     """Draw something in so many columns; no line is longer."""
     width = max(width, _NARROWEST)
@@ -91,9 +61,11 @@ def text_lines(text: str, width: int, style: str = "") -> list[Strip]:
 
 def markdown_lines(text: str, width: int) -> list[Strip]:
     """Draw Markdown; what cannot be drawn as that is drawn as text."""
+    from agentstore.tui.markdowns import PlainMarkdown
+
     shown = printable(text).expandtabs(4)
     try:
-        lines = lines_of(_PlainMarkdown(shown), width)
+        lines = lines_of(PlainMarkdown(shown), width)
     except Exception:  # noqa: BLE001 - libraries that stumble over a text must not hide it
         return text_lines(text, width)
     empty = [True, *(not line.text.strip() for line in lines)]

@@ -127,7 +127,7 @@ def test_markdown_that_cannot_be_drawn_is_text(monkeypatch):
     def stumble(*_):
         raise IndexError
 
-    monkeypatch.setattr("agentstore.tui.drawing._PlainMarkdown", stumble)
+    monkeypatch.setattr("agentstore.tui.markdowns.PlainMarkdown", stumble)
     assert [line.text.strip() for line in markdown_lines("# *x*\x1b", 20)] == ["# *x*\\x1b"]
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from agentstore import Store
+from agentstore import Store, cli
+from agentstore.cli import app
 from agentstore.cli import sessions as sessions_command
-from agentstore.cli.application import app
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(command.name or command.callback.__name__ for command in app.registered_commands)
@@ -396,3 +396,28 @@ def test_browsing_says_what_it_needs(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "textual", None)
     assert "Run: pip install 'agentstore-db[tui]'" in run("browse", code=1)
     assert "needs a session" in run("browse", "--follow", "--user", "alice", code=1)
+
+
+def test_the_table_of_commands_names_those_of_each_module():
+    found = {}
+    for command in app.registered_commands:
+        module = command.callback.__module__.removeprefix("agentstore.cli.")
+        found.setdefault(module, set()).add(command.name or command.callback.__name__)
+    assert found == {module: {*commands} for module, commands in cli.COMMANDS.items()}
+
+
+def test_a_command_imports_what_it_needs_and_no_other_command(url, talk):
+    code = f"""
+import sys
+from agentstore import cli
+try:
+    cli.main(["ls", "--url", {url!r}])
+except SystemExit:
+    print({{name for name in sys.modules if name.startswith("agentstore.")}}, *sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert "Weather" in done.stdout
+    for module in ("cli.health", "cli.conversations", "doctor", "moving", "stores.aio"):
+        assert f"agentstore.{module}" not in done.stdout
+    for module in ("textual", "alembic", "pygments", "agentstore.tui"):
+        assert f" {module} " not in done.stdout

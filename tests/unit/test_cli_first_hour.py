@@ -12,8 +12,7 @@ import pytest
 from rich.cells import cell_len
 
 from agentstore import Store, migrations
-from agentstore.cli import output, probing, revisions, times
-from agentstore.cli.application import app
+from agentstore.cli import app, output, probing, revisions, times
 from agentstore.errors import DatabaseUnreachable, InvalidInput
 from agentstore.values.states import SESSION_STATUSES, TASK_STATUSES
 
