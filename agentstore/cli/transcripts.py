@@ -128,7 +128,7 @@ def export(
     format_: Annotated[
         _ExportFormat,
         typer.Option(
-            "--format", help="html, md: one session to share, secrets redacted (extra `ui`)."
+            "--format", help="html, md: one session to share, secrets redacted (extra ui)."
         ),
     ] = _ExportFormat.CHAT,
     branch: Annotated[

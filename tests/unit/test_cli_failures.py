@@ -42,7 +42,7 @@ def shell(*arguments, **environment):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_json_a_database_and_an_example(run, command):
     text = " ".join(run(command, "--help").split())
-    assert "--json" in text or command == "browse"  # which prints nothing
+    assert "--json" in text or command in ("browse", "ui")  # which print nothing
     assert "--url" in text or command in ("copy", "prices")  # two databases, and none
     assert f"Example: agentstore {command}" in text
 
