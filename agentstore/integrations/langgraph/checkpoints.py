@@ -11,7 +11,7 @@ thread alone: LangGraph copies threads with their ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
@@ -31,9 +31,10 @@ from agentstore.records import CheckpointRecord, Items, WriteRecord
 _ROOT = "langgraph"
 _BELOW = "langgraph|"
 
-_REST = "\x01checkpoint"
+REST = "\x01checkpoint"
 """The name of what a checkpoint has beside its channels, and its id."""
 
+_LONGEST_RUN_ID = 255
 _DEEPEST = 100
 """Levels of nesting up to which metadata are stored as JSON, and can be filtered by."""
 
@@ -89,8 +90,8 @@ def values_of(
     Raises:
         ValueError: A channel has the name that is kept for the rest of the checkpoint.
     """
-    if _REST in checkpoint["channel_values"]:
-        raise ValueError(f"A channel must not be named {_REST!r}. Rename it.")
+    if REST in checkpoint["channel_values"]:
+        raise ValueError(f"A channel must not be named {REST!r}. Rename it.")
     by_item = type(serde) is JsonPlusSerializer
     values: dict[str, Any] = {
         channel: Items(dumped(serde, item) for item in value)
@@ -99,17 +100,28 @@ def values_of(
         for channel, value in checkpoint["channel_values"].items()
     }
     every = get_serializable_checkpoint_metadata(config, metadata)
-    plain: dict[str, Any] = {k: v for k, v in every.items() if _is_json(v, _DEEPEST)}
+    plain = json_part(every)
     rest = {k: v for k, v in checkpoint.items() if k not in ("id", "channel_values")}
     others = {k: v for k, v in every.items() if k not in plain}
-    values[_REST] = dumped(serde, (rest, others) if others else rest)
+    values[REST] = dumped(serde, (rest, others) if others else rest)
     return values, plain
+
+
+def json_part(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Give those of the metadata that JSON can say."""
+    return {key: value for key, value in metadata.items() if _is_json(value, _DEEPEST)}
+
+
+def run_of(metadata: Mapping[str, Any]) -> str | None:
+    """Give the run that metadata name; None where they do not, or in no way that is indexed."""
+    run = metadata.get("run_id")
+    return run if isinstance(run, str) and 0 < len(run) <= _LONGEST_RUN_ID else None
 
 
 def tuple_of(serde: SerializerProtocol, record: CheckpointRecord) -> CheckpointTuple:
     """Give what LangGraph reads of a checkpoint that was put by a saver."""
     values = dict(record.values)
-    rest: Any = loaded(serde, values.pop(_REST))
+    rest: Any = loaded(serde, values.pop(REST))
     others: Mapping[str, Any] = {}
     if isinstance(rest, tuple | list):
         rest, others = rest
@@ -159,28 +171,3 @@ def _is_json(value: Any, levels: int) -> bool:
     return type(value) is dict and all(
         type(key) is str and _is_json(item, levels - 1) for key, item in value.items()
     )
-
-
-def values_of_parts(
-    channels: Mapping[str, bytes | Items],
-    rest: Mapping[str, Any],
-    metadata: Mapping[str, Any],
-    dump: Callable[[object], bytes],
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Give what ``values_of`` gives, of a checkpoint whose channels are written already.
-
-    Args:
-        channels: The values of channels.
-        rest: What the checkpoint has besides.
-        metadata: Its metadata.
-        dump: Serializes a value.
-
-    Raises:
-        ValueError: A channel has the name that is kept for the rest of the checkpoint.
-    """
-    if _REST in channels:
-        raise ValueError(f"A channel must not be named {_REST!r}. Rename it.")
-    plain = {key: value for key, value in metadata.items() if _is_json(value, _DEEPEST)}
-    others = {key: value for key, value in metadata.items() if key not in plain}
-    left = {key: value for key, value in rest.items() if key not in ("id", "channel_values")}
-    return {**channels, _REST: dump((left, others) if others else left)}, plain

@@ -30,6 +30,7 @@ from agentstore.integrations.langgraph.checkpoints import (
     dumped,
     is_ours,
     pending_write,
+    run_of,
     space_of,
     step_of,
     tuple_of,
@@ -44,8 +45,6 @@ Call = Callable[[Any], Any]
 
 Calls = Generator[Call, Any, T]
 """The calls of one operation, and what comes of it."""
-
-_LONGEST_RUN_ID = 255
 
 
 class SaverOperations(BaseCheckpointSaver[str]):
@@ -70,8 +69,6 @@ class SaverOperations(BaseCheckpointSaver[str]):
         thread, space, parent = _place(config)
         id = checkpoint["id"]
         values, plain = values_of(self.serde, config, checkpoint, metadata)
-        run = plain.get("run_id")
-        named = isinstance(run, str) and 0 < len(run) <= _LONGEST_RUN_ID
         yield lambda c: c.put(
             thread,
             values,
@@ -81,7 +78,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
             step=step_of(id),
             metadata=plain,
             namespace=space,
-            run_id=run if named else None,
+            run_id=run_of(plain),
         )
         return config_of(thread, space, id)
 

@@ -16,7 +16,13 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Row, Select, TableClause, and_, exists, select
 
-from agentstore.integrations.langgraph.checkpoints import space_of, step_of, values_of_parts
+from agentstore.integrations.langgraph.checkpoints import (
+    REST,
+    json_part,
+    run_of,
+    space_of,
+    step_of,
+)
 from agentstore.moving.frameworks.langgraph_bytes import packed, typed
 from agentstore.moving.frameworks.pieces import (
     BrokenRow,
@@ -35,7 +41,6 @@ from agentstore.records import CheckpointRecord, Items, WriteRecord
 from agentstore.stores.store import Store, Transaction
 
 Values = dict[str, Any]
-_LONGEST_RUN_ID = 255
 
 
 class SaverTables(NamedTuple):
@@ -162,7 +167,7 @@ class LangGraphThread(ImportPiece):
                 step=step_of(each.id),
                 metadata=each.metadata,
                 namespace=space,
-                run_id=_run_of(each.metadata),
+                run_id=run_of(each.metadata),
             )
             self._put_writes(tx, (each.namespace, each.id), each.writes)
 
@@ -211,13 +216,13 @@ class LangGraphThread(ImportPiece):
         if rest.get("id", id) != id:
             raise BrokenRow("it has the id of another one")
         metadata = _json_object(row.metadata)
-        parts = {name: _stored(value) for name, value in channels.items()}
-        try:
-            values, plain = values_of_parts(
-                parts, rest, metadata, lambda value: typed("msgpack", packed(value))
-            )
-        except ValueError:
-            raise BrokenRow("a channel has a name that is kept for the saver") from None
+        plain = json_part(metadata)
+        others = {k: v for k, v in metadata.items() if k not in plain}
+        rest = {k: v for k, v in rest.items() if k not in ("id", "channel_values")}
+        if REST in channels:
+            raise BrokenRow("a channel has a name that is kept for the saver")
+        values = {name: _stored(value) for name, value in channels.items()}
+        values[REST] = typed("msgpack", packed((rest, others) if others else rest))
         writes = [*self._writes(space, id, note)]
         return SavedCheckpoint(
             space, id, self._parent(space, id, parent), rest.get("ts"), values, plain, writes
@@ -312,12 +317,6 @@ def threads(
 
 def _stored(value: bytes | list[bytes]) -> bytes | Items:
     return Items(value) if isinstance(value, list) else value
-
-
-def _run_of(metadata: Mapping[str, Any]) -> str | None:
-    """Give the run that metadata name, as the saver does."""
-    run = metadata.get("run_id")
-    return run if isinstance(run, str) and 0 < len(run) <= _LONGEST_RUN_ID else None
 
 
 def _json_object(stored: object) -> dict[str, Any]:
