@@ -30,6 +30,7 @@ def filled(store):
         store.tasks.create(session.id, f"{n}")
         store.usage.record(session.id, input_tokens=n)
         store.attachments.add(first.id, b"%d" % n, "text/plain")
+        store.memories.put([f"{n}"], "likes", {"n": n}, user_id=user.id)
         if n:
             store.branches.create(session.id, name=f"{n}")
     store.branches.switch(session.id, "main")
@@ -49,6 +50,8 @@ def generators(session, first):
         "messages.iter_search": (("3*",), {}, 1),
         "tool_logs.iter": ((), {"tool": "search"}, 7),
         "usage.iter": ((session.id,), {}, 7),
+        "memories.iter": ((), {"user_id": "ada"}, 7),
+        "memories.iter_namespaces": ((), {"user_id": "ada"}, 7),
         "tasks.iter": ((), {"session_id": session.id}, 7),
         "checkpoints.iter": (("thread",), {"values": True}, 7),
         "checkpoints.iter_threads": ((), {"user_id": "ada"}, 7),
