@@ -234,6 +234,7 @@ def fill(place, store, user_id):
     store.branches.create(session.id, from_turn=1)
     store.tool_logs.log(session.id, "search", message_id=message.id)
     store.tasks.create(session.id, "mail")
+    store.memories.put(["likes"], "tea", {"how": "green"}, user_id=user_id)
     of, now = tables(), NOON
     mine = {"user_id": user_id}
     here = {"session_id": session.id}

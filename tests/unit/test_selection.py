@@ -21,6 +21,7 @@ def collected(*arguments, full=""):
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "pytest_timeout"]
     env = {**os.environ, "AGENTSTORE_TEST_FULL": full, "PYTHONPATH": str(ROOT)}
     env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # which takes a second
+    env.pop("PYTEST_ADDOPTS", None)  # another -q would leave the names out
     done = subprocess.run(
         [*command, *arguments],
         cwd=ROOT,
