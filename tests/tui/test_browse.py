@@ -107,6 +107,7 @@ async def test_sessions_are_listed_filtered_and_opened_in_80_columns_and_more(ur
         assert re.search(r"bob +small +number 119$", first[2])
 
 
+@pytest.mark.long(but=["sqlite"])
 @in_a_loop
 async def test_messages_unfold_in_place_and_are_shown_whole_and_as_written(url):
     async with browsing(url, wish=Wish("talk")) as hand:
@@ -127,6 +128,7 @@ async def test_messages_unfold_in_place_and_are_shown_whole_and_as_written(url):
         assert hand.app.clipboard == "How is the *weather* in Beijing?"
 
 
+@pytest.mark.long(but=["sqlite"])
 @in_a_loop
 async def test_branches_are_a_tree_and_turns_a_list_from_which_one_jumps(url):
     async with browsing(url, wish=Wish("talk")) as hand:
@@ -165,6 +167,7 @@ async def test_a_search_marks_its_hits_and_leads_to_the_message_on_its_branch(ur
         assert "what not: word -other." in await hand.type("-no")
 
 
+@pytest.mark.long(but=["sqlite"])
 @in_a_loop
 async def test_what_messages_hold_is_never_obeyed_whichever_screen_shows_it(url):
     seen = ""
@@ -271,6 +274,7 @@ async def test_a_user_s_browser_shows_that_user_s_data_alone(url, monkeypatch):
         assert "Weather" not in hand.text
 
 
+@pytest.mark.long(but=["sqlite"])
 @in_a_loop
 async def test_rows_held_do_not_grow_while_one_pages_through_a_long_conversation(
     engine_url, monkeypatch
