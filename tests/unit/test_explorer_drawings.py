@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentstore.explorer.pages.search import marked
 from agentstore.explorer.web import branch_tree, differences, plots, words
 from agentstore.explorer.web.side_by_side import shared_by, side_by_side
 from agentstore.records import CountedBranch, Page
@@ -360,3 +361,7 @@ def test_numbers_and_times_are_written_in_few_characters():
     now = datetime.now(UTC)
     ahead = [now + timedelta(seconds=s) for s in (-1, 60.5, 600.5, 7_201, 200_000)]
     assert [*map(words.ahead, ahead)] == ["over", "in 60 s", "in 10 min", "in 2 h", "in 2 d"]
+
+
+def test_nothing_of_a_snippet_is_markup_within_a_hit_or_around_it():
+    assert marked("<i> ⟦<b>⟧ & ⟦c") == "&lt;i&gt; <mark>&lt;b&gt;</mark> &amp; ⟦c"
