@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentstore.explorer.pages.search import marked
@@ -165,6 +165,7 @@ def test_a_bar_is_as_long_as_its_part_of_the_most_and_nothing_is_no_bar():
 
 
 @given(st.lists(st.floats(min_value=0, max_value=1e12), max_size=20))
+@example([5e-324])
 def test_no_drawing_has_a_style_of_its_own(heights: list[float]):
     pictures = [
         plots.columns("t", [plots.Column("x", (h,), "x") for h in heights], str),

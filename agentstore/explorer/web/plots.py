@@ -17,6 +17,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 22, 10, 24
 """Pixels around the bars: for the numbers at the axis, and for the labels below."""
 
 _TICKS = 4
+_LEAST = 1e-9
+"""What is less is drawn as nothing: money has nine digits behind the point."""
 _LABELS = 6
 """As many labels as have room below the bars."""
 
@@ -79,7 +81,7 @@ def columns(title: str, values: Sequence[Column], written: Callable[[float], str
 
 def axis(highest: float) -> tuple[float, ...]:
     """Choose round numbers for an axis, from 0 to at least the highest value."""
-    if highest <= 0:
+    if highest < _LEAST:
         return (0.0, 1.0)
     rough = highest / _TICKS
     power: float = 10.0 ** floor(log10(rough))
