@@ -141,10 +141,11 @@ class SQLiteMoving(Moving):
     def load(self, connection: Connection, shape: TableShape, rows: Iterable[Row]) -> None:
         """Insert them one by one."""
         know_ids(driver_of(connection))
-        numbered = enumerate(shape.columns, start=1)
-        places = ", ".join(as_stored(kind, f"?{n}") for n, (_, kind) in numbered)
+        # Each is bound once, under a name: what is stored may be made of it in several places.
+        given = ", ".join(f"? AS c{n}" for n in range(len(shape.columns)))
+        stored = ", ".join(as_stored(kind, f"c{n}") for n, (_, kind) in enumerate(shape.columns))
         table = quoted(shape.table.name)
-        query = f"INSERT INTO {table} ({_columns(shape)}) VALUES ({places})"
+        query = f"INSERT INTO {table} ({_columns(shape)}) SELECT {stored} FROM (SELECT {given})"
         driver_of(connection).executemany(query, rows)
 
     def strip(self, connection: Connection, tables: Tables) -> Stripped:
