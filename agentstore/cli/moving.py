@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
@@ -31,8 +31,8 @@ from agentstore.moving import copying as transfer
 from agentstore.records.findings import counted
 from agentstore.values.text.terminal import brief, on_one_line
 
-_SET_ASIDE = 3
-"""The exit code where all was copied but rows that are not sound."""
+SET_ASIDE = 3
+"""The exit code where all was copied, or imported, but rows that are not sound."""
 
 _SHOWN = 20
 _ENTER = "Less than a second behind. Stop what writes to the source, then press Enter: "
@@ -130,7 +130,7 @@ def copy(
             ),
             soft_wrap=True,
         )
-        raise typer.Exit(_SET_ASIDE)
+        raise typer.Exit(SET_ASIDE)
 
 
 def make_index(database: Database, name: str, done: str) -> None:
@@ -155,12 +155,20 @@ def _show(report: transfer.CopyReport, *, as_json: bool) -> None:
     if as_json:
         print_json({**plain(report), "rows": report.rows, "equal": report.equal})
         return
+    show_both_sides("table", report.tables)
+    steps = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in report.seconds.items())
+    verdict = "Both hold the same" if report.equal else "They differ"
+    say(f"{verdict}: {counted(report.rows, 'row')} ({steps}).")
+
+
+def show_both_sides(what: str, tables: Iterable[transfer.TableReport]) -> None:
+    """Show how much both sides hold of each table; what neither has is left out."""
     rows = table()
-    rows.add_column("table")
+    rows.add_column(what)
     rows.add_column("source", justify="right")
     rows.add_column("target", justify="right")
     rows.add_column("digest of both")
-    for each in report.tables:
+    for each in tables:
         if each.equal and not each.source_rows:
             continue
         digest = Text(each.source_digest[:16], style="dim") if each.equal else "they differ"
@@ -169,9 +177,6 @@ def _show(report: transfer.CopyReport, *, as_json: bool) -> None:
             each.name, f"{each.source_rows:,}", f"{each.target_rows:,}", digest, style=style
         )
     print_table(rows)
-    steps = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in report.seconds.items())
-    verdict = "Both hold the same" if report.equal else "They differ"
-    say(f"{verdict}: {counted(report.rows, 'row')} ({steps}).")
 
 
 def _show_unsound(error: UnsoundRows, *, as_json: bool) -> None:

@@ -19,21 +19,13 @@ from agentstore.repositories.sessions.ids import is_beginning
 from agentstore.stores.store import Store
 from agentstore.values.paging import MAX_LIMIT
 from agentstore.values.states import SESSION_STATUSES
-from agentstore.values.text.terminal import age, brief, on_one_line
+from agentstore.values.text.terminal import STATUS_STYLES, age, brief, on_one_line
 
 SHORT_ID = 13
 """As many characters as say when, to the millisecond, a session was created."""
 
 _WHOLE_ID = 36
 _DEFAULT = 20
-_STYLES = {
-    "active": "green",
-    "paused": "yellow",
-    "waiting_user": "bold magenta",
-    "completed": "blue",
-    "cancelled": "dim",
-    "failed": "bold red",
-}
 _FACTS = {"STATUS": 12, "MSGS": 5, "TOKENS": 6, "ACTIVE": 6}
 _LESS_WANTED = ("TOKENS", "MSGS", "STATUS")
 _LEAST = 14
@@ -156,7 +148,7 @@ def _print_rows(
         _print_row(Text("ID"), width, facts, {name: Text(name) for name in facts}, Text("TITLE"))
     for session in sessions:
         cells = {
-            "STATUS": Text(session.status, style=_STYLES[session.status]),
+            "STATUS": Text(session.status, style=STATUS_STYLES[session.status]),
             "MSGS": Text(brief(session.message_count)),
             "TOKENS": Text(brief(session.total_tokens)),
             "ACTIVE": Text(age(session.last_active_at)),

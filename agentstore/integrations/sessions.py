@@ -39,7 +39,7 @@ def of_kind(store: object, kind: type[S]) -> S:
 def save(
     store: Repositories, session_id: str, messages: NewMessages, **options: Any
 ) -> list[MessageRecord]:
-    """Append messages as ``save_many`` does; make the session first if there is none."""
+    """Append messages as ``save_many`` does; a session that does not exist is made first."""
     try:
         return store.messages.save_many(session_id, messages, **options)
     except NotFound:
@@ -50,7 +50,7 @@ def save(
 async def asave(
     store: AsyncRepositories, session_id: str, messages: NewMessages, **options: Any
 ) -> list[MessageRecord]:
-    """Append messages as ``save_many`` does; make the session first if there is none."""
+    """Append messages as ``save_many`` does; a session that does not exist is made first."""
     try:
         return await store.messages.save_many(session_id, messages, **options)
     except NotFound:

@@ -135,7 +135,7 @@ class ConversationScreen(ListScreen[ShownMessage]):
         self.head(*lines)
 
     def on_resize(self) -> None:
-        """Cut the heading anew."""
+        """Cut the heading again."""
         self._say()
 
     def action_beginning(self) -> None:
@@ -247,7 +247,7 @@ class ConversationScreen(ListScreen[ShownMessage]):
         return False
 
     async def _take_new(self) -> None:
-        """Read the end of the branch anew, if that is what is held.
+        """Read the end of the branch again, if that is what is held.
 
         Where somebody reads further up, and would lose the place, it is only said that there is
         more behind.

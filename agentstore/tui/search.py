@@ -50,7 +50,7 @@ class SearchScreen(ListScreen[SearchHit]):
             self.action_ask()
 
     def on_resize(self) -> None:
-        """Cut the heading anew."""
+        """Cut the heading again."""
         self._say()
 
     def _say(self) -> None:

@@ -17,17 +17,9 @@ from agentstore.tui.following import FollowScreen
 from agentstore.tui.rows import Rows
 from agentstore.tui.screens import ListScreen
 from agentstore.tui.stretches import ByCursor, Stretch
-from agentstore.values.text.terminal import age, brief, money, on_one_line
+from agentstore.values.text.terminal import STATUS_STYLES, age, brief, money, on_one_line
 
 _PAGE = 50
-_STYLES = {
-    "active": "green",
-    "paused": "yellow",
-    "waiting_user": "bold magenta",
-    "completed": "blue",
-    "cancelled": "dim",
-    "failed": "bold red",
-}
 _FACTS = {"ACTIVE": 6, "STATUS": 12, "MSGS": 5, "TOKENS": 6, "COST": 8, "USER": 12, "MODEL": 18}
 _WIDE = {"USER": 100, "MODEL": 120}
 """From how many columns on these are shown."""
@@ -143,7 +135,7 @@ def _cells(cells: dict[str, Text], width: int) -> Text:
 def _row(session: SessionSummary, width: int) -> list[Strip]:
     cells = {
         "ACTIVE": Text(age(session.last_active_at)),
-        "STATUS": Text(session.status, style=_STYLES[session.status]),
+        "STATUS": Text(session.status, style=STATUS_STYLES[session.status]),
         "MSGS": Text(brief(session.message_count)),
         "TOKENS": Text(brief(session.total_tokens)),
         "COST": Text(money(session.total_cost) if session.total_cost else "-"),

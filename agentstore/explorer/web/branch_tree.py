@@ -12,7 +12,7 @@ which is how many forks it is away from the main line::
     +--o mountains             lane 1, forked from main at turn 4
 
 A label stands to the right of its own node, and lines to the left of it. So no label is crossed,
-whatever the tree. The picture is as wide as its text needs; whoever shows it lets it scroll.
+whatever the tree. The picture is as wide as its text needs; the page lets it scroll.
 """
 
 from __future__ import annotations

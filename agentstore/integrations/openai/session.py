@@ -201,7 +201,7 @@ class AgentStoreSession:
         return result
 
     async def _with_session(self, save: Callable[[], Awaitable[object]]) -> None:
-        """Save; make the session first if there is none."""
+        """Save; a session that does not exist is made first."""
         try:
             await save()
         except NotFound as missing:

@@ -153,7 +153,7 @@ class _AdkSession(SessionPiece):
     # --- Writing -----------------------------------------------------------------------------
 
     def begin(self, tx: Transaction) -> SessionRecord:
-        """Make the session, with its state, and its user if there is none."""
+        """Make the session with its state, and its user unless the user exists."""
         self.hands.set(time_of(self._row.create_time))
         _make_user(tx, self._row.user_id)
         return tx.sessions.create(

@@ -76,7 +76,7 @@ class _AgentScopeSession(SessionPiece):
         self._count = 0
 
     def begin(self, tx: Transaction) -> SessionRecord:
-        """Make the session, and its user if there is none."""
+        """Make the session, and its user unless the user exists."""
         user = self._row.user_id
         if tx.users.find(user) is None:
             tx.users.create(user, id=user)

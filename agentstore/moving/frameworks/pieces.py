@@ -221,7 +221,7 @@ def _chunk(
 
 
 def time_of(value: object) -> datetime | None:
-    """Read a time as databases write it, in UTC where they say nothing else; None if it is none."""
+    """Read a time as databases write it, in UTC unless they say otherwise; else None."""
     try:
         if isinstance(value, str):
             value = datetime.fromisoformat(value.strip())

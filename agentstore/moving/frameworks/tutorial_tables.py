@@ -104,7 +104,7 @@ def text_of(value: object, what: str) -> str:
     """Require a text that can be stored.
 
     Raises:
-        BrokenRow: It is none.
+        BrokenRow: It is something else.
     """
     if isinstance(value, str):
         return validation.text(what, value)
@@ -112,7 +112,7 @@ def text_of(value: object, what: str) -> str:
 
 
 def _json(stored: object, what: str) -> Any:
-    """Read JSON; None where there is none."""
+    """Read JSON; NULL is None."""
     if stored is None or stored == "":
         return None
     try:
@@ -131,10 +131,10 @@ def _stored(stored: object, what: str) -> Any:
 
 
 def object_of(stored: object, what: str) -> dict[str, Any]:
-    """Read a JSON object; an empty one where there is none.
+    """Read a JSON object; NULL is an empty one.
 
     Raises:
-        BrokenRow: It is none, or cannot be stored.
+        BrokenRow: It is something else, or cannot be stored.
     """
     value = _json(stored, what)
     if value is not None and not isinstance(value, dict):

@@ -53,7 +53,7 @@ def sum_usage(
     Args:
         unit: The unit.
         dimension: What has sums of its own.
-        given: The filters' parameters; None is none.
+        given: The filters' parameters; None does not filter.
         last: Whether the end of the window belongs to it.
         top: How many; None gives all.
 

@@ -9,6 +9,16 @@ from decimal import Decimal
 _JOINERS = "\u200c\u200d"
 """They tie letters and emoji together; alone of what formats they are passed on."""
 
+STATUS_STYLES = {
+    "active": "green",
+    "paused": "yellow",
+    "waiting_user": "bold magenta",
+    "completed": "blue",
+    "cancelled": "dim",
+    "failed": "bold red",
+}
+"""How the states of sessions are drawn, wherever there are colours."""
+
 
 def printable(text: str, *, kept: str = "\n\t") -> str:
     """Show control characters, but those that are kept, instead of sending them to the terminal."""
