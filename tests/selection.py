@@ -1,8 +1,10 @@
 """What `make test` leaves to `make test-all`; and that it does so is said at the end of each run.
 
 The same subjects are covered by both. Left are repetitions: the body of a repository's method on
-more than one driver of an engine, what is marked `long`, and everything on aiosqlite and on older
-servers, which come to the same code as their neighbours.
+more than one driver of an engine, all but the first cases of a test on a server where all run in
+the process, what is marked `long`, and everything on aiosqlite and on older servers, which come to
+the same code as their neighbours. Left are also the tests of each revision, which never changes
+again (databases of older versions go through all of them), and those of the tools.
 """
 
 from __future__ import annotations
@@ -48,12 +50,28 @@ EVERY_DRIVER = EVERYWHERE | {
 }
 """Those whose subject is how a driver or a runner works, on all but aiosqlite and older servers."""
 
+TOOLS = {
+    "test_bench",
+    "test_bench_peers",
+    "test_benchmarks",
+    "test_chaos",
+    "test_distribution",
+    "test_servers",
+}
+"""Those of the tests' own tools, of the benchmarks and of the packages that are built."""
+
+CASES = 2
+"""How many cases of one test run on a server where all of them run in the process."""
+
 ONE_EACH = ("sqlite3", "psycopg-async", "sqlite3-async", "psycopg", "aiosqlite")
 """Of the drivers of an engine that a test can be on, the first of these stands for all."""
 
 LONG = "that are long"
 DRIVERS = "on further drivers"
 SERVERS = "on aiosqlite and older servers"
+FURTHER = "further cases on a server"
+REVISIONS = "of single revisions"
+OF_TOOLS = "of the tools"
 BROWSER = "in a browser"
 
 IN_BROWSER = "test_in_browser"
@@ -75,6 +93,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         on[_function(item)].update(_drivers(item))
     _leave(config, items, [_reason(item, on[_function(item)]) for item in items])
+    _leave(config, items, list(_further(items)))
 
 
 @cache
@@ -114,6 +133,10 @@ def _leave(config: pytest.Config, items: list[pytest.Item], reasons: list[str | 
 def _reason(item: pytest.Item, on: set[Driver]) -> str | None:
     if item.get_closest_marker("long") and not any(_like(item, each) for each in _but(item)):
         return LONG
+    if item.path.stem in TOOLS:
+        return OF_TOOLS
+    if item.path.stem.endswith("_revision"):
+        return REVISIONS
     if item.path.stem in EVERYWHERE:
         return None
     texts = [value for value in _values(item) if isinstance(value, str)]
@@ -125,6 +148,29 @@ def _reason(item: pytest.Item, on: set[Driver]) -> str | None:
         names = [other.name for other in on if other.engine == driver.engine]
         if item.path.stem not in EVERY_DRIVER and driver.name != min(names, key=ONE_EACH.index):
             return DRIVERS
+    return None
+
+
+def _further(items: list[pytest.Item]) -> Iterator[str | None]:
+    """Find the cases of a test on a server that are left, as all of them run in the process."""
+    inside = {_function(item) for item in items if _engine(item) == "sqlite"}
+    seen: Counter[object] = Counter()
+    for item in items:
+        function = _function(item)
+        if _engine(item) == "postgresql" and item.path.stem not in EVERY_DRIVER:
+            seen[function] += 1
+            yield FURTHER if function in inside and seen[function] > CASES else None
+        else:
+            yield None
+
+
+def _engine(item: pytest.Item) -> str | None:
+    """Say which engine a test is on, if it is on one."""
+    for value in _values(item):
+        if isinstance(value, Driver):
+            return value.engine
+        if value in ("sqlite", "postgresql"):
+            return str(value)
     return None
 
 

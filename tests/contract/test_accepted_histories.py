@@ -32,6 +32,7 @@ DEVELOPER = {"role": "developer", "content": "Use tools."}
 RAW = {"unanswered": "keep", "keep_system": False}
 
 
+@pytest.mark.long(but=["sqlite3-*"])
 @pytest.mark.parametrize("form", FORMATS)
 @given(steps, st.integers(1, 12), st.sampled_from(("stub", "drop")))
 @settings(max_examples=10)

@@ -157,6 +157,7 @@ def test_a_backup_is_for_its_maker_s_eyes_alone(engine_url, tmp_path):
     assert found.st_nlink == 1
 
 
+@pytest.mark.long(but=["sqlite"])
 def test_names_of_one_s_own_are_saved_and_restored(engine_url, fresh, tmp_path):
     names = Names("ag" if on_server(engine_url) else None, "x_")
     migrations.upgrade(engine_url, names=names)
@@ -598,6 +599,7 @@ def test_what_comes_while_the_backup_is_made_is_not_overwritten(engine_url, tmp_
     assert [path.name for path in tmp_path.iterdir() if "backup" in path.name] == [name]
 
 
+@pytest.mark.long(but=["sqlite"])
 def test_without_links_nothing_is_overwritten_either(engine_url, tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise OSError(errno.EOPNOTSUPP, "no links here")
@@ -721,6 +723,7 @@ def test_a_backup_with_a_row_that_an_index_does_not_have_is_not_restored(
         restore(file, target)
 
 
+@pytest.mark.long(but=["sqlite"])
 def test_a_backup_that_is_not_the_expected_one_is_not_restored(engine_url, fresh, tmp_path):
     first = backup(engine_url, tmp_path / "one")
     fill(engine_url)

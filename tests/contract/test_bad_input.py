@@ -1473,6 +1473,7 @@ COUNTS = select(
 )
 
 
+@pytest.mark.long(but=["sqlite3"])
 def test_every_kind_of_bad_input_is_refused_with_words_that_help_and_leaves_nothing(place, store):
     assert len({row.name for row in ROWS}) == len(ROWS)
     found = scene(store)

@@ -467,6 +467,7 @@ def store(
     servers.drop(VERSIONS[0], url)
 
 
+@pytest.mark.long(but=["sqlite"])
 @pytest.mark.timeout(0)
 def test_any_calls_leave_every_branch_as_a_list_for_each_would_be(store: Store) -> None:
     examples = max(1, settings.get_profile("suite").max_examples // (4 if FULL else 6))

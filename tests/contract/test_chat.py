@@ -63,6 +63,7 @@ def save(store, session_id, messages):
     return store.messages.save_many(session_id, messages)
 
 
+@pytest.mark.long(but=["sqlite3"])
 @settings(max_examples=15)
 @given(messages, st.lists(texts(), max_size=2), st.booleans())
 def test_they_are_what_a_history_says_whatever_the_messages(store, messages, pieces, finished):
@@ -78,6 +79,7 @@ def test_they_are_what_a_history_says_whatever_the_messages(store, messages, pie
             assert_equal_to_history(store, session.id, limit, keep_tool_calls=keep)
 
 
+@pytest.mark.long(but=["sqlite3"])
 def test_they_are_what_a_history_says_of_any_branch_and_marks(store, session):
     store.summaries.put(session.id, "before", metadata={"k": 1})
     call = {"role": "assistant", "tool_calls": [{"id": "far"}], "marks": ["kept"]}

@@ -1243,6 +1243,7 @@ OPERATIONS = st.lists(
 )
 
 
+@pytest.mark.long(but=["sqlite3"])
 @settings(max_examples=15 if FULL else 8)
 @given(operations=OPERATIONS)
 def test_a_thread_is_what_a_plain_model_says_whatever_is_done_to_it(

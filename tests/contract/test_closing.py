@@ -34,6 +34,7 @@ def values_at(step: int) -> dict[str, Any]:
     return {"messages": [{"n": n} for n in range(step)], "step": step, "topic": "same"}
 
 
+@pytest.mark.long(but=["psycopg-async"])
 def test_checkpoints_are_whole_as_long_as_they_are_there_and_the_latest_goes_last(
     place, timed, clock
 ):

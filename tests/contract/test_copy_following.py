@@ -550,6 +550,7 @@ def steps_after_the_yes(source: str, target: str) -> int:
     return counted[0]
 
 
+@pytest.mark.long(but=["sqlite"])
 @each_engine
 def test_the_end_reads_no_more_of_a_large_database_than_of_a_small_one(new, engine):
     found = []

@@ -84,6 +84,7 @@ def change(url: str, number: int) -> None:
         store.attachments.add(message.id, f"bytes {number}".encode(), "text/plain")
 
 
+@pytest.mark.long(but=["postgresql"])
 @pytest.mark.timeout(600)
 @each_engine
 def test_a_copy_killed_anywhere_never_looks_complete_and_is_gone_on_with(

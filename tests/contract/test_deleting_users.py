@@ -77,6 +77,7 @@ def gone(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
 # --- From the first transaction on -----------------------------------------------------------
 
 
+@pytest.mark.long(but=["psycopg-async"])
 def test_whoever_is_being_deleted_is_answered_for_as_nobody(store, stopping):
     alice, bob = furnish(store, "alice"), furnish(store, "bob")
     nobodys(store)
@@ -113,6 +114,7 @@ def test_the_scope_of_whoever_is_being_deleted_is_that_of_nobody(store, stopping
             assert answers[0] == answers[1], (method, arguments)
 
 
+@pytest.mark.long(but=["psycopg-async"])
 def test_nothing_of_whoever_is_being_deleted_is_listed_counted_or_handed_out(store, stopping):
     furnish(store, "alice")
 
@@ -448,6 +450,7 @@ def test_others_write_while_a_user_is_deleted(place, store):
 # --- Messages ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=["sqlite3-*"])
 @pytest.mark.parametrize("scoped", [False, True], ids=["store", "scope"])
 def test_more_messages_than_one_transaction_should_hold_are_refused(store, scoped):
     store.users.create("Bob", id="bob")

@@ -161,6 +161,7 @@ def test_every_page_shows_what_there_is_as_text_and_nothing_of_it_as_markup(visi
             assert "{{7*7}}" in read.said, f"{name} ran it as a template, or cut it"
 
 
+@pytest.mark.long(but=["sqlite3"])
 def test_links_between_the_pages_lead_to_pages(visit, made):
     own = {name for name, _ in [*pages_of(made), *OF_ALL]}
     found: set[str] = set()

@@ -121,6 +121,7 @@ def expected(rows, model, way):
     }
 
 
+@pytest.mark.long(but=["sqlite"])
 def test_each_relationship_leads_to_the_same_rows_by_whatever_way_it_is_loaded(orm):
     rows = rows_of_all_models(orm)
     for model, way in relationships():

@@ -84,6 +84,7 @@ def test_a_store_under_other_names_is_the_same_store(store, named):
     assert a_day(named) == a_day(store)
 
 
+@pytest.mark.long(but=["psycopg-async"])
 def test_stores_under_different_names_do_not_see_each_other(place, store, named):
     migrations.upgrade(place.url, names=Names("agents", "other_"))
     with place.open(schema="agents", table_prefix="other_") as other:
@@ -195,6 +196,7 @@ def test_a_name_that_would_need_care_is_refused_before_anything_is_made(tmp_path
     assert not path.exists()
 
 
+@pytest.mark.long(but=["postgresql-*"])
 def test_the_longest_names_are_taken_whole(engine_url):
     longest = Names("s" * 63, "p" * 15)
     for revision in ("head", "base", "0001", "head"):

@@ -22,6 +22,7 @@ def others(id: str) -> list[str]:
     ]
 
 
+@pytest.mark.long(but=["sqlite3"])
 def test_another_text_finds_nothing_and_says_so_as_ever(store):
     user = store.users.create("Ann", quota_total=9).id
     session = store.sessions.create(user).id

@@ -406,6 +406,7 @@ POLICIES = st.builds(
 )
 
 
+@pytest.mark.long(but=["sqlite3"])
 @settings(max_examples=int(os.environ.get("AGENTSTORE_TEST_EXAMPLES", "25" if FULL else "6")))
 @given(acts=ACTS, rules=POLICIES, small=st.booleans())
 def test_whatever_the_policy_what_stays_is_whole_and_a_dry_run_knew_it(
@@ -634,6 +635,7 @@ def test_transactions_become_smaller_when_they_take_long(timed, clock, monkeypat
     assert [count for count in deleted if count] == [25, 1, 1, 1, 1, 1]
 
 
+@pytest.mark.long(but=["sqlite3"])
 def test_who_interrupts_pruning_leaves_nothing_half_deleted_and_the_next_goes_on(
     place, clock, monkeypatch
 ):

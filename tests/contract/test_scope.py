@@ -101,6 +101,7 @@ def test_each_sees_and_counts_only_what_is_theirs(store):
         assert store.users.get(user_id).quota_used == 10
 
 
+@pytest.mark.long(but=["psycopg-async"])
 def test_what_one_does_never_changes_what_is_anothers(store):
     alice, alices, alices_messages = furnish(store, "alice")
     bob, bobs, bobs_messages = furnish(store, "bob")

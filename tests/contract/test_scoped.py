@@ -292,6 +292,7 @@ def _scope(scope, together):
         yield transaction
 
 
+@pytest.mark.long(but=["psycopg-async"])
 def test_the_same_calls_find_ones_own(furnished):
     """Or the calls above would say nothing."""
     scope, alice, _ = furnished

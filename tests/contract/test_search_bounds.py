@@ -141,6 +141,7 @@ def test_a_page_reads_so_many_rows_and_no_more(place, store, much, subtests):
             assert "*" not in asked, "the rows of all words that begin so are put in order"
 
 
+@pytest.mark.long(but=["sqlite3"])
 def test_whoever_goes_on_with_the_cursor_finds_all(store, much):
     for text, order in list(product(("common OR absent", "的"), ORDERS))[:: 1 if FULL else 3]:
         for name in ("a role", "a user of one", "a session"):

@@ -200,6 +200,7 @@ def test_without_the_library_that_made_it_an_index_says_what_is_missing(
         assert len(store.messages.search("flights")) == 1
 
 
+@pytest.mark.long(but=["sqlite3"])
 @on(lambda driver: not driver.asynchronous)
 def test_stems_go_with_a_copy_a_backup_and_back_and_forth_through_revisions(place, new, tmp_path):
     with place.open(search_stems="english", search_characters=1_000) as store:

@@ -118,6 +118,7 @@ def test_a_batch_has_no_more_than_256_kilobytes_or_one_message(store, session, w
     assert max(max(batch, default=0) for batch in sizes) <= LIMIT + 1
 
 
+@pytest.mark.long(but=["psycopg-async"])
 def test_one_tenant_s_long_texts_hold_up_nobody(place, store, watched):
     """Another searches and a third one writes, while the first one's texts are taken in."""
     _, sizes = watched
@@ -356,6 +357,7 @@ def test_what_others_wrote_is_passed_in_pieces(place, store, monkeypatch):
 # --- How much of a message, and of all -------------------------------------------------------
 
 
+@pytest.mark.long(but=["psycopg-async"])
 def test_of_a_message_so_many_characters_are_searched(place, session, store):
     end = "here the end"
     long = words(LIMIT - len(end) - 1) + " " + end
@@ -406,6 +408,7 @@ def test_an_index_from_before_there_was_a_limit_holds_the_whole_text(place, stor
     assert len(store.messages.search("beyond")) == 0
 
 
+@pytest.mark.long(but=["psycopg-async"])
 def test_a_search_takes_in_and_reads_no_more_text_than_it_says(place, store, session, monkeypatch):
     monkeypatch.setattr(waiting, "MOST_TEXT", 300_000)
     saved = save(store, session, *(f"apple {words(200_000)}" for _ in range(6)))

@@ -544,6 +544,7 @@ def test_pieces_together_are_the_text_whatever_is_in_them(store, pieces):
     assert finished.content == store.messages.get(message.id).content == whole
 
 
+@pytest.mark.long(but=["sqlite3"])
 def test_a_text_may_be_cut_anywhere(store, session):
     for trap in (*TRAPS, "\ufdd0d800", "a\ufdd0", "😀\ud83d\ude00"):
         for cut in range(len(trap) + 1):

@@ -47,6 +47,7 @@ def test_every_public_method_is_called_by_both_with_every_parameter():
             assert {name for of, name in passed if of == method} == {p.name for p in parameters}
 
 
+@pytest.mark.long(but=["psycopg-async"])
 def test_the_answers_are_the_same_with_another_tenant_and_without(world):
     report = run(world, rounds=ROUNDS, seed=1, steps=LENGTH)
     assert not report.differences, "\n".join(report.differences)

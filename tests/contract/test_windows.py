@@ -27,6 +27,7 @@ LATE, BACK = (70, 0, "save"), (-59, 0, "save")
 JUMP, RETURN = (7200, 0, "save"), (-7200, 0, "save")
 
 
+@pytest.mark.long(but=["sqlite3"])
 @settings(max_examples=25)
 @given(steps=STEPS, begin=st.integers(-100, 9000), length=st.integers(1, 9000))
 @example([LATE, BACK, LATE], 60, 30)  # the second is of before the window, the first is not

@@ -494,7 +494,7 @@ AUDIT = {
 """The database itself writes down every completion, whoever makes it."""
 
 
-@pytest.mark.long(but=["postgresql-*"])
+@pytest.mark.long
 @pytest.mark.crash
 @pytest.mark.timeout(900)
 def test_sixteen_workers_that_are_killed_at_random_complete_every_task_once(engine_url):

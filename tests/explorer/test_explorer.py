@@ -96,6 +96,7 @@ def test_nothing_that_is_stored_becomes_markup(place, text):
                 assert "49" not in re.findall(r"\{\{ 7 \* 7 \}\}|49(?=\$\{)", got.text)
 
 
+@pytest.mark.long(but=["sqlite3"])
 def test_a_file_to_share_holds_no_script_and_asks_nobody(place, subtests):
     with place.open() as store:
         for n, text in enumerate(HOSTILE):
@@ -128,6 +129,7 @@ def test_secrets_are_redacted_in_a_file_to_share(store):
             assert "hunter2" not in text
 
 
+@pytest.mark.long(but=["sqlite3-*"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "X"])
 def test_no_route_answers_to_a_method_that_could_write(store, method):
     there = fill(store)
@@ -138,6 +140,7 @@ def test_no_route_answers_to_a_method_that_could_write(store, method):
         assert client.request(method, "/static/explorer.css").status_code == 405
 
 
+@pytest.mark.long(but=["sqlite3"])
 def test_every_response_tells_the_browser_what_it_may_do(store):
     there = fill(store)
     addresses = [f"/{address(there)}" for address in ADDRESSES.values()]

@@ -269,6 +269,7 @@ def run(*arguments: object) -> int:
     return subprocess.run(words, cwd=CHECKOUT, env=environment(), check=False).returncode
 
 
+@pytest.mark.long
 @pytest.mark.crash
 def test_an_import_that_is_killed_again_and_again_brings_everything_once(
     engine_url: str, tmp_path: Path
@@ -292,6 +293,7 @@ def test_an_import_that_is_killed_again_and_again_brings_everything_once(
     assert (report.written, report.there, report.set_aside) == (0, 12, 12)
 
 
+@pytest.mark.long(but=["sqlite"])
 @pytest.mark.crash
 def test_an_import_that_is_killed_at_any_moment_goes_on(engine_url: str, tmp_path: Path):
     old = filled(tmp_path / "old.db", 40, 60)

@@ -85,6 +85,7 @@ def run(url: str, *words: str) -> list[str]:
     return done.stdout.strip().split(" ", 2)
 
 
+@pytest.mark.long(but=["sqlite"])
 def test_a_question_survives_the_kill_of_its_process_and_another_one_answers_it(engine_url):
     command = [sys.executable, EXAMPLE, "--url", engine_url, "start", "Restart router r7"]
     with subprocess.Popen(

@@ -166,6 +166,7 @@ def test_a_cancelled_addition_is_there_whole_or_not_at_all(opening_async):
     asyncio.run(run())
 
 
+@pytest.mark.long(but=["sqlite"])
 def test_a_history_of_more_than_ten_thousand_messages_comes_whole(engine_url):
     with Store(engine_url) as store:
         history = history_of(store)

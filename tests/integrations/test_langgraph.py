@@ -313,6 +313,7 @@ def test_a_channel_with_a_name_that_is_kept_is_refused(home: Home) -> None:
     home.run(test)
 
 
+@pytest.mark.long(but=["*sqlite"])
 def test_of_a_history_that_grows_the_new_messages_are_stored(home: Home) -> None:
     messages = [HumanMessage(f"{n} " * 100, id=f"{n}") for n in range(10_100)]
     lengths = (10_000, 10_001, 10_100)

@@ -122,6 +122,7 @@ def test_items_come_back_equal_to_the_order_of_their_keys(run):
     run(body)
 
 
+@pytest.mark.long(but=["AsyncStore-sqlite"])
 def test_the_limit_of_the_settings_counts_unless_a_call_names_one(run):
     async def body(store):
         session = AgentStoreSession("s", store, session_settings=SessionSettings(limit=2))

@@ -147,6 +147,7 @@ async def test_branches_are_a_tree_and_turns_a_list_from_which_one_jumps(url):
         assert "Unfold" in hand.text
 
 
+@pytest.mark.long(but=["sqlite"])
 @in_a_loop
 async def test_a_search_marks_its_hits_and_leads_to_the_message_on_its_branch(url):
     async with browsing(url) as hand:
@@ -197,6 +198,7 @@ async def test_what_messages_hold_is_never_obeyed_whichever_screen_shows_it(url)
     assert len(HOSTILE) == 10
 
 
+@pytest.mark.long(but=["sqlite"])
 @in_a_loop
 async def test_what_comes_is_followed_in_a_session_and_in_the_whole_store(url, monkeypatch):
     monkeypatch.setattr(screens, "INTERVAL", 0.01)
@@ -232,6 +234,7 @@ async def test_what_comes_is_followed_in_a_session_and_in_the_whole_store(url, m
             assert "number 3" in await hand.press("enter")
 
 
+@pytest.mark.long(but=["sqlite"])
 @in_a_loop
 async def test_a_database_that_does_not_answer_is_a_notice_and_r_tries_again(url, monkeypatch):
     monkeypatch.setattr(screens, "INTERVAL", 0.01)
@@ -255,6 +258,7 @@ async def test_a_database_that_does_not_answer_is_a_notice_and_r_tries_again(url
         assert "Rain, the marmot says." in hand.text
 
 
+@pytest.mark.long(but=["sqlite"])
 @in_a_loop
 async def test_a_user_s_browser_shows_that_user_s_data_alone(url, monkeypatch):
     monkeypatch.setattr(screens, "INTERVAL", 0.01)

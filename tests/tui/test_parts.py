@@ -27,6 +27,7 @@ from agentstore.tui.trees import branch_line, in_tree_order
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.long(but=["sqlite*"])
 @pytest.mark.parametrize("elsewhere", [130, 2_600], ids=lambda n: f"{n} on another branch")
 def test_a_branch_is_read_both_ways_from_any_place_and_little_of_it_is_held(
     engine_url, elsewhere, monkeypatch

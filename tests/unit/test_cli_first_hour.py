@@ -32,6 +32,7 @@ def widest(printed):
 # --- Help -------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=["40"])
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_help_shows_every_option_whole_at_any_width(run, monkeypatch, columns):
     wide(monkeypatch, columns)
@@ -295,6 +296,7 @@ READING = [
 ]
 
 
+@pytest.mark.long(but=["40"])
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_what_is_read_fits_a_terminal_of_any_width(run, talk, monkeypatch, columns):
     wide(monkeypatch, columns)

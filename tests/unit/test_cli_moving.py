@@ -40,6 +40,7 @@ def test_a_copy_shows_what_both_sides_hold_and_can_be_searched(run, source, tmp_
         assert [hit.message.content for hit in store.messages.search("gamma").items] == ["gamma"]
 
 
+@pytest.mark.long(but=["postgresql-*"])
 def test_a_copy_goes_to_each_engine_and_back(run, source, empty_url, tmp_path):
     there = json.loads(run("copy", SOURCE, empty_url, "--json").stdout)
     back = json.loads(run("copy", empty_url, "sqlite:///back.db", "--json").stdout)
