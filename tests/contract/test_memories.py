@@ -3,10 +3,14 @@ from datetime import timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import event
 
+from agentstore import Store
 from agentstore.errors import InvalidCursor, InvalidInput, InvalidJson, NotFound, OutsideScope
 from agentstore.repositories.memories.places import end_of, names_at, place_of
 from agentstore.retention import RetentionPolicy
+from tests.conftest import on_a_server
+from tests.programs.probes import engine_of
 
 HOUR = timedelta(hours=1)
 
@@ -159,6 +163,26 @@ def test_a_transaction_takes_memories_back(store):
         transaction.memories.put(["n"], "k", {})
         raise RuntimeError
     assert store.memories.list().items == ()
+
+
+@on_a_server
+def test_a_memory_that_comes_and_goes_between_two_looks_is_put_in_the_end(place, store):
+    """An INSERT finds another's memory, which is gone at the next look."""
+    with Store(place.url) as other:
+        moments = []
+
+        def come_and_go(_c, _k, sql, *_):
+            moments.append(sql.split()[0])
+            if moments[-2:] == ["UPDATE", "INSERT"] and moments.count("INSERT") == 1:
+                other.memories.put(["n"], "k", {"by": "another"})
+            if moments[-2:] == ["INSERT", "UPDATE"]:
+                other.memories.delete(["n"], "k")
+
+        event.listen(engine_of(store), "before_cursor_execute", come_and_go)
+        put = store.memories.put(["n"], "k", {"by": "us"})
+        event.remove(engine_of(store), "before_cursor_execute", come_and_go)
+    assert moments.count("INSERT") == 2
+    assert store.memories.get(["n"], "k") == put
 
 
 names = st.lists(st.text(min_size=1, max_size=3), max_size=3).map(tuple)

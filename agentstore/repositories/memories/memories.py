@@ -99,12 +99,12 @@ class Memories(Repository):
         again = again.values(**row, created_at=case((expired, present), else_=table.c.created_at))
         again = again.returning(*table.c)
         self._require_owner(user_id)
-        if (written := self.connection.execute(again).first()) is None:
-            new = {**row, "user_id": user_id, "place": place, "key": key, "created_at": now}
-            inserting = self.unit.dialect.insert_missing(table).returning(*table.c)
-            written = self.connection.execute(inserting, new).first()
-        if written is None:  # somebody else has put it meanwhile
-            written = self.connection.execute(again).one()
+        new = {**row, "user_id": user_id, "place": place, "key": key, "created_at": now}
+        inserting = self.unit.dialect.insert_missing(table).returning(*table.c)
+        # Others may put it before the one, and delete it before the other.
+        while (written := self.connection.execute(again).first()) is None:
+            if (written := self.connection.execute(inserting, new).first()) is not None:
+                break
         return memory_record(written)
 
     @reads
