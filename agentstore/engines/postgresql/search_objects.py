@@ -211,13 +211,6 @@ def objects(schema: str | None = None, prefix: str = "") -> dict[str, str]:
     return all_named(_OBJECTS, schema, prefix)
 
 
-def objects_of_words(schema: str | None = None, prefix: str = "") -> dict[str, str]:
-    """Give the statements that create the objects as they are since 0013."""
-    function = "{p}search_lexemes(bigint, integer, text)"
-    ours = {function: _WORDS[function], **_OBJECTS, **_QUEUE_BY_SESSION, **_WORDS}
-    return all_named(ours, schema, prefix)
-
-
 def objects_by_number(schema: str | None = None, prefix: str = "") -> dict[str, str]:
     """Give the statements that create the objects as they are since 0014."""
     function = "{p}search_lexemes(bigint, integer, text)"

@@ -162,7 +162,3 @@ def _key(shape: TableShape, row: str) -> str:
     kinds = dict(shape.columns)
     parts = (travels(kinds[name], f"{row}.{quoted(name)}") for name in shape.key)
     return f"json_array({', '.join(parts)})"
-
-
-def _part(place: int) -> str:
-    return f"json_extract(wanted.value, '$[{place}]')"

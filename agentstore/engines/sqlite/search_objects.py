@@ -130,11 +130,6 @@ def objects(prefix: str = "") -> dict[str, str]:
     return all_named(_OBJECTS, None, prefix)
 
 
-def objects_with_beginnings(prefix: str = "") -> dict[str, str]:
-    """Give the statements that create the objects as they are since 0013."""
-    return all_named({**_OBJECTS, **_BEGINNINGS}, None, prefix)
-
-
 def objects_by_number(prefix: str = "") -> dict[str, str]:
     """Give the statements that create the objects as they are since 0014."""
     return all_named({**_OBJECTS, **_BEGINNINGS, **_BY_NUMBER}, None, prefix)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Literal
 
 from agentstore.engines.base.moving import Flaw
-from agentstore.errors import ImportOvertaken, InvalidInput, StaleSession
+from agentstore.errors import ImportOvertaken, StaleSession
 from agentstore.records import SessionRecord
 from agentstore.settings import utc_now
 from agentstore.stores.store import Store, Transaction
@@ -250,10 +250,3 @@ def _shown(value: object) -> Any:
     if isinstance(value, list | dict):
         return value
     return str(value)
-
-
-def require_text(value: object) -> str:
-    """Require a text; raises ``InvalidInput`` otherwise."""
-    if isinstance(value, str):
-        return value
-    raise InvalidInput("it is no text in UTF-8")
