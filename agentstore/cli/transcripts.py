@@ -62,7 +62,9 @@ def import_(
     table_prefix: Prefix = "",
     as_json: AsJson = False,
 ) -> None:
-    """Import conversations in chat format; conversations that exist already are skipped.
+    """Import conversations in chat format, or what another framework stored.
+
+    Conversations that exist already are skipped.
 
     A broken line ends the import: what came before stays, unless you pass --atomic, and all broken
     lines are named.
