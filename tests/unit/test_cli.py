@@ -1,6 +1,8 @@
 """The command line: what it prints, where failures go, what it exits with."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,16 @@ def test_import_show_stats_and_export_work_on_the_default_file(run, tmp_path):
     assert run("export").stdout == SAMPLES.read_text(encoding="utf-8")
     run("export", "out.jsonl")
     assert (tmp_path / "out.jsonl").read_bytes() == SAMPLES.read_bytes()
+
+
+def test_the_module_is_the_command(run):
+    done = subprocess.run(
+        [sys.executable, "-m", "agentstore", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == run("--version").stdout
 
 
 def test_the_same_commands_work_on_each_engine(run, engine_url):
