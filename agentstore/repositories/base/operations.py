@@ -111,7 +111,7 @@ class Operation:
         return self.body(repository, *args, **kwargs)
 
 
-class _LoneRead(Operation):
+class _ReadOperation(Operation):
     """An operation that is one SELECT, and so needs no transaction around it."""
 
     __slots__ = ()
@@ -227,7 +227,7 @@ def declare_result(call: Callable[..., Any], body: Callable[..., Generator[Any, 
 
 def reads(body: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
     """Make a method an operation that is one SELECT."""
-    return _method(body, _LoneRead(body))
+    return _method(body, _ReadOperation(body))
 
 
 reads_snapshot = operation(Mode.SNAPSHOT)
