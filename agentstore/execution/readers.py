@@ -116,11 +116,12 @@ class Readers:
             if reader.connection.in_transaction():  # a tracer listens, and so SQLAlchemy began one
                 reader.connection.rollback()
             if reader not in self._kept:
-                if len(self._kept) >= self._most:
+                self._kept.add(reader)  # first, so that no two take the last place
+                if len(self._kept) > self._most:
+                    self._kept.discard(reader)
                     reader.connection.close()
                     return
                 reader.keep()
-                self._kept.add(reader)
         except BaseException:
             self._drop(reader)
             raise
