@@ -228,7 +228,8 @@ class ThreadRunner:
 class _Hop:
     """A call that another thread makes for a task of the running loop, which hears when it is over.
 
-    ``asyncio.wrap_future`` and ``shield`` do the same with three futures more, in twice the time.
+    ``asyncio.wrap_future`` and ``shield`` do the same with more futures and callbacks, and take 1.4
+    times as long.
     """
 
     __slots__ = ("_call", "_error", "_loop", "_result", "_told", "heard")
