@@ -245,7 +245,7 @@ class UnitRunner:
             Trouble: The database failed.
         """
         if self._readers is not None and mode is Mode.READ and isinstance(work, LoneRead):
-            return self._readers.run(work)
+            return cast("T", self._readers.run(work))
         self.dialect.refuse_to_wait_for_caller(self.engine, mode)
         self.prepare(work)
         if self.writer is not None and mode not in READING and not here:
