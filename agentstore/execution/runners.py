@@ -22,6 +22,7 @@ from agentstore.errors import DatabaseReadOnly, TransactionMisuse
 from agentstore.execution.gatherers import Gatherer
 from agentstore.execution.gathering import GatheredCall, SeveralStatements, goes_with_others
 from agentstore.execution.observation import TRANSACTION, Observer, retried
+from agentstore.execution.readers import LoneRead, Readers
 from agentstore.execution.recovery import HANDLED, Trouble, pause_before_retry, performed, trouble
 from agentstore.execution.session_cache import SessionCache
 from agentstore.execution.unit import RecentIds, Unit
@@ -160,6 +161,8 @@ class UnitRunner:
         self.tables = tables(names_on(dialect, settings))
         self._engines = dialect.modes(engine)
         self.writer = self._make_writer(engine, owns_engine) if dialect.single_writer else None
+        keeps = dialect.single_writer and owns_engine and dialect.many_connections(engine.url)
+        self._readers = self._make_readers() if keeps else None
         self._gatherer = None if dialect.single_writer else Gatherer(self._statement)
         self._segmented = RecentIds()
         self._unconnected = self.unit(cast("Connection", None), Mode.WRITE)
@@ -173,6 +176,14 @@ class UnitRunner:
             self.committed,
             timeout=self.settings.busy_timeout,
             keeps_connection=owns_engine and self.dialect.many_connections(engine.url),
+        )
+
+    def _make_readers(self) -> Readers:
+        return Readers(
+            self._engines[Mode.READ],
+            self.dialect,
+            lambda connection: self.unit(connection, Mode.READ),
+            most=self.settings.pool_size,
         )
 
     def unit(self, connection: Connection, mode: Mode) -> Unit:
@@ -233,6 +244,8 @@ class UnitRunner:
         Raises:
             Trouble: The database failed.
         """
+        if self._readers is not None and mode is Mode.READ and isinstance(work, LoneRead):
+            return cast("T", self._readers.run(work))
         self.dialect.refuse_to_wait_for_caller(self.engine, mode)
         self.prepare(work)
         if self.writer is not None and mode not in READING and not here:
@@ -266,7 +279,12 @@ class UnitRunner:
             time.sleep(pause)
 
     def close(self, *, wait: bool) -> None:
-        """Let the writer end, and close its connection; wait unless it waits for the caller."""
+        """Let the writer end, and close its connection; wait unless it waits for the caller.
+
+        The connections that are kept for reading are closed too.
+        """
+        if self._readers is not None:
+            self._readers.close()
         if self.writer is not None:
             self.writer.close(wait=wait)
 

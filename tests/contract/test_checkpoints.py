@@ -545,6 +545,12 @@ def test_a_list_with_values_gives_each_checkpoint_its_own_by_one_statement(store
     other.values["none"] = one.values["messages"][0]["role"] = "changed"
     assert store.checkpoints.list("thread", limit=1, values=True).items[0].values == history(20)
     assert store.checkpoints.list("elsewhere", values=True).items == ()
+    # Lines are numbered in each thread.
+    for n in range(3):
+        found = store.checkpoints.put("elsewhere", {"messages": [f"other {n}"]})
+        expected[found.id] = {"messages": [f"other {n}"]}
+    every = store.checkpoints.list(values=True)
+    assert {each.id: each.values for each in every} == expected
 
 
 @on(lambda driver: not driver.asynchronous)

@@ -13,6 +13,7 @@ Errors are those of SQLAlchemy either way.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from threading import Lock
@@ -20,15 +21,29 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy import Column as Stored
-from sqlalchemy import Connection, Dialect, Engine, Executable, Join
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Dialect,
+    Engine,
+    Executable,
+    Join,
+    Select,
+    cast,
+    literal_column,
+    null,
+    union_all,
+)
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.visitors import iterate
+from sqlalchemy.types import TypeEngine
 
 from agentstore.engines.base.columns import binder, column_reader
 from agentstore.values.internals import has_listeners, places_to_write, raise_as_sqlalchemy
 from agentstore.values.types import Column
 
 Parameters = Mapping[str, Any]
+_Read = tuple[int, Callable[[Column], Column]]
 
 NO_TRANSACTION = "agentstore_no_transaction"
 """The execution option of an engine on whose connections each statement is its own transaction.
@@ -78,12 +93,7 @@ class Prepared:
 
     def columns(self, rows: Sequence[Any]) -> list[Column]:
         """Give the columns of rows that it gave, one at least, as the columns' types say."""
-        # By columns, not by rows: a type is looked up once, and most columns are mostly empty.
-        columns: list[Column] = list(zip(*rows, strict=True))
-        for position, read in self._read:
-            if position < len(columns):
-                columns[position] = read(columns[position])
-        return columns
+        return _columns(rows, self._read)
 
     def execute_many(self, connection: Connection, parameters: Sequence[Parameters]) -> None:
         """Run it for each; there is no result, and nothing is ``literal_execute``."""
@@ -92,6 +102,55 @@ class Prepared:
             run_sql(connection, self._sql, self._bind(parameters[0]))
         else:
             run_sql(connection, self._sql, list(map(self._bind, parameters)), many=True)
+
+
+class Stacked:
+    """Queries that are read at one moment, by one statement: a row of it is a row of one of them.
+
+    In front of each row is the number of its query. Behind come columns that are shared by kind: a
+    text of one query is where another one has a text of its own, and what a query has nothing for
+    is NULL. Each query's values are read as its own columns' types say.
+    """
+
+    __slots__ = ("_apart", "_prepared")
+
+    def __init__(self, queries: Sequence[Select[Any]], dialect: Dialect) -> None:
+        """Compile; CTEs that several of the queries use are computed once."""
+        shared: dict[tuple[str, int], TypeEngine[Any]] = {}
+        placed: list[dict[tuple[str, int], ColumnElement[Any]]] = []
+        for query in queries:
+            placed.append({})
+            kinds = Counter[str]()
+            for column in query.selected_columns:
+                kind = column.type.compile(dialect)
+                place = kind, kinds[kind]
+                kinds[kind] += 1
+                shared.setdefault(place, column.type)
+                placed[-1][place] = column
+        order = {place: number for number, place in enumerate(shared, 1)}
+        arms: list[Select[Any]] = []
+        for number, (query, columns) in enumerate(zip(queries, placed, strict=True)):
+            # The first says of which type each column is: NULL by itself is a text on PostgreSQL.
+            filled = [
+                columns[place] if place in columns else null() if arms else cast(null(), kind)
+                for place, kind in shared.items()
+            ]
+            arms.append(query.with_only_columns(literal_column(str(number)), *filled))
+        self._prepared = Prepared(union_all(*arms), dialect)
+        self._apart = [
+            (_getter([order[place] for place in columns]), _readers(query, dialect))
+            for query, columns in zip(queries, placed, strict=True)
+        ]
+
+    def fetch(self, connection: Connection, parameters: Parameters) -> list[list[tuple[Any, ...]]]:
+        """Run it; give the rows of each query, their values as the columns' types say."""
+        apart: list[list[Any]] = [[] for _ in self._apart]
+        for row in self._prepared.rows(connection, parameters):
+            apart[row[0]].append(row)
+        return [
+            list(zip(*_columns([*map(take, rows)], read), strict=True)) if rows else []
+            for (take, read), rows in zip(self._apart, apart, strict=True)
+        ]
 
 
 def share_statements(engine: Engine) -> None:
@@ -161,6 +220,15 @@ def run_sql(
     return rows
 
 
+def _columns(rows: Sequence[Any], reads: Sequence[_Read]) -> list[Column]:
+    # By columns, not by rows: a type is looked up once, and most columns are mostly empty.
+    columns: list[Column] = list(zip(*rows, strict=True))
+    for position, read in reads:
+        if position < len(columns):
+            columns[position] = read(columns[position])
+    return columns
+
+
 def _begins_none(connection: Connection) -> bool:
     return NO_TRANSACTION in connection.get_execution_options()
 
@@ -223,7 +291,7 @@ def _getter(keys: Sequence[Any]) -> Callable[[Any], tuple[Any, ...]]:
     return itemgetter(*keys) if len(keys) > 1 else lambda given: tuple([given[k] for k in keys])
 
 
-def _readers(statement: Any, dialect: Dialect) -> list[tuple[int, Callable[[Column], Column]]]:
+def _readers(statement: Any, dialect: Dialect) -> list[_Read]:
     """Give what reads the values of those columns that are not as the driver gives them."""
     columns = getattr(statement, "exported_columns", ())  # what it selects, or returns
     # An outer join has NULL where a row is missing, in whatever column.

@@ -18,6 +18,7 @@ from sqlalchemy import ColumnElement, Connection, Select, literal, tuple_
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import InvalidCursor, InvalidInput
 from agentstore.execution.gathering import Body, GatheredCall, Write
+from agentstore.execution.readers import LoneRead
 from agentstore.execution.unit import Runner, Unit
 from agentstore.models.tables import Tables
 from agentstore.records import Page
@@ -108,6 +109,18 @@ class Operation:
     def here(self, repository: Repository, args: Any, kwargs: Any) -> Any:
         """Run it in the repository's open unit."""
         return self.body(repository, *args, **kwargs)
+
+
+class _ReadOperation(Operation):
+    """An operation that is one SELECT, and so needs no transaction around it."""
+
+    __slots__ = ()
+
+    def __init__(self, body: Callable[..., Any]) -> None:
+        super().__init__(body, Mode.READ, _never)
+
+    def work(self, repository: type[Repository], args: Any, kwargs: Any) -> Callable[[Unit], Any]:
+        return LoneRead(self.body, repository, args, kwargs)
 
 
 class _GatheredOperation(Operation):
@@ -212,8 +225,11 @@ def declare_result(call: Callable[..., Any], body: Callable[..., Generator[Any, 
     call.__signature__ = signature  # type: ignore[attr-defined]
 
 
-reads = operation(Mode.READ)
-"""One SELECT."""
+def reads(body: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
+    """Make a method an operation that is one SELECT."""
+    return _method(body, _ReadOperation(body))
+
+
 reads_snapshot = operation(Mode.SNAPSHOT)
 """Several SELECTs that see one state of the database."""
 appends = operation(Mode.STATEMENT)

@@ -104,8 +104,7 @@ def checkpoints_page(
     rows = rows[:limit]
     if not values and not writes:
         return Page(tuple(map(checkpoint_info, rows)), following)
-    one_thread = asked.thread_id is not None
-    states = states_of(unit, [row.pk for row in rows], writes=writes, one_thread=one_thread)
+    states = states_of(unit, [row.pk for row in rows], writes=writes)
     return Page(tuple(states[row.pk] for row in rows if row.pk in states), following)
 
 

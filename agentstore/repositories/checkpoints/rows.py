@@ -40,7 +40,7 @@ ROOT = ""
 MAX_INDEXED = 2400
 """Bytes of a thread, a namespace and ids together; PostgreSQL indexes up to 2,704 in one entry."""
 
-_COLUMNS = (
+COLUMNS = (
     "pk",
     "id",
     "thread_id",
@@ -54,6 +54,7 @@ _COLUMNS = (
     "run_id",
     "created_at",
 )
+"""The columns of a checkpoint: its number, and the fields of ``CheckpointInfo``."""
 
 
 def name_of(what: str, value: object) -> str:
@@ -194,7 +195,7 @@ def thread_record(row: Any) -> ThreadRecord:
     """Make a record of a row that ``threads`` gave."""
     latest = None
     if row.latest_pk is not None:
-        fields = {column: getattr(row, f"latest_{column}") for column in _COLUMNS}
+        fields = {column: getattr(row, f"latest_{column}") for column in COLUMNS}
         latest = info_of(fields)
     return complete(ThreadRecord(row.id, row.user_id, row.session_id, row.created_at, latest))
 
@@ -227,7 +228,7 @@ def threads_with_latest(tables: Tables, dialect: EngineDialect) -> Select[Any]:
             threads.c.user_id,
             threads.c.session_id,
             threads.c.created_at,
-            *(found[column].label(f"latest_{column}") for column in _COLUMNS),
+            *(found[column].label(f"latest_{column}") for column in COLUMNS),
         )
         .select_from(source)
         .where(owner_stays(tables, threads.c.user_id), session_stays(tables, threads.c.session_id))
@@ -287,7 +288,7 @@ def _after(checkpoints: Any) -> Any:
 def all_checkpoints(tables: Tables, *, any_owner: bool = False) -> Select[Any]:
     """Read checkpoints of all threads, in no order; see ``find_checkpoint`` for ``any_owner``."""
     checkpoints = tables.checkpoints.c
-    query = select(*(checkpoints[column] for column in _COLUMNS))
+    query = select(*(checkpoints[column] for column in COLUMNS))
     return query if any_owner else query.where(thread_stays(tables, checkpoints.thread_id))
 
 

@@ -6,64 +6,52 @@ pending write. So a reader sees all of a put, a prune or a write, or nothing of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    CTE,
-    CompoundSelect,
-    Dialect,
-    Integer,
-    Select,
-    and_,
-    literal_column,
-    null,
-    select,
-)
+from sqlalchemy import CTE, BigInteger, Dialect, Select, and_, bindparam, select
 
-from agentstore.engines.base.prepared import Prepared, dialect_of
+from agentstore.engines.base.prepared import Stacked, dialect_of
 from agentstore.engines.registry import EngineDialect
-from agentstore.errors import UnsoundRow
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
-from agentstore.records.base import complete
 from agentstore.records.checkpoints import CheckpointRecord
 from agentstore.repositories.checkpoints.pending import in_order, write_record
-from agentstore.repositories.checkpoints.rows import chosen_by, column_names, fields_of
+from agentstore.repositories.checkpoints.rows import COLUMNS, chosen_by
 from agentstore.repositories.checkpoints.value_parts import (
-    BASE,
     Held,
     Part,
     held_by,
-    shared_out,
+    value_queries,
     values_of,
-    with_parts,
 )
 from agentstore.values.encoding import encode_text
 
-_OWN = len(Part._fields)
-"""Where the columns of the checkpoint begin in a row, or of a write."""
-
-_LEVEL = Part._fields.index("level")
-
-_WRITE = -1
-"""The ``level`` of a row that is no part of a value but a pending write."""
+_AMONG = (8, 32, 128, 512, 1024)
+"""How many numbers of checkpoints a statement takes: the next that is enough."""
 
 
 class _ReadState(NamedTuple):
     """What was read of a checkpoint: its columns, its versions, the rows of writes."""
 
-    point: dict[str, Any]
+    point: tuple[Any, ...]
     versions: Mapping[str, Held]
     writes: list[Any]
+
+    @property
+    def pk(self) -> int:
+        """Its number."""
+        return int(self.point[0])
 
     def record(self, *, writes: bool) -> CheckpointRecord:
         """Make a record, with the pending writes or without any."""
         pending = in_order(map(write_record, self.writes)) if writes else None
-        values = values_of(self.point["pk"], self.versions)
-        fields = fields_of(self.point)
-        return complete(CheckpointRecord(**fields, values=values, writes=pending))
+        fields = dict(zip(COLUMNS[1:], self.point[1:], strict=True))
+        fields["tags"] = tuple(fields["tags"])
+        fields["metadata"] = fields["metadata"] or {}
+        values = values_of(self.pk, self.versions)
+        return CheckpointRecord(**fields, values=values, writes=pending)
 
 
 def find_state(
@@ -115,7 +103,8 @@ def states_page(
         by = f"next {by}"
         parameters |= dict(zip((order if order == "step" else "below", "pk"), after, strict=False))
     states = _read(unit, by, parameters, several=True, writes=writes)
-    found = [([state.point[order], state.point["pk"]], state) for state in states]
+    first = COLUMNS.index(order)
+    found = [([state.point[first], state.pk], state) for state in states]
     found.sort(key=lambda each: _as_stored(*each[0]), reverse=True)
     return [(key, state.record(writes=writes)) for key, state in found]
 
@@ -125,100 +114,49 @@ def _as_stored(first: Any, pk: int) -> tuple[Any, int]:
     return (encode_text(first).encode() if isinstance(first, str) else first), pk
 
 
-def states_of(
-    unit: Unit, pks: Sequence[int], *, writes: bool, one_thread: bool
-) -> dict[int, CheckpointRecord]:
+def states_of(unit: Unit, pks: Sequence[int], *, writes: bool) -> dict[int, CheckpointRecord]:
     """Read checkpoints by their numbers, with their values; those that are gone are left out.
 
     Args:
         unit: The open unit.
         pks: Their numbers, as many as a page may have.
         writes: Whether the writes after them are read as well.
-        one_thread: Whether all are of one thread, and may share what was read of a line.
     """
     if not pks:
         return {}
-    points = unit.tables.checkpoints
-    chosen = select(points).where(points.c.pk.in_(pks))
-
-    def rows(*, bases: bool) -> Sequence[Any]:
-        several = one_thread and not bases
-        query = _statement(unit.tables, chosen, bases=bases, several=several, writes=writes)
-        try:
-            return unit.connection.execute(query).all()
-        except UnsoundRow as error:  # of a checkpoint, or of a write in its columns
-            raise UnsoundRow("", "", error.problem) if writes else error from None
-
-    found, several = rows(bases=False), one_thread
-    if any(row[BASE] is not None for row in found):
-        found, several = rows(bases=True), False
-    states = _states_of(unit.tables, found, several=several)
-    return {state.point["pk"]: state.record(writes=writes) for state in states}
+    size = next(size for size in _AMONG if size >= len(pks))
+    parameters = {f"pk_{n}": pks[min(n, len(pks) - 1)] for n in range(size)}
+    states = _read(unit, size, parameters, several=True, writes=writes)
+    return {state.pk: state.record(writes=writes) for state in states}
 
 
 def _read(
     unit: Unit,
-    by: str,
+    by: str | int,
     parameters: Mapping[str, Any],
     *,
     several: bool = False,
     writes: bool = False,
 ) -> list[_ReadState]:
-    driver = dialect_of(unit.connection)
-    plain, with_bases = _statements(unit.tables, unit.dialect, driver, by, several, writes)
-    read, rows = plain.read, plain.rows(unit.connection, parameters)
-    if any(row[BASE] is not None for row in rows):
-        several, read = False, with_bases.read
-        rows = with_bases.rows(unit.connection, parameters)
-    return _states_of(unit.tables, rows, several=several, read=read)
+    what = unit.tables, unit.dialect, dialect_of(unit.connection), by, several, writes
+    found = _statement(*what, False).fetch(unit.connection, parameters)
+    if any(part[_BASE] is not None for part in found[2]):
+        found = _statement(*what, True).fetch(unit.connection, parameters)
+    points, lines, parts, *pending = found
+    versions = held_by(lines, parts)
+    states = {point[0]: _ReadState(point, versions.get(point[0], {}), []) for point in points}
+    for row in pending[0] if pending else ():
+        states[row[0]].writes.append(_WriteRow._make(row))
+    return [*states.values()]
 
 
-def _states_of(
-    tables: Tables,
-    rows: Sequence[Any],
-    *,
-    several: bool,
-    read: Callable[[Sequence[Any]], Sequence[Any]] = lambda rows: rows,
-) -> list[_ReadState]:
-    """Put together what was read; ``read`` is what reads the values of rows, where they are the
-    driver's own. The columns of a checkpoint are read once, not with each of its values.
-    """
-    names = column_names(tables)
-    of_parts, of_writes, firsts = [], [], dict[int, Any]()
-    for row in rows:
-        if row[_LEVEL] == _WRITE:
-            of_writes.append(row)
-            continue
-        of_parts.append(row[:_OWN])
-        if row[_OWN] is not None:
-            firsts[row[_OWN]] = row
-    parts = [Part(*row) for row in read(of_parts)]
-    versions: Mapping[int, Mapping[str, Held]]
-    if several:
-        versions = shared_out(parts)
-    else:
-        apart: dict[int, list[Part]] = {}
-        for part in parts:
-            apart.setdefault(part.checkpoint_pk, []).append(part)
-        versions = {pk: held_by(own) for pk, own in apart.items()}
-    try:
-        whole = read([*firsts.values(), *of_writes])
-    except UnsoundRow as error:
-        read([*firsts.values()])  # raises it, if it is of these
-        column = _OF_WRITES.get(error.column, error.column)
-        raise UnsoundRow("checkpoint_writes", column, error.problem) from None
-    states = {
-        row[_OWN]: _ReadState(dict(zip(names, row[_OWN:], strict=True)), versions[row[_OWN]], [])
-        for row in whole[: len(firsts)]
-    }
-    for row in whole[len(firsts) :]:
-        states[row[0]].writes.append(_WriteRow.of(row, names))
-    return list(states.values())
+_BASE = Part._fields.index("base_line")
 
 
 class _WriteRow(NamedTuple):
     """A pending write, as ``pending.write_record`` reads it."""
 
+    checkpoint_pk: int
     task_id: str
     position: int
     channel: str
@@ -227,61 +165,40 @@ class _WriteRow(NamedTuple):
     encoding: str
     data: bytes
 
-    @classmethod
-    def of(cls, row: Any, names: Sequence[str]) -> _WriteRow:
-        """Read a row of ``_pending``."""
-        part = Part(*row[:_OWN])
-        task_id, task_path, encoding = (row[_OWN + names.index(each)] for each in _IN_PLACE_OF)
-        at = part.item_count
-        return cls(task_id, at, part.name, task_path, part.kind, encoding, part.data)
 
-
-_IN_PLACE_OF = ("id", "summary", "next_node")
-"""The columns of a checkpoint, all text, in which a row of a write has what ``_pending`` says."""
-
-_OF_WRITES = {"id": "task_id", "summary": "task_path", "next_node": "encoding", "name": "channel"}
-"""By the columns in which they are read, those of a write that are called otherwise."""
-
-
-@lru_cache(maxsize=64)
-def _statements(
-    tables: Tables, dialect: EngineDialect, driver: Dialect, by: str, several: bool, writes: bool
-) -> tuple[Prepared, Prepared]:
-    chosen = chosen_by(tables, dialect, by)
-    plain = _statement(tables, chosen, bases=False, several=several, writes=writes)
-    with_bases = _statement(tables, chosen, bases=True, several=False, writes=writes)
-    shape = with_parts(tables, chosen, bases=False)
-    return Prepared(plain, driver, shape=shape), Prepared(with_bases, driver, shape=shape)
-
-
+@lru_cache(maxsize=128)
 def _statement(
-    tables: Tables, chosen: Select[Any], *, bases: bool, several: bool, writes: bool
-) -> Select[Any] | CompoundSelect[Any]:
-    if not writes:
-        return with_parts(tables, chosen, bases=bases, several=several)
+    tables: Tables,
+    dialect: EngineDialect,
+    driver: Dialect,
+    by: str | int,
+    several: bool,
+    writes: bool,
+    bases: bool,
+) -> Stacked:
+    chosen = _among(tables, by) if isinstance(by, int) else chosen_by(tables, dialect, by)
     points = chosen.cte("chosen")
-    parts = with_parts(tables, points, bases=bases, several=several)
-    return parts.union_all(_pending(tables, points))
+    queries = [
+        select(*(points.c[column] for column in COLUMNS)),
+        *value_queries(tables, points, bases=bases, several=several),
+    ]
+    return Stacked([*queries, _pending(tables, points)] if writes else queries, driver)
+
+
+def _among(tables: Tables, size: int) -> Select[Any]:
+    points = tables.checkpoints
+    return select(points).where(
+        points.c.pk.in_([bindparam(f"pk_{n}", type_=BigInteger) for n in range(size)])
+    )
 
 
 def _pending(tables: Tables, points: CTE) -> Select[Any]:
-    """Read the writes after checkpoints, in the columns of ``with_parts``."""
+    """Read the writes after checkpoints, as ``_WriteRow``."""
     pending = tables.checkpoint_writes.c
-    of_part = {
-        "checkpoint_pk": points.c.pk,
-        "name": pending.channel,
-        "kind": pending.kind,
-        "item_count": pending.position,
-        "level": literal_column(str(_WRITE), Integer),
-        "data": pending.data,
-    }
-    texts = (pending.task_id, pending.task_path, pending.encoding)
-    of_point = dict(zip(_IN_PLACE_OF, texts, strict=True))
     after = and_(
         pending.thread_id == points.c.thread_id,
         pending.namespace == points.c.namespace,
         pending.checkpoint_id == points.c.id,
     )
-    columns = [of_part.get(name, null()) for name in Part._fields]
-    columns += [of_point.get(name, null()) for name in column_names(tables)]
-    return select(*columns).join_from(points, tables.checkpoint_writes, after)
+    columns = (pending[name] for name in _WriteRow._fields[1:])
+    return select(points.c.pk, *columns).join_from(points, tables.checkpoint_writes, after)

@@ -34,7 +34,7 @@ from agentstore.errors import UnsoundRow
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
 from agentstore.repositories.base.operations import chunks
-from agentstore.repositories.checkpoints.value_parts import BASE, Part, held_by, with_parts
+from agentstore.repositories.checkpoints.value_parts import Part, held_by, one_value
 from agentstore.repositories.checkpoints.values import (
     Encoded,
     Piece,
@@ -339,12 +339,13 @@ def _read(unit: Unit, parent: Stored | None, name: str) -> bytes:
     assert parent is not None
     if parent.parts:
         return b"".join(joined([], parent.version.length, parent.parts))
-    statements = _statements(unit.tables, dialect_of(unit.connection))
+    driver = dialect_of(unit.connection)
     parameters = {"wanted": parent.of, "name": name}
-    rows = statements.read.fetch(unit.connection, parameters)
-    if any(row[BASE] is not None for row in rows):
-        rows = statements.read_bases.fetch(unit.connection, parameters)
-    return held_by(Part(*row[: len(Part._fields)]) for row in rows)[name].encoded.body
+    lines, pieces = one_value(unit.tables, driver, bases=False).fetch(unit.connection, parameters)
+    if any(Part._make(piece).base_line is not None for piece in pieces):
+        with_bases = one_value(unit.tables, driver, bases=True)
+        lines, pieces = with_bases.fetch(unit.connection, parameters)
+    return held_by(lines, pieces)[parent.of][name].encoded.body
 
 
 def _piece_row(thread_id: str, piece: Piece) -> dict[str, Any]:
@@ -364,8 +365,6 @@ def _piece_row(thread_id: str, piece: Piece) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Statements:
-    read: Prepared
-    read_bases: Prepared
     drop: Prepared
     pieces: Prepared
     entries: Prepared
@@ -381,16 +380,12 @@ def _putting(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepare
 @lru_cache(maxsize=64)
 def _statements(tables: Tables, driver: Dialect) -> _Statements:
     values, entries = tables.checkpoint_values, tables.checkpoint_entries
-    points = tables.checkpoints.c
-    this = select(points.pk).where(points.pk == bindparam("wanted", type_=points.pk.type))
     from_there = delete(values).where(
         values.c.thread_id == bindparam("thread_id"),
         values.c.line == bindparam("line"),
         values.c.start >= bindparam("start"),
     )
     return _Statements(
-        Prepared(with_parts(tables, this, bases=False, name=bindparam("name")), driver),
-        Prepared(with_parts(tables, this, bases=True, name=bindparam("name")), driver),
         Prepared(from_there, driver),
         Prepared(insert(values).inline(), driver, [column.name for column in values.c]),
         Prepared(insert(entries).inline(), driver, [column.name for column in entries.c]),

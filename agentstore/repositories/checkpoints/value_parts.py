@@ -1,33 +1,43 @@
 """How values are read from their lines, with the checkpoints that hold them.
 
-Whatever versions a checkpoint has are read by one statement, with the checkpoint. So a reader sees
-a line before its last pieces were merged, or after, and never in between.
+Whatever versions a checkpoint has are read by one statement, with the checkpoint: the lines that
+they are on, and the pieces of these, each once. So a reader sees a line before its last pieces were
+merged, or after, and never in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
-from sqlalchemy import CTE, Connection, Integer, Select, and_, exists, func, literal_column, select
+from sqlalchemy import (
+    CTE,
+    Connection,
+    Dialect,
+    Integer,
+    Select,
+    and_,
+    bindparam,
+    exists,
+    func,
+    literal_column,
+    select,
+)
 
+from agentstore.engines.base.prepared import Stacked, dialect_of
 from agentstore.errors import UnsoundRow, named
 from agentstore.models.tables import Tables
 from agentstore.repositories.checkpoints.values import Encoded, Rope, decode, digest_of, joined
 
 
-class Part(NamedTuple):
-    """A row of what ``with_parts`` reads: a piece of a version, or of a line below it.
-
-    All behind ``checkpoint_pk`` are None if the checkpoint has no values; if a version has no
-    bytes, all that is of a piece.
+class LineOf(NamedTuple):
+    """What a version consists of: the line that it is on, or one below that.
 
     Attributes:
-        level: How many bases lie above the piece's line.
-        length: How many bytes of that line are needed.
+        level: How many bases lie above the line.
+        length: How many bytes of the line are needed.
     """
 
     checkpoint_pk: int
@@ -36,8 +46,20 @@ class Part(NamedTuple):
     item_count: int
     digest: bytes
     level: int
+    thread_id: str
     line: int
     length: int
+
+
+class Part(NamedTuple):
+    """A piece of a line.
+
+    Attributes:
+        base_line: If it is not None, there is more to read, of lines below.
+    """
+
+    thread_id: str
+    line: int
     start: int
     base_line: int | None
     prefix: int | None
@@ -45,16 +67,14 @@ class Part(NamedTuple):
     data: bytes
 
 
-_OF_PIECE = Part._fields.index("start")
-
-BASE = Part._fields.index("base_line")
-"""Where a row says whether there is more to read, of lines below."""
-
 OTHER_BYTES = "other bytes than were stored"
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+_WHOLE = (0, None, None)
+"""Where the only piece of a line begins, if it has no base."""
+
+
+class Held(NamedTuple):
     """A version as it was read."""
 
     kind: str
@@ -68,25 +88,37 @@ class Held:
         return Encoded(self.kind, b"".join(self.rope), self.items)
 
 
-def held_by(parts: Iterable[Part]) -> dict[str, Held]:
-    """Put the versions of one checkpoint together, in the order of their names.
+def held_by(lines: Iterable[Any], parts: Iterable[Any]) -> dict[int, dict[str, Held]]:
+    """Put versions together, in the order of their names: by checkpoint and by name.
+
+    Args:
+        lines: Rows that are ``LineOf``.
+        parts: Rows that are ``Part``: the pieces of these lines, in any order.
 
     Raises:
         UnsoundRow: A version lacks bytes.
     """
-    found: dict[str, Held] = {}
+    on_line: dict[tuple[str, int], list[Any]] = {}
+    for part in parts:
+        on_line.setdefault(part[:2], []).append(part)
+    found: dict[int, dict[str, Held]] = {}
+    rope: Rope = []
     # Sorted here: the engines would move the data about to sort it.
-    in_order = sorted((part for part in parts if part.name is not None), key=_lowest_first)
-    for name, group in groupby(in_order, key=attrgetter("name")):
-        rope: Rope = []
-        try:
-            for _, pieces in groupby(group, key=attrgetter("level")):
-                rows = list(pieces)
-                own = rows[0]
-                rope = joined(rope, own.length, rows if own.start is not None else ())
-        except UnsoundRow as error:
-            raise _at(error, own.checkpoint_pk, name) from None
-        found[name] = Held(own.kind, own.item_count, own.digest, rope)
+    from_below = sorted(lines, key=itemgetter(LineOf._fields.index("level")), reverse=True)
+    for line in sorted(from_below, key=itemgetter(0, 1)):
+        pk, name, kind, items, digest, level, thread_id, number, length = line
+        own = on_line.get((thread_id, number), ())
+        if not rope and len(own) == 1 and own[0][2:5] == _WHOLE and len(own[0][-1]) == length:
+            rope = [own[0][-1]]  # as most are
+        else:
+            pieces = {part[2]: Part._make(part) for part in own if part[2] < length}
+            try:
+                rope = joined(rope, length, [pieces[start] for start in sorted(pieces)])
+            except UnsoundRow as error:
+                raise _at(error, pk, name) from None
+        if not level:
+            found.setdefault(pk, {})[name] = Held(kind, items, digest, rope)
+            rope = []
     return found
 
 
@@ -100,8 +132,11 @@ def values_of(checkpoint_pk: int, versions: Mapping[str, Held]) -> dict[str, Any
     values: dict[str, Any] = {}
     for name, held in versions.items():
         try:
-            values[name] = value = decode(held.kind, held.rope, held.items)
-            if held.kind == "bytes" and digest_of(value) != held.digest:
+            if held.kind != "bytes":
+                values[name] = decode(held.kind, held.rope, held.items)
+                continue
+            values[name] = body = held.rope[0] if len(held.rope) == 1 else b"".join(held.rope)
+            if digest_of(body) != held.digest:
                 raise UnsoundRow("checkpoint_values", "data", OTHER_BYTES)
         except UnsoundRow as error:
             raise _at(error, checkpoint_pk, name) from None
@@ -113,106 +148,52 @@ def _at(error: UnsoundRow, checkpoint_pk: int, name: str) -> UnsoundRow:
     return UnsoundRow(error.table, error.column, error.problem, key)
 
 
-def _lowest_first(part: Part) -> tuple[str, int, int]:
-    return part.name, -part.level, part.start
-
-
-def shared_out(parts: Sequence[Part]) -> dict[int, dict[str, Held]]:
-    """Give checkpoints of one thread, by their numbers, their versions in the order of their names,
-    where the pieces of a line were read with its longest version alone.
-
-    Raises:
-        UnsoundRow: A version lacks bytes.
-    """
-    pieces: dict[int, list[Part]] = {}
-    for part in parts:
-        if part.start is not None:
-            pieces.setdefault(part.line, []).append(part)
-    for line in pieces.values():
-        line.sort(key=attrgetter("start"))
-    found: dict[int, dict[str, Held]] = {part.checkpoint_pk: {} for part in parts}
-    own = {(part.name, part.checkpoint_pk): part for part in parts if part.name is not None}
-    for name, pk in sorted(own):
-        part = own[name, pk]
-        on_line = pieces.get(part.line, ())
-        try:
-            rope = joined([], part.length, [p for p in on_line if p.start < part.length])
-        except UnsoundRow as error:
-            raise _at(error, pk, name) from None
-        found[pk][name] = Held(part.kind, part.item_count, part.digest, rope)
-    return found
-
-
-def with_parts(
-    tables: Tables,
-    chosen: Select[Any] | CTE,
-    *,
-    bases: bool,
-    several: bool = False,
-    name: Any = None,
-) -> Select[Any]:
-    """Read checkpoints with all of their values, in no order: a row for each ``Part``.
+def value_queries(
+    tables: Tables, points: CTE, *, bases: bool, several: bool, name: Any = None
+) -> tuple[Select[Any], Select[Any]]:
+    """Give what reads the values of checkpoints: one query for each ``LineOf``, and one for each
+    ``Part``, in no order.
 
     Args:
         tables: The tables.
-        chosen: Selects the checkpoints, ``pk`` among their columns; a CTE, if the statement has
-            other uses for it. Behind the columns of the part
-            come all columns of the checkpoint, in the rows of first pieces alone.
-        bases: Whether lines below are read too, by recursion, which takes twice as long. If not, a
-            row with a base says that there are some.
-        several: Whether the pieces of a line come with its longest version alone; see
-            ``shared_out``. Not with ``bases``.
+        points: Selects the checkpoints, ``pk`` among their columns.
+        bases: Whether lines below are read too, by recursion. If not, a part with a base says that
+            there are some.
+        several: Whether they are several, whose versions may be on one line: its pieces come once.
         name: Only the value of this name.
     """
-    zero = literal_column("0", Integer)
     entries, pieces = tables.checkpoint_entries, tables.checkpoint_values
-    points: Any = chosen
-    if not isinstance(chosen, CTE):
-        points = chosen.cte("chosen") if bases or several else chosen.subquery("chosen")
     held = entries.c.checkpoint_pk == points.c.pk
     held = held if name is None else and_(held, entries.c.name == name)
-    lines: Any = entries
-    if bases:
-        lines = _lines(tables, points, held)
-    elif several:
-        longest = (entries.c.length.desc(), entries.c.checkpoint_pk, entries.c.name)
-        line = (entries.c.thread_id, entries.c.line)
-        number = func.row_number().over(partition_by=line, order_by=longest).label("number")
-        lines = select(entries, number).join_from(points, entries, held).subquery("numbered")
-    if lines is not entries:
-        held = lines.c.checkpoint_pk == points.c.pk
-    level = lines.c.level if bases else zero
-    own = [lines.c[column] for column in Part._fields[1:5]]
-    read = [pieces.c[column] for column in Part._fields[_OF_PIECE:]]
+    lines = _lines(tables, points, held) if bases else _tops(tables, points, held).cte("lines")
+    needed: Any = lines
+    if several or bases:
+        line = (lines.c.thread_id, lines.c.line)
+        longest = func.max(lines.c.length).label("length")
+        needed = select(*line, longest).group_by(*line).subquery("needed")
     taken = and_(
-        pieces.c.thread_id == lines.c.thread_id,
-        pieces.c.line == lines.c.line,
-        pieces.c.start < lines.c.length,
-        *([lines.c.number == 1] if several else []),
+        pieces.c.thread_id == needed.c.thread_id,
+        pieces.c.line == needed.c.line,
+        pieces.c.start < needed.c.length,
     )
-    point = tables.checkpoints.alias("point")
-    is_first = and_(point.c.pk == points.c.pk, func.coalesce(pieces.c.start, zero) == zero)
-    joined = points.outerjoin(lines, held).outerjoin(pieces, taken).outerjoin(point, is_first)
-    own += [level, lines.c.line, lines.c.length]
-    part = (points.c.pk.label("checkpoint_pk"), *own, *read)
-    return select(*part, *point.c).select_from(joined)
+    return (
+        select(*(lines.c[column] for column in LineOf._fields)),
+        select(*(pieces.c[column] for column in Part._fields)).join_from(needed, pieces, taken),
+    )
 
 
-def _lines(tables: Tables, points: Any, held: Any) -> CTE:
+def _tops(tables: Tables, points: CTE, held: Any) -> Select[Any]:
+    """Read the lines that versions are on."""
+    entries = tables.checkpoint_entries.c
+    columns: list[Any] = [entries[name] for name in LineOf._fields if name != "level"]
+    columns.insert(LineOf._fields.index("level"), literal_column("0", Integer).label("level"))
+    return select(*columns).join_from(points, tables.checkpoint_entries, held)
+
+
+def _lines(tables: Tables, points: CTE, held: Any) -> CTE:
     """Go down from versions to the lines below."""
-    entries, first = tables.checkpoint_entries, tables.checkpoint_values.alias("first")
-    columns = ("checkpoint_pk", "name", "kind", "item_count", "digest")
-    lines = (
-        select(
-            *(entries.c[column] for column in columns),
-            literal_column("0", Integer).label("level"),
-            entries.c.thread_id,
-            entries.c.line,
-            entries.c.length,
-        )
-        .join_from(points, entries, held)
-        .cte("lines", recursive=True)
-    )
+    first = tables.checkpoint_values.alias("first")
+    lines = _tops(tables, points, held).cte("lines", recursive=True)
     begins = and_(
         first.c.thread_id == lines.c.thread_id,
         first.c.line == lines.c.line,
@@ -220,7 +201,7 @@ def _lines(tables: Tables, points: Any, held: Any) -> CTE:
         first.c.base_line.is_not(None),
     )
     below = select(
-        *(lines.c[column] for column in columns),
+        *(lines.c[column] for column in LineOf._fields[:5]),
         lines.c.level + literal_column("1", Integer),
         lines.c.thread_id,
         first.c.base_line,
@@ -246,23 +227,33 @@ def damaged_versions(connection: Connection, tables: Tables, most: int) -> Itera
         longer.length > entries.length,
     )
     chosen = select(points.pk).order_by(points.pk).limit(most)
-    last = 0
+    last, reading = 0, one_value(tables, dialect_of(connection), bases=True)
     while pks := connection.execute(chosen.where(points.pk > last)).scalars().all():
         held = select(entries.checkpoint_pk, entries.name).where(
             entries.checkpoint_pk.in_(pks), (entries.size <= _ALWAYS_READ) | ~followed
         )
         for pk, name in connection.execute(held.order_by(entries.checkpoint_pk, entries.name)):
-            this = select(points.pk).where(points.pk == pk)
-            rows = connection.execute(with_parts(tables, this, bases=True, name=name))
-            if not _is_sound([Part(*row[: len(Part._fields)]) for row in rows]):
+            found = reading.fetch(connection, {"wanted": pk, "name": name})
+            if not _is_sound(*found):
                 yield f"checkpoint_pk={pk}, name={named(name)}"
         last = pks[-1]
 
 
-def _is_sound(parts: list[Part]) -> bool:
+@lru_cache(maxsize=64)
+def one_value(tables: Tables, driver: Dialect, *, bases: bool) -> Stacked:
+    """Give what reads the value of a ``name`` of the checkpoint whose ``pk`` is ``wanted``."""
+    pk = tables.checkpoints.c.pk
+    chosen = select(pk).where(pk == bindparam("wanted", type_=pk.type)).cte("chosen")
+    name = bindparam("name", type_=tables.checkpoint_entries.c.name.type)
+    return Stacked(value_queries(tables, chosen, bases=bases, several=False, name=name), driver)
+
+
+def _is_sound(lines: list[Any], parts: list[Any]) -> bool:
     try:
-        versions = held_by(parts)
-        values_of(0, versions)
-        return all(digest_of(held.encoded.body) == held.digest for held in versions.values())
+        for pk, versions in held_by(lines, parts).items():
+            values_of(pk, versions)
+            if any(digest_of(held.encoded.body) != held.digest for held in versions.values()):
+                return False
+        return True
     except UnsoundRow:
         return False
