@@ -849,7 +849,10 @@ CASES: dict[str, dict[str, Prepare]] = {
     | also("external_id", lambda s: partial(s.messages.save, LIVE, "user", external_id="new"))
     | also("idempotency_key", lambda s: partial(s.messages.save, LIVE, "user", idempotency_key="k"))
     | also("marks", lambda s: partial(s.messages.save, LIVE, "user", marks=["a", "b"]))
-    | also("replace", lambda s: replacing(s, marks=["a"], tool_calls=[{"name": "x"}])),
+    | also("replace", lambda s: replacing(s, marks=["a"], tool_calls=[{"name": "x"}]))
+    | also(
+        "create_session", lambda s: partial(s.messages.save, "new", "user", create_session=True)
+    ),
     "messages.begin": call("messages.begin", "session-7", marks=["a", "b"])
     | also("external_id", lambda s: partial(s.messages.begin, LIVE, external_id="begun"))
     | also("key", lambda s: partial(s.messages.begin, LIVE, idempotency_key="begun")),

@@ -311,6 +311,7 @@ DRAWN: dict[str, Draw] = {
     "usage": _one_of({"prompt_tokens": 7, "completion_tokens": 2}, UNSET, UNSET),
     "turn": _one_of(1, 2),
     "branch": _BRANCH,
+    "create_session": _one_of(True, False, {"title": "made by a save"}),
     "from_turn": _one_of(1, 2),
     "to_turn": _one_of(1, 2),
     "after_turn": _one_of(1, 2),

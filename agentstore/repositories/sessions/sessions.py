@@ -32,6 +32,7 @@ from agentstore.records import (
 from agentstore.records.words import SessionStatus
 from agentstore.repositories.base import scoping
 from agentstore.repositories.base.iterating import over_pages
+from agentstore.repositories.base.new_sessions import NewSession, seconds_of, without_secrets
 from agentstore.repositories.base.operations import (
     UNSET,
     Repository,
@@ -46,13 +47,7 @@ from agentstore.repositories.base.units import several_units
 from agentstore.repositories.lines.removal import lock_session
 from agentstore.repositories.lines.segments import start_again
 from agentstore.repositories.messages.messages import Messages
-from agentstore.repositories.sessions.creating import (
-    NewSession,
-    found,
-    found_or_made,
-    seconds_of,
-    without_secrets,
-)
+from agentstore.repositories.sessions.creating import found, found_or_made
 from agentstore.repositories.sessions.filters import SessionFilter, SessionFilters
 from agentstore.repositories.sessions.ids import ids_beginning
 from agentstore.repositories.sessions.pages import Listed, page_of_sessions
