@@ -252,6 +252,7 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
         {"dimension": "total"} | SESSION,
         {"dimension": "session"} | USER,
         {"dimension": "turn"} | SESSION,
+        {"dimension": "branch_turn", "branch": "main"} | SESSION,
     ),
     "usage.of_sessions": ({"ids": [Their("session")]}, {"ids": [My("session"), Their("session")]}),
     "checkpoints.put": (

@@ -544,7 +544,9 @@ class Sessions(Repository):
         """Take away all that was said: messages, branches, summaries, and the usage recorded.
 
         The session stays, with its title, owner, state, metadata, tool logs, tasks and checkpoints.
-        Numbers of messages and branches go on; names of branches are free again.
+        Numbers of messages and branches go on; names of branches are free again, but those that
+        are reserved. Its ``epoch`` grows by one, in the same transaction: whoever has noted it
+        with what it knows of the session, in whichever process, sees by it that this is over.
 
         Returns:
             How many messages were deleted.
@@ -552,7 +554,11 @@ class Sessions(Repository):
         Raises:
             NotFound: There is no such session.
         """
-        return start_again(self.unit, lock_session(self.unit, session_id))
+        locked = lock_session(self.unit, session_id)
+        data = self.tables.session_data
+        here = update(data).where(data.c.session_id == session_id)
+        self.connection.execute(here.values(epoch=data.c.epoch + 1))
+        return start_again(self.unit, locked)
 
     @writes
     def delete(self, session_id: str) -> DeletionReceipt:

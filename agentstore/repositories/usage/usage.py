@@ -26,7 +26,7 @@ from agentstore.repositories.base.operations import (
     writes,
 )
 from agentstore.repositories.base.sums import Halves, exact_sum, halves, halves_of_sums
-from agentstore.repositories.usage.adding import Dimension, sum_usage, sums_of_sessions
+from agentstore.repositories.usage.adding import IN_SESSION, Dimension, sum_usage, sums_of_sessions
 from agentstore.repositories.usage.listing import (
     Branch,
     checked,
@@ -272,7 +272,7 @@ class Usage(Repository):
         session_id: str | None = None,
         user_id: str | None = None,
         model: str | None = None,
-        branch: int | None = None,
+        branch: Branch = None,
         since: datetime | None = None,
         until: datetime | None = None,
         top: int | None = None,
@@ -280,13 +280,13 @@ class Usage(Repository):
         """Add up what was used, for each value of a dimension.
 
         Args:
-            dimension: ``turn``, ``branch``, ``session``, ``user``, ``model``, ``day`` (in UTC)
-                or ``total``, which gives one sum of all. Turns and branches are numbered in
-                their session: pass ``session_id`` with them.
+            dimension: ``turn``, ``branch``, ``branch_turn`` (the turns of each branch), ``session``,
+                ``user``, ``model``, ``day`` (in UTC) or ``total``, which gives one sum of all.
+                Turns and branches are numbered in their session: pass ``session_id`` with them.
             session_id: Only this session.
             user_id: Only this user's sessions.
             model: Only this model.
-            branch: Only this branch.
+            branch: Only this branch: its number, or its name, with ``session_id``.
             since: Only from this instant on.
             until: Only before this instant.
             top: Only so many, up to 1,000, that cost most; of equals those of more tokens.
@@ -295,19 +295,20 @@ class Usage(Repository):
             The sums, by their keys, ascending, none first; with ``top`` what cost most first.
 
         Raises:
-            InvalidInput: The dimension is unknown, or is turn or branch without a session.
+            NotFound: Nothing was recorded, and no branch has this name.
+            InvalidInput: The dimension is unknown; or turns or branches are without a session.
             LimitOutOfRange: ``top`` is.
             NaiveDatetime: ``since`` or ``until`` has no time zone.
         """
         validation.choice("dimension", dimension, get_args(Dimension))
-        if dimension in ("turn", "branch") and session_id is None:
-            raise InvalidInput(f"Sums by {dimension} need a session_id.")
+        if session_id is None and (isinstance(branch, str) or dimension in IN_SESSION):
+            raise InvalidInput("Sums by turn or branch, or of a branch's name, need a session_id.")
         since, until, last = ends_of(since, until)
         filters = {
             "session_id": validation.optional_text("session_id", session_id),
             "user_id": validation.optional_text("user_id", user_id),
             "model": validation.optional_text("model", model),
-            "branch": validation.optional_amount("branch", branch),
+            "branch": checked(branch),
             "since": since,
             "until": until,
         }
