@@ -280,7 +280,7 @@ class Usage(Repository):
         """Add up what was used, for each value of a dimension.
 
         Args:
-            dimension: ``turn``, ``branch``, ``branch_turn`` (the turns of each branch), ``session``,
+            dimension: ``turn``, ``branch``, ``branch_turn`` (turns of each branch), ``session``,
                 ``user``, ``model``, ``day`` (in UTC) or ``total``, which gives one sum of all.
                 Turns and branches are numbered in their session: pass ``session_id`` with them.
             session_id: Only this session.
