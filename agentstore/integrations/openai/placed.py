@@ -106,10 +106,12 @@ class PlacedSession(AgentStoreSession):
         place = self._place
 
         def save(store: Any, branch: str) -> Any:
-            return store.messages.save_chat(self.session_id, items, branch=branch)
+            return store.messages.save_chat(
+                self.session_id, items, branch=branch, create_session=self._new
+            )
 
         try:
-            await self._in_order(lambda: self._with_session(lambda: self._on(place, save)))
+            await self._in_order(lambda: self._on(place, save))
         except Exception as error:
             self._logger.error("Failed to add session items: %s", type(error).__name__)
             raise

@@ -113,7 +113,8 @@ def session_to_create(unit: Unit, session_id: str, given: CreateSession) -> NewS
         )
     new = NewSession(validation.key("session_id", session_id), **{**_NOTHING, **given})
     new = replace(new, user_id=owner_of(unit, new))
-    new.rows(unit)
+    if given:
+        new.rows(unit)
     return new
 
 
