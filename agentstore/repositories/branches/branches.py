@@ -40,7 +40,7 @@ from agentstore.repositories.branches.turn_places import (
     user_messages,
     wanted_text,
 )
-from agentstore.repositories.lines.active import activate
+from agentstore.repositories.lines.active import activate, last_turn
 from agentstore.repositories.lines.lines import between, require, segments_of
 from agentstore.repositories.lines.queries import line_of, shown_by
 from agentstore.repositories.lines.removal import (
@@ -170,7 +170,9 @@ class Branches(Repository):
         """
         name = validation.text("name", name)
         session = lock_session(self.unit, session_id)
-        activate(self.unit, session, branch_number(self.unit, session, name))
+        number = branch_number(self.unit, session, name)
+        if number != session.active_branch:
+            activate(self.unit, session, number, last_turn(self.unit, session_id, name))
         return self._read(session_id, name)
 
     @writes
@@ -236,7 +238,8 @@ class Branches(Repository):
         if number == session.active_branch and following is not None:
             if then is None and not force:
                 raise BranchInUse(session_id, name)
-            activate(self.unit, session, following)
+            turn = last_turn(self.unit, session_id, then or going.parent or MAIN)
+            activate(self.unit, session, following, turn)
         line = segments_of(self.connection, self.tables, session_id, number)
         nothing = {"tip": None, "own_messages": 0, "own_turns": 0}
         self._change(session_id, number, name=new_id(), gone=True, reserved=False, **nothing)

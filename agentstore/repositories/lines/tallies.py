@@ -10,7 +10,7 @@
 Whatever else changes these numbers happens under the session's lock:
 
 - switching branches: the session's counters are added to the old branch's row and subtracted from
-  the new one's (``put_down``, ``take_up``);
+  the new one's (``hand_on``; ``put_down`` and ``take_up`` where there is only one of them);
 - deleting messages, which may also lower the session's turn (``take_off``);
 - cutting a line: ``tally_through`` says what stays.
 """
@@ -24,6 +24,7 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     Select,
     Update,
@@ -153,6 +154,37 @@ def tally_of(unit: Unit, session_id: str, name: str | None) -> Tally | None:
 def put_down(unit: Unit, session_id: str) -> None:
     """Count what the active branch adds to in its own row: another one becomes active."""
     unit.connection.execute(_by_the_session(unit, session_id, 1))
+
+
+def hand_on(unit: Unit, session_id: str, number: int, turn: int) -> None:
+    """Count as ``put_down`` does, and as ``take_up`` will for the branch that becomes active now.
+
+    Args:
+        unit: In a write transaction.
+        session_id: The session, locked.
+        number: The branch, another one than the active one.
+        turn: Its last turn, which will be the session's.
+    """
+    branches, sessions = unit.tables.branches, unit.tables.sessions.c
+
+    def of_session(column: ColumnElement[Any]) -> ColumnElement[Any]:
+        return select(column).where(sessions.id == session_id).scalar_subquery()
+
+    is_new = branches.c.number == number
+    count = of_session(sessions.message_count)
+    messages = case((is_new, -count), else_=count)
+    turns = case((is_new, literal(-turn, BigInteger)), else_=of_session(sessions.turn))
+    unit.connection.execute(
+        update(branches)
+        .where(
+            branches.c.session_id == session_id,
+            branches.c.number.in_([number, of_session(sessions.active_branch)]),
+        )
+        .values(
+            own_messages=branches.c.own_messages + messages,
+            own_turns=branches.c.own_turns + turns,
+        )
+    )
 
 
 def take_up(unit: Unit, session_id: str) -> None:

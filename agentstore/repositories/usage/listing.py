@@ -9,7 +9,8 @@ from agentstore.execution.unit import Unit
 from agentstore.models.deleting import session_is_open, session_stays
 from agentstore.records import Page, UsageRecord
 from agentstore.repositories.base.operations import one_page
-from agentstore.repositories.lines.lines import newest, no_branch, require
+from agentstore.repositories.lines.active import last_turn
+from agentstore.repositories.lines.lines import no_branch, require
 from agentstore.repositories.usage.rows import usage_record
 from agentstore.values import validation
 from agentstore.values.paging import Cursors
@@ -91,8 +92,7 @@ def place_of(unit: Unit, session_id: str, branch: Branch, turn: int | None) -> t
         raise no_branch(str(branch)) if branch is not None else NotFound("session", session_id)
     number, name, active, last = row
     if turn is None and not active:
-        rows = newest(unit, session_id, 1, branch=name, columns=lambda messages: [messages.turn])
-        last = rows[0][0] if rows else 0
+        last = last_turn(unit, session_id, name)
     return number, last if turn is None else turn
 
 
