@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import groupby
 from typing import Any, Literal, get_args
 
@@ -9,6 +10,7 @@ from sqlalchemy import Select, bindparam, func, select, update
 
 from agentstore.errors import BranchInUse, InvalidInput, NotFound
 from agentstore.models.deleting import owner_stays
+from agentstore.models.tables import Tables
 from agentstore.records import (
     BranchRecord,
     CountedBranch,
@@ -153,7 +155,7 @@ class Branches(Repository):
             NotFound: There is no such session.
         """
         branches, sessions = self.tables.branches.c, self.tables.sessions.c
-        query = self._select().where(
+        query = _select(self.tables).where(
             branches.session_id == session_id, branches.number == sessions.active_branch
         )
         row = self.connection.execute(query).first()
@@ -466,7 +468,7 @@ class Branches(Repository):
             NotFound: There is no such session.
         """
         branches = self.tables.branches.c
-        query = self._select().add_columns(branches.tip, *own_tally(self.tables))
+        query = _select(self.tables).add_columns(branches.tip, *own_tally(self.tables))
         page = one_page(
             self.connection,
             query.where(branches.session_id == session_id, branches.gone.is_(False)),
@@ -491,7 +493,7 @@ class Branches(Repository):
 
     def _read(self, session_id: str, name: str) -> BranchRecord:
         branches = self.tables.branches.c
-        query = self._select().where(
+        query = _select(self.tables).where(
             branches.session_id == session_id, branches.name == name, branches.gone.is_(False)
         )
         row = self.connection.execute(query).first()
@@ -507,33 +509,35 @@ class Branches(Repository):
             .values(values)
         )
 
-    def _select(self) -> Select[Any]:
-        branches, sessions = self.tables.branches, self.tables.sessions
-        parent = branches.alias("parent")
-        grew_from = (
-            (parent.c.session_id == branches.c.session_id)
-            & (parent.c.number == branches.c.parent)
-            & parent.c.gone.is_(False)
+
+@lru_cache(maxsize=64)
+def _select(tables: Tables) -> Select[Any]:
+    branches, sessions = tables.branches, tables.sessions
+    parent = branches.alias("parent")
+    grew_from = (
+        (parent.c.session_id == branches.c.session_id)
+        & (parent.c.number == branches.c.parent)
+        & parent.c.gone.is_(False)
+    )
+    return (
+        select(
+            branches.c.session_id.label("session_id"),
+            branches.c.number,
+            branches.c.name,
+            parent.c.name.label("parent"),
+            branches.c.fork_turn,
+            branches.c.fork_seq,
+            (branches.c.number == sessions.c.active_branch).label("current"),
+            branches.c.created_at,
+            branches.c.reserved,
         )
-        return (
-            select(
-                branches.c.session_id.label("session_id"),
-                branches.c.number,
-                branches.c.name,
-                parent.c.name.label("parent"),
-                branches.c.fork_turn,
-                branches.c.fork_seq,
-                (branches.c.number == sessions.c.active_branch).label("current"),
-                branches.c.created_at,
-                branches.c.reserved,
+        .select_from(
+            branches.join(sessions, sessions.c.pk == branches.c.session_id).outerjoin(
+                parent, grew_from
             )
-            .select_from(
-                branches.join(sessions, sessions.c.pk == branches.c.session_id).outerjoin(
-                    parent, grew_from
-                )
-            )
-            .where(owner_stays(self.tables, sessions.c.user_id))
         )
+        .where(owner_stays(tables, sessions.c.user_id))
+    )
 
 
 def _record(row: Any) -> BranchRecord:
