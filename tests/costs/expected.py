@@ -66,7 +66,7 @@ EXPECTED = {
     "branches.list": Expected((4, 0), (4, 4, 0)),
     "tool_logs.log": Expected((3, 1), (1, 1, 1)),
     "usage.record": Expected((4, 1), (2, 2, 1)),
-    "usage.replace": Expected((5, 1), (5, 5, 1)),
+    "usage.replace": Expected((4, 1), (4, 4, 1)),
     "usage.list": Expected((1, 0), (1, 1, 0)),
     "usage.sum_by_branch_turn": Expected((1, 0), (1, 1, 0)),
     "usage.sum_by": Expected((1, 0), (1, 1, 0)),

@@ -77,11 +77,8 @@ class Usage(Repository):
         """
         if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= _MAX_DAYS:
             raise InvalidInput(f"days must be above 0, up to {_MAX_DAYS}, not {shown(days)}.")
-        end = (
-            self.unit.now() + timedelta(microseconds=1)
-            if until is None
-            else require_utc("until", until)
-        )
+        now = self.unit.now() + timedelta(microseconds=1)
+        end = now if until is None else require_utc("until", until)
         try:
             since = end - timedelta(days=days)
         except OverflowError:
@@ -253,16 +250,17 @@ class Usage(Repository):
         then None means the last turn of that one.
         """
         session_id = validation.text("session_id", session_id)
-        turn = validation.optional_amount("turn", turn)
-        number, last = place_of(self.unit, session_id, checked(branch), turn)
-        place = {"session_id": session_id, "turn": last, "branch": number}
+        turn, number = validation.optional_amount("turn", turn), checked(branch)
+        if number is not None:
+            number, turn = place_of(self.unit, session_id, number, turn)
+        place = {"session_id": session_id, "turn": turn, "branch": number}
         counts = (input_tokens, output_tokens, total_tokens, cached_input_tokens)
         new = self._new(place, usage, counts, requests, details, model, cost)
-        used = self.tables.turn_usage
-        before = (used.c[column] == value for column, value in place.items())
-        self.connection.execute(sql_delete(used).where(*before))
         (written,) = NewUsage.write(self.unit, [new], by_itself=True)
-        return usage_record(written)
+        record, used = usage_record(written), self.tables.turn_usage
+        of_turn = (used.c[name] == getattr(record, name) for name in place)
+        self.connection.execute(sql_delete(used).where(*of_turn, used.c.id != record.id))
+        return record
 
     @reads
     def sum_by(
