@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -15,6 +16,7 @@ from agentstore.errors import (
     OutsideScope,
     SecretRefused,
 )
+from agentstore.repositories.base.new_sessions import NewSession
 from tests.contract.test_branches import statements
 from tests.contract.test_sessions import KEY, at_once
 
@@ -118,6 +120,25 @@ def test_in_a_scope_the_session_is_its_users_and_that_of_others_cannot_be_had(st
     assert [s.user_id for s in scope.sessions.list()] == [bob.id] * 3
     assert store.sessions.get("theirs") == theirs
     assert store.sessions.find("another") is None
+
+
+def test_who_comes_second_with_somebody_elses_id_is_refused_and_saves_nothing(store, monkeypatch):
+    ada, bob = store.users.create("Ada"), store.users.create("Bob")
+    insert = NewSession.insert
+
+    def insert_second(new, unit):
+        assert insert(replace(new, user_id=ada.id), unit)
+        return insert(new, unit)
+
+    monkeypatch.setattr(NewSession, "insert", insert_second)
+    for save in (
+        lambda: store.messages.save("new", **HELLO, create_session={"user_id": bob.id}),
+        lambda: store.scoped(bob.id).messages.save("new", **HELLO, create_session=True),
+    ):
+        with pytest.raises(AlreadyExists):
+            save()
+        assert store.sessions.find("new") is None
+    assert store.messages.save("new", **HELLO, create_session=True).seq == 1
 
 
 def test_of_callers_who_save_at_once_one_makes_the_session_and_all_are_in_it(store):
