@@ -366,7 +366,7 @@ DRAWN: dict[str, Draw] = {
     "tasks.create.idempotency_key": _name("k", 3),
     "tasks.list.status": _one_of("pending", "running"),
     **{parameter: _thing(kind) for parameter, kind in _IN_A_STATUS.items()},
-    "usage.record.branch": _NUMBER,
+    "usage.record.branch": _one_of(0, 1, "side"),
     "usage.replace.branch": _one_of(0, None, "side"),
     "usage.list.branch": _one_of(0, None, "side"),
     "usage.delete.branch": _one_of(0, None, "side"),

@@ -253,6 +253,13 @@ def test_turns_of_two_branches_are_added_up_each_for_itself_and_a_branch_has_a_n
     assert [(each.key, each.cost) for each in top] == [((0, 1), Decimal("0.5"))]
     store.branches.create(session.id, name="empty")
     assert sums("branch_turn", branch="empty") == {}
+    named = store.usage.record(session.id, branch="main", requests=0)
+    assert (named.branch, named.turn) == (0, 2)
+    named = store.usage.record(session.id, branch="side", turn=1, model="m", cost=0, requests=0)
+    assert (named.branch, named.turn) == (1, 1)
+    assert store.usage.delete(session.id, branch="side", turn=1) == 1
+    with pytest.raises(NotFound, match="branch"):
+        store.usage.record(session.id, branch="nowhere", model="m", cost=0)
     with pytest.raises(NotFound, match="branch"):
         sums("total", branch="nowhere")
     store.branches.delete(session.id, "side")

@@ -27,17 +27,12 @@ from agentstore.repositories.base.operations import (
 )
 from agentstore.repositories.base.sums import Halves, exact_sum, halves, halves_of_sums
 from agentstore.repositories.usage.adding import IN_SESSION, Dimension, sum_usage, sums_of_sessions
-from agentstore.repositories.usage.listing import (
-    Branch,
-    checked,
-    delete_usage,
-    list_usage,
-    place_of,
-)
+from agentstore.repositories.usage.listing import delete_usage, list_usage
+from agentstore.repositories.usage.places import Branch, checked, place_of
 from agentstore.repositories.usage.rows import (
     NewUsage,
+    looks_first,
     priced,
-    priced_by_session,
     usage_record,
 )
 from agentstore.repositories.usage.tool_logs import tool_stats
@@ -134,7 +129,7 @@ class Usage(Repository):
             ),
         )
 
-    @gathers(NewUsage, looks_first=priced_by_session)
+    @gathers(NewUsage, looks_first=looks_first)
     def record(
         self,
         session_id: str,
@@ -149,7 +144,7 @@ class Usage(Repository):
         cost: Decimal | int | str | None = None,
         details: Mapping[str, Any] | None = None,
         turn: int | None = None,
-        branch: int | None = None,
+        branch: Branch = None,
     ) -> Body[UsageRecord]:
         """Record what requests to a model used. It is added to what the turn has used so far.
 
@@ -168,18 +163,18 @@ class Usage(Repository):
             cost: What it cost; None means by the store's ``prices``, and unknown if the model
                 has no price there.
             details: A JSON object of the application's.
-            turn: The turn; None means the active branch's last one.
-            branch: The branch's number; None means the active one.
+            turn: The turn; None means the active branch's last one, or that of the one named.
+            branch: The branch's number, or its name; None means the active one.
 
         Raises:
-            NotFound: There is no such session, or it is being deleted.
+            NotFound: There is no such session, or it is being deleted; or no such branch.
             InvalidInput: An amount is negative, no whole number, or more than 10**9; or the cost,
                 whether passed or computed, is more than 1,000.
         """
         place = {
             "session_id": validation.text("session_id", session_id),
             "turn": validation.optional_amount("turn", turn),
-            "branch": validation.optional_amount("branch", branch),
+            "branch": checked(branch),
         }
         counts = (input_tokens, output_tokens, total_tokens, cached_input_tokens)
         new = self._new(place, usage, counts, requests, details, model, cost)
@@ -246,8 +241,7 @@ class Usage(Repository):
     ) -> UsageRecord:
         """Record what a turn used in the place of all that was recorded for it before.
 
-        The arguments, and what is raised, are those of ``record``; a branch may be named, too, and
-        then None means the last turn of that one.
+        The arguments, and what is raised, are those of ``record``.
         """
         session_id = validation.text("session_id", session_id)
         turn, number = validation.optional_amount("turn", turn), checked(branch)
