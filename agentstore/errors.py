@@ -232,6 +232,11 @@ class BeingDeleted(AlreadyExists):
     """An id that is taken until a deletion has ended."""
 
 
+@facts("The {kind} {key!r} was there once, and its name is reserved. Choose another name.")
+class NameReserved(AlreadyExists):
+    """A name that is never used again; see ``branches.create(reserve=True)``."""
+
+
 @facts(
     "The message {message_id!r} is not in the session {session_id!r}. Pass the id of a message "
     "of that session, or leave it out."

@@ -16,7 +16,7 @@ from agentscope.message import Msg
 
 from agentstore.errors import NotFound
 from agentstore.integrations.agentscope_messages import Marks, new_message
-from agentstore.integrations.sessions import ensure_with_user, key_of, of_kind
+from agentstore.integrations.sessions import key_of, of_kind, with_user
 from agentstore.stores.aio import AsyncRepositories
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ class AgentStoreMemory(MemoryBase):
         self.key_ttl = key_ttl
         users = () if user_id is None else (user_id,)
         self._key = key_of(*users, session_id)
+        ttl = None if key_ttl is None else timedelta(seconds=key_ttl)
+        self._new: dict[str, Any] = {"user_id": user_id, "ttl": ttl}
         self._summary_was_loaded = False
 
     async def add(
@@ -87,11 +89,13 @@ class AgentStoreMemory(MemoryBase):
         if await self._has_expired():
             await self.store.messages.clear(self._key)
             await self.store.summaries.delete(self._key)
-        try:
-            await self.store.messages.save_many(self._key, new, on_duplicate=on_duplicate)
-        except NotFound:
-            await self._ensure()
-            await self.store.messages.save_many(self._key, new, on_duplicate=on_duplicate)
+        await with_user(
+            self.store,
+            self.user_id,
+            lambda: self.store.messages.save_many(
+                self._key, new, on_duplicate=on_duplicate, create_session=self._new
+            ),
+        )
 
     async def delete(self, msg_ids: list[str], **kwargs: Any) -> int:
         """Delete messages by their ids; give how many were deleted."""
@@ -182,7 +186,11 @@ class AgentStoreMemory(MemoryBase):
 
     async def update_compressed_summary(self, summary: str) -> None:
         """Store the compressed summary; an empty one takes it away."""
-        await self._ensure()
+        await with_user(
+            self.store,
+            self.user_id,
+            lambda: self.store.sessions.ensure(self._key, **self._new),
+        )
         if summary:
             await self.store.summaries.put(self._key, summary)
         else:
@@ -194,10 +202,6 @@ class AgentStoreMemory(MemoryBase):
         """Take the summary of a ``state_dict``, in this object."""
         super().load_state_dict(dict(state_dict), strict)
         self._summary_was_loaded = True
-
-    async def _ensure(self) -> None:
-        ttl = None if self.key_ttl is None else timedelta(seconds=self.key_ttl)
-        await ensure_with_user(self.store, self._key, self.user_id, ttl=ttl)
 
     async def _has_expired(self) -> bool:
         """Say whether the session is over; it is told its time to live if that is new."""

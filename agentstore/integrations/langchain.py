@@ -26,7 +26,7 @@ from langchain_core.messages import (
 )
 
 from agentstore.errors import NotFound
-from agentstore.integrations.sessions import AnyStore, asave, of_kind, save
+from agentstore.integrations.sessions import AnyStore, of_kind
 from agentstore.stores.aio import AsyncRepositories
 from agentstore.stores.bound import Repositories
 
@@ -106,15 +106,17 @@ class AgentStoreChatMessageHistory(BaseChatMessageHistory):
         """Add messages, all or none."""
         store = of_kind(self.store, Repositories)
         if messages:
-            save(store, self.session_id, [*map(_new_message, messages)])
+            new = [*map(_new_message, messages)]
+            store.messages.save_many(self.session_id, new, create_session=True)
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Add messages, all or none."""
         if isinstance(self.store, Repositories):
             return await super().aadd_messages(messages)
         if messages:
+            store = of_kind(self.store, AsyncRepositories)
             new = [*map(_new_message, messages)]
-            await asave(of_kind(self.store, AsyncRepositories), self.session_id, new)
+            await store.messages.save_many(self.session_id, new, create_session=True)
         return None
 
     def clear(self) -> None:

@@ -18,7 +18,7 @@ from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.storage.chat_store.base import BaseChatStore
 
 from agentstore.errors import NotFound
-from agentstore.integrations.sessions import AnyStore, asave, of_kind, save
+from agentstore.integrations.sessions import AnyStore, of_kind
 from agentstore.stores.aio import AsyncRepositories
 from agentstore.stores.bound import Repositories, Transaction
 
@@ -83,14 +83,16 @@ class AgentStoreChatStore(BaseChatStore):
 
     def add_message(self, key: str, message: ChatMessage) -> None:
         """Add a message."""
-        save(of_kind(self._store, Repositories), key, [_new_message(message)])
+        store = of_kind(self._store, Repositories)
+        store.messages.save(key, **_new_message(message), create_session=True)
 
     async def async_add_message(self, key: str, message: ChatMessage) -> None:
         """Add a message."""
         if isinstance(self._store, Repositories):
             await super().async_add_message(key, message)
         else:
-            await asave(of_kind(self._store, AsyncRepositories), key, [_new_message(message)])
+            store = of_kind(self._store, AsyncRepositories)
+            await store.messages.save(key, **_new_message(message), create_session=True)
 
     def delete_messages(self, key: str) -> list[ChatMessage] | None:
         """Delete the messages of a key; give what they were, or None if there is no such key."""

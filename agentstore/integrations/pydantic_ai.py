@@ -23,7 +23,7 @@ from pydantic_ai.messages import (
 )
 
 from agentstore.errors import InvalidInput, NotFound
-from agentstore.integrations.sessions import AnyStore, asave, of_kind, save
+from agentstore.integrations.sessions import AnyStore, of_kind
 from agentstore.stores.aio import AsyncRepositories
 from agentstore.stores.bound import Repositories
 
@@ -95,7 +95,12 @@ class AgentStoreMessages:
         """
         if messages:
             store = of_kind(self.store, Repositories)
-            save(store, self.session_id, _new(messages), idempotency_key=idempotency_key)
+            store.messages.save_many(
+                self.session_id,
+                _new(messages),
+                idempotency_key=idempotency_key,
+                create_session=True,
+            )
 
     async def aappend(
         self, messages: Sequence[ModelMessage], *, idempotency_key: str | None = None
@@ -103,7 +108,12 @@ class AgentStoreMessages:
         """Append the new messages of a run, all or none, in one call; see ``append``."""
         if messages:
             store = of_kind(self.store, AsyncRepositories)
-            await asave(store, self.session_id, _new(messages), idempotency_key=idempotency_key)
+            await store.messages.save_many(
+                self.session_id,
+                _new(messages),
+                idempotency_key=idempotency_key,
+                create_session=True,
+            )
 
     def _loaded(self, records: Iterable[MessageRecord]) -> list[ModelMessage]:
         messages = ModelMessagesTypeAdapter.validate_python([*map(_payload, records)])

@@ -1,24 +1,19 @@
-"""What the adapters share: sessions that are made when something is first saved into them."""
+"""What the adapters share: the kind of store that they are given, users of frameworks, and ids."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 from urllib.parse import quote
 
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound
 from agentstore.stores.aio import AsyncRepositories
 from agentstore.stores.bound import Repositories
 
-if TYPE_CHECKING:
-    from agentstore.records import MessageRecord
-
 AnyStore = Repositories | AsyncRepositories
 """A store, or one in a scope, or a transaction; synchronous or not."""
 
 S = TypeVar("S", bound=AnyStore)
-
-NewMessages = Collection[Mapping[str, Any]]
 
 
 def of_kind(store: object, kind: type[S]) -> S:
@@ -36,28 +31,6 @@ def of_kind(store: object, kind: type[S]) -> S:
     raise InvalidInput("Pass an AsyncStore, or call the synchronous method: a Store has these.")
 
 
-def save(
-    store: Repositories, session_id: str, messages: NewMessages, **options: Any
-) -> list[MessageRecord]:
-    """Append messages as ``save_many`` does; a session that does not exist is made first."""
-    try:
-        return store.messages.save_many(session_id, messages, **options)
-    except NotFound:
-        store.sessions.ensure(session_id)
-    return store.messages.save_many(session_id, messages, **options)
-
-
-async def asave(
-    store: AsyncRepositories, session_id: str, messages: NewMessages, **options: Any
-) -> list[MessageRecord]:
-    """Append messages as ``save_many`` does; a session that does not exist is made first."""
-    try:
-        return await store.messages.save_many(session_id, messages, **options)
-    except NotFound:
-        await store.sessions.ensure(session_id)
-    return await store.messages.save_many(session_id, messages, **options)
-
-
 async def make_user(store: AsyncRepositories, user_id: str) -> None:
     """Make a user of a framework's, unless somebody did so before."""
     try:
@@ -66,17 +39,17 @@ async def make_user(store: AsyncRepositories, user_id: str) -> None:
         return
 
 
-async def ensure_with_user(
-    store: AsyncRepositories, session_id: str, user_id: str | None, **options: Any
+async def with_user(
+    store: AsyncRepositories, user_id: str | None, call: Callable[[], Awaitable[object]]
 ) -> None:
-    """Make a session, and its user, unless they are there."""
+    """Make a call that may make a session; a user that does not exist is made first."""
     try:
-        await store.sessions.ensure(session_id, user_id, **options)
-    except NotFound:
-        if user_id is None:
+        await call()
+    except NotFound as missing:
+        if user_id is None or missing.kind != "user":
             raise
         await make_user(store, user_id)
-        await store.sessions.ensure(session_id, user_id, **options)
+        await call()
 
 
 def key_of(*parts: str) -> str:

@@ -112,7 +112,7 @@ class SessionData(Base):
     """The documents of a session, under one version number (optimistic concurrency).
 
     ``layout`` keeps what an unusual line of an imported file looked like. Only an import writes
-    it, and only an export reads it.
+    it, and only an export reads it. ``epoch`` counts how often the session was reset.
     """
 
     __table__ = tables.session_data
@@ -126,6 +126,7 @@ class SessionData(Base):
     state: Mapped[Any | None]
     updated_at: Mapped[datetime]
     layout: Mapped[Any | None]
+    epoch: Mapped[int]
 
     session: Mapped[Session] = related("Session")
 
@@ -162,7 +163,8 @@ class Branch(Base):
     the newest of its segments; without one it shows its own messages, all of them, and no other.
     ``parent`` is the branch that it grew from, ``fork_seq`` the last sequence number that they
     had in common then, and ``fork_turn`` the turn of that message. A branch that is ``gone`` is
-    nobody's any more; it has left messages that others show, and some unique name.
+    nobody's any more; it has left messages that others show, and some unique name. One that is gone
+    and ``reserved`` has left its name alone, so that no other branch may have it.
 
     ``own_messages`` and ``own_turns`` count what the stretch shows to which it adds, or all of its
     messages if it has no segment. Those of the active branch are less by the session's
@@ -182,6 +184,7 @@ class Branch(Base):
     gone: Mapped[bool]
     own_messages: Mapped[int]
     own_turns: Mapped[int]
+    reserved: Mapped[bool]
 
     session: Mapped[Session] = related("Session")
     saved_messages: Mapped[list[Message]] = related("Message", order_by="Message.seq")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from agentstore.records.base import briefly
+from agentstore.records.messages import MessageRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,8 @@ class BranchRecord:
         fork_turn: The last turn that they had in common when it grew.
         fork_seq: The last sequence number that they had in common.
         current: Whether it is the active one, to which messages are added.
+        reserved: Whether no other branch of the session may ever have its name, also once it is
+            deleted.
     """
 
     session_id: str
@@ -28,6 +31,7 @@ class BranchRecord:
     fork_seq: int
     current: bool
     created_at: datetime
+    reserved: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class TurnRecord:
         text: What the user said, as far as it is text.
         can_branch: Whether ``branches.create(from_turn=...)`` can begin here: not while the
             user message is still being written.
+        message: The user message, where ``branches.turns`` was asked for it; else None.
     """
 
     session_id: str
@@ -63,3 +68,4 @@ class TurnRecord:
     text: str
     can_branch: bool
     created_at: datetime
+    message: MessageRecord | None = field(default=None, kw_only=True, repr=False)

@@ -75,12 +75,14 @@ class SessionRecord(SessionSummary):
 
     Attributes:
         updated_at: When the documents or the pending question were last changed.
+        epoch: How often the session was reset; see ``sessions.reset``.
     """
 
     metadata: dict[str, Any]
     config: dict[str, Any]
     state: Any
     updated_at: datetime
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,9 @@ class UsageSum:
     """What requests to models add up to.
 
     Attributes:
-        key: What they have in common: a turn's or a branch's number, a session's or a user's
-            id, a model's name, a ``date`` in UTC; None for what has none, and for a total.
+        key: What they have in common: a turn's or a branch's number, both with the branch's first,
+            a session's or a user's id, a model's name, a ``date`` in UTC; None for what has none,
+            and for a total.
         requests: How many there were.
         input_tokens: Tokens read.
         output_tokens: Tokens written.
@@ -84,7 +85,7 @@ class UsageSum:
         unpriced_requests: Requests whose cost is not known; the cost leaves them out.
     """
 
-    key: int | str | date | None
+    key: int | str | date | tuple[int, int] | None
     requests: int
     input_tokens: int
     output_tokens: int

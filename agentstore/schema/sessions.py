@@ -71,6 +71,7 @@ session_data = table(
     nullable("state", JSON),
     column("updated_at", INSTANT),
     nullable("layout", JSON),
+    column("epoch", WHOLE, server_default=text("0")),
 )
 
 branch_segments = table(
@@ -104,6 +105,7 @@ branches = table(
     column("gone", FLAG, server_default=text("false")),
     column("own_messages", WHOLE, server_default=text("0")),
     column("own_turns", WHOLE, server_default=text("0")),
+    column("reserved", FLAG, server_default=text("false")),
     ForeignKeyConstraint(
         ["session_id", "parent"],
         ["branches.session_id", "branches.number"],

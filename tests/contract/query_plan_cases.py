@@ -849,7 +849,10 @@ CASES: dict[str, dict[str, Prepare]] = {
     | also("external_id", lambda s: partial(s.messages.save, LIVE, "user", external_id="new"))
     | also("idempotency_key", lambda s: partial(s.messages.save, LIVE, "user", idempotency_key="k"))
     | also("marks", lambda s: partial(s.messages.save, LIVE, "user", marks=["a", "b"]))
-    | also("replace", lambda s: replacing(s, marks=["a"], tool_calls=[{"name": "x"}])),
+    | also("replace", lambda s: replacing(s, marks=["a"], tool_calls=[{"name": "x"}]))
+    | also(
+        "create_session", lambda s: partial(s.messages.save, "new", "user", create_session=True)
+    ),
     "messages.begin": call("messages.begin", "session-7", marks=["a", "b"])
     | also("external_id", lambda s: partial(s.messages.begin, LIVE, external_id="begun"))
     | also("key", lambda s: partial(s.messages.begin, LIVE, idempotency_key="begun")),
@@ -976,7 +979,9 @@ CASES: dict[str, dict[str, Prepare]] = {
     "branches.list": listing("branches.list", FORKED),
     "branches.switch": forked("branches.switch", "a"),
     "branches.rename": forked("branches.rename", "a", "other"),
-    "branches.delete": forked("branches.delete", "a") | forked("branches.delete", "b", force=True),
+    "branches.delete": forked("branches.delete", "a")
+    | forked("branches.delete", "b", force=True)
+    | forked("branches.delete", "b", then="main"),
     "branches.compact": forked("branches.compact", "in short", to_turn=3)
     | forked("branches.compact", "in short", from_turn=2, to_turn=3, branch="a", keep_as="new"),
     "branches.turns": listing("branches.turns", FORKED, branch="a")
@@ -1054,8 +1059,12 @@ CASES: dict[str, dict[str, Prepare]] = {
     )
     | {
         f"{dimension}, session_id": call("usage.sum_by", dimension, session_id="session-0")[""]
-        for dimension in ("turn", "branch", "session", "user", "day", "total")
+        for dimension in ("turn", "branch", "branch_turn", "session", "user", "day", "total")
     }
+    | also(
+        "branch",
+        lambda s: partial(s.usage.sum_by, "branch_turn", session_id="session-0", branch="main"),
+    )
     | also("top", lambda s: partial(s.usage.sum_by, "user", top=5, **WINDOW)),
     "usage.of_sessions": call("usage.of_sessions", ["session-0", "session-7"]),
     "usage.totals": call("usage.totals"),

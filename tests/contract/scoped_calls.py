@@ -159,6 +159,7 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     "messages.save": (
         SESSION | {"role": "user", "content": "X"},
         SESSION | {"role": "user", "content": "X", "branch": "side"},
+        SESSION | {"role": "user", "content": "X", "create_session": False},
         SESSION | {"role": "user", "content": "X", "idempotency_key": "k"},
         SESSION | {"role": "user", "content": "X", "external_id": "e", "on_duplicate": "replace"},
     ),
@@ -251,6 +252,7 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
         {"dimension": "total"} | SESSION,
         {"dimension": "session"} | USER,
         {"dimension": "turn"} | SESSION,
+        {"dimension": "branch_turn", "branch": "main"} | SESSION,
     ),
     "usage.of_sessions": ({"ids": [Their("session")]}, {"ids": [My("session"), Their("session")]}),
     "checkpoints.put": (

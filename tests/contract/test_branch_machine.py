@@ -11,6 +11,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ class Line:
     name: str
     parent: int | None
     shown: list[Any] = field(default_factory=list)
+    reserved: bool = False
 
     @property
     def turn(self) -> int:
@@ -92,6 +94,8 @@ class Branching(RuleBasedStateMachine):
         self.active = 0
         self.last_seq = 0
         self.deleted: list[str] = []
+        self.kept: set[str] = set()
+        self.epoch = 0
 
     @initialize()
     def begin(self) -> None:
@@ -116,6 +120,9 @@ class Branching(RuleBasedStateMachine):
 
     def numbered(self, name: str) -> Line | None:
         return next((line for line in self.lines.values() if line.name == name), None)
+
+    def is_taken(self, name: str | None) -> bool:
+        return name is not None and (name in self.kept or self.numbered(name) is not None)
 
     def expect(
         self, records: list[Any], given: list[dict[str, Any]], line: Line | None = None
@@ -204,14 +211,22 @@ class Branching(RuleBasedStateMachine):
 
     # --- Branches ----------------------------------------------------------------------------
 
-    def grow(self, source: Line, shown: list[Any] | None, name: str | None, **place: Any) -> None:
+    def grow(
+        self,
+        source: Line,
+        shown: list[Any] | None,
+        name: str | None,
+        *,
+        reserve: bool = False,
+        **place: Any,
+    ) -> None:
         """Make a branch, which must then show this; None if there is no such place."""
-        create = self.store.branches.create
+        create = partial(self.store.branches.create, reserve=reserve)
         if shown is None:
             with pytest.raises(NotFound):
                 create(self.id, branch=source.name, name=name, **place)
             return
-        if name is not None and self.numbered(name) is not None:
+        if self.is_taken(name):
             with pytest.raises(AlreadyExists):
                 create(self.id, branch=source.name, name=name, **place)
             return
@@ -222,7 +237,7 @@ class Branching(RuleBasedStateMachine):
         assert name is None or made.name == name
         assert made.fork_seq == (shown[-1].seq if shown else 0)
         assert made.fork_turn == (shown[-1].turn if shown else 0)
-        self.lines[made.number] = Line(made.number, made.name, source.number, list(shown))
+        self.lines[made.number] = Line(made.number, made.name, source.number, list(shown), reserve)
         self.active = made.number
 
     @precondition(lambda self: len(self.lines) < MOST_BRANCHES)
@@ -249,10 +264,10 @@ class Branching(RuleBasedStateMachine):
         self.grow(line, line.shown[: found[0]] if found else None, None, containing=text)
 
     @precondition(lambda self: len(self.lines) < MOST_BRANCHES)
-    @rule(source=positions)
-    def create(self, source: int) -> None:
+    @rule(source=positions, name=st.sampled_from((None, "a", "b")), reserve=st.booleans())
+    def create(self, source: int, name: str | None, reserve: bool) -> None:
         line = self.pick(source)
-        self.grow(line, line.shown, None)
+        self.grow(line, line.shown, name, reserve=reserve)
 
     @rule(to=positions)
     def switch(self, to: int) -> None:
@@ -262,29 +277,43 @@ class Branching(RuleBasedStateMachine):
 
     @rule(which=positions, name=st.sampled_from(("a", "b", "c")))
     def rename(self, which: int, name: str) -> None:
-        line, taken = self.pick(which), self.numbered(name)
-        if line.number == 0 or (taken is not None and taken is not line):
-            with pytest.raises(InvalidInput if line.number == 0 else AlreadyExists):
+        line = self.pick(which)
+        stays = line.number == 0 or line.reserved
+        if stays or (self.is_taken(name) and name != line.name):
+            with pytest.raises(InvalidInput if stays else AlreadyExists):
                 self.store.branches.rename(self.id, line.name, name)
             return
         assert self.store.branches.rename(self.id, line.name, name).name == name
         self.call_home(line.name, name)
         line.name = name
 
-    @rule(which=positions, force=st.booleans())
-    def delete_branch(self, which: int, force: bool) -> None:
-        line = self.pick(which)
-        if line.number == 0 or (line is self.here and not force):
-            with pytest.raises(InvalidInput if line.number == 0 else BranchInUse):
-                self.store.branches.delete(self.id, line.name, force=force)
+    @rule(which=positions, force=st.booleans(), then=st.none() | positions)
+    def delete_branch(self, which: int, force: bool, then: int | None) -> None:
+        line, following = self.pick(which), None if then is None else self.pick(then)
+        options = {"force": force, "then": following and following.name}
+        wrong = line.number == 0 or following is line
+        if wrong or (line is self.here and not force and following is None):
+            with pytest.raises(InvalidInput if wrong else BranchInUse):
+                self.store.branches.delete(self.id, line.name, **options)
             return
+        if line.reserved:
+            self.kept.add(line.name)
         before = self.stored()
         del self.lines[line.number]
         self.call_home(line.name, None)
         if line.number == self.active:
-            self.active = line.parent if line.parent in self.lines else 0
+            parent = line.parent if line.parent in self.lines else 0
+            self.active = parent if following is None else following.number
         count = len(before) - len(self.stored())
-        assert self.store.branches.delete(self.id, line.name, force=force) == count
+        assert self.store.branches.delete(self.id, line.name, **options) == count
+
+    @rule()
+    def reset(self) -> None:
+        count = len(self.stored())
+        self.kept |= {line.name for line in self.lines.values() if line.reserved}
+        self.lines, self.active = {0: Line(0, "main", None)}, 0
+        self.epoch += 1
+        assert self.store.sessions.reset(self.id) == count
 
     @rule(
         which=positions,
@@ -300,7 +329,7 @@ class Branching(RuleBasedStateMachine):
         replaced = [m for m in line.shown if first <= m.turn <= first + more]
         options = {"from_turn": first, "to_turn": first + more, "role": role, "keep_as": keep_as}
         branch = None if line is self.here else line.name
-        taken = keep_as is not None and self.numbered(keep_as) is not None
+        taken = self.is_taken(keep_as)
         if not replaced or taken:
             with pytest.raises(AlreadyExists if replaced else NotFound):
                 self.store.branches.compact(self.id, "in short", branch=branch, **options)
@@ -373,7 +402,7 @@ class Branching(RuleBasedStateMachine):
     @invariant()
     def what_is_listed_and_counted_is_what_there_is(self) -> None:
         assert [
-            (b.number, b.name, b.parent, b.current, b.messages, b.turns)
+            (b.number, b.name, b.parent, b.current, b.reserved, b.messages, b.turns)
             for b in self.store.branches.list(self.id)
         ] == [
             (
@@ -381,6 +410,7 @@ class Branching(RuleBasedStateMachine):
                 line.name,
                 self.lines[line.parent].name if line.parent in self.lines else None,
                 line.number == self.active,
+                line.reserved,
                 len(line.shown),
                 sum(m.role == "user" for m in line.shown),
             )
@@ -395,6 +425,7 @@ class Branching(RuleBasedStateMachine):
         counters = self.store.sessions.verify(self.id)
         assert counters.agree
         assert counters.stored[0] == len(self.stored())
+        assert self.store.sessions.get(self.id).epoch == self.epoch
 
     @invariant()
     def the_tables_hold_nothing_that_nobody_needs(self) -> None:
@@ -412,7 +443,10 @@ class Branching(RuleBasedStateMachine):
         assert {row.id for row in found} == set(self.stored())
         assert {n for n, row in branches.items() if not row.gone} == set(self.lines)
         needed = {row.branch for row in found} | {row.parent for row in branches.values()}
-        assert {n for n, row in branches.items() if row.gone} <= needed
+        kept = {n: row.name for n, row in branches.items() if row.gone and row.reserved}
+        assert set(kept.values()) == self.kept
+        assert len(kept) == len(self.kept)
+        assert {n for n, row in branches.items() if row.gone} - kept.keys() <= needed
         assert (session.active_branch, session.last_seq) == (self.active, self.last_seq)
         assert (session.tip, session.turn) == (branches[self.active].tip, self.here.turn)
         reached = set()

@@ -21,6 +21,7 @@ from agentstore.errors import (
     InvalidCursor,
     InvalidInput,
     LimitOutOfRange,
+    NameReserved,
     NotFound,
 )
 from agentstore.models.tables import PLAIN, tables
@@ -575,6 +576,81 @@ def test_a_name_can_be_used_again_after_its_branch_was_deleted(store, session):
     second = store.branches.create(session.id, name="a")
     assert second.number > first.number
     assert shown(store, session) == ["one", "answer to one"]
+
+
+def test_a_name_that_was_reserved_is_never_used_again_whatever_becomes_of_its_branch(
+    store, session
+):
+    talk(store, session, "one")
+    first = store.branches.create(session.id, name="a", reserve=True)
+    assert (first.reserved, store.branches.get(session.id, "main").reserved) == (True, False)
+    assert store.branches.create(session.id, name="of a", branch="a").parent == "a"
+    store.branches.delete(session.id, "a")
+    kept = store.branches.create(session.id, name="kept", reserve=True)
+
+    def is_nobodys(name):
+        for call in (
+            lambda: store.branches.create(session.id, name=name),
+            lambda: store.branches.create(session.id, name=name, reserve=True),
+            lambda: store.branches.rename(session.id, "of a", name),
+            lambda: store.branches.compact(session.id, "x", to_turn=1, keep_as=name),
+        ):
+            with pytest.raises(NameReserved, match="Choose another name"):
+                call()
+        for call in (
+            lambda: store.branches.get(session.id, name),
+            lambda: store.branches.switch(session.id, name),
+            lambda: store.branches.delete(session.id, name),
+            lambda: store.messages.save(session.id, "user", branch=name),
+            lambda: store.messages.history(session.id, branch=name),
+            lambda: store.messages.size(session.id, branch=name),
+            lambda: store.usage.list(session.id, branch=name),
+            lambda: store.usage.replace(session.id, branch=name, input_tokens=1),
+        ):
+            with pytest.raises(NotFound):
+                call()
+
+    is_nobodys("a")
+    assert store.branches.get(session.id, "of a").parent is None
+    with pytest.raises(InvalidInput, match="reserved keeps its name"):
+        store.branches.rename(session.id, "kept", "b")
+    assert names(store, session) == ["main", "of a", "kept"]
+    store.sessions.reset(session.id)
+    assert names(store, session) == ["main"]
+    talk(store, session, "again")
+    assert store.branches.create(session.id, name="of a").number > kept.number
+    for name in ("a", "kept"):
+        is_nobodys(name)
+    store.sessions.delete(session.id)
+
+
+def test_another_branch_becomes_the_active_one_where_that_is_deleted(store, session):
+    talk(store, session, "one")
+    store.branches.create(session.id, name="a")
+    store.branches.create(session.id, name="b")
+    talk(store, session, "of b")
+    for wrong, error in (("b", InvalidInput), ("nowhere", NotFound), (1, InvalidInput)):
+        with pytest.raises(error):
+            store.branches.delete(session.id, "b", then=wrong)
+    assert store.branches.delete(session.id, "b", then="main") == 2
+    assert store.branches.active(session.id).name == "main"
+    store.branches.create(session.id, name="c")
+    assert store.branches.delete(session.id, "a", then="main") == 0
+    assert store.branches.active(session.id).name == "c"
+    assert store.messages.save(session.id, "user", "next").turn == 2
+
+
+def test_turns_come_with_their_whole_user_messages_if_asked_and_read_no_others(store, session):
+    asked = [
+        store.messages.save_chat(session.id, [{"role": "user", "content": text, "x": [1]}])[0]
+        for text in "abc"
+        if store.messages.save(session.id, "assistant", "answer " * 100)
+    ]
+    assert [turn.message for turn in store.branches.turns(session.id)] == [None] * 3
+    turns = list(store.branches.iter_turns(session.id, limit=2, messages=True))
+    assert [turn.message for turn in turns] == asked
+    assert turns[0].message.to_chat() == {"role": "user", "content": "a", "x": [1]}
+    assert "x" not in repr(turns[0])
 
 
 def test_the_active_branch_is_deleted_by_force_alone_and_its_parent_goes_on(store, session):

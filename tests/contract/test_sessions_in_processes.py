@@ -119,6 +119,22 @@ def test_processes_that_ensure_a_session_at_once_all_get_the_one_that_was_made(
         assert store.sessions.count() == 20
 
 
+def test_processes_that_save_into_a_new_session_at_once_make_it_once_and_lose_nothing(
+    engine_url: str,
+) -> None:
+    ids = [f"session {n}" for n in range(20)]
+    with ExitStack() as stack:
+        workers = [stack.enter_context(Worker()) for _ in range(3)]
+        ask = {"do": "save_new", "url": engine_url, "session_ids": ids}
+        saved = run_together(workers, [{**ask, "me": f"{n}"} for n in range(3)])
+    with Store(engine_url) as store:
+        assert store.sessions.count() == 20
+        for n, id in enumerate(ids):
+            history = store.messages.history(id)
+            assert {m.id for m in history} == {each[n] for each in saved}
+            assert store.sessions.get(id).title == history[0].content
+
+
 def test_of_processes_that_clean_up_and_write_none_loses_what_it_was_told(engine_url: str) -> None:
     with Store(engine_url) as store, ExitStack() as stack:
         workers = [stack.enter_context(Worker()) for _ in range(4)]

@@ -135,6 +135,7 @@ def test_a_session_begins_again_with_all_that_was_not_said(store, branched):
     store.summaries.put(branched.id, "in short")
     store.tool_logs.log(branched.id, "search", input={}, output={}, elapsed_ms=1)
     task = store.tasks.create(session_id=branched.id, kind="k")
+    assert store.sessions.get(branched.id).epoch == 0
     assert store.sessions.reset(branched.id) == 6
     assert said(store, branched) == []
     assert [(b.name, b.messages, b.turns) for b in store.branches.list(branched.id)] == [
@@ -149,5 +150,15 @@ def test_a_session_begins_again_with_all_that_was_not_said(store, branched):
     assert store.branches.create(branched.id, name="side").number == 2
     assert_sound(store, branched)
     assert (store.sessions.reset(branched.id), store.sessions.reset(branched.id)) == (1, 0)
+    with pytest.raises(RuntimeError), store.transaction() as tx:
+        tx.sessions.reset(branched.id)
+        assert tx.sessions.get(branched.id).epoch == 4
+        raise RuntimeError
+    store.sessions.update(branched.id, state=1)
+    store.messages.clear(branched.id)
+    assert store.sessions.get(branched.id).epoch == 3
+    assert [each.epoch for each in store.sessions.list(documents=True)] == [3]
+    assert next(store.sessions.iter_walk()).epoch == 3
+    assert store.sessions.restore(branched.id).session.epoch == 3
     with pytest.raises(NotFound):
         store.sessions.reset("nowhere")

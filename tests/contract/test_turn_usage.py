@@ -123,6 +123,7 @@ def test_sums_by_session_user_model_and_day_count_what_they_should(place):
         assert sums("model", user_id=bob) == {"small": 1}
         assert sums("day") == {date(2026, 3, 1): 3, date(2026, 3, 2): 10}
         assert sums("branch", session_id="s1") == {0: 11}
+        assert sums("branch_turn", session_id="s1") == {(0, 0): 11}
         assert sums("total") == {None: 13}
         assert sums("total", session_id="s2", model="other") == {}
         midnight = datetime(2026, 3, 2, tzinfo=UTC)
@@ -231,6 +232,42 @@ BAD = {
 }
 
 
+def test_turns_of_two_branches_are_added_up_each_for_itself_and_a_branch_has_a_name(store, session):
+    for text in "ab":
+        store.messages.save(session.id, "user", text)
+        store.usage.record(session.id, input_tokens=1, cost="0.5")
+    store.branches.create(session.id, from_turn=2, name="side")
+    store.messages.save(session.id, "user", "b, otherwise")
+    for _ in range(2):
+        store.usage.record(session.id, input_tokens=10)
+
+    def sums(dimension, **filters):
+        found = store.usage.sum_by(dimension, session_id=session.id, **filters)
+        return {each.key: each.input_tokens for each in found}
+
+    assert sums("turn") == {1: 1, 2: 21}
+    assert sums("branch_turn") == {(0, 1): 1, (0, 2): 1, (1, 2): 20}
+    assert sums("branch_turn", branch="side") == sums("branch_turn", branch=1) == {(1, 2): 20}
+    assert sums("total", branch="main") == {None: 2}
+    top = store.usage.sum_by("branch_turn", session_id=session.id, branch="main", top=1)
+    assert [(each.key, each.cost) for each in top] == [((0, 1), Decimal("0.5"))]
+    store.branches.create(session.id, name="empty")
+    assert sums("branch_turn", branch="empty") == {}
+    named = store.usage.record(session.id, branch="main", requests=0)
+    assert (named.branch, named.turn) == (0, 2)
+    named = store.usage.record(session.id, branch="side", turn=1, model="m", cost=0, requests=0)
+    assert (named.branch, named.turn) == (1, 1)
+    assert store.usage.delete(session.id, branch="side", turn=1) == 1
+    with pytest.raises(NotFound, match="branch"):
+        store.usage.record(session.id, branch="nowhere", model="m", cost=0)
+    with pytest.raises(NotFound, match="branch"):
+        sums("total", branch="nowhere")
+    store.branches.delete(session.id, "side")
+    with pytest.raises(NotFound, match="branch"):
+        sums("total", branch="side")
+    assert sums("total", branch=1) == {None: 20}
+
+
 def test_bad_input_is_refused_and_nothing_is_recorded(store, session, subtests):
     for what, (error, arguments) in BAD.items():
         with subtests.test(what):
@@ -244,6 +281,10 @@ def test_sums_refuse_what_they_cannot_mean(store):
         store.usage.sum_by("week")
     with pytest.raises(InvalidInput, match="session_id"):
         store.usage.sum_by("turn")
+    with pytest.raises(InvalidInput, match="session_id"):
+        store.usage.sum_by("branch_turn")
+    with pytest.raises(InvalidInput, match="session_id"):
+        store.usage.sum_by("total", branch="main")
     for top in (0, 1_001):
         with pytest.raises(LimitOutOfRange):
             store.usage.sum_by("user", top=top)

@@ -235,6 +235,13 @@ OPERATIONS = {
         one_session,
         lambda store, session: store.messages.save_many(session, [MESSAGE] * TURN),
     ),
+    "messages.save_many_new": Operation(
+        f"`messages.save_many` of {TURN} that make their session",
+        queues,
+        lambda store, _: store.messages.save_many(
+            str(uuid4()), [MESSAGE] * TURN, create_session=True
+        ),
+    ),
     "messages.save_chat_on_a_branch": Operation(
         "`messages.save_chat` of 2 on the active branch, by its name",
         branched_sessions,
@@ -328,6 +335,21 @@ OPERATIONS = {
         sessions_with_two_turns,
         lambda store, session: store.branches.create(session, after_turn=1),
     ),
+    "branches.switch": Operation(
+        "`branches.switch`",
+        branched_sessions,
+        lambda store, session: store.branches.switch(session, "main"),
+    ),
+    "branches.delete": Operation(
+        "`branches.delete` of the active one, with a message of its own",
+        branched_sessions,
+        lambda store, session: store.branches.delete(session, "side", then="main"),
+    ),
+    "branches.turns": Operation(
+        "`branches.turns` with their whole messages",
+        sessions_with_two_turns,
+        lambda store, session: store.branches.turns(session, messages=True),
+    ),
     "branches.list": Operation(
         "`branches.list` of 4",
         sessions_with_branches,
@@ -352,6 +374,11 @@ OPERATIONS = {
         "`usage.list` of a session",
         sessions_with_usage,
         lambda store, session: store.usage.list(session),
+    ),
+    "usage.sum_by_branch_turn": Operation(
+        "`usage.sum_by` of a branch by its name, by turn",
+        sessions_with_usage,
+        lambda store, session: store.usage.sum_by("branch_turn", session_id=session, branch="main"),
     ),
     "usage.sum_by": Operation(
         "`usage.sum_by` of a session",

@@ -16,6 +16,7 @@ from agents import SQLiteSession
 from agents.extensions.memory import AdvancedSQLiteSession
 
 from agentstore import Store
+from agentstore.errors import AlreadyExists
 from agentstore.integrations.openai import AgentStoreAdvancedSession, AgentStoreSession
 from agentstore.moving.frameworks import ImportReport
 from tests.imports.make_fixtures import AWKWARD
@@ -122,10 +123,11 @@ def test_a_session_with_branches_goes_on(id: str, source: Any, take: Any, engine
 def test_names_that_were_used_stay_reserved(source: Any, take: Any, engine_url: str):
     take("openai-sqlite", source("openai"))
     with Store(engine_url) as store:
-        used = ["deeper", "deleted", "from nothing", "instead"]
-        assert store.sessions.get("branches").metadata == {"openai_agents": {"used": used}}
-        noted = {"used": ["with the prompt"], "cleared": 1}
-        assert store.sessions.get("cleared").metadata == {"openai_agents": noted}
+        for name in ("deeper", "deleted", "from nothing", "instead"):
+            with pytest.raises(AlreadyExists):
+                store.branches.create("branches", name=name)
+        assert "deleted" not in {branch.name for branch in store.branches.list("branches")}
+        assert store.branches.get("cleared", "with the prompt").reserved
         assert store.branches.active("branches").name == "main"
 
 

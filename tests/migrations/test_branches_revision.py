@@ -9,7 +9,10 @@ ADDED = {
     **LATER_COLUMNS,
     "sessions": {"tip": None},
     # One message, less by what the session's counters say in these rows.
-    "branches": {"tip": None, "gone": False, "own_messages": 1 - 3, "own_turns": 0 - 3},
+    "branches": {
+        **LATER_COLUMNS["branches"],
+        **{"tip": None, "gone": False, "own_messages": 1 - 3, "own_turns": 0 - 3},
+    },
     "message_chunks": {"created_at": None},
 }
 """What a row of before has in the columns that are added."""

@@ -206,6 +206,15 @@ def ensure(url: str, session_ids: list[str], me: str) -> list[Any]:
         return [store.sessions.ensure(id, title=me).title for id in session_ids]
 
 
+def save_new(url: str, session_ids: list[str], me: str) -> list[Any]:
+    """Save into sessions that may not be there, with one's name for their title; give the ids."""
+    with Store(url) as store:
+        return [
+            store.messages.save(id, "user", me, create_session={"title": me}).id
+            for id in session_ids
+        ]
+
+
 def hold(url: str, seconds_to_wait: float) -> None:
     """Hold SQLite's write lock until the next line comes, or the end of the input."""
     import sqlite3
@@ -231,6 +240,7 @@ COMMANDS = {
     "clean_up": clean_up,
     "revive": revive,
     "ensure": ensure,
+    "save_new": save_new,
     "hold": hold,
 }
 

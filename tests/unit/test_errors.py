@@ -61,6 +61,11 @@ EXAMPLES = [
         ("user 'alice' already exists", "Choose another id"),
     ),
     Example(
+        errors.NameReserved("branch", "draft"),
+        {"kind": "branch", "key": "draft"},
+        "'draft' was there once, and its name is reserved",
+    ),
+    Example(
         errors.BeingDeleted("user", "alice"),
         {"kind": "user", "key": "alice"},
         ("user 'alice' is being deleted", "users.delete() again"),

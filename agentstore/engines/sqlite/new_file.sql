@@ -408,7 +408,7 @@ CREATE TABLE a_prefix_session_data (
 	metadata TEXT NOT NULL, 
 	config TEXT NOT NULL, 
 	state TEXT, 
-	updated_at BIGINT NOT NULL, layout TEXT, 
+	updated_at BIGINT NOT NULL, layout TEXT, epoch BIGINT DEFAULT 0 NOT NULL, 
 	CONSTRAINT pk_a_prefix_session_data PRIMARY KEY (session_id), 
 	CONSTRAINT fk_a_prefix_session_data_session_id FOREIGN KEY(session_id) REFERENCES a_prefix_sessions (id) ON DELETE CASCADE
 , CONSTRAINT ck_a_prefix_session_data_stored CHECK (typeof(asked_at) IN ('integer', 'null') AND typeof(updated_at) IN ('integer', 'null'))
@@ -424,7 +424,7 @@ CREATE TABLE a_prefix_branches (
 	tip BIGINT, 
 	gone BOOLEAN DEFAULT false NOT NULL, 
 	own_messages BIGINT DEFAULT 0 NOT NULL, 
-	own_turns BIGINT DEFAULT 0 NOT NULL, 
+	own_turns BIGINT DEFAULT 0 NOT NULL, reserved BOOLEAN DEFAULT false NOT NULL, 
 	CONSTRAINT pk_a_prefix_branches PRIMARY KEY (session, number), 
 	CONSTRAINT ck_a_prefix_branches_parent CHECK (number >= 0 AND (parent < number OR parent IS NULL)), 
 	CONSTRAINT fk_a_prefix_branches_session FOREIGN KEY(session) REFERENCES a_prefix_sessions (pk) ON DELETE CASCADE, 
@@ -513,5 +513,5 @@ CREATE INDEX ix_a_prefix_memories_place_updated_at_pk ON a_prefix_memories (plac
 CREATE INDEX ix_a_prefix_memories_user_id ON a_prefix_memories (user_id) WHERE user_id IS NOT NULL;
 CREATE INDEX ix_a_prefix_memories_expires_at_pk ON a_prefix_memories (expires_at, pk) WHERE expires_at IS NOT NULL;
 INSERT INTO a_prefix_activity VALUES (1, 0);
-INSERT INTO a_prefix_alembic_version VALUES ('0016');
+INSERT INTO a_prefix_alembic_version VALUES ('0017');
 INSERT INTO a_prefix_search_state VALUES (1, '2:250000', 0, NULL);

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound
 from agentstore.integrations.openai.counted import CountedSession
-from agentstore.integrations.openai.placed import MAIN, ours, times_cleared, when
+from agentstore.integrations.openai.placed import MAIN, when
 from agentstore.integrations.openai.session import settled
 
 if TYPE_CHECKING:
@@ -39,26 +41,28 @@ class AgentStoreAdvancedSession(CountedSession):
             raise ValueError("Branch name cannot be empty")
 
         def create(tx: Transaction, source: str) -> tuple[str, str, int]:
-            session = tx.sessions.find(self.session_id)
-            used = {MAIN, *ours(session).get("used", ())}
-            name = branch_name or _free_name(used, turn_number)
             no_turn = ValueError(
                 f"Turn {turn_number} does not contain a user message in branch '{source}'"
             )
-            if session is None or type(turn_number) is not int or turn_number < 1:
+            if type(turn_number) is not int or turn_number < 1:
                 raise no_turn
-            try:
-                if name in used:
-                    raise AlreadyExists("branch", name)
-                tx.branches.create(self.session_id, from_turn=turn_number, name=name, branch=source)
-            except NotFound:
-                raise no_turn from None
-            except AlreadyExists:
-                raise ValueError(
-                    f"Branch ID '{name}' has already been used. Choose a new branch ID."
-                ) from None
-            self._note(tx, session, used=[*sorted(used - {MAIN}), name])
-            return name, source, times_cleared(session)
+            for name in [branch_name] if branch_name else _names(turn_number):
+                try:
+                    tx.branches.create(
+                        self.session_id,
+                        from_turn=turn_number,
+                        name=name,
+                        branch=source,
+                        reserve=True,
+                    )
+                except NotFound:
+                    raise no_turn from None
+                except AlreadyExists:
+                    continue
+                return name, source, tx.sessions.get(self.session_id).epoch
+            raise ValueError(
+                f"Branch ID '{branch_name}' has already been used. Choose a new branch ID."
+            )
 
         async def go() -> tuple[str, str, int]:
             made = await self._change(self._place, create)
@@ -94,11 +98,11 @@ class AgentStoreAdvancedSession(CountedSession):
                 tx.branches.switch(self.session_id, branch_id)
             except (NotFound, InvalidInput):
                 raise ValueError(f"Branch '{branch_id}' does not exist") from None
-            return times_cleared(tx.sessions.find(self.session_id))
+            return tx.sessions.get(self.session_id).epoch
 
         async def go() -> str:
-            cleared: int = await self._call(lambda s: s.run(switch))
-            before, self._place = self._current_branch_id, (branch_id, cleared)
+            epoch: int = await self._call(lambda s: s.run(switch))
+            before, self._place = self._current_branch_id, (branch_id, epoch)
             return before
 
         before = await settled(go())
@@ -126,10 +130,8 @@ class AgentStoreAdvancedSession(CountedSession):
 
         def delete(tx: Transaction) -> int:
             try:
-                if tx.branches.active(self.session_id).name == branch_id:
-                    tx.branches.switch(self.session_id, MAIN)
                 tx.usage.delete(self.session_id, branch=branch_id)
-                return tx.branches.delete(self.session_id, branch_id)
+                return tx.branches.delete(self.session_id, branch_id, then=MAIN)
             except NotFound:
                 raise ValueError(f"Branch '{branch_id}' does not exist") from None
 
@@ -160,20 +162,18 @@ class AgentStoreAdvancedSession(CountedSession):
         place = self._place
 
         def read(tx: Transaction) -> tuple[list[CountedBranch], int]:
-            cleared = times_cleared(tx.sessions.find(self.session_id))
-            return list(tx.branches.iter(self.session_id, limit=1_000)), cleared
+            branches = list(tx.branches.iter(self.session_id, limit=1_000))
+            return branches, tx.sessions.get(self.session_id).epoch
 
         nothing: list[CountedBranch] = []
-        branches, cleared = await self._found(lambda s: s.read(read), (nothing, 0))
-        if place[1] not in (None, cleared) and self._place == place:
-            self._place = (MAIN, cleared)
+        branches, epoch = await self._found(lambda s: s.read(read), (nothing, 0))
+        if place[1] not in (None, epoch) and self._place == place:
+            self._place = (MAIN, epoch)
         return branches
 
 
-def _free_name(used: set[str], turn: int) -> str:
-    base = name = f"branch_from_turn_{turn}_{int(time.time())}"
-    number = 1
-    while name in used:
-        number += 1
-        name = f"{base}_{number}"
-    return name
+def _names(turn: int) -> Iterator[str]:
+    """Give names for a branch, to be tried one after the other."""
+    base = f"branch_from_turn_{turn}_{int(time.time())}"
+    yield base
+    yield from (f"{base}_{number}" for number in count(2))

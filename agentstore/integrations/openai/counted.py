@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from agentstore.errors import NotFound
 from agentstore.integrations.openai.items import kind_of, texts_of, tool_of, tools_used
-from agentstore.integrations.openai.placed import PlacedSession, times_cleared, when
+from agentstore.integrations.openai.placed import PlacedSession, epoch_of, when
 from agentstore.integrations.openai.session import AS_STORED
 
 if TYPE_CHECKING:
     from agents import RunResult
 
-    from agentstore.records import MessageRecord, UsageRecord
+    from agentstore.records import MessageRecord, TurnRecord, UsageRecord, UsageSum
     from agentstore.stores.bound import Transaction
 
 
@@ -25,7 +26,7 @@ class CountedSession(PlacedSession):
 
     async def get_conversation_turns(self, branch_id: str | None = None) -> list[dict[str, Any]]:
         """Give the turns of a branch, each with the first 100 characters of its user message."""
-        return [_turn(message, 100) for message in await self._users(branch_id)]
+        return [_turn(message, 100) for message in await self._asked(branch_id)]
 
     async def find_turns_by_content(
         self, search_term: str, branch_id: str | None = None
@@ -37,7 +38,7 @@ class CountedSession(PlacedSession):
         wanted = re.compile(re.escape(search_term), re.IGNORECASE | re.ASCII)
         return [
             _turn(message, None)
-            for message in await self._users(branch_id)
+            for message in await self._asked(branch_id)
             if any(wanted.search(text) for text in texts_of(message.to_chat()))
         ]
 
@@ -59,8 +60,14 @@ class CountedSession(PlacedSession):
         history = await self._history(branch_id)
         return tools_used([(message.turn, message.to_chat()) for message in history])
 
-    async def _users(self, branch: str | None) -> list[MessageRecord]:
-        return [message for message in await self._history(branch) if message.role == "user"]
+    async def _asked(self, branch: str | None) -> list[MessageRecord]:
+        """Give the user messages that begin the turns of a branch."""
+
+        def read(store: Any, branch: str) -> Any:
+            return store.read(lambda tx: list(_turns(tx, self.session_id, branch)))
+
+        turns: list[TurnRecord] = await self._read(branch, read, [])
+        return [turn.message for turn in turns if turn.message is not None]
 
     async def _history(self, branch: str | None) -> list[MessageRecord]:
         found: list[MessageRecord] = await self._read(
@@ -90,7 +97,7 @@ class CountedSession(PlacedSession):
 
             def record(tx: Transaction, branch: str) -> None:
                 session = tx.sessions.find(self.session_id)
-                if session is None or place[1] not in (None, times_cleared(session)):
+                if session is None or place[1] not in (None, epoch_of(session)):
                     return
                 last = tx.messages.page(self.session_id, limit=1, branch=branch).items
                 if last:
@@ -110,12 +117,18 @@ class CountedSession(PlacedSession):
 
     async def get_session_usage(self, branch_id: str | None = None) -> dict[str, int] | None:
         """Add up what was recorded, for a branch or for all; None if nothing was."""
-        found = await self._used(branch_id or None, None)
-        if not found:
+        nothing: tuple[UsageSum, ...] = ()
+        turns = await self._found(
+            lambda s: s.usage.sum_by(
+                "branch_turn", session_id=self.session_id, branch=branch_id or None
+            ),
+            nothing,
+        )
+        if not turns:
             return None
         names = ("requests", "input_tokens", "output_tokens", "total_tokens")
-        sums = {name: sum(getattr(each, name) for each in found) for name in names}
-        return {**sums, "total_turns": len({(each.branch, each.turn) for each in found})}
+        sums = {name: sum(getattr(turn, name) for turn in turns) for name in names}
+        return {**sums, "total_turns": len(turns)}
 
     async def get_turn_usage(
         self, user_turn_number: int | None = None, branch_id: str | None = None
@@ -137,12 +150,9 @@ class CountedSession(PlacedSession):
             return rows
         return {k: v for k, v in rows[-1].items() if k != "user_turn_number"} if rows else {}
 
-    async def _used(self, branch: str | None, turn: int | None) -> list[UsageRecord]:
-        def read(tx: Transaction) -> list[UsageRecord]:
-            return list(tx.usage.iter(self.session_id, branch=branch, turn=turn, limit=1_000))
 
-        nothing: list[UsageRecord] = []
-        return await self._found(lambda s: s.read(read), nothing)
+def _turns(tx: Transaction, session_id: str, branch: str) -> Iterator[TurnRecord]:
+    return tx.branches.iter_turns(session_id, branch=branch, limit=1_000, messages=True)
 
 
 def _turn(message: MessageRecord, most: int | None) -> dict[str, Any]:

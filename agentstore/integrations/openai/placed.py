@@ -31,11 +31,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAIN = "main"
-_OURS = "openai_agents"
-"""Where in a session's metadata it is noted which names were used, and how often it was cleared."""
 
 Place = tuple[str, int | None]
-"""A branch, and how often the session had been cleared when that was chosen, if it is known."""
+"""A branch, and the session's epoch when that was chosen, if it is known."""
 
 
 class PlacedSession(AgentStoreSession):
@@ -73,7 +71,6 @@ class PlacedSession(AgentStoreSession):
             session_settings=session_settings,
         )
         self._place: Place = (MAIN, None)
-        """The branch, and how often the session had been cleared when that was chosen."""
         self._last: asyncio.Future[None] | None = None
         self._logger = logger or logging.getLogger(__name__)
 
@@ -109,10 +106,12 @@ class PlacedSession(AgentStoreSession):
         place = self._place
 
         def save(store: Any, branch: str) -> Any:
-            return store.messages.save_chat(self.session_id, items, branch=branch)
+            return store.messages.save_chat(
+                self.session_id, items, branch=branch, create_session=self._new
+            )
 
         try:
-            await self._in_order(lambda: self._with_session(lambda: self._on(place, save)))
+            await self._in_order(lambda: self._on(place, save))
         except Exception as error:
             self._logger.error("Failed to add session items: %s", type(error).__name__)
             raise
@@ -148,16 +147,12 @@ class PlacedSession(AgentStoreSession):
         """
 
         def clear(tx: Transaction) -> int:
-            session = tx.sessions.ensure(self.session_id, **self._new)
-            cleared = times_cleared(session) + 1
+            tx.sessions.ensure(self.session_id, **self._new)
             tx.sessions.reset(self.session_id)
-            self._note(tx, session, cleared=cleared)
-            return cleared
+            return tx.sessions.get(self.session_id).epoch
 
-        async def go() -> int:
-            cleared: int = await self._call(lambda s: s.run(clear))
-            self._place = (MAIN, cleared)
-            return cleared
+        async def go() -> None:
+            self._place = (MAIN, await self._call(lambda s: s.run(clear)))
 
         await settled(go())
 
@@ -212,25 +207,16 @@ class PlacedSession(AgentStoreSession):
             if missing.kind != "branch":
                 raise
             session = await self._call(lambda s: s.sessions.find(self.session_id))
-            if times_cleared(session) == place[1]:
+            if epoch_of(session) == place[1]:
                 raise
         if self._place == place:
-            self._place = (MAIN, times_cleared(session))
+            self._place = (MAIN, epoch_of(session))
         return await self._call(lambda s: call(s, MAIN))
 
-    def _note(self, tx: Transaction, session: SessionRecord, **changes: Any) -> None:
-        tx.sessions.patch(self.session_id, metadata={_OURS: {**ours(session), **changes}})
 
-
-def ours(session: SessionRecord | None) -> dict[str, Any]:
-    """Give what is noted of a session."""
-    found = None if session is None else session.metadata.get(_OURS)
-    return found if isinstance(found, dict) else {}
-
-
-def times_cleared(session: SessionRecord | None) -> int:
+def epoch_of(session: SessionRecord | None) -> int:
     """Say how often a session was cleared."""
-    return int(ours(session).get("cleared", 0))
+    return 0 if session is None else session.epoch
 
 
 def when(made: CountedBranch | MessageRecord) -> str:

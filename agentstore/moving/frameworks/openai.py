@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
@@ -16,9 +17,8 @@ from typing import Any
 from sqlalchemy import exists, func, select
 
 from agentstore.engines.base.moving import Flaw
-from agentstore.errors import NotASource, NotFound
+from agentstore.errors import InvalidInput, NotASource, NotFound
 from agentstore.moving.frameworks.openai_tables import (
-    CLEARED,
     MAIN,
     MESSAGES,
     NUMBERS,
@@ -46,9 +46,6 @@ from agentstore.moving.frameworks.sources import OpenSource
 from agentstore.records import SessionRecord
 from agentstore.stores.store import Store, Transaction
 
-_NOTES = "openai_agents"
-"""Where the adapter notes which names of branches were used, and how often it was cleared."""
-
 _Rows = list[tuple[Any, dict[str, Any]]]
 
 
@@ -56,7 +53,7 @@ def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
     """Give the sessions of a source: those without items, then that with the oldest last item."""
     if not {"id", "session_id", "message_data"} <= source.columns(MESSAGES.name):
         raise NotASource(source.name, "the OpenAI Agents SDK", "it has no table agent_messages")
-    optional = (SESSIONS, STRUCTURE, USAGE, RESERVED, CLEARED)
+    optional = (SESSIONS, STRUCTURE, USAGE, RESERVED)
     has = frozenset(each.name for each in optional if source.columns(each.name))
     sessions, messages = SESSIONS.c.session_id, MESSAGES.c.session_id
     said = select(messages).group_by(messages).order_by(func.max(MESSAGES.c.id))
@@ -135,13 +132,11 @@ class _SdkSession(SessionPiece):
                 )
         if len(self._plan) > 1:
             tx.branches.switch(self.session_id, MAIN)
-        used = {branch.name for branch in self._plan} | self._stored.reserved()
-        notes: dict[str, Any] = {}
-        if used - {MAIN}:
-            notes["used"] = sorted(used - {MAIN})
-        if cleared := self._stored.times_cleared():
-            notes["cleared"] = cleared
-        return {_NOTES: notes} if notes else {}
+        for name in sorted(self._stored.reserved() - {branch.name for branch in self._plan}):
+            with suppress(InvalidInput):  # no branch could have such a name here
+                tx.branches.create(self.session_id, name=name, reserve=True)
+                tx.branches.delete(self.session_id, name, then=MAIN)
+        return {}
 
     def _to_write(
         self, branch: str | None, after: list[Any] | None
@@ -164,7 +159,11 @@ class _SdkSession(SessionPiece):
         """Make a branch that begins with what it shares, and nothing else."""
         self.hands.set(time_of(branch.time))
         tx.branches.create(
-            self.session_id, after_turn=branch.turn, name=branch.name, branch=branch.parent
+            self.session_id,
+            after_turn=branch.turn,
+            name=branch.name,
+            branch=branch.parent,
+            reserve=True,
         )
         # What precedes the first turn is shared by all that are made so.
         while tx.messages.size(self.session_id, branch=branch.name) > branch.shared:

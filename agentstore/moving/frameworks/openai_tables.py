@@ -44,7 +44,6 @@ USAGE = table(
     *(column(name) for name in (*NUMBERS, *DETAILS)),
 )
 RESERVED = table("branch_reservations", column("session_id"), column("branch_id"))
-CLEARED = table("session_clear_generations", column("session_id"), column("generation"))
 
 MAIN = "main"
 
@@ -94,16 +93,6 @@ class StoredSession:
             return None
         return self._first(
             select(SESSIONS.c.created_at).where(SESSIONS.c.session_id == self.session_id)
-        )
-
-    def times_cleared(self) -> int:
-        """Say how often its branches were cleared."""
-        if CLEARED.name not in self._has:
-            return 0
-        cleared = CLEARED.c
-        return int(
-            self._first(select(cleared.generation).where(cleared.session_id == self.session_id))
-            or 0
         )
 
     def _first(self, query: Select[Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import groupby
 from typing import Any, Literal, get_args
 
@@ -9,6 +10,7 @@ from sqlalchemy import Select, bindparam, func, select, update
 
 from agentstore.errors import BranchInUse, InvalidInput, NotFound
 from agentstore.models.deleting import owner_stays
+from agentstore.models.tables import Tables
 from agentstore.records import (
     BranchRecord,
     CountedBranch,
@@ -28,7 +30,7 @@ from agentstore.repositories.base.operations import (
     writes,
 )
 from agentstore.repositories.branches.compaction import tell_shorter
-from agentstore.repositories.branches.growing import grow, require_free_name
+from agentstore.repositories.branches.growing import grow, keep_name, require_free_name
 from agentstore.repositories.branches.turn_places import (
     end_of_turn,
     find_messages,
@@ -40,7 +42,7 @@ from agentstore.repositories.branches.turn_places import (
     user_messages,
     wanted_text,
 )
-from agentstore.repositories.lines.active import activate
+from agentstore.repositories.lines.active import activate, last_turn
 from agentstore.repositories.lines.lines import between, require, segments_of
 from agentstore.repositories.lines.queries import line_of, shown_by
 from agentstore.repositories.lines.removal import (
@@ -85,6 +87,7 @@ class Branches(Repository):
         containing: str | None = None,
         name: str | None = None,
         branch: str | None = None,
+        reserve: bool = False,
     ) -> BranchRecord:
         """Make a branch, which becomes the active one.
 
@@ -102,10 +105,12 @@ class Branches(Repository):
             name: Its name, unique in the session; left out, it is called ``branch-`` and its
                 number.
             branch: The branch that it grows from; None for the active one.
+            reserve: Whether its name is never to be used again in the session, also once it is
+                deleted, or the session is reset. So who kept the name finds this branch or none.
 
         Raises:
             NotFound: There is no such session, branch or turn.
-            AlreadyExists: The name is taken.
+            AlreadyExists: The name is taken; ``NameReserved`` if the branch that had it is gone.
             InvalidInput: More than one place to begin was given, or an argument is not valid.
         """
         places = [from_turn, after_turn, containing]
@@ -116,6 +121,7 @@ class Branches(Repository):
         contains = None if containing is None else wanted_text("containing", containing)
         name = validation.optional_key("name", name)
         branch = validation.optional_text("branch", branch)
+        validation.flag("reserve", reserve)
         session = lock_session(self.unit, session_id)
         parent = branch_number(self.unit, session, branch)
         if from_turn is not None:
@@ -129,7 +135,7 @@ class Branches(Repository):
             through = found[0].seq - 1
         else:
             through = session.last_seq
-        name = grow(self.unit, session, parent, through, name, activate=True)
+        name = grow(self.unit, session, parent, through, name, activate=True, reserve=reserve)
         return self._read(session_id, name)
 
     @reads
@@ -149,7 +155,7 @@ class Branches(Repository):
             NotFound: There is no such session.
         """
         branches, sessions = self.tables.branches.c, self.tables.sessions.c
-        query = self._select().where(
+        query = _select(self.tables).where(
             branches.session_id == session_id, branches.number == sessions.active_branch
         )
         row = self.connection.execute(query).first()
@@ -166,7 +172,9 @@ class Branches(Repository):
         """
         name = validation.text("name", name)
         session = lock_session(self.unit, session_id)
-        activate(self.unit, session, branch_number(self.unit, session, name))
+        number = branch_number(self.unit, session, name)
+        if number != session.active_branch:
+            activate(self.unit, session, number, last_turn(self.unit, session_id, name))
         return self._read(session_id, name)
 
     @writes
@@ -175,54 +183,70 @@ class Branches(Repository):
 
         Raises:
             NotFound: There is no such session or branch.
-            AlreadyExists: The name is taken.
-            InvalidInput: It is main, which keeps its name, or the new name is not valid.
+            AlreadyExists: The name is taken; ``NameReserved`` if the branch that had it is gone.
+            InvalidInput: It is main, which keeps its name, as one does whose name is reserved; or
+                the new name is not valid.
         """
         name = validation.text("name", name)
         new_name = validation.key("new_name", new_name)
         session = lock_session(self.unit, session_id)
-        number = branch_number(self.unit, session, name)
-        if number == 0:
-            raise InvalidInput("main keeps its name. Create a branch after its last turn instead.")
+        found = self._read(session.id, name)
+        if found.number == 0 or found.reserved:
+            kept = "main" if found.number == 0 else "A branch whose name is reserved"
+            raise InvalidInput(
+                f"{kept} keeps its name. Create a branch after its last turn instead."
+            )
         if new_name != name:
             require_free_name(self.unit, session_id, new_name)
-            self._change(session_id, number, name=new_name)
+            self._change(session_id, found.number, name=new_name)
         return self._read(session_id, new_name)
 
     @writes
-    def delete(self, session_id: str, name: str, *, force: bool = False) -> int:
+    def delete(
+        self, session_id: str, name: str, *, force: bool = False, then: str | None = None
+    ) -> int:
         """Delete a branch, and those messages that no other branch shows.
 
-        Branches that grew from it go on showing what they did. Its name is free again.
+        Branches that grew from it go on showing what they did. Its name is free again, unless it
+        was reserved when the branch was created.
 
         Args:
             session_id: The session.
             name: The branch.
             force: Delete it also if it is the active one; then the branch that it grew from
                 becomes that, or main if that is gone.
+            then: Delete it also if it is the active one; then the branch with this name becomes
+                that. Another active branch stays it.
 
         Returns:
             How many messages were deleted.
 
         Raises:
             NotFound: There is no such session or branch.
-            BranchInUse: It is the active one, and ``force`` was not given.
-            InvalidInput: It is main.
+            BranchInUse: It is the active one, and neither ``force`` nor ``then`` was given.
+            InvalidInput: It is main, or ``then`` names the branch itself.
         """
         name = validation.text("name", name)
         validation.flag("force", force)
+        if validation.optional_text("then", then) == name:
+            raise InvalidInput("then must be another branch than the one that is deleted.")
         session = lock_session(self.unit, session_id)
-        number = branch_number(self.unit, session, name)
-        if number == 0:
+        going = self._read(session.id, name)
+        if going.number == 0:
             raise InvalidInput("main cannot be deleted. Use messages.clear, or delete the session.")
-        if number == session.active_branch:
-            if not force:
+        number, following = going.number, None
+        if then is not None or number == session.active_branch:
+            following = branch_number(self.unit, session, then or going.parent or MAIN)
+        if number == session.active_branch and following is not None:
+            if then is None and not force:
                 raise BranchInUse(session_id, name)
-            parent = self._read(session_id, name).parent
-            activate(self.unit, session, branch_number(self.unit, session, parent or MAIN))
+            turn = last_turn(self.unit, session_id, then or going.parent or MAIN)
+            activate(self.unit, session, following, turn)
         line = segments_of(self.connection, self.tables, session_id, number)
         nothing = {"tip": None, "own_messages": 0, "own_turns": 0}
-        self._change(session_id, number, name=new_id(), gone=True, **nothing)
+        self._change(session_id, number, name=new_id(), gone=True, reserved=False, **nothing)
+        if going.reserved:
+            keep_name(self.unit, session, name)
         release(self.unit, session_id, line[0].number)
         deleted = remove_unseen(
             self.unit, session, [(s.branch, s.first_seq, s.last_seq) for s in line]
@@ -298,6 +322,7 @@ class Branches(Repository):
         branch: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
+        messages: bool = False,
     ) -> Page[TurnRecord]:
         """List the turns of a branch, in the order of the conversation.
 
@@ -306,17 +331,19 @@ class Branches(Repository):
             branch: The branch's name; None for the active one.
             limit: How many at most.
             cursor: The ``next_cursor`` of the page before.
+            messages: Give the whole user message of each turn too, with its payload and metadata.
 
         Raises:
             NotFound: There is no such session or branch.
         """
         check_limit(limit)
         branch = validation.optional_text("branch", branch)
+        validation.flag("messages", messages)
         cursors = Cursors("turns", session_id, branch)
         after = 0 if cursor is None else cursors.read(cursor, 1)[0]
         found = user_messages(self.unit, session_id, branch, after, limit + 1)
         following = cursors.make([found[limit - 1].turn]) if len(found) > limit else None
-        return Page(tuple(map(_turn, found[:limit])), following)
+        return Page(tuple(_turn(each, whole=messages) for each in found[:limit]), following)
 
     iter_turns = over_pages(turns)
     """Go over the turns of all pages; see ``turns``."""
@@ -441,7 +468,7 @@ class Branches(Repository):
             NotFound: There is no such session.
         """
         branches = self.tables.branches.c
-        query = self._select().add_columns(branches.tip, *own_tally(self.tables))
+        query = _select(self.tables).add_columns(branches.tip, *own_tally(self.tables))
         page = one_page(
             self.connection,
             query.where(branches.session_id == session_id, branches.gone.is_(False)),
@@ -466,7 +493,7 @@ class Branches(Repository):
 
     def _read(self, session_id: str, name: str) -> BranchRecord:
         branches = self.tables.branches.c
-        query = self._select().where(
+        query = _select(self.tables).where(
             branches.session_id == session_id, branches.name == name, branches.gone.is_(False)
         )
         row = self.connection.execute(query).first()
@@ -482,32 +509,35 @@ class Branches(Repository):
             .values(values)
         )
 
-    def _select(self) -> Select[Any]:
-        branches, sessions = self.tables.branches, self.tables.sessions
-        parent = branches.alias("parent")
-        grew_from = (
-            (parent.c.session_id == branches.c.session_id)
-            & (parent.c.number == branches.c.parent)
-            & parent.c.gone.is_(False)
+
+@lru_cache(maxsize=64)
+def _select(tables: Tables) -> Select[Any]:
+    branches, sessions = tables.branches, tables.sessions
+    parent = branches.alias("parent")
+    grew_from = (
+        (parent.c.session_id == branches.c.session_id)
+        & (parent.c.number == branches.c.parent)
+        & parent.c.gone.is_(False)
+    )
+    return (
+        select(
+            branches.c.session_id.label("session_id"),
+            branches.c.number,
+            branches.c.name,
+            parent.c.name.label("parent"),
+            branches.c.fork_turn,
+            branches.c.fork_seq,
+            (branches.c.number == sessions.c.active_branch).label("current"),
+            branches.c.created_at,
+            branches.c.reserved,
         )
-        return (
-            select(
-                branches.c.session_id.label("session_id"),
-                branches.c.number,
-                branches.c.name,
-                parent.c.name.label("parent"),
-                branches.c.fork_turn,
-                branches.c.fork_seq,
-                (branches.c.number == sessions.c.active_branch).label("current"),
-                branches.c.created_at,
+        .select_from(
+            branches.join(sessions, sessions.c.pk == branches.c.session_id).outerjoin(
+                parent, grew_from
             )
-            .select_from(
-                branches.join(sessions, sessions.c.pk == branches.c.session_id).outerjoin(
-                    parent, grew_from
-                )
-            )
-            .where(owner_stays(self.tables, sessions.c.user_id))
         )
+        .where(owner_stays(tables, sessions.c.user_id))
+    )
 
 
 def _record(row: Any) -> BranchRecord:
@@ -521,6 +551,7 @@ def _record(row: Any) -> BranchRecord:
             fork_seq=row.fork_seq,
             current=bool(row.current),
             created_at=row.created_at,
+            reserved=bool(row.reserved),
         )
     )
 
@@ -530,7 +561,7 @@ def _counted(branch: BranchRecord, tally: Tally) -> CountedBranch:
     return CountedBranch(**known, messages=tally.messages, turns=tally.turns)
 
 
-def _turn(message: MessageRecord) -> TurnRecord:
+def _turn(message: MessageRecord, *, whole: bool = False) -> TurnRecord:
     return TurnRecord(
         session_id=message.session_id,
         number=message.turn,
@@ -539,4 +570,5 @@ def _turn(message: MessageRecord) -> TurnRecord:
         text=message_text(message),
         can_branch=message.status == "complete",
         created_at=message.created_at,
+        message=message if whole else None,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import insert, select, update
 
-from agentstore.errors import AlreadyExists
+from agentstore.errors import AlreadyExists, NameReserved
 from agentstore.execution.unit import Unit
 from agentstore.repositories.lines.lines import segments_of
 from agentstore.repositories.lines.removal import LockedSession
@@ -23,6 +23,7 @@ def grow(
     name: str | None,
     *,
     activate: bool,
+    reserve: bool = False,
 ) -> str:
     """Make a branch that begins with what its parent shows up to a number; give its name."""
     number = session.last_branch + 1
@@ -40,15 +41,32 @@ def grow(
     seq, turn = last or (0, 0)
     if activate:
         put_down(unit, session.id)
-    insert_branch(unit, session, number, parent, seq, turn, name=name, tip=tip, activate=activate)
+    insert_branch(
+        unit,
+        session,
+        number,
+        parent,
+        seq,
+        turn,
+        name=name,
+        tip=tip,
+        activate=activate,
+        reserved=reserve,
+    )
     return name
+
+
+def keep_name(unit: Unit, session: LockedSession, name: str) -> None:
+    """Leave the name of a branch that is gone where no other branch can have it."""
+    number = session.last_branch + 1
+    insert_branch(unit, session, number, None, 0, 0, name=name, gone=True, reserved=True)
 
 
 def insert_branch(
     unit: Unit,
     session: LockedSession,
     number: int,
-    parent: int,
+    parent: int | None,
     fork_seq: int,
     fork_turn: int,
     *,
@@ -56,6 +74,7 @@ def insert_branch(
     tip: int | None = None,
     gone: bool = False,
     activate: bool = False,
+    reserved: bool = False,
 ) -> None:
     """Insert the row of a branch of a locked session; its number is the next one."""
     row = {
@@ -68,6 +87,7 @@ def insert_branch(
         "created_at": unit.now(),
         "tip": tip,
         "gone": gone,
+        "reserved": reserved,
         # It adds nothing yet; see lines.tallies.
         "own_messages": -session.message_count if activate else 0,
         "own_turns": -fork_turn if activate else 0,
@@ -81,13 +101,14 @@ def insert_branch(
 
 
 def require_free_name(unit: Unit, session_id: str, name: str) -> None:
-    """Require that no branch of the session has this name.
+    """Require that no branch of the session has this name, and none had it that was reserved.
 
     Raises:
-        AlreadyExists: One has.
+        AlreadyExists: One has; ``NameReserved`` if it is gone.
     """
-    if _is_taken(unit, session_id, name):
-        raise AlreadyExists("branch", name)
+    gone = _named_so(unit, session_id, name)
+    if gone is not None:
+        raise (NameReserved if gone else AlreadyExists)("branch", name)
 
 
 def _last_shown(
@@ -112,12 +133,14 @@ def _last_shown(
     return None
 
 
-def _is_taken(unit: Unit, session_id: str, name: str) -> bool:
+def _named_so(unit: Unit, session_id: str, name: str) -> bool | None:
+    """Say whether the branch that has this name is gone; None if none has it."""
     branches = unit.tables.branches.c
-    query = select(branches.number).where(branches.session_id == session_id, branches.name == name)
-    return unit.connection.execute(query).first() is not None
+    query = select(branches.gone).where(branches.session_id == session_id, branches.name == name)
+    row = unit.connection.execute(query).first()
+    return None if row is None else bool(row.gone)
 
 
 def _free_name(unit: Unit, session_id: str, number: int) -> str:
     name = f"branch-{number}"
-    return new_id() if _is_taken(unit, session_id, name) else name
+    return name if _named_so(unit, session_id, name) is None else new_id()

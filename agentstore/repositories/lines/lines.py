@@ -166,23 +166,29 @@ def segments_of(
     connection: Connection, tables: Tables, session_id: str, number: int
 ) -> list[Segment]:
     """Give the segments of a branch, the newest first; of a whole one, itself."""
-    branches, sessions, stored = tables.branches, tables.sessions, tables.branch_segments
-    this = and_(branches.c.session_id == bindparam(SESSION_ID), branches.c.number == number)
-    line = line_from(tables, Anchor(branches, branches.c.number, branches.c.tip, this))
-    here = and_(stored.c.session_id == bindparam(SESSION_ID), stored.c.number == line.c.number)
-    query = (
-        select(line, *own_tally(tables), stored.c.messages, stored.c.turns)
-        .select_from(line.outerjoin(stored, here).join(branches, this))
-        .join(sessions, sessions.c.pk == branches.c.session_id)
-        .order_by(line.c.depth)
-    )
     segments: list[Segment] = []
-    for row in connection.execute(query, {SESSION_ID: session_id}):
+    parameters = {SESSION_ID: session_id, "wanted": number}
+    for row in connection.execute(_segments_of(tables), parameters):
         # What is added to is counted with the branch.
         tally = Tally(*row[-2:]) if segments else Tally(*row[-4:-2])
         place = (row.number, row.branch, row.first_seq, row.last_seq, row.previous)
         segments.append(Segment(*place, tally))
     return segments
+
+
+@lru_cache(maxsize=64)
+def _segments_of(tables: Tables) -> Select[Any]:
+    branches, sessions, stored = tables.branches, tables.sessions, tables.branch_segments
+    wanted = bindparam("wanted", type_=BigInteger)
+    this = and_(branches.c.session_id == bindparam(SESSION_ID), branches.c.number == wanted)
+    line = line_from(tables, Anchor(branches, branches.c.number, branches.c.tip, this))
+    here = and_(stored.c.session_id == bindparam(SESSION_ID), stored.c.number == line.c.number)
+    return (
+        select(line, *own_tally(tables), stored.c.messages, stored.c.turns)
+        .select_from(line.outerjoin(stored, here).join(branches, this))
+        .join(sessions, sessions.c.pk == branches.c.session_id)
+        .order_by(line.c.depth)
+    )
 
 
 @dataclass(frozen=True, slots=True)

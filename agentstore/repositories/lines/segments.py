@@ -185,7 +185,8 @@ def remove_all(unit: Unit, session: LockedSession) -> int:
 
 
 def start_again(unit: Unit, session: LockedSession) -> int:
-    """Delete all messages of a locked session, and its branches and summaries; main stays, empty.
+    """Delete all messages of a locked session, and its branches and summaries; main stays, empty,
+    and so do names that are reserved.
 
     Returns:
         How many messages were deleted.
@@ -197,10 +198,13 @@ def start_again(unit: Unit, session: LockedSession) -> int:
     if session.last_branch:
         branches, sessions = tables.branches, tables.sessions
         others = branches.c.session_id == session.id, branches.c.number > 0
+        nothing = {"tip": None, "own_messages": 0, "own_turns": 0}
+        left = update(branches).where(*others, branches.c.reserved)
         connection.execute(
             update(sessions).where(sessions.c.id == session.id).values(active_branch=0)
         )
-        connection.execute(delete(branches).where(*others))
+        connection.execute(left.values(parent=None, gone=True, **nothing))
+        connection.execute(delete(branches).where(*others, ~branches.c.reserved))
         unit.segmented.discard(session.id)
     return deleted
 
@@ -265,6 +269,7 @@ def remove_gone_branches(unit: Unit, session_id: str) -> None:
     query = delete(branches).where(
         branches.c.session_id == session_id,
         branches.c.gone,
+        ~branches.c.reserved,
         ~exists().where(
             messages.c.session_id == session_id, messages.c.branch == branches.c.number
         ),

@@ -10,7 +10,7 @@
 Whatever else changes these numbers happens under the session's lock:
 
 - switching branches: the session's counters are added to the old branch's row and subtracted from
-  the new one's (``put_down``, ``take_up``);
+  the new one's (``hand_on``; ``put_down`` and ``take_up`` where there is only one of them);
 - deleting messages, which may also lower the session's turn (``take_off``);
 - cutting a line: ``tally_through`` says what stays.
 """
@@ -24,7 +24,10 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
+    BindParameter,
     ColumnElement,
+    CompoundSelect,
     Select,
     Update,
     and_,
@@ -152,30 +155,69 @@ def tally_of(unit: Unit, session_id: str, name: str | None) -> Tally | None:
 
 def put_down(unit: Unit, session_id: str) -> None:
     """Count what the active branch adds to in its own row: another one becomes active."""
-    unit.connection.execute(_by_the_session(unit, session_id, 1))
+    _by_the_session(unit, session_id, 1)
 
 
 def take_up(unit: Unit, session_id: str) -> None:
     """Count what the active branch adds to in the session's row too, now that it is active."""
-    unit.connection.execute(_by_the_session(unit, session_id, -1))
+    _by_the_session(unit, session_id, -1)
 
 
-def _by_the_session(unit: Unit, session_id: str, times: int) -> Update:
-    branches, sessions = unit.tables.branches, unit.tables.sessions.c
+def hand_on(unit: Unit, session_id: str, number: int, turn: int) -> None:
+    """Count as ``put_down`` does, and as ``take_up`` will for the branch that becomes active now.
+
+    Args:
+        unit: In a write transaction.
+        session_id: The session, locked.
+        number: The branch, another one than the active one.
+        turn: Its last turn, which will be the session's.
+    """
+    given = {"of_session": session_id, "following": number, "its_turn": turn}
+    unit.connection.execute(_counting(unit.tables).both, given)
+
+
+def _by_the_session(unit: Unit, session_id: str, times: int) -> None:
+    given = {"of_session": session_id, "times": times}
+    unit.connection.execute(_counting(unit.tables).active, given)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counting:
+    active: Update
+    both: Update
+
+
+@lru_cache(maxsize=64)
+def _counting(tables: Tables) -> _Counting:
+    branches, sessions = tables.branches, tables.sessions.c
+    session_id: BindParameter[str] = bindparam("of_session")
+    times, following, turn = (
+        bindparam(name, type_=BigInteger) for name in ("times", "following", "its_turn")
+    )
 
     def of_session(column: ColumnElement[Any]) -> ColumnElement[Any]:
         return select(column).where(sessions.id == session_id).scalar_subquery()
 
-    return (
-        update(branches)
-        .where(
-            branches.c.session_id == session_id,
-            branches.c.number == of_session(sessions.active_branch),
+    def adding(numbers: ColumnElement[bool], messages: Any, turns: Any) -> Update:
+        return (
+            update(branches)
+            .where(branches.c.session_id == session_id, numbers)
+            .values(
+                own_messages=branches.c.own_messages + messages,
+                own_turns=branches.c.own_turns + turns,
+            )
         )
-        .values(
-            own_messages=branches.c.own_messages + times * of_session(sessions.message_count),
-            own_turns=branches.c.own_turns + times * of_session(sessions.turn),
-        )
+
+    active, number = of_session(sessions.active_branch), branches.c.number
+    messages, last = of_session(sessions.message_count), of_session(sessions.turn)
+    is_new = number == following
+    return _Counting(
+        adding(number == active, times * messages, times * last),
+        adding(
+            number.in_([following, active]),
+            case((is_new, -messages), else_=messages),
+            case((is_new, -turn), else_=last),
+        ),
     )
 
 
@@ -288,36 +330,26 @@ def tally_through(unit: Unit, session_id: str, segment: Segment, through: int) -
     if segment.last_seq <= through:
         return segment.tally
     messages = unit.tables.messages.c
-
-    def of_segment(first: int, last: int, *what: Any) -> Select[Any]:
-        return select(*what).where(
-            messages.session_id == session_id,
-            messages.branch == segment.branch,
-            messages.seq.between(first, last),
-        )
-
-    def edge(end: int, last: int, order: ColumnElement[Any]) -> Select[Any]:
-        columns = literal(end).label("edge"), messages.seq, messages.turn, messages.role
-        query = of_segment(segment.first_seq, last, *columns).order_by(order).limit(1)
-        return select(query.subquery())
-
-    edges = union_all(
-        edge(0, through, messages.seq.asc()),
-        edge(1, through, messages.seq.desc()),
-        edge(2, segment.last_seq, messages.seq.desc()),
-    )
-    found = sorted(unit.connection.execute(edges), key=lambda row: row.edge)
-    if len(found) < len(edges.selects):
+    here = {"session_id": session_id, "branch": segment.branch, "first": segment.first_seq}
+    ends = {"through": through, "last": segment.last_seq}
+    rows = unit.connection.execute(_edges(unit.tables), {**here, **ends})
+    found = sorted(rows, key=lambda row: row.edge)
+    if len(found) < 3:
         return NOTHING
-    first, here, last = found
+    first, cut, last = found
     if last.seq <= through:
         return segment.tally
     before = first.turn - (first.role == "user")
-    earlier = here.seq - first.seq < last.seq - here.seq
-    stretch = (first.seq, here.seq) if earlier else (here.seq + 1, last.seq)
+    earlier = cut.seq - first.seq < last.seq - cut.seq
+    stretch = (first.seq, cut.seq) if earlier else (cut.seq + 1, last.seq)
 
     def counted(of_all: int, *conditions: ColumnElement[bool]) -> int:
-        query = of_segment(*stretch, func.count()).where(*conditions)
+        query = select(func.count()).where(
+            messages.session_id == session_id,
+            messages.branch == segment.branch,
+            messages.seq.between(*stretch),
+            *conditions,
+        )
         some = int(unit.connection.execute(query).scalar_one())
         return some if earlier else of_all - some
 
@@ -325,6 +357,33 @@ def tally_through(unit: Unit, session_id: str, segment: Segment, through: int) -
     no_gap = tally.messages == last.seq - first.seq + 1
     no_turn_gap = tally.turns == last.turn - before
     return Tally(
-        here.seq - first.seq + 1 if no_gap else counted(tally.messages),
-        here.turn - before if no_turn_gap else counted(tally.turns, messages.role == "user"),
+        cut.seq - first.seq + 1 if no_gap else counted(tally.messages),
+        cut.turn - before if no_turn_gap else counted(tally.turns, messages.role == "user"),
+    )
+
+
+@lru_cache(maxsize=64)
+def _edges(tables: Tables) -> CompoundSelect[Any]:
+    """Select the first message of a stretch, the last one up to a number, and the last of all."""
+    messages = tables.messages.c
+
+    def edge(end: int, last: str, order: ColumnElement[Any]) -> Select[Any]:
+        query = (
+            select(literal(end).label("edge"), messages.seq, messages.turn, messages.role)
+            .where(
+                messages.session_id == bindparam("session_id"),
+                messages.branch == bindparam("branch", type_=BigInteger),
+                messages.seq.between(
+                    bindparam("first", type_=BigInteger), bindparam(last, type_=BigInteger)
+                ),
+            )
+            .order_by(order)
+            .limit(1)
+        )
+        return select(query.subquery())
+
+    return union_all(
+        edge(0, "through", messages.seq.asc()),
+        edge(1, "through", messages.seq.desc()),
+        edge(2, "last", messages.seq.desc()),
     )

@@ -22,6 +22,7 @@ from agentstore.execution.gathering import LEFT_OUT, SeveralStatements
 from agentstore.execution.unit import Unit, in_autocommit
 from agentstore.records import MessageRecord
 from agentstore.records.messages import stored_role
+from agentstore.repositories.base.new_sessions import NewSession, make_unless_there
 from agentstore.repositories.base.operations import chunks
 from agentstore.repositories.lines.active import working_on
 from agentstore.repositories.lines.lines import require
@@ -70,6 +71,7 @@ class Append:
 
     __slots__ = (
         "branch",
+        "creates",
         "drafts",
         "fresh",
         "idempotency_key",
@@ -88,8 +90,18 @@ class Append:
         idempotency_key: str | None,
         now: datetime,
         branch: str | None = None,
+        creates: NewSession | None = None,
     ) -> None:
         """Check the arguments that the messages have in common.
+
+        Args:
+            session_id: The session, as the others in ``save``.
+            drafts: The messages.
+            on_duplicate: See there.
+            idempotency_key: See there.
+            now: The time of all of them.
+            branch: See there.
+            creates: The session to be made if it is not there.
 
         Raises:
             InvalidInput: One of them cannot be stored.
@@ -98,6 +110,7 @@ class Append:
         self.session_id = validation.text("session_id", session_id)
         self.idempotency_key = validation.optional_key("idempotency_key", idempotency_key)
         self.branch = validation.optional_text("branch", branch)
+        self.creates = creates
         self.drafts = drafts
         self.now = now
         self.fresh = drafts
@@ -114,12 +127,19 @@ class Append:
             take it now.
 
         Raises:
-            NotFound: By itself: there is no such session.
+            NotFound: By itself: there is no such session, and none is to be made.
             CounterFull: By itself: the session's counters have no room.
-            SeveralStatements: By itself: the branch is not the active one.
+            SeveralStatements: By itself: the branch is not the active one, or the session is to be
+                made.
             AlreadyExists: By itself: an external id is there, and is to be refused.
             InvalidInput: By itself: a message would be replaced by one of another role.
         """
+        if by_itself and writes[0].creates is not None:
+            return [writes[0]._with_session(unit, writes[0].creates)]
+        return cls._write(unit, writes, by_itself=by_itself)
+
+    @classmethod
+    def _write(cls, unit: Unit, writes: Sequence[Self], *, by_itself: bool) -> list[Any]:
         if by_itself:
             writes[0].known = writes[0]._look(unit)
             if writes[0].known is not None:
@@ -183,6 +203,19 @@ class Append:
             require(unit, session_id)
         return self.records()
 
+    def _with_session(self, unit: Unit, new: NewSession) -> Self:
+        """Write by itself; only where the session is not there, make it and write again."""
+        try:
+            Append._write(unit, [self], by_itself=True)
+        except NotFound as missing:
+            if missing.kind != "session":
+                raise
+            if in_autocommit(unit):
+                raise SeveralStatements from None
+            make_unless_there(unit, new)
+            Append._write(unit, [self], by_itself=True)
+        return self
+
     def _elsewhere(self, unit: Unit) -> Self:
         """Write to a branch that is not the active one, by making it that for so long."""
         if in_autocommit(unit):
@@ -190,7 +223,7 @@ class Append:
         session = lock_session(unit, self.session_id)
         with working_on(unit, session, self.branch):
             self.branch = None
-            Append.write(unit, [self], by_itself=True)
+            Append._write(unit, [self], by_itself=True)
         return self
 
     def records(self) -> list[MessageRecord]:

@@ -16,6 +16,7 @@ from agentstore.records import MessageList, MessageRecord, Page, SearchHit
 from agentstore.records.base import complete
 from agentstore.records.words import Role
 from agentstore.repositories.base.iterating import over_pages
+from agentstore.repositories.base.new_sessions import CreateSession, session_to_create
 from agentstore.repositories.base.operations import (
     MOST_IDS,
     UNSET,
@@ -107,6 +108,7 @@ class Messages(Repository):
         on_duplicate: OnDuplicate = "skip",
         idempotency_key: str | None = None,
         branch: str | None = None,
+        create_session: CreateSession = False,
     ) -> Body[MessageRecord]:
         """Append a message to a branch, and count it, in one transaction.
 
@@ -136,10 +138,15 @@ class Messages(Repository):
                 With it, a call whose outcome was in doubt is repeated by the store itself.
             branch: The branch's name; None for the active one. It costs the same if it is that,
                 and otherwise a transaction of several statements. The active one stays it.
+            create_session: Whether to make the session if there is none, in the same transaction;
+                arguments of ``sessions.create`` instead of True say what it begins with. It costs
+                the same if the session is there, which then stays as it is. Any number of callers,
+                in any number of processes, may do this at once: one of them makes it.
 
         Raises:
-            NotFound: There is no such session or branch.
-            AlreadyExists: The external id is taken, and ``on_duplicate`` is ``refuse``.
+            NotFound: There is no such session, branch or user.
+            AlreadyExists: The external id is taken, and ``on_duplicate`` is ``refuse``; or the
+                session was to be made, and is another user's, or being deleted.
             InvalidInput: An argument cannot be stored, or a message would be replaced by one of
                 another role.
         """
@@ -159,8 +166,8 @@ class Messages(Repository):
             }
         )
         append: Append
-        now = self.unit.now()
-        append = yield Append(session_id, [new], on_duplicate, idempotency_key, now, branch)
+        now, made = self.unit.now(), session_to_create(self.unit, session_id, create_session)
+        append = yield Append(session_id, [new], on_duplicate, idempotency_key, now, branch, made)
         return append.records()[0]
 
     @gathers(Append, takes_several=replaces, looks_first=looks_first)
@@ -172,6 +179,7 @@ class Messages(Repository):
         on_duplicate: OnDuplicate = "skip",
         idempotency_key: str | None = None,
         branch: str | None = None,
+        create_session: CreateSession = False,
     ) -> Body[list[MessageRecord]]:
         """Append messages in their order, all or none.
 
@@ -181,13 +189,15 @@ class Messages(Repository):
             on_duplicate: As in ``save``, for each message that has an external id.
             idempotency_key: As in ``save``, for the call as a whole.
             branch: As in ``save``.
+            create_session: As in ``save``; also if there are no messages.
 
         Returns:
             A record for each message, in the same order; for a skipped one, what was there.
 
         Raises:
-            NotFound: There is no such session or branch.
-            AlreadyExists: An external id is taken, and ``on_duplicate`` is ``refuse``.
+            NotFound: There is no such session, branch or user.
+            AlreadyExists: An external id is taken, and ``on_duplicate`` is ``refuse``; or as in
+                ``save``.
             InvalidInput: A message cannot be stored; the error says which.
         """
         # An iterator would be used up if the call had to be repeated after a conflict.
@@ -195,8 +205,8 @@ class Messages(Repository):
             raise InvalidInput("messages must be a list of mappings.")
         drafts = [draft(message, f"messages[{n}].") for n, message in enumerate(messages)]
         append: Append
-        now = self.unit.now()
-        append = yield Append(session_id, drafts, on_duplicate, idempotency_key, now, branch)
+        now, made = self.unit.now(), session_to_create(self.unit, session_id, create_session)
+        append = yield Append(session_id, drafts, on_duplicate, idempotency_key, now, branch, made)
         return append.records()
 
     @gathers(Append, looks_first=looks_first)
@@ -209,6 +219,7 @@ class Messages(Repository):
         token_counter: Callable[[dict[str, Any]], int] | None = None,
         idempotency_key: str | None = None,
         branch: str | None = None,
+        create_session: CreateSession = False,
     ) -> Body[list[MessageRecord]]:
         """Append chat messages as the models' clients give and take them, all or none.
 
@@ -227,18 +238,21 @@ class Messages(Repository):
                 it such a message counts for none.
             idempotency_key: As in ``save``, for the call as a whole.
             branch: As in ``save``.
+            create_session: As in ``save``; also if there are no messages.
 
         Returns:
             A record for each message, in the same order. ``function`` is stored as role ``tool``,
             an item without a role as ``assistant``, or, if it is a result, as ``tool``.
 
         Raises:
-            NotFound: There is no such session or branch.
+            NotFound: There is no such session, branch or user.
+            AlreadyExists: As in ``save``.
             InvalidInput: A message cannot be stored; the error says which.
         """
         drafts = chat_drafts(messages, marks, token_counter)
         append: Append
-        append = yield Append(session_id, drafts, "skip", idempotency_key, self.unit.now(), branch)
+        now, made = self.unit.now(), session_to_create(self.unit, session_id, create_session)
+        append = yield Append(session_id, drafts, "skip", idempotency_key, now, branch, made)
         return append.records()
 
     @appends

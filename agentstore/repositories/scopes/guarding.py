@@ -191,6 +191,11 @@ def _session(unit: Unit, locks: bool) -> Select[Any]:
     return query.with_for_update(key_share=True) if locks else query
 
 
+def _any_session(unit: Unit, locks: bool) -> Select[Any]:
+    sessions = unit.tables.sessions
+    return select(sessions.c.pk).where(_wanted(sessions.c.id))
+
+
 def _in_session(table: str) -> Callable[[Unit, bool], Select[Any]]:
     def statement(unit: Unit, locks: bool) -> Select[Any]:
         rows, sessions = unit.tables[table], unit.tables.sessions
@@ -244,6 +249,16 @@ attachment = _of(_in_session("attachments"))
 api_key = _of(_of_user("api_keys"))
 reservation = _of(_of_user("quota_reservations"))
 thread = _of(_thread)
+
+
+def session_to_save(call: ScopedCall, value: Any) -> Any:
+    """A session that may be made if it is not there: somebody else's id cannot be had."""
+    given = session(call, value)
+    if given is value or not call.arguments["create_session"]:
+        return given
+    if call.find(_any_session, value) is not None:
+        raise AlreadyExists("session", value)
+    return value
 
 
 def own_session(call: ScopedCall, value: Any) -> Any:

@@ -45,6 +45,7 @@ _WORKERS = Refused("workers take the tasks of all users")
 _EVERYBODYS = Refused("it tidies up for everybody")
 _INDEX = Refused("all users share the index")
 _SESSION = names(session_id=its.session)
+_SAVES = names(session_id=its.session_to_save)
 _MESSAGE = names(message_id=its.message)
 _TASK = names(task_id=its.task)
 _USER = names(user_id=its.user)
@@ -102,9 +103,9 @@ DECISIONS: dict[str, dict[str, Decision]] = {
         "verify": _SESSION,
     },
     "Messages": {
-        "save": _SESSION,
-        "save_many": _SESSION,
-        "save_chat": _SESSION,
+        "save": _SAVES,
+        "save_many": _SAVES,
+        "save_chat": _SAVES,
         "begin": _SESSION,
         "append": _MESSAGE,
         "finish": _MESSAGE,

@@ -81,7 +81,7 @@ def page_of_sessions(
     ttl = [None if each is None else timedelta(seconds=each) for each in seconds]
     items: tuple[SessionSummary, ...]
     if documents:
-        first, behind = rest[:-4], rest[-4:]
+        first, behind = rest[:-5], rest[-5:]
         items = tuple(map(_record, *first, ttl, *behind))
     else:
         items = tuple(map(make_session_summary, *rest[:14], ttl, repeat(None)))
@@ -194,6 +194,6 @@ def _statement(tables: Tables, driver: Dialect, asked: tuple[str, ...], behind: 
         sessions.created_at,
         sessions.last_active_at,
         *([data.metadata] if behind else []),
-        *([data.config, data.state, data.updated_at] if behind == "documents" else []),
+        *([data.config, data.state, data.updated_at, data.epoch] if behind == "documents" else []),
     ).join_from(tables.sessions, tables.session_data)
     return Prepared(query.where(sessions.pk.in_(found)), driver)

@@ -71,6 +71,7 @@ def session_record(row: Any, documents: Documents | None = None) -> SessionRecor
             created_at=row.created_at,
             last_active_at=row.last_active_at,
             updated_at=row.updated_at,
+            epoch=row.epoch,
         )
     )
 
@@ -97,6 +98,7 @@ def select_sessions(tables: Tables, *, documents: bool = True) -> Select[Any]:
         data.question,
         data.asked_at,
         data.updated_at,
+        data.epoch,
     )
     if documents:
         query = query.add_columns(data.metadata, data.config, data.state)

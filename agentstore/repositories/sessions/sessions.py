@@ -32,6 +32,7 @@ from agentstore.records import (
 from agentstore.records.words import SessionStatus
 from agentstore.repositories.base import scoping
 from agentstore.repositories.base.iterating import over_pages
+from agentstore.repositories.base.new_sessions import NewSession, seconds_of, without_secrets
 from agentstore.repositories.base.operations import (
     UNSET,
     Repository,
@@ -46,13 +47,7 @@ from agentstore.repositories.base.units import several_units
 from agentstore.repositories.lines.removal import lock_session
 from agentstore.repositories.lines.segments import start_again
 from agentstore.repositories.messages.messages import Messages
-from agentstore.repositories.sessions.creating import (
-    NewSession,
-    found,
-    found_or_made,
-    seconds_of,
-    without_secrets,
-)
+from agentstore.repositories.sessions.creating import found, found_or_made
 from agentstore.repositories.sessions.filters import SessionFilter, SessionFilters
 from agentstore.repositories.sessions.ids import ids_beginning
 from agentstore.repositories.sessions.pages import Listed, page_of_sessions
@@ -549,7 +544,9 @@ class Sessions(Repository):
         """Take away all that was said: messages, branches, summaries, and the usage recorded.
 
         The session stays, with its title, owner, state, metadata, tool logs, tasks and checkpoints.
-        Numbers of messages and branches go on; names of branches are free again.
+        Numbers of messages and branches go on; names of branches are free again, but those that
+        are reserved. Its ``epoch`` grows by one, in the same transaction: whoever has noted it
+        with what it knows of the session, in whichever process, sees by it that this is over.
 
         Returns:
             How many messages were deleted.
@@ -557,7 +554,11 @@ class Sessions(Repository):
         Raises:
             NotFound: There is no such session.
         """
-        return start_again(self.unit, lock_session(self.unit, session_id))
+        locked = lock_session(self.unit, session_id)
+        data = self.tables.session_data
+        here = update(data).where(data.c.session_id == session_id)
+        self.connection.execute(here.values(epoch=data.c.epoch + 1))
+        return start_again(self.unit, locked)
 
     @writes
     def delete(self, session_id: str) -> DeletionReceipt:

@@ -24,10 +24,14 @@ from agentstore.records import UsageSum
 from agentstore.repositories.base import scoping
 from agentstore.repositories.base.operations import chunks
 from agentstore.repositories.base.sums import NoWholeSum, exact_sum, halves, plain_sum
+from agentstore.repositories.lines.lines import require
 from agentstore.repositories.usage.rows import usage_sum
 from agentstore.values.paging import check_limit
 
-Dimension = Literal["turn", "branch", "session", "user", "model", "day", "total"]
+Dimension = Literal["turn", "branch", "branch_turn", "session", "user", "model", "day", "total"]
+
+IN_SESSION = ("turn", "branch", "branch_turn")
+"""The dimensions whose values are numbers in a session."""
 
 
 class Filters(NamedTuple):
@@ -38,11 +42,13 @@ class Filters(NamedTuple):
             ``model``, ``branch``, or ``since`` and ``until``, which come together.
         last: Whether the end of the window belongs to it.
         top: Whether only so many are given that cost most, by the parameter ``top``.
+        named: Whether the branch is given by its name, and not by its number.
     """
 
     given: frozenset[str]
     last: bool
     top: bool = False
+    named: bool = False
 
 
 def sum_usage(
@@ -59,12 +65,16 @@ def sum_usage(
 
     Raises:
         LimitOutOfRange: It is no number of sums that may be asked for.
+        NotFound: There are no sums, and no branch has the name.
     """
     if top is not None:
         check_limit(top)
     names = frozenset(name for name, value in given.items() if value is not None)
-    filters = Filters(names, last, top is not None)
+    named = isinstance(given["branch"], str)
+    filters = Filters(names, last, top is not None, named)
     sums = _any_sums(unit, dimension, filters, {**given, **({"top": top} if top else {})})
+    if not sums and named:
+        require(unit, given["session_id"], given["branch"])
     # Sorted here, since the engines' collations differ.
     sums.sort(key=lambda found: (found.key is not None, found.key))
     if top is not None:
@@ -117,6 +127,8 @@ def _sums(
     unit: Unit, statement: Prepared, parameters: Mapping[str, Any], dimension: Dimension
 ) -> list[UsageSum]:
     rows = [row for row in statement.fetch(unit.connection, parameters) if row[-1]]
+    if dimension == "branch_turn":
+        return [usage_sum((row[-2], row[0]), row) for row in rows]
     return [usage_sum(_day(row[0]) if dimension == "day" else row[0], row) for row in rows]
 
 
@@ -134,6 +146,7 @@ def _statement(
     keys: dict[str, ColumnElement[Any]] = {
         "turn": used.turn,
         "branch": used.branch,
+        "branch_turn": used.turn,
         "session": used.session_id,
         "user": sessions.user_id,
         "model": used.model,
@@ -141,7 +154,9 @@ def _statement(
         "total": null(),
     }
     key = keys[dimension].label("key")
-    query = select(key, *_added(tables, exact_sum if exact else plain_sum))
+    *added, records = _added(tables, exact_sum if exact else plain_sum)
+    beside = [used.branch] if dimension == "branch_turn" else []
+    query = select(key, *added, *beside, records)
     if dimension == "user" or "user_id" in filters.given:
         query = query.join_from(tables.turn_usage, tables.sessions, sessions.id == used.session_id)
     filtered = {
@@ -150,9 +165,20 @@ def _statement(
         "model": used.model,
         "branch": used.branch,
     }
+    given: dict[str, ColumnElement[Any]] = {
+        name: bindparam(name, type_=column.type) for name, column in filtered.items()
+    }
+    if filters.named:
+        branches = tables.branches.c
+        named = select(branches.number).where(
+            branches.session_id == given["session_id"],
+            branches.name == bindparam("branch", type_=branches.name.type),
+            branches.gone.is_(False),
+        )
+        given["branch"] = named.scalar_subquery()
     for name, column in filtered.items():
         if name in filters.given:
-            query = query.where(column == bindparam(name, type_=column.type))
+            query = query.where(column == given[name])
     if "since" in filters.given:
         until = bindparam("until", type_=used.created_at.type)
         query = query.where(
@@ -161,7 +187,7 @@ def _statement(
         )
     query = query.where(session_stays(tables, used.session_id))
     if dimension != "total":
-        query = query.group_by(key)
+        query = query.group_by(key, *beside)
     if filters.top:
         ranks = (rank for each in (used.cost, used.total_tokens) for rank in _ranks(each, exact))
         query = query.order_by(*(rank.desc() for rank in ranks)).limit(bindparam("top"))

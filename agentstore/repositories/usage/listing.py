@@ -1,28 +1,17 @@
-"""What was recorded of a session: found again by branch and turn, and which branch is meant."""
+"""What was recorded of a session, found again by branch and turn."""
 
 from __future__ import annotations
 
 from sqlalchemy import ColumnElement, delete, select
 
-from agentstore.errors import NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.deleting import session_is_open, session_stays
+from agentstore.models.deleting import session_stays
 from agentstore.records import Page, UsageRecord
 from agentstore.repositories.base.operations import one_page
-from agentstore.repositories.lines.lines import newest, no_branch, require
+from agentstore.repositories.lines.lines import require
+from agentstore.repositories.usage.places import Branch
 from agentstore.repositories.usage.rows import usage_record
-from agentstore.values import validation
 from agentstore.values.paging import Cursors
-
-Branch = int | str | None
-"""A branch's number, or the name of one that is there."""
-
-
-def checked(branch: Branch) -> Branch:
-    """Check what names a branch."""
-    if isinstance(branch, str):
-        return validation.text("branch", branch)
-    return validation.optional_amount("branch", branch)
 
 
 def list_usage(
@@ -58,42 +47,6 @@ def delete_usage(unit: Unit, session_id: str, branch: Branch, turn: int | None) 
     if not count:
         require(unit, session_id, branch if isinstance(branch, str) else None)
     return count
-
-
-def place_of(unit: Unit, session_id: str, branch: Branch, turn: int | None) -> tuple[int, int]:
-    """Give the number of a branch and of a turn: None means the active one, and its last.
-
-    Raises:
-        NotFound: There is no such session or branch.
-    """
-    if isinstance(branch, int) and turn is not None:
-        return branch, turn
-    tables = unit.tables
-    branches, sessions = tables.branches.c, tables.sessions.c
-    is_active = branches.number == sessions.active_branch
-    if isinstance(branch, str):
-        meant = branches.name == branch
-    else:
-        meant = is_active if branch is None else branches.number == branch
-    query = (
-        select(branches.number, branches.name, is_active, sessions.turn)
-        .join_from(tables.branches, tables.sessions, sessions.pk == branches.session_id)
-        .where(
-            branches.session_id == session_id,
-            session_is_open(tables),
-            branches.gone.is_(False),
-            meant,
-        )
-    )
-    row = unit.connection.execute(query).first()
-    if row is None:
-        require(unit, session_id)
-        raise no_branch(str(branch)) if branch is not None else NotFound("session", session_id)
-    number, name, active, last = row
-    if turn is None and not active:
-        rows = newest(unit, session_id, 1, branch=name, columns=lambda messages: [messages.turn])
-        last = rows[0][0] if rows else 0
-    return number, last if turn is None else turn
 
 
 def _recorded(

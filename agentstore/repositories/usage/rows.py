@@ -19,15 +19,19 @@ from agentstore.records import UsageRecord, UsageSum
 from agentstore.records.base import complete
 from agentstore.repositories.base.inserting import New, NewRow
 from agentstore.repositories.base.sums import read_sum
+from agentstore.repositories.usage.places import place_of
 from agentstore.values import validation
 from agentstore.values.prices import Prices
 from agentstore.values.token_use import TokenUse
 from agentstore.values.types import from_nanos
 
 
-def priced_by_session(kwargs: Mapping[str, Any]) -> bool:
-    """Say whether the session has to be asked for the model first, and by it for the price."""
-    return kwargs.get("model") is None and kwargs.get("cost") is None
+def looks_first(kwargs: Mapping[str, Any]) -> bool:
+    """Say whether the session has to be asked first: for the model, and by it for the price; or for
+    the number of a branch.
+    """
+    priced_by_session = kwargs.get("model") is None and kwargs.get("cost") is None
+    return priced_by_session or isinstance(kwargs.get("branch"), str)
 
 
 def priced(prices: Prices, row: Mapping[str, Any], use: TokenUse) -> Decimal | None:
@@ -77,8 +81,15 @@ class NewUsage(NewRow):
 
     @classmethod
     def write(cls, unit: Unit, writes: Sequence[Self], *, by_itself: bool) -> list[Any]:
-        """Look the session's model up first, if need be; a group leaves such a row out."""
+        """Look the session's model up first, if need be; a group leaves such a row out.
+
+        The number of a branch, which is never used again, is looked up by itself.
+        """
         if by_itself:
+            row = writes[0].row
+            if isinstance(row["branch"], str):
+                place = place_of(unit, row["session_id"], row["branch"], row["turn"])
+                row["branch"], row["turn"] = place
             writes[0]._look_price_up(unit)
             return super().write(unit, writes, by_itself=True)
         ready = [write for write in writes if write.unpriced is None]

@@ -26,18 +26,13 @@ from agentstore.repositories.base.operations import (
     writes,
 )
 from agentstore.repositories.base.sums import Halves, exact_sum, halves, halves_of_sums
-from agentstore.repositories.usage.adding import Dimension, sum_usage, sums_of_sessions
-from agentstore.repositories.usage.listing import (
-    Branch,
-    checked,
-    delete_usage,
-    list_usage,
-    place_of,
-)
+from agentstore.repositories.usage.adding import IN_SESSION, Dimension, sum_usage, sums_of_sessions
+from agentstore.repositories.usage.listing import delete_usage, list_usage
+from agentstore.repositories.usage.places import Branch, checked, place_of
 from agentstore.repositories.usage.rows import (
     NewUsage,
+    looks_first,
     priced,
-    priced_by_session,
     usage_record,
 )
 from agentstore.repositories.usage.tool_logs import tool_stats
@@ -77,11 +72,8 @@ class Usage(Repository):
         """
         if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= _MAX_DAYS:
             raise InvalidInput(f"days must be above 0, up to {_MAX_DAYS}, not {shown(days)}.")
-        end = (
-            self.unit.now() + timedelta(microseconds=1)
-            if until is None
-            else require_utc("until", until)
-        )
+        now = self.unit.now() + timedelta(microseconds=1)
+        end = now if until is None else require_utc("until", until)
         try:
             since = end - timedelta(days=days)
         except OverflowError:
@@ -137,7 +129,7 @@ class Usage(Repository):
             ),
         )
 
-    @gathers(NewUsage, looks_first=priced_by_session)
+    @gathers(NewUsage, looks_first=looks_first)
     def record(
         self,
         session_id: str,
@@ -152,7 +144,7 @@ class Usage(Repository):
         cost: Decimal | int | str | None = None,
         details: Mapping[str, Any] | None = None,
         turn: int | None = None,
-        branch: int | None = None,
+        branch: Branch = None,
     ) -> Body[UsageRecord]:
         """Record what requests to a model used. It is added to what the turn has used so far.
 
@@ -171,18 +163,18 @@ class Usage(Repository):
             cost: What it cost; None means by the store's ``prices``, and unknown if the model
                 has no price there.
             details: A JSON object of the application's.
-            turn: The turn; None means the active branch's last one.
-            branch: The branch's number; None means the active one.
+            turn: The turn; None means the active branch's last one, or that of the one named.
+            branch: The branch's number, or its name; None means the active one.
 
         Raises:
-            NotFound: There is no such session, or it is being deleted.
+            NotFound: There is no such session, or it is being deleted; or no such branch.
             InvalidInput: An amount is negative, no whole number, or more than 10**9; or the cost,
                 whether passed or computed, is more than 1,000.
         """
         place = {
             "session_id": validation.text("session_id", session_id),
             "turn": validation.optional_amount("turn", turn),
-            "branch": validation.optional_amount("branch", branch),
+            "branch": checked(branch),
         }
         counts = (input_tokens, output_tokens, total_tokens, cached_input_tokens)
         new = self._new(place, usage, counts, requests, details, model, cost)
@@ -249,20 +241,20 @@ class Usage(Repository):
     ) -> UsageRecord:
         """Record what a turn used in the place of all that was recorded for it before.
 
-        The arguments, and what is raised, are those of ``record``; a branch may be named, too, and
-        then None means the last turn of that one.
+        The arguments, and what is raised, are those of ``record``.
         """
         session_id = validation.text("session_id", session_id)
-        turn = validation.optional_amount("turn", turn)
-        number, last = place_of(self.unit, session_id, checked(branch), turn)
-        place = {"session_id": session_id, "turn": last, "branch": number}
+        turn, number = validation.optional_amount("turn", turn), checked(branch)
+        if number is not None:
+            number, turn = place_of(self.unit, session_id, number, turn)
+        place = {"session_id": session_id, "turn": turn, "branch": number}
         counts = (input_tokens, output_tokens, total_tokens, cached_input_tokens)
         new = self._new(place, usage, counts, requests, details, model, cost)
-        used = self.tables.turn_usage
-        before = (used.c[column] == value for column, value in place.items())
-        self.connection.execute(sql_delete(used).where(*before))
         (written,) = NewUsage.write(self.unit, [new], by_itself=True)
-        return usage_record(written)
+        record, used = usage_record(written), self.tables.turn_usage
+        of_turn = (used.c[name] == getattr(record, name) for name in place)
+        self.connection.execute(sql_delete(used).where(*of_turn, used.c.id != record.id))
+        return record
 
     @reads
     def sum_by(
@@ -272,7 +264,7 @@ class Usage(Repository):
         session_id: str | None = None,
         user_id: str | None = None,
         model: str | None = None,
-        branch: int | None = None,
+        branch: Branch = None,
         since: datetime | None = None,
         until: datetime | None = None,
         top: int | None = None,
@@ -280,13 +272,13 @@ class Usage(Repository):
         """Add up what was used, for each value of a dimension.
 
         Args:
-            dimension: ``turn``, ``branch``, ``session``, ``user``, ``model``, ``day`` (in UTC)
-                or ``total``, which gives one sum of all. Turns and branches are numbered in
-                their session: pass ``session_id`` with them.
+            dimension: ``turn``, ``branch``, ``branch_turn`` (turns of each branch), ``session``,
+                ``user``, ``model``, ``day`` (in UTC) or ``total``, which gives one sum of all.
+                Turns and branches are numbered in their session: pass ``session_id`` with them.
             session_id: Only this session.
             user_id: Only this user's sessions.
             model: Only this model.
-            branch: Only this branch.
+            branch: Only this branch: its number, or its name, with ``session_id``.
             since: Only from this instant on.
             until: Only before this instant.
             top: Only so many, up to 1,000, that cost most; of equals those of more tokens.
@@ -295,19 +287,20 @@ class Usage(Repository):
             The sums, by their keys, ascending, none first; with ``top`` what cost most first.
 
         Raises:
-            InvalidInput: The dimension is unknown, or is turn or branch without a session.
+            NotFound: Nothing was recorded, and no branch has this name.
+            InvalidInput: The dimension is unknown; or turns or branches are without a session.
             LimitOutOfRange: ``top`` is.
             NaiveDatetime: ``since`` or ``until`` has no time zone.
         """
         validation.choice("dimension", dimension, get_args(Dimension))
-        if dimension in ("turn", "branch") and session_id is None:
-            raise InvalidInput(f"Sums by {dimension} need a session_id.")
+        if session_id is None and (isinstance(branch, str) or dimension in IN_SESSION):
+            raise InvalidInput("Sums by turn or branch, or of a branch's name, need a session_id.")
         since, until, last = ends_of(since, until)
         filters = {
             "session_id": validation.optional_text("session_id", session_id),
             "user_id": validation.optional_text("user_id", user_id),
             "model": validation.optional_text("model", model),
-            "branch": validation.optional_amount("branch", branch),
+            "branch": checked(branch),
             "since": since,
             "until": until,
         }
