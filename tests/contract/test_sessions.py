@@ -507,6 +507,33 @@ def test_a_list_gives_documents_only_if_it_is_asked_for_them(store, subtests):
         store.sessions.list(documents="yes")
 
 
+def test_a_session_and_a_list_tell_the_last_turn_of_the_active_branch(store):
+    session = store.sessions.create().id
+
+    def told():
+        (listed,) = store.sessions.list()
+        (walked,) = store.sessions.walk()
+        (whole,) = store.sessions.list(documents=True)
+        got = store.sessions.get(session)
+        assert listed.last_turn == walked.last_turn == whole.last_turn == got.last_turn
+        return got.last_turn
+
+    assert told() == 0
+    for n in range(4):
+        store.messages.save(session, "user", f"{n}")
+        store.messages.save(session, "assistant", "yes")
+    assert told() == 4
+    store.branches.create(session, name="side", after_turn=2)
+    assert told() == 2
+    store.messages.save(session, "user", "on the side")
+    assert told() == 3
+    store.branches.switch(session, "main")
+    assert told() == 4
+    store.messages.pop(session)
+    store.messages.pop(session)
+    assert told() == 3
+
+
 def test_a_session_in_the_place_of_one_that_was_deleted_has_nothing_of_it(place, store):
     """SQLite gives the number of the newest row again once that is gone."""
     old = store.sessions.create(id="old")

@@ -84,7 +84,7 @@ def page_of_sessions(
         first, behind = rest[:-4], rest[-4:]
         items = tuple(map(_record, *first, ttl, *behind))
     else:
-        items = tuple(map(make_session_summary, *rest[:14], ttl, repeat(None)))
+        items = tuple(map(make_session_summary, *rest[:15], ttl, repeat(None)))
     if preview:
         texts = previews_of(unit, [each.id for each in items])
         items = tuple(replace(each, preview=texts.get(each.id)) for each in items)
@@ -152,7 +152,7 @@ def _sorted(unit: Unit, statement: Prepared, parameters: dict[str, Any]) -> list
     return rows
 
 
-_TITLE, _MODEL, _ACTIVE, _METADATA = 5, 6, 15, 16
+_TITLE, _MODEL, _ACTIVE, _METADATA = 5, 6, 16, 17
 """Where these are in a row."""
 
 
@@ -191,6 +191,7 @@ def _statement(tables: Tables, driver: Dialect, asked: tuple[str, ...], behind: 
         sessions.total_tokens,
         sessions.total_cost,
         sessions.last_seq,
+        sessions.turn,
         sessions.created_at,
         sessions.last_active_at,
         *([data.metadata] if behind else []),
