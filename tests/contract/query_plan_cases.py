@@ -815,6 +815,7 @@ CASES: dict[str, dict[str, Prepare]] = {
     "sessions.find": call("sessions.find", "session-7"),
     "sessions.list": listing("sessions.list", user_id="user-7", status="paused")
     | also("documents", lambda s: partial(s.sessions.list, documents=True))
+    | also("oldest", lambda s: partial(s.sessions.list, user_id="user-7", order="oldest"))
     | also("filtered", lambda s: partial(filtered, s))
     | also("preview", lambda s: partial(s.sessions.list, user_id="user-7", preview=True)),
     "sessions.find_ids": each("sessions.find_ids", ["0198", "0198c3d2-5a7e"]),

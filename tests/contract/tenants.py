@@ -383,6 +383,7 @@ DRAWN: dict[str, Draw] = {
     "checkpoints.put.checkpoint_id": _name("c", 6),
     "checkpoints.list.before": _name("c", 6),
     # By id the answers would differ: those that the store makes in one moment are in no order.
+    "sessions.list.order": _one_of("newest", "oldest"),
     "checkpoints.list.order": _one_of("step"),
     "checkpoints.latest.order": _one_of("step"),
     "checkpoints.latest.writes": _one_of(True, False),

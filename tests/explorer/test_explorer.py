@@ -174,6 +174,7 @@ def test_what_cannot_be_asked_is_said_and_leads_back(store):
             "/search?q=-x": (400, "not"),
             "/search?q=" + "x" * 2_000: (400, "1000"),
             "/search?q=x&order=odd": (400, "order"),
+            "/sessions?order=odd": (400, "order"),
             "/export?id=x&format=exe": (400, "format"),
             "/attachment?id=nobody": (404, "Not found"),
             "/one/two/three": (404, 'href="../../sessions"'),
@@ -317,6 +318,11 @@ def test_sessions_are_filtered_paged_and_found(store):
         assert listed(client, "?path=project.name&value=desk") == (1, False)
         assert listed(client, "?title=NAMED&since=2020-01-01&until=2100-01-01") == (1, False)
         assert listed(client, "?until=2020-01-01") == (0, False)
+        newest, oldest = (client.get(f"/sessions?title=t{by}").text for by in ("", "&order=oldest"))
+        titles = [re.findall(r'dir="auto">(t\d+)</a>', html) for html in (newest, oldest)]
+        assert titles == [[f"t{59 - n}" for n in range(50)], [f"t{n}" for n in range(50)]]
+        turned = re.search(r'aria-sort="descending"><a href="([^"]+)"', newest)[1]
+        assert client.get("/" + turned.replace("&amp;", "&")).text == oldest
         older = re.search(r'rel="next" href="([^"]+)"', client.get("/sessions").text)[1]
         assert client.get(f"/{older}").text.count("<tr data-row>") == 11
         hits = client.get("/search?q=needle").text
@@ -352,7 +358,10 @@ def test_a_tail_grows_and_is_silent_while_nothing_happens(store):
 def test_a_page_of_sessions_is_two_calls_however_many_it_has(store, monkeypatch):
     for n in range(50):
         session = store.sessions.create(title=f"{n}").id
-        store.messages.save(session, "user", "x")
+        store.messages.save_many(session, [{"role": "user", "content": "x"}] * 7)
+    with store.transaction() as tx:
+        for _ in range(201):
+            tx.usage.record(session, input_tokens=5, cost="0.01")
     asked = []
     ask = Visit.ask
 
@@ -362,8 +371,11 @@ def test_a_page_of_sessions_is_two_calls_however_many_it_has(store, monkeypatch)
 
     monkeypatch.setattr(Visit, "ask", counted)
     with visiting(store) as client:
-        assert client.get("/sessions").text.count("<tr data-row>") == 50
+        html = client.get("/sessions").text
     assert len(asked) == 2
+    assert html.count('<td class="num narrow">7</td><td class="num wide">7</td>') == 50
+    more = '<abbr title="Of the last 200 requests; there may be more">+</abbr>'
+    assert html.count(f"1,000{more}") == html.count(f"2.00{more}") == 1
 
 
 def test_an_asynchronous_store_and_its_scopes_are_shown_too(place):
