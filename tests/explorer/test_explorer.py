@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
+from itertools import count
 from urllib.parse import urlsplit
 
 import pytest
@@ -296,6 +298,83 @@ def test_a_long_conversation_is_paged_both_ways_and_nothing_is_missed(store):
         forth = followed(client, f"session?id={session}&branch=main&after=0", "next")
         assert [n for page in forth for n in page] == numbers
         assert max(len(page) for page in back + forth) <= 40
+
+
+def test_calls_that_were_only_logged_stand_at_their_time_between_messages(place):
+    times = (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=n) for n in count())
+    with place.open(clock=lambda: next(times)) as store:
+        session = store.sessions.create().id
+
+        def said(*texts):
+            for text in texts:
+                store.messages.save(session, "user", text)
+
+        def logged(*names, **facts):
+            for name in names:
+                store.tool_logs.log(session, name, **facts)
+
+        logged("tool-0")
+        said("message-1")
+        logged("tool-1", elapsed_ms=700, input={"day": "today"}, output="sun")
+        said("message-2")
+        store.branches.create(session, name="side")
+        logged("tool-2")
+        said("message-3")
+        logged("tool-3", success=False, error="no such day")
+        store.branches.switch(session, "main")
+        with visiting(store) as client:
+
+            def shown(**query):
+                html = client.get("/session", params={"id": session, **query}).text
+                assert looked_at(html) == []
+                return re.findall(r"tool-\d+|message-\d+(?=</p>)", html)
+
+            of_main = ["tool-0", "message-1", "tool-1", "message-2"]
+            assert shown(branch="main") == of_main  # who knows on which branch the others were?
+            assert shown(branch="side") == [*of_main, "tool-2", "message-3", "tool-3"]
+            assert shown(branch="side", after=1) == [
+                "tool-1",
+                "message-2",
+                "tool-2",
+                "message-3",
+                "tool-3",
+            ]
+            assert shown(branch="side", through=2) == of_main
+            html = client.get(f"/session?id={session}&branch=side").text
+            for words in ("logged</span> 700 ms", "day: &#34;today&#34;", "sun", "no such day"):
+                assert words in html
+            store.branches.switch(session, "side")
+            logged(*["many"] * 50)
+            html = client.get(f"/session?id={session}").text
+            assert html.count("<code>many</code>") == 36
+            assert "14 more calls of this time were logged" in html
+
+
+def test_a_turn_tells_what_its_last_request_read_and_what_all_of_them_used(store):
+    session = store.sessions.create().id
+    for turn in range(1, 5):
+        store.messages.save(session, "user", f"{turn}")
+    for turn, requests in ((1, 1), (1, 1), (2, 1), (2, 2)):
+        store.usage.record(
+            session, turn=turn, input_tokens=1_000 * turn, requests=requests, cost="0.5"
+        )
+    with store.transaction() as tx:
+        for _ in range(1_000):
+            tx.usage.record(session, turn=3, input_tokens=1)
+    with visiting(store) as client:
+        html = client.get(f"/session?id={session}").text
+        heads = [re.sub(r"<[^>]*>", "", head) for head in re.findall(r"<small>.*?</small>", html)]
+        assert [head[11:] for head in heads] == [
+            "2,000 tokens cost 1.00 context 1k",
+            "4,000 tokens cost 1.00",  # of two requests that were recorded as one
+            "996+ tokens",
+            "",
+        ]
+        assert "1,000 tokens, which the last request of this turn read" in html
+        grown = re.search(r'hx-get="([^"]+)"', html)[1].replace("&amp;", "&")
+        assert client.get(f"/{grown}").status_code == 204
+        store.usage.record(session, input_tokens=7)
+        assert "7 tokens" in client.get(f"/{grown}").text
 
 
 def test_sessions_are_filtered_paged_and_found(store):
