@@ -25,6 +25,8 @@ class SessionSummary:
         total_tokens: Sum of their ``token_count``.
         total_cost: Sum of their ``cost``.
         last_seq: The newest message's sequence number; it never goes down.
+        last_turn: The number of the last turn on the active branch, 0 before the first one. That is
+            how many turns there were, those that were deleted since included.
         question: What the agent waits for the user to answer, in status ``waiting_user``.
         ttl: How long after its last activity the session expires; None means never.
         preview: The beginning of what the user said first, on one line, where ``sessions.list`` was
@@ -43,6 +45,7 @@ class SessionSummary:
     total_tokens: int
     total_cost: Decimal
     last_seq: int
+    last_turn: int
     created_at: datetime
     last_active_at: datetime
     ttl: timedelta | None

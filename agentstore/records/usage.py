@@ -83,6 +83,8 @@ class UsageSum:
         total_tokens: Both, or what the provider counted.
         cost: What they cost, as far as it is known.
         unpriced_requests: Requests whose cost is not known; the cost leaves them out.
+        partial: Whether only the last records were added up, as many as ``usage.of_sessions`` was
+            allowed to read: there may be more.
     """
 
     key: int | str | date | tuple[int, int] | None
@@ -92,6 +94,7 @@ class UsageSum:
     total_tokens: int
     cost: Decimal
     unpriced_requests: int
+    partial: bool = False
 
 
 @briefly("id", "session_id", "branch", "turn", "model", "input_tokens", "output_tokens", "cost")

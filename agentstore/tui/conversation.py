@@ -23,6 +23,9 @@ from agentstore.values.chat.pieces import pieces_of
 from agentstore.values.states import STREAMING
 from agentstore.values.text.terminal import age, brief, money, on_one_line, printable
 
+_REQUESTS = 10_000
+"""Of a session that made more, what the last ones used is added up."""
+
 _STREAMS = 10
 """How many of the last messages may be growing."""
 
@@ -88,9 +91,11 @@ class ConversationScreen(ListScreen[ShownMessage]):
             self.branch = (await store.branches.active(self.session_id)).name
         self.stretch = Stretch(BranchEntries(store, self.session_id, self.branch))
         await self._go(self._seq)
-        used = await store.usage.sum_by("total", session_id=self.session_id)
-        if used:
-            self._used = f"{brief(used[0].total_tokens)} used tokens, {money(used[0].cost)}"
+        used = await store.usage.of_sessions([self.session_id], most=_REQUESTS)
+        for sums in used.values():
+            more = "+" if sums.partial else ""
+            tokens, cost = f"{brief(sums.total_tokens)}{more}", f"{money(sums.cost)}{more}"
+            self._used = f"{tokens} used tokens, {cost}"
         self._say()
         if self.following:
             self.keep_looking(self._look_for_new)

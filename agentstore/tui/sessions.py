@@ -20,8 +20,9 @@ from agentstore.tui.stretches import ByCursor, Stretch
 from agentstore.values.text.terminal import STATUS_STYLES, age, brief, money, on_one_line
 
 _PAGE = 50
-_FACTS = {"ACTIVE": 6, "STATUS": 12, "MSGS": 5, "TOKENS": 6, "COST": 8, "USER": 12, "MODEL": 18}
-_WIDE = {"USER": 100, "MODEL": 120}
+_FACTS = {"ACTIVE": 6, "STATUS": 12, "TURNS": 5, "MSGS": 5, "TOKENS": 6, "COST": 8}
+_FACTS |= {"USER": 12, "MODEL": 18}
+_WIDE = {"MSGS": 88, "USER": 104, "MODEL": 124}
 """From how many columns on these are shown."""
 
 
@@ -124,7 +125,7 @@ def _cells(cells: dict[str, Text], width: int) -> Text:
             continue
         cell = cells[name]
         cell.truncate(room, overflow="ellipsis")
-        if name in ("ACTIVE", "MSGS", "TOKENS", "COST"):
+        if name in ("ACTIVE", "TURNS", "MSGS", "TOKENS", "COST"):
             line.append(" " * (room - cell.cell_len)).append_text(cell)
         else:
             line.append_text(cell).append(" " * (room - cell.cell_len))
@@ -136,6 +137,7 @@ def _row(session: SessionSummary, width: int) -> list[Strip]:
     cells = {
         "ACTIVE": Text(age(session.last_active_at)),
         "STATUS": Text(session.status, style=STATUS_STYLES[session.status]),
+        "TURNS": Text(brief(session.last_turn)),
         "MSGS": Text(brief(session.message_count)),
         "TOKENS": Text(brief(session.total_tokens)),
         "COST": Text(money(session.total_cost) if session.total_cost else "-"),

@@ -815,6 +815,7 @@ CASES: dict[str, dict[str, Prepare]] = {
     "sessions.find": call("sessions.find", "session-7"),
     "sessions.list": listing("sessions.list", user_id="user-7", status="paused")
     | also("documents", lambda s: partial(s.sessions.list, documents=True))
+    | also("oldest", lambda s: partial(s.sessions.list, user_id="user-7", order="oldest"))
     | also("filtered", lambda s: partial(filtered, s))
     | also("preview", lambda s: partial(s.sessions.list, user_id="user-7", preview=True)),
     "sessions.find_ids": each("sessions.find_ids", ["0198", "0198c3d2-5a7e"]),
@@ -1051,7 +1052,8 @@ CASES: dict[str, dict[str, Prepare]] = {
     | also("priced", lambda s: partial(s.usage.record, "session-7", input_tokens=5)),
     "usage.replace": call("usage.replace", "session-7", turn=1, branch=0, input_tokens=5),
     "usage.list": listing("usage.list", "session-0", branch="main")
-    | also("turn", lambda s: partial(s.usage.list, "session-0", branch=0, turn=1)),
+    | also("turn", lambda s: partial(s.usage.list, "session-0", branch=0, turn=1))
+    | also("turns", lambda s: partial(s.usage.list, "session-0", branch=0, from_turn=1, to_turn=3)),
     "usage.delete": on_a_new(a_session, "usage.delete")
     | also("turn", lambda s: partial(s.usage.delete, a_session(s), branch="main", turn=1)),
     "usage.sum_by": each(
@@ -1066,7 +1068,8 @@ CASES: dict[str, dict[str, Prepare]] = {
         lambda s: partial(s.usage.sum_by, "branch_turn", session_id="session-0", branch="main"),
     )
     | also("top", lambda s: partial(s.usage.sum_by, "user", top=5, **WINDOW)),
-    "usage.of_sessions": call("usage.of_sessions", ["session-0", "session-7"]),
+    "usage.of_sessions": call("usage.of_sessions", ["session-0", "session-7"])
+    | also("most", lambda s: partial(s.usage.of_sessions, ["session-0", "session-7"], most=5)),
     "usage.totals": call("usage.totals"),
     "search.status": call("search.status"),
     "search.refresh": call("search.refresh"),

@@ -369,6 +369,7 @@ DRAWN: dict[str, Draw] = {
     "usage.record.branch": _one_of(0, 1, "side"),
     "usage.replace.branch": _one_of(0, None, "side"),
     "usage.list.branch": _one_of(0, None, "side"),
+    "usage.list.turn": _one_of(None),
     "usage.delete.branch": _one_of(0, None, "side"),
     "usage.delete.turn": _one_of(1, None),
     "usage.sum_by.branch": _one_of(0, 1, "side"),
@@ -388,6 +389,7 @@ DRAWN: dict[str, Draw] = {
     "checkpoints.put.checkpoint_id": _name("c", 6),
     "checkpoints.list.before": _name("c", 6),
     # By id the answers would differ: those that the store makes in one moment are in no order.
+    "sessions.list.order": _one_of("newest", "oldest"),
     "checkpoints.list.order": _one_of("step"),
     "checkpoints.latest.order": _one_of("step"),
     "checkpoints.latest.writes": _one_of(True, False),
@@ -398,6 +400,7 @@ DRAWN: dict[str, Draw] = {
     "checkpoints.list.namespace": _one_of("", "inner", None),
     "checkpoints.delete.ids": _things("checkpoint"),
     "usage.of_sessions.ids": _things("session"),
+    "usage.of_sessions.most": _one_of(None, 1, 100),
     "checkpoints.prune.keep_ids": _things("checkpoint"),
     "checkpoints.put.inherit": _one_of((), (), ("list",)),
     "checkpoints.put_writes.thread_id": _name("t", 3),

@@ -326,6 +326,14 @@ def test_the_last_of_the_lists_index_may_be_the_first_of_the_list(place):
         assert [session.id for session in store.sessions.list(limit=1)] == newest[:1]
 
 
+def test_the_last_of_the_lists_index_may_be_the_oldest_of_the_list(place):
+    behind = {n: n + LISTED_WITHIN - 1 for n in range(1_000, 1_000 + LISTED_WITHIN - 2)}
+    newest = listed_under(place, behind | {1_000 + LISTED_WITHIN - 2: 1_000 + LISTED_WITHIN - 2})
+    with place.open() as store:
+        (found,) = store.sessions.list(limit=1, order="oldest")
+        assert found.id == newest[-1] == str(1_000 + LISTED_WITHIN - 2)
+
+
 def test_the_order_of_a_list_is_exact_however_far_behind_its_index_may_be(place):
     chance = random.Random(1)  # noqa: S311 - nothing is secret here
     activities = {}
@@ -337,6 +345,8 @@ def test_the_order_of_a_list_is_exact_however_far_behind_its_index_may_be(place)
     with place.open() as store:
         for limit in (7, 150):
             assert [session.id for session in paged(store.sessions.list, limit=limit)] == newest
+            oldest = paged(store.sessions.list, limit=limit, order="oldest")
+            assert [session.id for session in oldest] == newest[::-1]
 
 
 def test_a_save_leaves_the_index_of_the_lists_alone_until_it_is_far_behind(store):
@@ -507,6 +517,33 @@ def test_a_list_gives_documents_only_if_it_is_asked_for_them(store, subtests):
         store.sessions.list(documents="yes")
 
 
+def test_a_session_and_a_list_tell_the_last_turn_of_the_active_branch(store):
+    session = store.sessions.create().id
+
+    def told():
+        (listed,) = store.sessions.list()
+        (walked,) = store.sessions.walk()
+        (whole,) = store.sessions.list(documents=True)
+        got = store.sessions.get(session)
+        assert listed.last_turn == walked.last_turn == whole.last_turn == got.last_turn
+        return got.last_turn
+
+    assert told() == 0
+    for n in range(4):
+        store.messages.save(session, "user", f"{n}")
+        store.messages.save(session, "assistant", "yes")
+    assert told() == 4
+    store.branches.create(session, name="side", after_turn=2)
+    assert told() == 2
+    store.messages.save(session, "user", "on the side")
+    assert told() == 3
+    store.branches.switch(session, "main")
+    assert told() == 4
+    store.messages.pop(session)
+    store.messages.pop(session)
+    assert told() == 3
+
+
 def test_a_session_in_the_place_of_one_that_was_deleted_has_nothing_of_it(place, store):
     """SQLite gives the number of the newest row again once that is gone."""
     old = store.sessions.create(id="old")
@@ -662,12 +699,17 @@ def test_a_page_reads_a_bounded_number_of_sessions_whatever_the_filters(
     assert page.items == ()
     assert page.next_cursor is not None
     assert [each.id for each in timed.sessions.iter(**filters)] == ["20", "0"]
+    assert [each.id for each in timed.sessions.iter(order="oldest", **filters)] == ["0", "20"]
     every = [each.id for each in timed.sessions.iter(title="straßburg", limit=1)]
     assert every == [f"{n}" for n in down(*range(0, 40, 4))]
     with pytest.raises(InvalidCursor):
         timed.sessions.list(title="other", cursor=page.next_cursor)
     with pytest.raises(InvalidCursor):
         timed.sessions.list(cursor=page.next_cursor)
+    with pytest.raises(InvalidCursor):
+        timed.sessions.list(order="oldest", cursor=page.next_cursor, **filters)
+    with pytest.raises(InvalidInput, match="order"):
+        timed.sessions.list(order="any")
 
 
 def test_a_list_shows_what_the_user_said_first_where_it_is_asked_for(store):

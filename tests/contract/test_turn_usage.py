@@ -80,6 +80,13 @@ def test_what_several_sessions_used_is_added_up_at_once_and_by_session(store):
     assert found[ids[2]].input_tokens == 110
     assert [*store.scoped(ada).usage.of_sessions(asked)] == [ids[2], ids[0]]
     assert store.usage.of_sessions([]) == {}
+    for most, tokens, partial in ((1, 100, True), (2, 110, True), (3, 110, False)):
+        (sums,) = store.usage.of_sessions([ids[2]], most=most).values()
+        assert (sums.input_tokens, sums.partial) == (tokens, partial)
+    assert [*store.usage.of_sessions(asked, most=1)] == [ids[2], other, ids[0]]
+    assert [*store.scoped(ada).usage.of_sessions(asked, most=1)] == [ids[2], ids[0]]
+    with pytest.raises(InvalidInput):
+        store.usage.of_sessions(ids, most=0)
     with pytest.raises(InvalidInput):
         store.usage.of_sessions("id")
     with pytest.raises(InvalidInput):

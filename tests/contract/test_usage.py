@@ -237,6 +237,11 @@ def test_what_was_recorded_is_listed_replaced_and_deleted_by_the_name_of_a_branc
     assert listed() == [(0, 1, 1), (0, 2, 2), (1, 2, 3), (1, 2, 4)]
     assert listed(branch="side") == listed(branch=1) == [(1, 2, 3), (1, 2, 4)]
     assert listed(branch="main", turn=1) == [(0, 1, 1)]
+    assert listed(branch="main", from_turn=2) == [(0, 2, 2)]
+    assert listed(from_turn=1, to_turn=1) == listed(to_turn=1) == [(0, 1, 1)]
+    assert listed(from_turn=2, to_turn=9) == [(0, 2, 2), (1, 2, 3), (1, 2, 4)]
+    with pytest.raises(InvalidInput, match="not both"):
+        listed(turn=1, to_turn=2)
     assert usage.list(session.id).items[0].details == {"k": [1]}
     first = usage.list(session.id, limit=3)
     assert [u.input_tokens for u in usage.list(session.id, cursor=first.next_cursor)] == [4]

@@ -70,6 +70,7 @@ EXPECTED = {
     "usage.list": Expected((1, 0), (1, 1, 0)),
     "usage.sum_by_branch_turn": Expected((1, 0), (1, 1, 0)),
     "usage.sum_by": Expected((1, 0), (1, 1, 0)),
+    "usage.of_sessions": Expected((1, 0), (1, 1, 0)),
     "users.get": Expected((1, 0), (1, 1, 0)),
     "users.consume_quota": Expected((3, 1), (1, 1, 1)),
     "users.reserve_quota": Expected((4, 1), (4, 4, 1)),

@@ -120,6 +120,10 @@ def sessions_of_one_user(store: Store, calls: int) -> list[str]:
     return [user] * calls
 
 
+def a_page_with_usage(store: Store, calls: int) -> list[list[str]]:
+    return [[id for _ in range(BATCH) for id in sessions_with_usage(store, 1)]] * calls
+
+
 def sessions_with_a_quota(store: Store, calls: int) -> list[str]:
     (user,) = one_user(store, 1)
     return [store.sessions.create(user).id] * calls
@@ -384,6 +388,11 @@ OPERATIONS = {
         "`usage.sum_by` of a session",
         one_session,
         lambda store, session: store.usage.sum_by("day", session_id=session),
+    ),
+    "usage.of_sessions": Operation(
+        f"`usage.of_sessions` of {BATCH}, the last 500 records of each",
+        a_page_with_usage,
+        lambda store, ids: store.usage.of_sessions(ids, most=500),
     ),
     "users.get": Operation("`users.get`", one_user, lambda store, user: store.users.get(user)),
     "users.consume_quota": Operation(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
+from itertools import count
 from urllib.parse import urlsplit
 
 import pytest
@@ -177,6 +179,7 @@ def test_what_cannot_be_asked_is_said_and_leads_back(store):
             "/search?q=-x": (400, "not"),
             "/search?q=" + "x" * 2_000: (400, "1000"),
             "/search?q=x&order=odd": (400, "order"),
+            "/sessions?order=odd": (400, "order"),
             "/export?id=x&format=exe": (400, "format"),
             "/attachment?id=nobody": (404, "Not found"),
             "/one/two/three": (404, 'href="../../sessions"'),
@@ -300,6 +303,83 @@ def test_a_long_conversation_is_paged_both_ways_and_nothing_is_missed(store):
         assert max(len(page) for page in back + forth) <= 40
 
 
+def test_calls_that_were_only_logged_stand_at_their_time_between_messages(place):
+    times = (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=n) for n in count())
+    with place.open(clock=lambda: next(times)) as store:
+        session = store.sessions.create().id
+
+        def said(*texts):
+            for text in texts:
+                store.messages.save(session, "user", text)
+
+        def logged(*names, **facts):
+            for name in names:
+                store.tool_logs.log(session, name, **facts)
+
+        logged("tool-0")
+        said("message-1")
+        logged("tool-1", elapsed_ms=700, input={"day": "today"}, output="sun")
+        said("message-2")
+        store.branches.create(session, name="side")
+        logged("tool-2")
+        said("message-3")
+        logged("tool-3", success=False, error="no such day")
+        store.branches.switch(session, "main")
+        with visiting(store) as client:
+
+            def shown(**query):
+                html = client.get("/session", params={"id": session, **query}).text
+                assert looked_at(html) == []
+                return re.findall(r"tool-\d+|message-\d+(?=</p>)", html)
+
+            of_main = ["tool-0", "message-1", "tool-1", "message-2"]
+            assert shown(branch="main") == of_main  # who knows on which branch the others were?
+            assert shown(branch="side") == [*of_main, "tool-2", "message-3", "tool-3"]
+            assert shown(branch="side", after=1) == [
+                "tool-1",
+                "message-2",
+                "tool-2",
+                "message-3",
+                "tool-3",
+            ]
+            assert shown(branch="side", through=2) == of_main
+            html = client.get(f"/session?id={session}&branch=side").text
+            for words in ("logged</span> 700 ms", "day: &#34;today&#34;", "sun", "no such day"):
+                assert words in html
+            store.branches.switch(session, "side")
+            logged(*["many"] * 50)
+            html = client.get(f"/session?id={session}").text
+            assert html.count("<code>many</code>") == 36
+            assert "14 more calls of this time were logged" in html
+
+
+def test_a_turn_tells_what_its_last_request_read_and_what_all_of_them_used(store):
+    session = store.sessions.create().id
+    for turn in range(1, 5):
+        store.messages.save(session, "user", f"{turn}")
+    for turn, requests in ((1, 1), (1, 1), (2, 1), (2, 2)):
+        store.usage.record(
+            session, turn=turn, input_tokens=1_000 * turn, requests=requests, cost="0.5"
+        )
+    with store.transaction() as tx:
+        for _ in range(1_000):
+            tx.usage.record(session, turn=3, input_tokens=1)
+    with visiting(store) as client:
+        html = client.get(f"/session?id={session}").text
+        heads = [re.sub(r"<[^>]*>", "", head) for head in re.findall(r"<small>.*?</small>", html)]
+        assert [head[11:] for head in heads] == [
+            "2,000 tokens cost 1.00 context 1k",
+            "4,000 tokens cost 1.00",  # of two requests that were recorded as one
+            "996+ tokens",
+            "",
+        ]
+        assert "1,000 tokens, which the last request of this turn read" in html
+        grown = re.search(r'hx-get="([^"]+)"', html)[1].replace("&amp;", "&")
+        assert client.get(f"/{grown}").status_code == 204
+        store.usage.record(session, input_tokens=7)
+        assert "7 tokens" in client.get(f"/{grown}").text
+
+
 def test_sessions_are_filtered_paged_and_found(store):
     ada = store.users.create("Ada", id="ada").id
     for n in range(60):
@@ -320,6 +400,11 @@ def test_sessions_are_filtered_paged_and_found(store):
         assert listed(client, "?path=project.name&value=desk") == (1, False)
         assert listed(client, "?title=NAMED&since=2020-01-01&until=2100-01-01") == (1, False)
         assert listed(client, "?until=2020-01-01") == (0, False)
+        newest, oldest = (client.get(f"/sessions?title=t{by}").text for by in ("", "&order=oldest"))
+        titles = [re.findall(r'dir="auto">(t\d+)</a>', html) for html in (newest, oldest)]
+        assert titles == [[f"t{59 - n}" for n in range(50)], [f"t{n}" for n in range(50)]]
+        turned = re.search(r'aria-sort="descending"><a href="([^"]+)"', newest)[1]
+        assert turned.replace("&amp;", "&") == "sessions?title=t&order=oldest"
         older = re.search(r'rel="next" href="([^"]+)"', client.get("/sessions").text)[1]
         assert client.get(f"/{older}").text.count("<tr data-row>") == 11
         hits = client.get("/search?q=needle").text
@@ -355,7 +440,10 @@ def test_a_tail_grows_and_is_silent_while_nothing_happens(store):
 def test_a_page_of_sessions_is_two_calls_however_many_it_has(store, monkeypatch):
     for n in range(50):
         session = store.sessions.create(title=f"{n}").id
-        store.messages.save(session, "user", "x")
+        store.messages.save_many(session, [{"role": "user", "content": "x"}] * 7)
+    with store.transaction() as tx:
+        for _ in range(201):
+            tx.usage.record(session, input_tokens=5, cost="0.01")
     asked = []
     ask = Visit.ask
 
@@ -365,8 +453,11 @@ def test_a_page_of_sessions_is_two_calls_however_many_it_has(store, monkeypatch)
 
     monkeypatch.setattr(Visit, "ask", counted)
     with visiting(store) as client:
-        assert client.get("/sessions").text.count("<tr data-row>") == 50
+        html = client.get("/sessions").text
     assert len(asked) == 2
+    assert html.count('<td class="num narrow">7</td><td class="num wide">7</td>') == 50
+    more = '<abbr title="Of the last 200 requests; there may be more">+</abbr>'
+    assert html.count(f"1,000{more}") == html.count(f"2.00{more}") == 1
 
 
 def test_an_asynchronous_store_and_its_scopes_are_shown_too(place):

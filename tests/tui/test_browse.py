@@ -102,7 +102,7 @@ async def test_sessions_are_listed_filtered_and_opened_in_80_columns_and_more(ur
     async with browsing(url, size=(140, 40)) as hand:
         first = (await hand.press()).splitlines()
         assert first[1].split() == [
-            "ACTIVE", "STATUS", "MSGS", "TOKENS", "COST", "USER", "MODEL", "TITLE",
+            "ACTIVE", "STATUS", "TURNS", "MSGS", "TOKENS", "COST", "USER", "MODEL", "TITLE",
         ]  # fmt: skip
         assert re.search(r"bob +small +number 119$", first[2])
 

@@ -23,20 +23,22 @@ from agentstore.records import (
 ON_A_PAGE = 40
 _MOST_PROBES = 40
 _MOST_OF_A_DOCUMENT = 3_000
+_MOST_REQUESTS = 10_000
+"""Of a session that made more, the last ones are added up."""
 
 
 async def page(visit: Visit) -> Response:
     """Show a page of a branch: its end, or what is before, around or after a message."""
     session = await visit.ask(visit.store.sessions.get, visit.needed("id"))
     branch = await _branch(visit, session.id)
-    messages, older = await _messages(visit, session, branch.name)
+    messages, before = await _messages(visit, session, branch.name)
     last = "through" not in visit.query and "after" not in visit.query
     if not last and (not messages or messages[-1].seq >= session.last_seq):
         last = True
-    beside = await beside_of(visit, session.id, messages, last=last)
+    beside = await beside_of(visit, session, messages, last=last, before=before)
     turns = turns_of(messages, beside, Allowance())
-    used = await visit.ask(visit.store.usage.sum_by, "total", session_id=session.id)
-    begun = visit.query.get("after") == "0" or not older
+    used = await visit.ask(visit.store.usage.of_sessions, [session.id], most=_MOST_REQUESTS)
+    begun = before is None and visit.query.get("after") in (None, "0")
     return visit.page(
         "conversation.html",
         session=session,
@@ -44,7 +46,7 @@ async def page(visit: Visit) -> Response:
         turns=turns,
         tail=_tail(turns) if last and session.status == "active" else None,
         **await _summary(visit, branch, turns, None if last else messages[-1].seq),
-        used=used[0] if used else None,
+        used=used.get(session.id),
         documents=_documents(session),
         older=None if begun else visit.here(through=messages[0].seq - 1, after=None),
         newer=None if last else visit.here(after=messages[-1].seq, through=None),
@@ -65,7 +67,7 @@ async def tail(visit: Visit) -> Response:
     )
     first = visit.whole("turn", 0, least=0, most=10**12)
     messages = [each for each in found if each.turn >= first]
-    beside = await beside_of(visit, session.id, messages, last=True)
+    beside = await beside_of(visit, session, messages, last=True)
     turns = turns_of(messages, beside, Allowance())
     seen = _tail(turns)
     if seen["seen"] == visit.given("seen"):
@@ -104,24 +106,25 @@ async def _branch(visit: Visit, session_id: str) -> BranchRecord:
 
 async def _messages(
     visit: Visit, session: SessionRecord, branch: str
-) -> tuple[Sequence[MessageRecord], bool]:
-    """Give the messages that the address asks for, and whether there are older ones."""
+) -> tuple[Sequence[MessageRecord], MessageRecord | None]:
+    """Give the messages that the address asks for, and the one before them."""
     if "after" in visit.query:
         after = visit.whole("after", 0, least=0, most=session.last_seq)
-        return await _after(visit, session, branch, after), after > 0
+        return await _after(visit, session, branch, after)
     through = None
     if "through" in visit.query:
         through = visit.whole("through", 0, least=0, most=2**53)
     found = await visit.ask(
-        visit.store.messages.page, session.id, limit=ON_A_PAGE, branch=branch, through=through
+        visit.store.messages.page, session.id, limit=ON_A_PAGE + 1, branch=branch, through=through
     )
-    return found.items, found.next_cursor is not None
+    items = found.items
+    return items[-ON_A_PAGE:], items[0] if len(items) > ON_A_PAGE else None
 
 
 async def _after(
     visit: Visit, session: SessionRecord, branch: str, after: int
-) -> Sequence[MessageRecord]:
-    """Give the first messages of a branch after a sequence number.
+) -> tuple[Sequence[MessageRecord], MessageRecord | None]:
+    """Give the first messages of a branch after a sequence number, and the one before them.
 
     A store pages backwards. So many numbers further on there are at most so many messages; where
     there are none, since other branches have these numbers, it looks further, and comes back.
@@ -131,39 +134,35 @@ async def _after(
         found = await visit.ask(
             visit.store.messages.page,
             session.id,
-            limit=ON_A_PAGE,
+            limit=ON_A_PAGE + 1,
             branch=branch,
             through=min(low + step, session.last_seq),
         )
         fresh = [each for each in found if each.seq > after]
-        if fresh and (step <= ON_A_PAGE or len(fresh) < ON_A_PAGE):
-            return fresh
+        if fresh and len(fresh) <= ON_A_PAGE:
+            earlier = found.items[: -len(fresh)]
+            return fresh, earlier[-1] if earlier else None
         if fresh:
             step = ON_A_PAGE if step <= 8 * ON_A_PAGE else step // 8
         else:
             low, step = low + step, step * 8
             if low >= session.last_seq:
                 break
-    return ()
+    return (), None
 
 
 def _tail(turns: Sequence[TurnCards]) -> dict[str, Any]:
     """Say which turn goes on, and what of it is shown: a digest."""
     number = turns[-1].number if turns else 0
+    last = [turn for turn in turns if turn.number >= number]
     shown = repr(
         [
             (card.message.id, card.message.status, card.left, card.parts, card.marks)
-            for turn in turns
+            for turn in last
             for card in turn.cards
-            if turn.number >= number
         ]
-        + [
-            (call.state, call.result)
-            for turn in turns
-            for card in turn.cards
-            for call in card.calls
-            if turn.number >= number
-        ]
+        + [(call.name, call.state, call.result) for turn in last for call in turn.calls]
+        + [turn.used for turn in last]
     )
     digest = hashlib.sha256(shown.encode("utf-8", "backslashreplace")).hexdigest()[:16]
     return {"turn": number, "seen": digest}

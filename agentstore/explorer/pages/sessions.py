@@ -1,4 +1,4 @@
-"""Sessions: those with the newest activity first, narrowed by what the address says."""
+"""Sessions: those with the newest or the oldest activity first, and which, by the address."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ from starlette.responses import Response
 from agentstore.errors import InvalidInput
 from agentstore.explorer.web.visits import Visit
 from agentstore.records.words import SessionStatus
+from agentstore.repositories.sessions.filters import Order
 from agentstore.values.states import SESSION_STATUSES
 
 _ON_A_PAGE = 50
+_ADDED_UP = 200
+"""Requests of each session: of one that made more, the last ones are added up."""
+
 _FIELDS = {
     "user": "User id",
     "model": "Model",
@@ -28,6 +32,7 @@ _FIELDS = {
 async def page(visit: Visit) -> Response:
     """List sessions."""
     path = visit.given("path")
+    order = visit.given("order") or "newest"
     found = await visit.ask(
         visit.store.sessions.list,
         user_id=visit.given("user"),
@@ -37,11 +42,13 @@ async def page(visit: Visit) -> Response:
         since=_day(visit, "since"),
         until=_day(visit, "until", after=1),
         metadata=None if path is None else {path: _value(visit.query.get("value", ""))},
+        order=cast("Order", order),
         limit=_ON_A_PAGE,
         cursor=visit.given("cursor"),
         preview=True,
     )
-    used = await visit.ask(visit.store.usage.of_sessions, [each.id for each in found])
+    ids = [each.id for each in found]
+    used = await visit.ask(visit.store.usage.of_sessions, ids, most=_ADDED_UP)
     status = visit.given("status")
     statuses = [("all", visit.here(status=None, cursor=None), status is None)]
     for each in SESSION_STATUSES:
@@ -58,8 +65,10 @@ async def page(visit: Visit) -> Response:
             for name in narrowed
         ],
         everything=not (narrowed or status),
-        older=visit.here(cursor=found.next_cursor) if found.next_cursor else None,
-        newest=visit.here(cursor=None) if visit.given("cursor") else None,
+        order=order,
+        turned=visit.here(order=None if order == "oldest" else "oldest", cursor=None),
+        more=visit.here(cursor=found.next_cursor) if found.next_cursor else None,
+        first=visit.here(cursor=None) if visit.given("cursor") else None,
     )
 
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from agentstore.explorer.web.cards import Beside
+from agentstore.explorer.web.timeline import TurnUse, use_by_turns
 from agentstore.explorer.web.visits import Asker
-from agentstore.records import AttachmentRecord, MessageRecord, UsageSum
+from agentstore.records import AttachmentRecord, MessageRecord, SessionRecord
+from agentstore.values.paging import MAX_LIMIT
 
 _MOST = 200
 """Tool logs, and attachments."""
@@ -17,44 +19,64 @@ _LATE = timedelta(hours=1)
 
 
 async def beside_of(
-    asker: Asker, session_id: str, messages: Sequence[MessageRecord], *, last: bool
+    asker: Asker,
+    session: SessionRecord,
+    messages: Sequence[MessageRecord],
+    *,
+    last: bool,
+    before: MessageRecord | None = None,
 ) -> Beside:
     """Read it, by so many queries as do not depend on how many messages there are.
 
     Args:
         asker: Asks the store.
-        session_id: The session.
+        session: The session.
         messages: A page of a branch.
         last: Whether the branch ends there.
+        before: The message before the page, if it is known.
     """
     if not messages:
-        return Beside({}, (), (), {}, last)
+        return Beside({}, (), (), {}, last=last)
     store = asker.store
-    since = messages[0].created_at
+    since = (before or messages[0]).created_at
+    if messages[0].seq == 1:
+        since = min(since, session.created_at)
     until = None if last else messages[-1].created_at + _LATE
     logs = await asker.ask(
-        store.tool_logs.list, session_id=session_id, since=since, until=until, limit=_MOST
+        store.tool_logs.list, session_id=session.id, since=since, until=until, limit=_MOST
     )
-    used: dict[int, UsageSum] = {}
-    for name in {each.branch for each in messages if each.branch is not None}:
-        number = (await asker.ask(store.branches.get, session_id, name)).number
-        sums = await asker.ask(
-            store.usage.sum_by,
-            "turn",
-            session_id=session_id,
-            branch=number,
-            since=since,
-            until=until,
-        )
-        for each in sums:
-            used.setdefault(int(str(each.key)), each)
     return Beside(
         await asker.ask(store.marks.of, [each.id for each in messages]),
-        await _files(asker, session_id, messages),
+        await _files(asker, session.id, messages),
         logs.items,
-        used,
-        last,
+        await _used(asker, session.id, messages),
+        before=before,
+        newest=session.last_seq,
+        last=last,
     )
+
+
+async def _used(
+    asker: Asker, session_id: str, messages: Sequence[MessageRecord]
+) -> dict[int, TurnUse]:
+    """Give what was used in the turns that begin with these messages: a query for each branch."""
+    begun: dict[str, list[int]] = {}
+    for each in messages:
+        if each.begins_turn and each.branch is not None:
+            begun.setdefault(each.branch, []).append(each.turn)
+    used: dict[int, TurnUse] = {}
+    for name, turns in begun.items():
+        found = await asker.ask(
+            asker.store.usage.list,
+            session_id,
+            branch=name,
+            from_turn=min(turns),
+            to_turn=max(turns),
+            limit=MAX_LIMIT,
+        )
+        by_turns = use_by_turns(found, more=found.next_cursor is not None)
+        used |= {turn: by_turns[turn] for turn in turns if turn in by_turns}
+    return used
 
 
 async def _files(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 from markupsafe import Markup
@@ -14,11 +13,15 @@ from markupsafe import Markup
 from agentstore.explorer.web import texts
 from agentstore.explorer.web.held import HeldCall, HeldResult, MessageParts, held_by
 from agentstore.explorer.web.texts import Allowance
-from agentstore.records import AttachmentRecord, MessageRecord, ToolLogRecord, UsageSum
+from agentstore.explorer.web.timeline import TurnUse, logs_between, times_of
+from agentstore.records import AttachmentRecord, MessageRecord, ToolLogRecord
 
 _BRIEF = 120
 
-State = Literal["answered", "failed", "interrupted", "elsewhere"]
+_MOST_LOGS = 40
+"""Logs that name no message, on a page."""
+
+State = Literal["answered", "failed", "interrupted", "elsewhere", "logged"]
 
 
 @dataclass(slots=True)
@@ -27,7 +30,7 @@ class CallCard:
 
     Attributes:
         state: ``interrupted`` was never answered; the answer of one that is ``elsewhere`` is on
-            a later page, or yet to come.
+            a later page, or yet to come. Of one that was only ``logged`` no message is known.
         brief: Its arguments, on one line.
         log: Its tool log, if one was written.
         answer: The message that answers it.
@@ -53,6 +56,7 @@ class Card:
 
     Attributes:
         parts: What it says, as HTML.
+        calls: Its calls, and then those that were only logged after it.
         left: How many characters of what it says are not shown.
     """
 
@@ -71,11 +75,20 @@ class TurnCards:
     Attributes:
         number: Its number; 0 is what precedes the first one.
         used: What the models used in it.
+        earlier: Calls that were only logged, before the first card.
+        more_logs: How many logs of the page, up to here, it has no room for.
     """
 
     number: int
     cards: list[Card] = field(default_factory=list)
-    used: UsageSum | None = None
+    used: TurnUse | None = None
+    earlier: list[CallCard] = field(default_factory=list)
+    more_logs: int = 0
+
+    @property
+    def calls(self) -> list[CallCard]:
+        """All calls in it."""
+        return [*self.earlier, *(call for card in self.cards for call in card.calls)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +98,18 @@ class Beside:
     Attributes:
         logs: Tool logs, in any order.
         used: What was used, by turns.
+        before: The message before the page, if it is known.
+        newest: The number of the session's last message.
         last: Whether the page ends where the branch ends.
     """
 
     marks: Mapping[str, Sequence[str]]
     files: Collection[AttachmentRecord]
     logs: Collection[ToolLogRecord]
-    used: Mapping[int, UsageSum]
+    used: Mapping[int, TurnUse]
+    _: KW_ONLY
+    before: MessageRecord | None = None
+    newest: int = 0
     last: bool
 
 
@@ -108,6 +126,7 @@ def turns_of(messages: Sequence[MessageRecord], beside: Beside, room: Allowance)
     for file in beside.files:
         files[file.message_id].append(file)
     turns: list[TurnCards] = []
+    ends: list[list[CallCard]] = []
     shown: set[str] = set()
     anchors: set[int] = set()
     for at, (message, holds) in enumerate(zip(messages, held, strict=True)):
@@ -132,12 +151,20 @@ def turns_of(messages: Sequence[MessageRecord], beside: Beside, room: Allowance)
                 anchors.add(card.answer.seq)
                 card.anchor = card.answer.seq
         shown |= own
-        if not calls and _only_answers(holds, shown):
-            continue  # with their calls
-        parts, left = _parts(holds, shown, room)
-        of_it = beside.marks.get(message.id, ())
-        files_of_it = files[message.id]
-        turns[-1].cards.append(Card(message, parts, calls, of_it, files_of_it, left))
+        if calls or not _only_answers(holds, shown):  # these stand with their calls
+            parts, left = _parts(holds, shown, room)
+            of_it = beside.marks.get(message.id, ())
+            files_of_it = files[message.id]
+            turns[-1].cards.append(Card(message, parts, calls, of_it, files_of_it, left))
+        ends.append(turns[-1].cards[-1].calls if turns[-1].cards else turns[-1].earlier)
+    taken = 0
+    loose = logs_between(messages, beside.logs, beside.before, beside.newest)
+    for after, found in sorted(loose.items()):
+        into = ends[after] if after >= 0 else turns[0].earlier
+        into += (_logged_card(log, room) for log in found[: _MOST_LOGS - taken])
+        taken = min(taken + len(found), _MOST_LOGS)
+    if turns:
+        turns[-1].more_logs = sum(map(len, loose.values())) - taken
     for turn in turns:
         _place(turn)
     return [turn for turn in turns if turn.cards]
@@ -192,6 +219,16 @@ def _call_card(
         log,
         answer,
     )
+
+
+def _logged_card(log: ToolLogRecord, room: Allowance) -> CallCard:
+    """Make the card of a call of which no message is known."""
+    asked, given = (
+        None if value in (None, "", {}, []) else _value(value, room)
+        for value in (log.input, log.output)
+    )
+    state: State = "logged" if log.success else "failed"
+    return CallCard(log.tool, state, _brief(log.input), asked, given, log, None)
 
 
 def _value(value: Any, room: Allowance) -> Markup:
@@ -271,8 +308,8 @@ def said_as_html(text: str, *, whole: bool = True) -> Markup:
 
 def _place(turn: TurnCards) -> None:
     """Place the calls of a turn, as far as they were logged, on the time that they took."""
-    logged = [(call, call.log) for card in turn.cards for call in card.calls if call.log]
-    times = [(call, *_times(log)) for call, log in logged if log.elapsed_ms is not None]
+    logged = [(call, call.log) for call in turn.calls if call.log]
+    times = [(call, *times_of(log)) for call, log in logged if log.elapsed_ms is not None]
     if not times:
         return
     first, last = min(begin for _, begin, _ in times), max(end for *_, end in times)
@@ -281,9 +318,3 @@ def _place(turn: TurnCards) -> None:
         call.start = 100 * (begin - first).total_seconds() / span
         call.share = max(100 * (end - begin).total_seconds() / span, 2)
         call.start = min(call.start, 100 - call.share)
-
-
-def _times(log: ToolLogRecord) -> tuple[datetime, datetime]:
-    """Give when a call began and ended: it is logged when it is over."""
-    took = timedelta(milliseconds=min(log.elapsed_ms or 0, 86_400_000))
-    return log.created_at - took, log.created_at

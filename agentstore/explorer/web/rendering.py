@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from agentstore.explorer.web.plots import bar
 from agentstore.explorer.web.visible import visible
-from agentstore.explorer.web.words import ahead, weight
+from agentstore.explorer.web.words import ahead, brief, weight
 
 _PACKAGE = "agentstore.explorer"
 
@@ -50,6 +50,7 @@ def environment() -> Environment:
     made.filters |= {
         "ago": ago,
         "ahead": ahead,
+        "brief": brief,
         "clock": lambda instant: _time(instant, f"{instant:%H:%M:%S}"),
         "day": lambda instant: f"{instant:%Y-%m-%d}",
         "duration": duration,

@@ -76,19 +76,19 @@ async def conversation_of(
     if branch is None:
         branch = (await asker.ask(store.branches.active, session_id)).name
     messages: list[MessageRecord] = []
-    beside = Beside({}, (), (), {}, last=True)
+    beside = Beside({}, (), (), {}, newest=session.last_seq, last=True)
     before: str | None = None
     while most is None or len(messages) < most:
         page = await asker.ask(
             store.messages.page, session_id, before=before, limit=_AT_ONCE, branch=branch
         )
-        of_page = await beside_of(asker, session_id, page.items, last=not messages)
-        beside = Beside(
-            {**of_page.marks, **beside.marks},
-            list({each.id: each for each in (*of_page.files, *beside.files)}.values()),
-            list({each.id: each for each in (*of_page.logs, *beside.logs)}.values()),
-            {**beside.used, **of_page.used},
-            last=True,
+        of_page = await beside_of(asker, session, page.items, last=not messages)
+        beside = replace(
+            beside,
+            marks={**of_page.marks, **beside.marks},
+            files=[*{each.id: each for each in (*of_page.files, *beside.files)}.values()],
+            logs=[*{each.id: each for each in (*of_page.logs, *beside.logs)}.values()],
+            used={**beside.used, **of_page.used},
         )
         messages = [*page.items, *messages]
         before = page.next_cursor

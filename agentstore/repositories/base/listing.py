@@ -1,4 +1,4 @@
-"""The sessions with the newest activity, by an index that few writes change.
+"""The sessions with the newest or the oldest activity, by an index that few writes change.
 
 Every message raises its session's ``activity``, so an index of it would be written with every
 message. The indexes have ``listed_activity`` instead, which stays behind by less than
@@ -12,6 +12,11 @@ The sessions with the n newest activities are among the n + LISTED_WITHIN with t
 same, so at most LISTED_WITHIN of them are listed under l to l + LISTED_WITHIN - 1. The others, at
 least n, have an activity of l + LISTED_WITHIN or more. Every session that is listed under less
 than l has a smaller activity.
+
+The n oldest activities are found likewise, among the n + LISTED_WITHIN with the smallest
+``listed_activity``. Let l be the largest of these. At most LISTED_WITHIN of them are listed under
+more than l - LISTED_WITHIN, and the others, at least n, have an activity of l or less. Every
+session that is listed under more than l has a larger activity.
 
 Sessions of different status are found apart, so that one index serves lists of one status and of
 all.
@@ -32,8 +37,9 @@ def newest(
     tables: Tables,
     *conditions: ColumnElement[bool],
     most: int | ColumnElement[int],
-    before: ColumnElement[int] | None = None,
+    beyond: ColumnElement[int] | None = None,
     status: ColumnElement[str] | None = None,
+    oldest: bool = False,
 ) -> Select[Any]:
     """Select the ``pk`` of the sessions with the newest activity.
 
@@ -41,19 +47,28 @@ def newest(
         tables: The tables.
         conditions: Which sessions, of those that an index has side by side.
         most: How many, at most.
-        before: Only sessions with a smaller activity.
+        beyond: Only sessions with a smaller activity; or with a larger one, of the oldest.
         status: Only sessions in this status.
+        oldest: Select those with the oldest activity instead.
     """
     sessions = tables.sessions.c
+    listed, activity = sessions.listed_activity, sessions.activity
+    further: list[ColumnElement[bool]] = []
+    if beyond is not None:
+        further = [listed < beyond, activity < beyond]
+        if oldest:
+            further = [listed > beyond - LISTED_WITHIN, activity > beyond]
+
+    def sorted_by(column: ColumnElement[int]) -> ColumnElement[int]:
+        return column.asc() if oldest else column.desc()
+
     apart = []
     for each in SESSION_STATUSES if status is None else (status,):
-        query = select(sessions.pk, sessions.activity).where(sessions.status == each, *conditions)
-        if before is not None:
-            query = query.where(sessions.listed_activity < before, sessions.activity < before)
-        query = query.order_by(sessions.listed_activity.desc()).limit(most + LISTED_WITHIN)
+        query = select(sessions.pk, activity).where(sessions.status == each, *conditions, *further)
+        query = query.order_by(sorted_by(listed)).limit(most + LISTED_WITHIN)
         apart.append(select(query.subquery()))
     found = union_all(*apart).subquery()
-    return select(found.c.pk).order_by(found.c.activity.desc()).limit(most)
+    return select(found.c.pk).order_by(sorted_by(found.c.activity)).limit(most)
 
 
 __all__ = ["newest"]

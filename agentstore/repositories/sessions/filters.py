@@ -10,13 +10,16 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from agentstore.errors import InvalidInput
 from agentstore.records.words import SessionStatus
 from agentstore.values import validation
 from agentstore.values.finding import At, Wanted, has_all, wanted_at
 from agentstore.values.instants import require_utc
+
+Order = Literal["newest", "oldest"]
+"""Which activity comes first."""
 
 
 class SessionFilters(TypedDict, total=False):
@@ -29,6 +32,7 @@ class SessionFilters(TypedDict, total=False):
     since: datetime | None
     until: datetime | None
     metadata: Wanted | None
+    order: Order
     preview: bool
     limit: int
     cursor: str | None

@@ -48,7 +48,7 @@ from agentstore.repositories.lines.removal import lock_session
 from agentstore.repositories.lines.segments import start_again
 from agentstore.repositories.messages.messages import Messages
 from agentstore.repositories.sessions.creating import found, found_or_made
-from agentstore.repositories.sessions.filters import SessionFilter, SessionFilters
+from agentstore.repositories.sessions.filters import Order, SessionFilter, SessionFilters
 from agentstore.repositories.sessions.ids import ids_beginning
 from agentstore.repositories.sessions.pages import Listed, page_of_sessions
 from agentstore.repositories.sessions.reconnecting import load_state_dict, state_dict
@@ -257,16 +257,17 @@ class Sessions(Repository):
         since: datetime | None = None,
         until: datetime | None = None,
         metadata: Wanted | None = None,
+        order: Order = "newest",
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
         documents: bool = False,
         preview: bool = False,
     ) -> Page[SessionSummary]:
-        """List sessions, the one with the newest activity first.
+        """List sessions, the one with the newest activity first, or with the oldest.
 
         Activity is a message, or the creation. The order is that of the writes themselves,
         whatever the clock said. A session that is written to while one pages moves to the
-        front, so it may be seen twice, or, if it was further down, only on the first page.
+        newest, so it may be seen twice, or, if it was further down, only on the first page.
 
         User and status have an index. The other filters read up to 2,000 sessions of these for a
         page: where they let few through, it has fewer sessions than ``limit``, or none, and a
@@ -282,6 +283,7 @@ class Sessions(Repository):
             metadata: Only with these values in the metadata, by their paths, such as
                 ``{"project.name": "x"}``; a tuple of keys is a path where a key holds a dot. Values
                 are compared as JSON, objects and lists whole.
+            order: ``newest`` or ``oldest`` activity first.
             limit: How many to give at most.
             cursor: The ``next_cursor`` of the page before.
             documents: Give metadata, config and state too, and when they were changed: a
@@ -296,7 +298,7 @@ class Sessions(Repository):
         validation.flag("documents", documents)
         validation.flag("preview", preview)
         passing = SessionFilter.of(title, model, since, until, metadata)
-        which = Listed(user_id, status, passing)
+        which = Listed(user_id, status, passing, order)
         return page_of_sessions(
             self.unit, which, limit, cursor, documents=documents, preview=preview
         )

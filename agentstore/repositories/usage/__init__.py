@@ -13,5 +13,6 @@ The invariants: money and tokens are whole numbers (money in billionths), so sum
 equal on both engines; a cost that is not known is None and is counted as unknown, never as 0; a
 secret in a tool log is redacted, or refused, before the row is written.
 
-``usage`` and ``tool_logs`` are the repositories; ``rows`` prices and reads the rows of usage.
+``usage`` and ``tool_logs`` are the repositories; ``rows`` prices and reads the rows of usage, and
+``user_stats`` is what ``Usage.stats`` does.
 """

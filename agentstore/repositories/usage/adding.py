@@ -7,18 +7,20 @@ no whole number, it is added up again in halves, which takes longer and has room
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, Dialect, bindparam, case, func, null, select
+from sqlalchemy import ColumnElement, Dialect, FromClause, bindparam, case, func, null, select
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.errors import UnsoundRow
 from agentstore.execution.unit import Unit
-from agentstore.models.deleting import session_stays
+from agentstore.models.deleting import owner_stays, session_stays
 from agentstore.models.tables import Tables
 from agentstore.records import UsageSum
 from agentstore.repositories.base import scoping
@@ -96,28 +98,35 @@ def _any_sums(
     return _sums(unit, _statement(*of, exact=True), parameters, dimension)
 
 
-def sums_of_sessions(unit: Unit, ids: Sequence[str]) -> dict[str, UsageSum]:
+def sums_of_sessions(unit: Unit, ids: Sequence[str], most: int | None) -> dict[str, UsageSum]:
     """Add up what each of some sessions used; those that are not there, or used nothing, lack."""
-    used = unit.tables.turn_usage.c
+    sessions, used = unit.tables.sessions, unit.tables.turn_usage
+    source: FromClause = sessions.join(used, used.c.session_id == sessions.c.id)
+    added = used.c
+    if most is not None:
+        each = used.alias("each")
+        last = select(each).where(each.c.session_id == sessions.c.id)
+        last = last.order_by(each.c.created_at.desc()).limit(most)
+        source, added = unit.dialect.for_each(sessions, used, last)
     query = (
-        select(used.session_id, *_added(unit.tables, exact_sum))
+        select(sessions.c.id, *_added(added, exact_sum))
+        .select_from(source)
         .where(
-            used.session_id.in_(bindparam("ids", expanding=True)),
-            session_stays(unit.tables, used.session_id),
-            *scoping.sessions(unit, used.session_id),
+            sessions.c.id.in_(bindparam("ids", expanding=True)),
+            owner_stays(unit.tables, sessions.c.user_id),
+            *scoping.sessions(unit, sessions.c.id),
         )
-        .group_by(used.session_id)
+        .group_by(sessions.c.id)
     )
     found: dict[str, UsageSum] = {}
     for chunk in chunks(ids):
         for row in unit.connection.execute(query, {"ids": list(chunk)}):
-            found[row[0]] = usage_sum(row[0], row)
+            found[row[0]] = replace(usage_sum(row[0], row), partial=row[-1] == most)
     return {id: found[id] for id in ids if id in found}
 
 
-def _added(tables: Tables, add: Callable[[Any], Any]) -> list[Any]:
+def _added(used: ReadOnlyColumnCollection[str, Any], add: Callable[[Any], Any]) -> list[Any]:
     """Give what is added up, and how many records there are."""
-    used = tables.turn_usage.c
     unpriced = case((used.cost.is_(None), used.requests), else_=0)
     tokens = (used.requests, used.input_tokens, used.output_tokens, used.total_tokens)
     return [*map(add, (*tokens, used.cost, unpriced)), func.count()]
@@ -154,7 +163,7 @@ def _statement(
         "total": null(),
     }
     key = keys[dimension].label("key")
-    *added, records = _added(tables, exact_sum if exact else plain_sum)
+    *added, records = _added(used, exact_sum if exact else plain_sum)
     beside = [used.branch] if dimension == "branch_turn" else []
     query = select(key, *added, *beside, records)
     if dimension == "user" or "user_id" in filters.given:

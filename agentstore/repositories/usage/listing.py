@@ -18,16 +18,16 @@ def list_usage(
     unit: Unit,
     session_id: str,
     branch: Branch,
-    turn: int | None,
+    turns: tuple[int | None, int | None],
     limit: int,
     cursor: str | None,
 ) -> Page[UsageRecord]:
     """Give one page; see ``Usage.list``."""
     used = unit.tables.turn_usage
     query = select(used).where(
-        *_recorded(unit, session_id, branch, turn), session_stays(unit.tables, used.c.session_id)
+        *_recorded(unit, session_id, branch, turns), session_stays(unit.tables, used.c.session_id)
     )
-    cursors = Cursors("usage", session_id, branch, turn)
+    cursors = Cursors("usage", session_id, branch, *turns)
     key = [used.c.branch, used.c.turn, used.c.pk]
     page = one_page(
         unit.connection, query, key, cursors, limit, cursor, usage_record, ascending=True
@@ -41,7 +41,8 @@ def delete_usage(unit: Unit, session_id: str, branch: Branch, turn: int | None) 
     """Delete what was recorded; see ``Usage.delete``."""
     used = unit.tables.turn_usage
     gone = delete(used).where(
-        *_recorded(unit, session_id, branch, turn), session_stays(unit.tables, used.c.session_id)
+        *_recorded(unit, session_id, branch, (turn, turn)),
+        session_stays(unit.tables, used.c.session_id),
     )
     count = unit.connection.execute(gone).rowcount
     if not count:
@@ -50,8 +51,9 @@ def delete_usage(unit: Unit, session_id: str, branch: Branch, turn: int | None) 
 
 
 def _recorded(
-    unit: Unit, session_id: str, branch: Branch, turn: int | None
+    unit: Unit, session_id: str, branch: Branch, turns: tuple[int | None, int | None]
 ) -> list[ColumnElement[bool]]:
+    """Give the conditions of what is of a session, a branch, and of turns up to the second."""
     used, branches = unit.tables.turn_usage.c, unit.tables.branches.c
     conditions = [used.session_id == session_id]
     if isinstance(branch, str):
@@ -61,6 +63,10 @@ def _recorded(
         conditions.append(used.branch == named.scalar_subquery())
     elif branch is not None:
         conditions.append(used.branch == branch)
-    if turn is not None:
-        conditions.append(used.turn == turn)
+    first, last = turns
+    if first is not None and first == last:
+        conditions.append(used.turn == first)
+    else:
+        conditions += [] if first is None else [used.turn >= first]
+        conditions += [] if last is None else [used.turn <= last]
     return conditions

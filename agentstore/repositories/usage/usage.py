@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, get_args
 
-from sqlalchemy import and_, case, func, select
 from sqlalchemy import delete as sql_delete
+from sqlalchemy import func, select
 
-from agentstore.errors import InvalidInput, NotFound, shown
+from agentstore.errors import InvalidInput, shown
 from agentstore.execution.gathering import Body
 from agentstore.models.deleting import owner_stays
 from agentstore.records import DatabaseTotals, Page, UsageRecord, UsageSum, UserStats
@@ -25,7 +25,7 @@ from agentstore.repositories.base.operations import (
     reads_snapshot,
     writes,
 )
-from agentstore.repositories.base.sums import Halves, exact_sum, halves, halves_of_sums
+from agentstore.repositories.base.sums import exact_sum
 from agentstore.repositories.usage.adding import IN_SESSION, Dimension, sum_usage, sums_of_sessions
 from agentstore.repositories.usage.listing import delete_usage, list_usage
 from agentstore.repositories.usage.places import Branch, checked, place_of
@@ -35,13 +35,11 @@ from agentstore.repositories.usage.rows import (
     priced,
     usage_record,
 )
-from agentstore.repositories.usage.tool_logs import tool_stats
-from agentstore.repositories.usage.windows import messages_between
+from agentstore.repositories.usage.user_stats import stats_of
 from agentstore.values import validation
 from agentstore.values.ids import new_id
 from agentstore.values.instants import require_utc
 from agentstore.values.paging import DEFAULT_LIMIT, MAX_LIMIT
-from agentstore.values.states import NO_BRANCH
 from agentstore.values.token_use import TokenUse, answer_parts, token_use
 from agentstore.values.types import from_nanos
 
@@ -78,56 +76,7 @@ class Usage(Repository):
             since = end - timedelta(days=days)
         except OverflowError:
             raise InvalidInput("days must not reach back before the year 1.") from None
-        tables = self.tables
-        users, sessions, logs = tables.users, tables.sessions, tables.tool_logs
-        there = select(users.c.pk).where(users.c.id == user_id, users.c.deleting.is_(None))
-        if self.connection.execute(there).first() is None:
-            raise NotFound("user", user_id)
-        of_user = (sessions.c.user_id == user_id, sessions.c.active_branch > NO_BRANCH)
-        theirs = select(sessions.c.id).where(*of_user)
-        source, found = messages_between(tables, self.unit.dialect, and_(*of_user), since, end)
-        of_session = (
-            select(
-                found.session_id,
-                func.count().label("messages"),
-                *halves(found.token_count).labelled("tokens"),
-                *halves(found.cost).labelled("cost"),
-            )
-            .select_from(source)
-            .group_by(found.session_id)
-            .cte("of_session")
-        )
-        created = (sessions.c.created_at >= since) & (sessions.c.created_at < end)
-        tokens, cost = (halves_of_sums(Halves.of(of_session.c, n)) for n in ("tokens", "cost"))
-        written = (
-            select(
-                func.coalesce(func.sum(of_session.c.messages), 0),
-                tokens.whole(),
-                cost.whole(),
-                func.count(case((~created, 1))).label("only_written_to"),
-            )
-            .select_from(of_session)
-            .join(sessions, sessions.c.pk == of_session.c.session_id)
-        )
-        messages, tokens, cost, only_written_to = self.connection.execute(written).one()
-        made = select(func.count()).select_from(sessions).where(*of_user, created)
-        return UserStats(
-            user_id=user_id,
-            since=since,
-            until=end,
-            sessions=only_written_to + int(self.connection.execute(made).scalar_one()),
-            messages=int(messages),
-            tokens=tokens,
-            cost=from_nanos(cost),
-            tools=tool_stats(
-                self,
-                [
-                    logs.c.session_id.in_(theirs),
-                    logs.c.created_at >= since,
-                    logs.c.created_at < end,
-                ],
-            ),
-        )
+        return stats_of(self, user_id, since, end)
 
     @gathers(NewUsage, looks_first=looks_first)
     def record(
@@ -187,6 +136,8 @@ class Usage(Repository):
         *,
         branch: Branch = None,
         turn: int | None = None,
+        from_turn: int | None = None,
+        to_turn: int | None = None,
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
     ) -> Page[UsageRecord]:
@@ -197,14 +148,23 @@ class Usage(Repository):
             branch: Only this branch: its number, or its name. None means all, those that are
                 deleted included.
             turn: Only this turn.
+            from_turn: Only this turn and later ones.
+            to_turn: Only this turn and earlier ones.
             limit: How many, up to 1,000.
             cursor: The ``next_cursor`` of the page before.
 
         Raises:
             NotFound: There is no such session, or nothing was recorded and no branch has this name.
+            InvalidInput: Both a turn and a range of turns were given.
         """
-        turn = validation.optional_amount("turn", turn)
-        return list_usage(self.unit, session_id, checked(branch), turn, limit, cursor)
+        asked = {"turn": turn, "from_turn": from_turn, "to_turn": to_turn}
+        one, *turns = (validation.optional_amount(name, each) for name, each in asked.items())
+        if one is not None:
+            if turns != [None, None]:
+                raise InvalidInput("Pass turn, or from_turn and to_turn, but not both.")
+            turns = [one, one]
+        between = (turns[0], turns[1])
+        return list_usage(self.unit, session_id, checked(branch), between, limit, cursor)
 
     iter = over_pages(list)
     """Go over the records of all pages; see ``list``."""
@@ -307,20 +267,26 @@ class Usage(Repository):
         return sum_usage(self.unit, dimension, filters, last=last, top=top)
 
     @reads
-    def of_sessions(self, ids: Sequence[str]) -> dict[str, UsageSum]:
-        """Add up all that was recorded of each of some sessions, by one statement for a list.
+    def of_sessions(self, ids: Sequence[str], *, most: int | None = None) -> dict[str, UsageSum]:
+        """Add up what was recorded of each of some sessions, by one statement for a list.
 
         Args:
             ids: The sessions, up to 1,000.
+            most: How many records of a session to read at most, the last ones: then the time that
+                this takes does not grow with them. A sum of so many is ``partial``. None reads all.
 
         Returns:
             The sums by the sessions' ids, in their order; without those that do not exist or used
             nothing.
 
         Raises:
-            InvalidInput: ``ids`` is no list of ids, or has more than 1,000.
+            InvalidInput: ``ids`` is no list of ids, or has more than 1,000; or ``most`` is no
+                number of 1 or more.
         """
-        return sums_of_sessions(self.unit, ids_of("ids", ids, most=MAX_LIMIT))
+        most = validation.optional_amount("most", most)
+        if most == 0:
+            raise InvalidInput("most must be 1 or more.")
+        return sums_of_sessions(self.unit, ids_of("ids", ids, most=MAX_LIMIT), most)
 
     def _new(
         self,
