@@ -35,7 +35,7 @@ VALUES = {
 NAMES = {
     "attachment_id", "branch", "checkpoint_id", "dimension", "from_branch", "inherit", "key_id",
     "log_id", "message_id", "name", "new_name", "parent_id", "reservation_id", "run_id",
-    "session_id", "task_id", "thread_id", "to_thread", "user_id", "id",
+    "session_id", "task_id", "then", "thread_id", "to_thread", "user_id", "id",
 }  # fmt: skip
 """Arguments that are ids and names: an error may show them, cut and without control characters."""
 LONGEST = 700
