@@ -8,9 +8,8 @@ them, in any number of processes, may stand for one conversation.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agents.memory.session_settings import (
@@ -109,8 +108,12 @@ class AgentStoreSession:
             AlreadyExists: The session is another user's.
         """
         if items:
-            save = partial(self._call, lambda s: s.messages.save_chat(self.session_id, items))
-            await settled(self._with_session(save))
+            new = self._new
+            await settled(
+                self._call(
+                    lambda s: s.messages.save_chat(self.session_id, items, create_session=new)
+                )
+            )
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Take the last item back; None if there is none."""
@@ -199,16 +202,6 @@ class AgentStoreSession:
         except NotFound:
             return missing
         return result
-
-    async def _with_session(self, save: Callable[[], Awaitable[object]]) -> None:
-        """Save; a session that does not exist is made first."""
-        try:
-            await save()
-        except NotFound as missing:
-            if missing.kind != "session":
-                raise
-            await self._call(lambda s: s.sessions.ensure(self.session_id, **self._new))
-            await save()
 
     def _limit(self, limit: int | None) -> int | None:
         found = resolve_session_limit(limit, self.session_settings)
