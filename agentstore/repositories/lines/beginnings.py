@@ -10,6 +10,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Dialect,
+    Integer,
     Select,
     bindparam,
     func,
@@ -28,6 +29,13 @@ from agentstore.values.types import MAX_INTEGER
 
 MOST_PROMPTS = 4
 """A line's prompts are looked for among so many messages at its beginning."""
+
+FEW = literal_column(str(MOST_PROMPTS), Integer)
+"""The same as a limit that is written into a statement.
+
+Where it is a parameter, PostgreSQL takes it for a tenth of the rows. A plan for all parameters then
+looks so much worse than one for these that it plans anew at each call, for longer than it reads.
+"""
 
 
 def with_prompts(
@@ -60,9 +68,9 @@ def with_prompts(
         dialect,
         *conditions,
         order=lambda messages: messages.seq,
-        limit=MOST_PROMPTS,
+        limit=FEW,
     )
-    few = select(found.pk).select_from(source).order_by(found.seq).limit(MOST_PROMPTS)
+    few = select(found.pk).select_from(source).order_by(found.seq).limit(FEW)
     prompts = prompts_among(tables, few, columns)
     return Prepared(select(query.subquery("newest")).union_all(prompts), driver, shape=query)
 

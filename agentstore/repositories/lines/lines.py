@@ -34,7 +34,7 @@ from agentstore.errors import NotFound
 from agentstore.execution.unit import Unit
 from agentstore.models.deleting import owner_stays
 from agentstore.models.tables import Tables
-from agentstore.repositories.lines.beginnings import MOST_PROMPTS, prompts_among, with_prompts
+from agentstore.repositories.lines.beginnings import FEW, prompts_among, with_prompts
 from agentstore.repositories.lines.queries import (
     SESSION_ID,
     Anchor,
@@ -270,6 +270,6 @@ def _prompts_of_whole(tables: Tables, columns: Columns) -> Select[Any]:
         select(first.c.pk)
         .where(*_on_whole(tables, first.c, tables.sessions.c.last_seq >= bindparam("count")))
         .order_by(first.c.seq)
-        .limit(MOST_PROMPTS)
+        .limit(FEW)
     )
     return prompts_among(tables, few, columns)
