@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, event
 
+from agentstore import Store
 from agentstore.errors import LimitOutOfRange
+from tests.conftest import on
 
 NOON = datetime(2025, 6, 1, 12, tzinfo=UTC)
 
@@ -258,3 +260,24 @@ def test_writers_in_different_time_zones_keep_the_order_and_give_utc(place):
             found = stored(store, session.id)
             assert found == saved
             assert {message.created_at.utcoffset() for message in found} == {timedelta(0)}
+
+
+@on(lambda driver: driver.name == "psycopg")
+@pytest.mark.parametrize("read", ["history", "chat", "payloads"])
+def test_a_server_plans_a_history_once_for_all_its_parameters(place, read):
+    """To plan it anew for each call's parameters takes longer than to read."""
+    with Store(place.url, pool_size=1) as store:
+        session = store.sessions.create()
+        store.messages.save_many(session.id, said(1_000))
+        with store._engine.connect() as connection:
+            connection.execution_options(isolation_level="AUTOCOMMIT")
+            connection.exec_driver_sql("VACUUM ANALYZE")
+        for _ in range(20):
+            getattr(store.messages, read)(session.id, limit=50)
+        with store._engine.connect() as connection:
+            kept = connection.exec_driver_sql(
+                "SELECT statement, generic_plans FROM pg_prepared_statements"
+                " WHERE statement LIKE '%%FROM messages%%' AND generic_plans + custom_plans >= 10"
+            ).all()
+    assert kept
+    assert [sql for sql, generic in kept if not generic] == []
