@@ -21,7 +21,7 @@ from agentstore.execution.async_runners import (
     store_is_closed,
     sync_side,
 )
-from agentstore.execution.cancellation import until_done
+from agentstore.execution.cancellation import Ending
 from agentstore.execution.joining import JoinRunner, joined, other_engine
 from agentstore.execution.queued_writes import QueuedWrite, turn_never_came
 from agentstore.execution.runners import READING, UnitRunner
@@ -38,7 +38,7 @@ _MOST_WAITING = 1_000
 class _LoopWrite(QueuedWrite):
     """A write whose caller is a task of an event loop, which must not wait for a thread."""
 
-    __slots__ = ("_lead", "heard", "told")
+    __slots__ = ("_lead", "ending")
 
     def __init__(self, work: Callable[[Unit], Any] | None, lead: Callable[[], None]) -> None:
         """Make a write of the running loop.
@@ -49,9 +49,8 @@ class _LoopWrite(QueuedWrite):
         """
         super().__init__(work)
         self._context = copy_context()
-        self.place = asyncio.get_running_loop()
-        self.heard: asyncio.Future[None] = self.place.create_future()
-        self.told = False
+        self.ending = Ending()
+        self.place = self.ending.loop
         self._lead = lead
 
     def will_wait(self) -> None:
@@ -73,21 +72,13 @@ class _LoopWrite(QueuedWrite):
     @staticmethod
     def _wake(writes: Sequence[_LoopWrite]) -> None:
         for write in writes:
-            write.told = True
-            if not write.heard.done():  # its task is cancelled, and may wait for another
-                write.heard.set_result(None)
-
-    async def settled(self) -> None:
-        """Wait until the task is told, however often it is cancelled meanwhile."""
-        if not self.told:
-            self.heard = self.place.create_future()  # the first was cancelled with the task
-            await until_done(self.heard)
+            write.ending.tell()
 
     def expire(self, writer: Writer) -> None:
         """Give up waiting, unless the write has begun."""
         if writer.take_back(self):
             self.error = turn_never_came()
-            self._wake([self])
+            self.ending.tell()
 
 
 class ThreadRunner:
@@ -133,10 +124,10 @@ class ThreadRunner:
         if self._timer is None:
             self._expire()
         try:
-            await write.heard
+            await write.ending.heard
         except asyncio.CancelledError:
             if not writer.take_back(write):
-                await write.settled()
+                await write.ending.settled()
                 if write.work is None:
                     writer.leave(write)
             raise
@@ -226,21 +217,15 @@ class ThreadRunner:
 
 
 class _Hop:
-    """A call that another thread makes for a task of the running loop, which hears when it is over.
+    """A call that another thread makes for a task of the running loop."""
 
-    ``asyncio.wrap_future`` and ``shield`` do the same with more futures and callbacks, and take 1.4
-    times as long.
-    """
-
-    __slots__ = ("_call", "_error", "_loop", "_result", "_told", "heard")
+    __slots__ = ("_call", "_error", "_result", "ending")
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
-        self._loop = asyncio.get_running_loop()
         self._result: Any = None
         self._error: BaseException | None = None
-        self._told = False
-        self.heard = self._loop.create_future()
+        self.ending = Ending()
 
     def run(self) -> None:
         """Make the call; in the other thread."""
@@ -249,18 +234,7 @@ class _Hop:
         except BaseException as error:  # noqa: BLE001 - it is raised where the task waits
             self._error = error
         with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
-            self._loop.call_soon_threadsafe(self._tell)
-
-    def _tell(self) -> None:
-        self._told = True
-        if not self.heard.done():  # its task is cancelled, and may wait for another
-            self.heard.set_result(None)
-
-    async def settled(self) -> None:
-        """Wait until the call is over, however often the task is cancelled meanwhile."""
-        if not self._told:
-            self.heard = self._loop.create_future()  # the first was cancelled with the task
-            await until_done(self.heard)
+            self.ending.loop.call_soon_threadsafe(self.ending.tell)
 
     def outcome(self) -> Any:
         """Give what the call returned, or raise what it raised."""
@@ -291,9 +265,9 @@ async def _settled(
             raise store_is_closed() from error
         return call()
     try:
-        await hop.heard
+        await hop.ending.heard
     except asyncio.CancelledError:
         if not (take_back and future.cancel()):
-            await hop.settled()
+            await hop.ending.settled()
         raise
     return cast("T", hop.outcome())

@@ -265,7 +265,7 @@ def test_writers_in_different_time_zones_keep_the_order_and_give_utc(place):
 @on(lambda driver: driver.name == "psycopg")
 @pytest.mark.parametrize("read", ["history", "chat", "payloads"])
 def test_a_server_plans_a_history_once_for_all_its_parameters(place, read):
-    """To plan it anew for each call's parameters takes longer than to read."""
+    """Planning takes longer than reading."""
     with Store(place.url, pool_size=1) as store:
         session = store.sessions.create()
         store.messages.save_many(session.id, said(1_000))

@@ -31,10 +31,10 @@ MOST_PROMPTS = 4
 """A line's prompts are looked for among so many messages at its beginning."""
 
 FEW = literal_column(str(MOST_PROMPTS), Integer)
-"""The same as a limit that is written into a statement.
+"""``MOST_PROMPTS`` as a limit that is written into a statement.
 
-Where it is a parameter, PostgreSQL takes it for a tenth of the rows. A plan for all parameters then
-looks so much worse than one for these that it plans anew at each call, for longer than it reads.
+PostgreSQL takes a limit that is a parameter for a tenth of the rows. One plan for all calls then
+looks expensive, so it plans at each call, which takes longer than the reading.
 """
 
 

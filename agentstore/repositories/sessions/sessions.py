@@ -547,8 +547,8 @@ class Sessions(Repository):
 
         The session stays, with its title, owner, state, metadata, tool logs, tasks and checkpoints.
         Numbers of messages and branches go on; names of branches are free again, but those that
-        are reserved. Its ``epoch`` grows by one, in the same transaction: whoever has noted it
-        with what it knows of the session, in whichever process, sees by it that this is over.
+        are reserved. Its ``epoch`` grows by one, in the same transaction. A process that keeps
+        something of the session in memory keeps the epoch too: another one means a reset since.
 
         Returns:
             How many messages were deleted.
