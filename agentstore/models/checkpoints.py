@@ -1,9 +1,9 @@
 """Checkpoints of an agent's state.
 
-A checkpoint names values. The bytes of a value are on a *line*, in pieces that follow each other in
-``checkpoint_values``; a version is the first so many bytes of a line. So what a list grew by is
-stored once, and a line may begin with what a version of another one begins and ends with (see
-``agentstore.repositories.checkpoints.values``).
+A checkpoint names values. Small ones are in its own row. The bytes of the others are on *lines*, in
+pieces that follow each other in ``checkpoint_values``; a version is the first so many bytes of a
+line. So what a list grew by is stored once, and a line may begin with what a version of another one
+begins and ends with (see ``agentstore.repositories.checkpoints.values``).
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Checkpoint(Base):
     """One checkpoint; its parent is in the same thread and namespace, or it is a root.
 
     In the root namespace, ``''``, an id belongs to one thread alone; other namespaces may hold
-    the same id in several threads, as copies of a thread do.
+    the same id in several threads, as copies of a thread do. ``small_values`` are those that no
+    entry names, packed (see ``agentstore.repositories.checkpoints.small_values``).
     """
 
     __table__ = tables.checkpoints
@@ -71,6 +72,7 @@ class Checkpoint(Base):
     next_node: Mapped[str]
     metadata_: Mapped[dict[str, Any] | None] = column_property(tables.checkpoints.c.metadata)
     created_at: Mapped[datetime]
+    small_values: Mapped[bytes | None]
 
     thread: Mapped[CheckpointThread] = related("CheckpointThread")
     parent: Mapped[Checkpoint | None] = related(

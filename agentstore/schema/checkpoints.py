@@ -69,6 +69,7 @@ checkpoints = table(
     column("next_node", TEXT),
     nullable("metadata", OBJECT),
     column("created_at", INSTANT),
+    nullable("small_values", BYTES),
     UniqueConstraint("thread_id", "namespace", "id"),
     ForeignKeyConstraint(
         ["thread_id", "namespace", "parent_id"],

@@ -483,7 +483,7 @@ CREATE TABLE a_prefix_checkpoints (
 	summary TEXT NOT NULL, 
 	next_node TEXT NOT NULL, 
 	metadata TEXT, 
-	created_at BIGINT NOT NULL, 
+	created_at BIGINT NOT NULL, small_values BLOB, 
 	CONSTRAINT pk_a_prefix_checkpoints PRIMARY KEY (pk), 
 	CONSTRAINT ck_a_prefix_checkpoints_step CHECK (step >= 0), 
 	CONSTRAINT fk_a_prefix_checkpoints_thread_id FOREIGN KEY(thread_id) REFERENCES a_prefix_checkpoint_threads (id) ON DELETE CASCADE, 
@@ -513,5 +513,5 @@ CREATE INDEX ix_a_prefix_memories_place_updated_at_pk ON a_prefix_memories (plac
 CREATE INDEX ix_a_prefix_memories_user_id ON a_prefix_memories (user_id) WHERE user_id IS NOT NULL;
 CREATE INDEX ix_a_prefix_memories_expires_at_pk ON a_prefix_memories (expires_at, pk) WHERE expires_at IS NOT NULL;
 INSERT INTO a_prefix_activity VALUES (1, 0);
-INSERT INTO a_prefix_alembic_version VALUES ('0017');
+INSERT INTO a_prefix_alembic_version VALUES ('0018');
 INSERT INTO a_prefix_search_state VALUES (1, '2:250000', 0, NULL);

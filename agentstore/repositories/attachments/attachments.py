@@ -19,7 +19,7 @@ from agentstore.records.base import complete
 from agentstore.repositories.attachments.blobs import drop_unattached, keep_blob
 from agentstore.repositories.base.iterating import over_pages
 from agentstore.repositories.base.operations import Repository, one_page, reads, writes
-from agentstore.repositories.checkpoints.value_parts import OTHER_BYTES
+from agentstore.repositories.checkpoints.values import OTHER_BYTES
 from agentstore.values import validation
 from agentstore.values.ids import new_id
 from agentstore.values.paging import DEFAULT_LIMIT, Cursors

@@ -70,7 +70,7 @@ from agentstore.repositories.checkpoints.rows import (
     thread_record,
     threads_with_latest,
 )
-from agentstore.repositories.checkpoints.states import find_held, find_state
+from agentstore.repositories.checkpoints.states import find_encoded, find_state
 from agentstore.repositories.checkpoints.values import Encoded, encode
 from agentstore.values import validation
 from agentstore.values.encoding import key_step
@@ -505,13 +505,12 @@ class Checkpoints(Repository):
         there = find_checkpoint(unit, wanted, *place, any_owner=True) if inside and wanted else None
         if there is not None:
             raise AlreadyExists("checkpoint", there.id)
-        held = {} if inside else find_held(unit, source.pk)
         new = CheckpointDraft(
             *place,
             id=wanted or new_id(),
             parent_id=id if inside else NO_PARENT,
             step=None if inside else source.step,
-            values={name: value.encoded for name, value in held.items()},
+            values={} if inside else find_encoded(unit, source.pk),
             inherit=None if inside else (),
             owners={"user_id": thread.user_id, "session_id": thread.session_id},
             created_at=None,

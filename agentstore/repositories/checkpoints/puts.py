@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Dialect, Row, bindparam, cast, insert, not_, select, update
+from sqlalchemy import BigInteger, Dialect, Row, bindparam, cast, func, insert, not_, select, update
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from agentstore.engines.base.dialect import EngineDialect
@@ -27,6 +27,7 @@ from agentstore.repositories.checkpoints.rows import (
     path_rows,
     read_parent,
 )
+from agentstore.repositories.checkpoints.small_values import Small, divided, packed, unpacked
 from agentstore.repositories.checkpoints.value_lines import (
     drop_entries,
     drop_unneeded,
@@ -88,12 +89,12 @@ def tags_of(tags: object) -> tuple[str, ...]:
 
 def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     """Put a checkpoint, or put one again."""
-    first_line = enter_thread(unit, new.thread_id, new.owners, lines=len(new.values))
+    lines = _Lines(unit, new)
     looks_first = new.parent_id is None
     if looks_first and (existing := _existing(unit, new)) is not None:
-        return _put_again(unit, new, existing, first_line)
+        return _put_again(unit, new, existing, lines)
     try:
-        row, plans, inherited = _planned(unit, new, first_line)
+        row, plans, inherited = _planned(unit, new, lines)
     except NotFound:
         _existing(unit, new)  # an id of another thread is the first thing to be said
         raise
@@ -102,10 +103,39 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
         written = _put_in_turn(unit, row, plans, inherited, skips=True)
     if not written:
         if not looks_first and (existing := _existing(unit, new)) is not None:
-            return _put_again(unit, new, existing, first_line)
+            return _put_again(unit, new, existing, lines)
         # Whose id that is, is hidden: the engine itself says that it is taken.
         written = _put_in_turn(unit, row, plans, inherited, skips=False)
     return info_of(dict(zip(column_names(unit.tables), written, strict=True)))
+
+
+class _Lines:
+    """Numbers of lines that nobody uses, of a thread that is entered.
+
+    Where each statement is a round trip, as many as may be needed are set aside with entering.
+    Elsewhere it is known first how many are: mostly none, and then the thread's row stays as it is.
+    """
+
+    __slots__ = ("_kept", "_next", "_thread_id", "_unit")
+
+    def __init__(self, unit: Unit, new: CheckpointDraft) -> None:
+        """Enter the thread; see ``enter_thread``."""
+        ahead = 0 if unit.dialect.single_writer else len(new.values)
+        self._unit, self._thread_id = unit, new.thread_id
+        self._next = enter_thread(unit, new.thread_id, new.owners, lines=ahead)
+        self._kept = self._next + ahead
+
+    def new(self) -> int:
+        """Give a number."""
+        self._next += 1
+        return self._next - 1
+
+    def keep(self) -> None:
+        """Set aside what was given and is not yet."""
+        if self._next > self._kept:
+            threads, self._kept = self._unit.tables.checkpoint_threads, self._next
+            keeping = update(threads).where(threads.c.id == self._thread_id)
+            self._unit.connection.execute(keeping.values(last_line=self._next - 1))
 
 
 def enter_thread(
@@ -126,9 +156,12 @@ def enter_thread(
         NotFound: There is no such user or session, or the thread's session is being deleted.
         WrongOwner: The thread belongs to another one.
     """
-    enter = _enter(unit.tables, unit.dialect, dialect_of(unit.connection))
-    counted = {"wanted": thread_id, "lines": lines}
-    entered = enter.fetch(unit.connection, counted)
+    what = unit.tables, unit.dialect, dialect_of(unit.connection)
+    enter, counted = _enter(*what), {"wanted": thread_id, "lines": lines}
+    entered: Sequence[Any] = ()
+    if unit.dialect.single_writer and not lines:
+        entered = _look(*what).fetch(unit.connection, counted)
+    entered = entered or enter.fetch(unit.connection, counted)
     if not entered:
         make_thread(unit, thread_id, owners)
         entered = enter.fetch(unit.connection, counted)
@@ -224,12 +257,13 @@ def _existing(unit: Unit, new: CheckpointDraft) -> Row[Any] | None:
 
 
 def _planned(
-    unit: Unit, new: CheckpointDraft, first_line: int
+    unit: Unit, new: CheckpointDraft, lines: _Lines
 ) -> tuple[dict[str, Any], dict[str, Plan], dict[str, Version]]:
-    """Give the columns of a new checkpoint, what is to be stored of its values, and what it has as
-    its parent does.
+    """Give the columns of a new checkpoint, what is to be stored on lines of its values, and what
+    it has there as its parent does.
     """
-    parent_id, step, shared = _parent(unit, new, new.parent_id)
+    parent_id, step, shared, small = _parent(unit, new, new.parent_id)
+    stored, plans, inherited = _divided(unit, new, lines, shared, small)
     row = {
         **new.row,
         "thread_id": new.thread_id,
@@ -238,48 +272,75 @@ def _planned(
         "parent_id": parent_id,
         "step": validation.amount("step", step + 1) if new.step is None else new.step,
         "created_at": new.created_at or unit.now(),
+        "small_values": stored,
     }
-    inherited = _inherited(new, shared)
-    return row, planned(unit, new.values, shared, first_line), inherited
+    return row, plans, inherited
+
+
+def _divided(
+    unit: Unit,
+    new: CheckpointDraft,
+    lines: _Lines,
+    shared: dict[str, Stored],
+    small: Small,
+    own: Mapping[str, Stored] | None = None,
+) -> tuple[bytes | None, dict[str, Plan], dict[str, Version]]:
+    """Give the small values as they are stored, what is to be stored on lines, and what is
+    inherited there.
+
+    Args:
+        unit: In a write transaction.
+        new: The checkpoint.
+        lines: Numbers of lines.
+        shared: The parent's versions.
+        small: Its small values.
+        own: Versions of the checkpoint itself, if it is put again.
+    """
+    inherited: dict[str, Version] = {}
+    kept: Small = {}
+    for name in (*shared, *small) if new.inherit is None else new.inherit:
+        if name in small:
+            kept[name] = small[name]
+        elif name in shared:
+            inherited[name] = shared[name].version
+        else:
+            raise NotFound("value", name, "The parent has none of this name; pass it in values.")
+    added, others = divided(new.values, kept)
+    plans = planned(unit, others, {**shared, **(own or {})}, lines.new)
+    lines.keep()
+    return packed({**kept, **added}), plans, inherited
 
 
 def _put_again(
-    unit: Unit, new: CheckpointDraft, existing: Row[Any], first_line: int
+    unit: Unit, new: CheckpointDraft, existing: Row[Any], lines: _Lines
 ) -> CheckpointInfo:
     """Change a checkpoint; its place in the tree stays, unless another one is given."""
     parent_id, step = existing.parent_id, existing.step
     shared: dict[str, Stored] = {}
+    small: Small = {}
     if new.parent_id is not None or new.inherit:
         asked = (parent_id or NO_PARENT) if new.parent_id is None else new.parent_id
-        parent_id, before, shared = _parent(unit, new, asked)
+        parent_id, before, shared, small = _parent(unit, new, asked)
         if new.parent_id is not None:
             step = validation.amount("step", before + 1)
             _refuse_cycle(unit, new, existing)
-    inherited = _inherited(new, shared)
-    own = stored_by(read_parent(unit, "pk", {"wanted": existing.pk}))
-    plans = planned(unit, new.values, {**shared, **own}, first_line)
+    itself = read_parent(unit, "pk", {"wanted": existing.pk})
+    own = {} if itself is None else stored_by(itself.pieces)
+    stored, plans, inherited = _divided(unit, new, lines, shared, small, own)
     checkpoints = unit.tables.checkpoints
     values = {
         **new.row,
         "parent_id": parent_id,
         "step": step if new.step is None else new.step,
         "created_at": new.created_at or existing.created_at,
+        "small_values": stored,
     }
     change = update(checkpoints).where(checkpoints.c.pk == existing.pk).values(values)
     written = unit.connection.execute(change.returning(*checkpoints.c)).one()
-    _, lines = drop_entries(unit, [existing.pk])
+    _, left = drop_entries(unit, [existing.pk])
     write_values(unit, new.thread_id, existing.pk, plans, inherited)
-    drop_unneeded(unit, new.thread_id, lines)
+    drop_unneeded(unit, new.thread_id, left)
     return checkpoint_info(written)
-
-
-def _inherited(new: CheckpointDraft, shared: Mapping[str, Stored]) -> dict[str, Version]:
-    """Give the versions that the parent's names stand for; raises NotFound."""
-    names = shared if new.inherit is None else new.inherit
-    for name in names:
-        if name not in shared:
-            raise NotFound("value", name, "The parent has none of this name; pass it in values.")
-    return {name: shared[name].version for name in names}
 
 
 def _refuse_cycle(unit: Unit, new: CheckpointDraft, existing: Row[Any]) -> None:
@@ -295,25 +356,38 @@ def _refuse_cycle(unit: Unit, new: CheckpointDraft, existing: Row[Any]) -> None:
 
 def _parent(
     unit: Unit, new: CheckpointDraft, parent_id: str | None
-) -> tuple[str | None, int, dict[str, Stored]]:
-    """Give the parent's id, its step, and the versions of its values; a root's parent has step -1.
+) -> tuple[str | None, int, dict[str, Stored], Small]:
+    """Give the parent's id, its step, and its values; a root's parent has step -1.
+
+    Its small values are left out where none can be inherited.
 
     Raises:
         NotFound: The parent is not in this namespace of this thread.
     """
     if parent_id == NO_PARENT:
-        return None, -1, {}
+        return None, -1, {}, {}
     place = {"thread_id": new.thread_id, "namespace": new.namespace, "wanted": parent_id}
-    rows = read_parent(unit, "latest" if parent_id is None else "place", place)
-    if rows:
-        return rows[0].id, rows[0].step, stored_by(rows)
+    found = read_parent(unit, "latest" if parent_id is None else "place", place)
+    if found is not None:
+        inherits = new.inherit is None or new.inherit
+        small = unpacked(found.small_values, found.pk) if inherits else {}
+        return found.id, found.step, stored_by(found.pieces), small
     if parent_id is None or new.roots:
-        return None, -1, {}
+        return None, -1, {}, {}
     raise NotFound(
         "checkpoint",
         parent_id,
         "A parent must be in the same thread and namespace; fork() leads to another thread.",
     )
+
+
+@lru_cache(maxsize=64)
+def _look(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepared:
+    """Enter a thread that is the most recent one already: nothing of it changes."""
+    threads = tables.checkpoint_threads.c
+    latest = select(func.max(threads.activity)).scalar_subquery()
+    looking = select(*_entered(tables)).where(*_enterable(tables), threads.activity == latest)
+    return Prepared(looking, driver)
 
 
 @lru_cache(maxsize=64)
@@ -323,23 +397,31 @@ def _enter(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepared:
 
 def entering(tables: Tables, dialect: EngineDialect) -> ReturningUpdate[Any]:
     """Give the statement of ``enter_thread``; it takes ``wanted`` and ``lines``."""
-    threads, sessions = tables.checkpoint_threads, tables.sessions.c
-    closed = select(sessions.pk).where(
-        sessions.id == threads.c.session_id, not_(session_is_open(tables))
-    )
+    threads = tables.checkpoint_threads
     return (
         update(threads)
-        .where(
-            threads.c.id == bindparam("wanted"),
-            ~closed.exists(),
-            owner_stays(tables, threads.c.user_id),
-        )
+        .where(*_enterable(tables))
         .values(
             activity=dialect.next_put(tables),
             last_line=threads.c.last_line + cast(bindparam("lines"), BigInteger),
         )
-        .returning(*(threads.c[owner] for owner in _OWNERS), threads.c.last_line)
+        .returning(*_entered(tables))
     )
+
+
+def _entered(tables: Tables) -> list[Any]:
+    threads = tables.checkpoint_threads.c
+    return [*(threads[owner] for owner in _OWNERS), threads.last_line]
+
+
+def _enterable(tables: Tables) -> list[Any]:
+    """Give the conditions of the thread that is ``wanted``, whose owners are there and stay."""
+    threads, sessions = tables.checkpoint_threads.c, tables.sessions.c
+    closed = select(sessions.pk).where(
+        sessions.id == threads.session_id, not_(session_is_open(tables))
+    )
+    wanted = threads.id == bindparam("wanted")
+    return [wanted, ~closed.exists(), owner_stays(tables, threads.user_id)]
 
 
 def _put_in_turn(

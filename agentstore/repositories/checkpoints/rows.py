@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -22,7 +22,7 @@ from sqlalchemy import (
     tuple_,
 )
 
-from agentstore.engines.base.prepared import Prepared, dialect_of
+from agentstore.engines.base.prepared import Stacked, dialect_of
 from agentstore.engines.registry import EngineDialect
 from agentstore.errors import InvalidInput, NotFound
 from agentstore.execution.unit import Unit
@@ -235,10 +235,26 @@ def threads_with_latest(tables: Tables, dialect: EngineDialect) -> Select[Any]:
     )
 
 
-def read_parent(unit: Unit, by: str, parameters: Mapping[str, Any]) -> list[PieceAt]:
-    """Read a checkpoint with the lines of its values, a row for each piece; see ``chosen_by``."""
+class Parent(NamedTuple):
+    """What the next checkpoint needs of one.
+
+    Attributes:
+        small_values: As they are stored.
+        pieces: Of the lines of its other values.
+    """
+
+    pk: int
+    id: str
+    step: int
+    small_values: bytes | None
+    pieces: list[PieceAt]
+
+
+def read_parent(unit: Unit, by: str, parameters: Mapping[str, Any]) -> Parent | None:
+    """Read a checkpoint, with the lines of its values, by one statement; see ``chosen_by``."""
     statement = _parents(unit.tables, unit.dialect, dialect_of(unit.connection), by)
-    return [PieceAt(*row) for row in statement.fetch(unit.connection, parameters)]
+    points, pieces = statement.fetch(unit.connection, parameters)
+    return Parent._make((*points[0], [PieceAt._make(row) for row in pieces])) if points else None
 
 
 @lru_cache(maxsize=64)
@@ -248,9 +264,10 @@ def column_names(tables: Tables) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=64)
-def _parents(tables: Tables, dialect: EngineDialect, driver: Dialect, by: str) -> Prepared:
-    chosen = chosen_by(tables, dialect, by).with_only_columns(tables.checkpoints.c.pk)
-    return Prepared(with_pieces(tables, chosen), driver)
+def _parents(tables: Tables, dialect: EngineDialect, driver: Dialect, by: str) -> Stacked:
+    columns = [tables.checkpoints.c[column] for column in Parent._fields[:4]]
+    chosen = chosen_by(tables, dialect, by).with_only_columns(*columns).cte("chosen")
+    return Stacked([select(chosen), with_pieces(tables, chosen)], driver)
 
 
 def chosen_by(tables: Tables, dialect: EngineDialect, by: str) -> Select[Any]:

@@ -19,6 +19,7 @@ from agentstore.models.tables import Tables
 from agentstore.records.checkpoints import CheckpointRecord
 from agentstore.repositories.checkpoints.pending import in_order, write_record
 from agentstore.repositories.checkpoints.rows import COLUMNS, chosen_by
+from agentstore.repositories.checkpoints.small_values import Small, unpacked
 from agentstore.repositories.checkpoints.value_parts import (
     Held,
     Part,
@@ -26,6 +27,7 @@ from agentstore.repositories.checkpoints.value_parts import (
     value_queries,
     values_of,
 )
+from agentstore.repositories.checkpoints.values import Encoded
 from agentstore.values.encoding import encode_text
 
 _AMONG = (8, 32, 128, 512, 1024)
@@ -33,10 +35,11 @@ _AMONG = (8, 32, 128, 512, 1024)
 
 
 class _ReadState(NamedTuple):
-    """What was read of a checkpoint: its columns, its versions, the rows of writes."""
+    """What was read of a checkpoint: its columns, its values, the rows of writes."""
 
     point: tuple[Any, ...]
     versions: Mapping[str, Held]
+    small: Small
     writes: list[Any]
 
     @property
@@ -50,7 +53,7 @@ class _ReadState(NamedTuple):
         fields = dict(zip(COLUMNS[1:], self.point[1:], strict=True))
         fields["tags"] = tuple(fields["tags"])
         fields["metadata"] = fields["metadata"] or {}
-        values = values_of(self.pk, self.versions)
+        values = values_of(self.pk, self.versions, self.small)
         return CheckpointRecord(**fields, values=values, writes=pending)
 
 
@@ -69,10 +72,10 @@ def find_state(
     return found[0].record(writes=writes) if found else None
 
 
-def find_held(unit: Unit, pk: int) -> dict[str, Held]:
+def find_encoded(unit: Unit, pk: int) -> dict[str, Encoded]:
     """Read the values of a checkpoint without decoding them."""
     [state] = _read(unit, "pk", {"wanted": pk})
-    return dict(state.versions)
+    return {**{name: held.encoded for name, held in state.versions.items()}, **state.small}
 
 
 def states_page(
@@ -144,7 +147,11 @@ def _read(
         found = _statement(*what, True).fetch(unit.connection, parameters)
     points, lines, parts, *pending = found
     versions = held_by(lines, parts)
-    states = {point[0]: _ReadState(point, versions.get(point[0], {}), []) for point in points}
+    states = {}
+    for *point, stored in points:
+        pk = point[0]
+        small = unpacked(stored, pk)
+        states[pk] = _ReadState(tuple(point), versions.get(pk, {}), small, [])
     for row in pending[0] if pending else ():
         states[row[0]].writes.append(_WriteRow._make(row))
     return [*states.values()]
@@ -177,9 +184,10 @@ def _statement(
     bases: bool,
 ) -> Stacked:
     chosen = _among(tables, by) if isinstance(by, int) else chosen_by(tables, dialect, by)
-    points = chosen.cte("chosen")
+    columns = [tables.checkpoints.c[column] for column in (*COLUMNS, "small_values")]
+    points = chosen.with_only_columns(*columns).cte("chosen")
     queries = [
-        select(*(points.c[column] for column in COLUMNS)),
+        select(points),
         *value_queries(tables, points, bases=bases, several=several),
     ]
     return Stacked([*queries, _pending(tables, points)] if writes else queries, driver)

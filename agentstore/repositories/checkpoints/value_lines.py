@@ -6,14 +6,15 @@ locked the thread of a line that it changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import count, groupby
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
+    CTE,
     Dialect,
     Integer,
     Select,
@@ -52,13 +53,10 @@ Shared = Mapping[str, Stored]
 class PieceAt(NamedTuple):
     """A row of what ``with_pieces`` reads: a piece of a line that a checkpoint's value is on.
 
-    All behind ``step`` are None if the checkpoint has no values; ``data`` also if the value is not
-    small.
+    ``data`` is None if the value is long.
     """
 
-    pk: int
-    id: str
-    step: int
+    checkpoint_pk: int
     name: str
     kind: str
     line: int
@@ -75,12 +73,12 @@ class PieceAt(NamedTuple):
     data: Any  # bytes, or None
 
 
-_SMALL = 2048
+_SHORT = 2048
 """Bytes up to which the body of a value is read with what the next one may share of it."""
 
 
 def planned(
-    unit: Unit, values: Mapping[str, Encoded], shared: Shared, first_line: int
+    unit: Unit, values: Mapping[str, Encoded], shared: Shared, new_line: Callable[[], int]
 ) -> dict[str, Plan]:
     """Say what is to be stored for values; nothing is written yet.
 
@@ -88,14 +86,13 @@ def planned(
         unit: In a write transaction that has locked the thread.
         values: By name.
         shared: What they may share with.
-        first_line: The first of as many numbers of lines as there are values.
+        new_line: Gives the number of a line that nobody uses.
     """
-    lines: Iterator[int] = count(first_line)
     plans: dict[str, Plan] = {}
     for name, new in values.items():
         parent = shared.get(name)
         read = partial(_read, unit, parent, name)
-        plans[name] = plan(new, parent, new_line=lines.__next__, read=read)
+        plans[name] = plan(new, parent, new_line=new_line, read=read)
     return plans
 
 
@@ -207,8 +204,8 @@ def _entry_rows(
 def stored_by(rows: Iterable[PieceAt]) -> dict[str, Stored]:
     """Give what the next values may share with, by name."""
     found: dict[str, Stored] = {}
-    there = sorted((row for row in rows if row.name is not None), key=attrgetter("name", "start"))
-    for name, group in groupby(there, key=attrgetter("name")):
+    in_order = sorted(rows, key=attrgetter("name", "start"))
+    for name, group in groupby(in_order, key=attrgetter("name")):
         depth, pieces, parts = 0, list[int](), list[PieceAt]()
         for row in group:
             if row.start < row.length:
@@ -218,37 +215,29 @@ def stored_by(rows: Iterable[PieceAt]) -> dict[str, Stored]:
         version = Version(
             row.kind, row.line, row.length, row.size, row.item_count, bytes(row.digest)
         )
-        known = row.size <= _SMALL and parts and parts[0].base_line is None
+        known = row.size <= _SHORT and parts and parts[0].base_line is None
         end = row.start + row.bytes
-        found[name] = Stored(row.pk, version, depth, end, pieces, parts if known else ())
+        found[name] = Stored(row.checkpoint_pk, version, depth, end, pieces, parts if known else ())
     return found
 
 
-def with_pieces(tables: Tables, chosen: Select[Any]) -> Select[Any]:
-    """Read a checkpoint with the lines of its values: a row for each ``PieceAt``.
+def with_pieces(tables: Tables, chosen: CTE) -> Select[Any]:
+    """Read the lines of a checkpoint's values: a row for each ``PieceAt``.
 
     Args:
         tables: The tables.
-        chosen: Selects the checkpoint's ``pk``, and nothing else.
+        chosen: Selects the checkpoint, ``pk`` among its columns.
     """
-    points, entries, values = (
-        tables.checkpoints,
-        tables.checkpoint_entries,
-        tables.checkpoint_values,
-    )
-    held = entries.c.checkpoint_pk == points.c.pk
+    entries, values = tables.checkpoint_entries, tables.checkpoint_values
+    held = entries.c.checkpoint_pk == chosen.c.pk
     on_line = and_(values.c.thread_id == entries.c.thread_id, values.c.line == entries.c.line)
-    return (
-        select(
-            *(points.c[column] for column in PieceAt._fields[:3]),
-            *(entries.c[column] for column in PieceAt._fields[3:10]),
-            *(values.c[column] for column in PieceAt._fields[10:15]),
-            func.length(values.c.data),
-            case((entries.c.size <= literal_column(str(_SMALL), Integer), values.c.data)),
-        )
-        .select_from(points.outerjoin(entries, held).outerjoin(values, on_line))
-        .where(points.c.pk == chosen.correlate(None).scalar_subquery())
-    )
+    short = entries.c.size <= literal_column(str(_SHORT), Integer)
+    return select(
+        *(entries.c[column] for column in PieceAt._fields[:8]),
+        *(values.c[column] for column in PieceAt._fields[8:13]),
+        func.length(values.c.data, type_=Integer),
+        case((short, values.c.data)),
+    ).select_from(chosen.join(entries, held).join(values, on_line))
 
 
 def drop_entries(unit: Unit, checkpoint_pks: Iterable[int]) -> tuple[int, set[int]]:

@@ -29,7 +29,14 @@ from sqlalchemy import (
 from agentstore.engines.base.prepared import Stacked, dialect_of
 from agentstore.errors import UnsoundRow, named
 from agentstore.models.tables import Tables
-from agentstore.repositories.checkpoints.values import Encoded, Rope, decode, digest_of, joined
+from agentstore.repositories.checkpoints.values import (
+    OTHER_BYTES,
+    Encoded,
+    Rope,
+    decode,
+    digest_of,
+    joined,
+)
 
 
 class LineOf(NamedTuple):
@@ -65,9 +72,6 @@ class Part(NamedTuple):
     prefix: int | None
     suffix: int
     data: bytes
-
-
-OTHER_BYTES = "other bytes than were stored"
 
 
 _WHOLE = (0, None, None)
@@ -122,16 +126,27 @@ def held_by(lines: Iterable[Any], parts: Iterable[Any]) -> dict[int, dict[str, H
     return found
 
 
-def values_of(checkpoint_pk: int, versions: Mapping[str, Held]) -> dict[str, Any]:
-    """Give the values of one checkpoint.
+def values_of(
+    checkpoint_pk: int, versions: Mapping[str, Held], small: Mapping[str, Encoded]
+) -> dict[str, Any]:
+    """Give the values of one checkpoint, by their names in order.
+
+    Args:
+        checkpoint_pk: Its number.
+        versions: Those on lines.
+        small: The others.
 
     Raises:
         UnsoundRow: The bytes are not those that were stored. The digest is compared of bytes alone;
             for JSON that would take as long as to read it, so the doctor does it.
     """
     values: dict[str, Any] = {}
-    for name, held in versions.items():
+    for name in sorted((*versions, *small)) if small else versions:
         try:
+            if name in small:
+                values[name] = decode(small[name].kind, [small[name].body], 0)
+                continue
+            held = versions[name]
             if held.kind != "bytes":
                 values[name] = decode(held.kind, held.rope, held.items)
                 continue
@@ -251,7 +266,7 @@ def one_value(tables: Tables, driver: Dialect, *, bases: bool) -> Stacked:
 def _is_sound(lines: list[Any], parts: list[Any]) -> bool:
     try:
         for pk, versions in held_by(lines, parts).items():
-            values_of(pk, versions)
+            values_of(pk, versions, {})
             if any(digest_of(held.encoded.body) != held.digest for held in versions.values()):
                 return False
         return True

@@ -53,6 +53,9 @@ LARGEST_PIECE = 256 * 1024
 ALIKE = 3
 """Pieces of about one size that a line keeps: with a fourth one they become one piece."""
 
+OTHER_BYTES = "other bytes than were stored"
+"""What an error says of bytes that have another digest."""
+
 _DIGEST_BYTES = 20
 
 _HEADERS = {0x90: 1, 0xDC: 3, 0xDD: 5}

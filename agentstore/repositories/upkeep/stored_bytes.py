@@ -13,7 +13,9 @@ from agentstore.errors import UnsoundRow, named
 from agentstore.models.tables import Tables
 from agentstore.records.findings import Finding, Severity, listed
 from agentstore.repositories.checkpoints import pending
+from agentstore.repositories.checkpoints.small_values import unpacked
 from agentstore.repositories.checkpoints.value_parts import damaged_versions
+from agentstore.repositories.checkpoints.values import OTHER_BYTES, decode
 
 _MOST = 1_000
 _READ = 20
@@ -28,6 +30,10 @@ def stored_bytes(connection: Connection, tables: Tables) -> Iterator[Finding]:
     yield from _compared(connection, blobs, [blobs.c.digest, blobs.c.data], _is_attached)
     wrong = damaged_versions(connection, tables, _READ)
     yield from _found(tables.checkpoint_values, [*islice(wrong, _MOST)])
+    points = tables.checkpoints
+    yield from _compared(
+        connection, points, [points.c.pk, points.c.small_values], _is_packed, "small_values"
+    )
     kinds = [writes.c.kind, writes.c.encoding]
     yield from _compared(connection, writes, [*kinds, writes.c.data], _is_written)
 
@@ -41,7 +47,15 @@ def _is_written(kind: str, encoding: str, data: bytes) -> bool:
     return True
 
 
-def _compared(connection: Connection, table: Any, columns: Any, sound: Any) -> Iterator[Finding]:
+def _is_packed(pk: int, stored: bytes | None) -> bool:
+    for each in unpacked(stored, pk).values():
+        decode(each.kind, [each.body], 0)
+    return True
+
+
+def _compared(
+    connection: Connection, table: Any, columns: Any, sound: Any, where: str = "data"
+) -> Iterator[Finding]:
     key = list(table.primary_key.columns)
     query: Select[Any] = select(*key, *columns).order_by(*key).limit(_READ)
     after: Select[Any] = query
@@ -58,12 +72,12 @@ def _compared(connection: Connection, table: Any, columns: Any, sound: Any) -> I
         if len(wrong) >= _MOST:
             break
         after = query.where(tuple_(*key) > tuple(rows[-1][: len(key)]))
-    yield from _found(table, wrong)
+    yield from _found(table, wrong, where)
 
 
-def _found(table: Table, wrong: list[str]) -> Iterator[Finding]:
+def _found(table: Table, wrong: list[str], column: str = "data") -> Iterator[Finding]:
     if wrong:
         rows_hold = "1 row holds" if len(wrong) == 1 else f"{len(wrong):,} rows hold"
-        what = f"{rows_hold} other bytes than were stored (data)."
+        what = f"{rows_hold} {OTHER_BYTES} ({column})."
         where = f"{table.name}: {listed(wrong)}"
         yield Finding(Severity.ERROR, "bytes", what, where, _RESTORE)
