@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import make_url
 
 from agentstore import AsyncStore, Store, doctor
-from agentstore.cli.application import main
+from agentstore.cli import main
 from agentstore.engines.base.moving import Kind, shapes
 from agentstore.errors import AgentStoreError, DatabaseCorrupt, SchemaDamaged, UnsoundRow
 from agentstore.models.tables import tables
