@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import sqlalchemy as sa
 from alembic import context, op
 
@@ -23,7 +22,8 @@ depends_on = None
 
 CHUNK = 200
 DIGEST_BYTES, PACKED_DIGEST_BYTES = 20, 8
-READ = msgspec.msgpack.Decoder(dict[str, tuple[str, bytes]]).decode
+SIZES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4, 0xDE: 2, 0xDF: 4}
+"""Of msgpack: in how many bytes bytes, texts and maps say how long they are."""
 
 
 def upgrade() -> None:
@@ -45,9 +45,9 @@ def downgrade() -> None:
     place.drop_column("checkpoints", "small_values")
 
 
-def _table(place: Place, name: str, **columns: Any) -> sa.TableClause:
+def _table(place: Place, table: str, **columns: Any) -> sa.TableClause:
     parts = [sa.column(each, kind) for each, kind in columns.items()]
-    return sa.table(place.table(name), *parts, schema=place.schema)
+    return sa.table(place.table(table), *parts, schema=place.schema)
 
 
 def _packed(place: Place) -> Iterator[list[Any]]:
@@ -74,7 +74,7 @@ def _to_lines(place: Place, rows: list[Any]) -> None:
                 f"The checkpoint with pk={row.pk} holds other bytes than were stored. Delete it "
                 "first, or restore a backup."
             )
-        small = READ(data)
+        small = [*_values(data)]
         counted = (
             sa.update(threads)
             .where(threads.c.id == row.thread_id)
@@ -82,7 +82,7 @@ def _to_lines(place: Place, rows: list[Any]) -> None:
             .returning(threads.c.last_line)
         )
         line = op.get_bind().execute(counted).scalar_one() - len(small)
-        for name, (kind, body) in small.items():
+        for name, kind, body in small:
             line += 1
             at = {"thread_id": row.thread_id, "line": line, "start": 0}
             pieces.append({**at, "depth": 0, "suffix": 0, "data": body})
@@ -104,3 +104,27 @@ def _to_lines(place: Place, rows: list[Any]) -> None:
     )
     for table, new in ((values, pieces), (held, entries)):
         op.get_bind().execute(sa.insert(table), new)
+
+
+def _values(data: bytes) -> Iterator[tuple[str, str, bytes]]:
+    """Read msgpack: a map of names, each with its kind and its body."""
+    at = 0
+
+    def length() -> int:
+        nonlocal at
+        first, width = data[at], SIZES.get(data[at], 0)
+        at += 1 + width
+        if width:
+            return int.from_bytes(data[at - width : at], "big")
+        return first & (0x1F if first >= 0xA0 else 0x0F)  # a short text; a short map or list
+
+    def following() -> bytes:
+        nonlocal at
+        size = length()
+        at += size
+        return data[at - size : at]
+
+    for _ in range(length()):
+        name = following().decode()
+        length()  # of the pair
+        yield name, following().decode(), following()

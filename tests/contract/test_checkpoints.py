@@ -289,6 +289,55 @@ def test_deleting_a_user_or_a_session_takes_the_threads_along_and_counts_them(
     assert len(rows(place, "checkpoint_values")) == 1
 
 
+# --- Small values -----------------------------------------------------------------------------
+
+
+def test_small_values_are_in_the_row_of_their_checkpoint_and_others_on_lines(
+    place: Any, store: Any
+) -> None:
+    small = {"n": 1, "text": "x" * 500, "bytes": b"x" * 512, "object": {"a": None}}
+    others = {"long": "x" * 511, "list": [], "items": Items([b"1"])}
+    store.checkpoints.put("thread", small | others, "one")
+    assert store.checkpoints.get("one").values == small | others
+    assert [*store.checkpoints.get("one").values] == sorted(small | others)
+    assert {row.name for row in rows(place, "checkpoint_entries")} == {*others}
+    store.checkpoints.put("thread", {"n": 2}, "two", inherit=["text", "long"])
+    both = {"n": 2, "text": "x" * 500, "long": "x" * 511}
+    assert store.checkpoints.get("two").values == both
+    assert [each.values for each in store.checkpoints.list("thread", values=True)] == [
+        both,
+        small | others,
+    ]
+    fork = store.checkpoints.fork("two", to_thread="other")
+    assert store.checkpoints.get(fork.id).values == both
+    store.checkpoints.put("thread", {"n": 3, "text": "y" * 600, "long": 0}, "two")
+    assert store.checkpoints.get("two").values == {"n": 3, "text": "y" * 600, "long": 0}
+    assert store.checkpoints.get(fork.id).values == both
+    require_no_garbage(place)
+
+
+def test_a_checkpoint_holds_no_more_than_a_page_of_small_values_however_many_are_inherited(
+    place: Any, store: Any
+) -> None:
+    expected: dict[str, str] = {}
+    for step in range(4):
+        new = {f"{step} {n}": f"{n}" * 400 for n in range(4)}
+        store.checkpoints.put("thread", new, inherit=[*expected])
+        expected |= new
+    assert store.checkpoints.latest("thread").values == expected
+    held = [row.small_values for row in rows(place, "checkpoints")]
+    assert [len(each) <= 4_300 for each in held] == [True] * 4
+    assert len(held[-1]) > 3_600
+
+
+def test_a_thread_that_was_put_into_is_listed_first_also_if_it_was_so_before(store: Any) -> None:
+    for thread in ("one", "two", "two", "one", "one", "two"):
+        store.checkpoints.put(thread, {"n": 1})
+        assert store.checkpoints.threads().items[0].id == thread
+    store.checkpoints.put_writes("one", "to come", "task", [("channel", 1)])
+    assert [each.id for each in store.checkpoints.threads()] == ["one", "two"]
+
+
 # --- Ids --------------------------------------------------------------------------------------
 
 
@@ -677,9 +726,14 @@ def test_after_a_rewind_the_target_is_the_latest_even_beside_another_line(store:
 # --- Deleting and pruning -----------------------------------------------------------------------
 
 
+def numbered(n: int) -> str:
+    """Give a text that is too long to be a small value, and shares nothing with others."""
+    return f"{n}" * 600
+
+
 def test_what_is_before_a_step_is_deleted_and_the_step_itself_stays(place: Any, store: Any) -> None:
     for n in range(6):
-        store.checkpoints.put("thread", history(n + 1) | {"n": n}, f"c{n}")
+        store.checkpoints.put("thread", history(n + 1) | {"n": numbered(n)}, f"c{n}")
     store.checkpoints.put("thread", history(1), namespace="inner")
     store.checkpoints.put_writes("thread", "c1", "task", [("channel", 1)])
     receipt = store.checkpoints.delete_before("thread", 3)
@@ -693,7 +747,7 @@ def test_what_is_before_a_step_is_deleted_and_the_step_itself_stays(place: Any, 
     assert [c.id for c in listed(store, "thread")] == ["c5", "c4", "c3"]
     assert [c.id for c in store.checkpoints.path("c5")] == ["c5", "c4", "c3"]
     for n in (3, 4, 5):
-        assert store.checkpoints.get(f"c{n}").values == history(n + 1) | {"n": n}
+        assert store.checkpoints.get(f"c{n}").values == history(n + 1) | {"n": numbered(n)}
     assert len(listed(store, "thread", "inner")) == 1
     require_no_garbage(place)
     assert store.checkpoints.delete_before("thread", 3).total == 0

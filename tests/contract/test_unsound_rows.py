@@ -341,21 +341,26 @@ def test_bytes_that_are_others_than_were_stored_are_named_and_told_by_the_doctor
         message = store.messages.save(session, "user", "hello").id
         attached = store.attachments.add(message, b"picture", "image/png")
         thread = "thread"
-        store.checkpoints.put(thread, {"bytes": b"state", "long": ["x" * 500]}, "one")
+        store.checkpoints.put(thread, {"bytes": b"state" * 200, "long": ["x" * 500]}, "one")
+        store.checkpoints.put(thread, {"small": "state"}, "two")
         store.checkpoints.put_writes(thread, "one", "task", [("channel", {"a": "y" * 500})])
     literal = "CAST('%s' AS BLOB)" if place.driver.engine == "sqlite" else "'%s'::bytea"
     for table in ("blobs", "checkpoint_values", "checkpoint_writes"):
         change(place, table, "data", literal.replace("%s", SECRET))
+    packed = literal.replace("%s", SECRET)
+    change(place, "checkpoints", "small_values", f"CASE WHEN id = 'two' THEN {packed} END")
     with place.open() as store:
         calls = {
             "blobs": lambda: store.attachments.read(attached.id),
             "checkpoint_values": lambda: store.checkpoints.get("one"),
+            "checkpoints": lambda: store.checkpoints.get("two"),
             "checkpoint_writes": lambda: store.checkpoints.writes(thread, "one"),
         }
         for table, call in calls.items():
             with pytest.raises(UnsoundRow) as caught:
                 call()
-            assert (caught.value.table, caught.value.column) == (table, "data")
+            column = "small_values" if table == "checkpoints" else "data"
+            assert (caught.value.table, caught.value.column) == (table, column)
             assert caught.value.key
             assert SECRET not in shown(caught.value)
     found = [each for each in doctor.examine(place.url, deep=True) if each.check == "bytes"]

@@ -80,6 +80,29 @@ def test_saves_in_one_transaction_write_each_page_once(path: Path) -> None:
         assert log.pages() <= 55
 
 
+def test_a_step_of_an_agent_writes_twelve_pages_with_a_small_state_and_a_pending_write(
+    path: Path,
+) -> None:
+    """Most are of three indexes, in whose middle the thread is: each may move what is beside."""
+    log = WriteAheadLog(path)
+    with Store(f"sqlite:///{path}") as store:
+        threads = [*(f"thread {n}" for n in range(30)), "mine"]
+        for thread in threads:
+            for number in range(30):
+                step(store, thread, number)
+        log.pages()
+        for number in range(30, 30 + SAVES):
+            step(store, "mine", number)
+        assert log.pages() / SAVES <= 12
+
+
+def step(store: Store, thread: str, number: int) -> None:
+    state = {"count": number, "last": {"note": TEXT[:80]}, "settings": TEXT[:300]}
+    put = store.checkpoints.put(thread, state, namespace="graph")
+    writes = [("count", number)]
+    store.checkpoints.put_writes(thread, put.id, f"task {number}", writes, namespace="graph")
+
+
 def test_saves_on_a_server_change_no_index_of_the_session(servers: Servers) -> None:
     url = servers.new_database(VERSIONS[0])
     plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)

@@ -396,7 +396,7 @@ def test_a_channel_that_did_not_change_is_not_serialized_again(home: Home) -> No
 
 def test_what_a_serializer_encrypts_is_nowhere_in_the_clear(home: Home) -> None:
     serde = EncryptedSerializer(Reversing(), JsonPlusSerializer())
-    secrets = ["launch codes", "more codes", "written codes"]
+    secrets = ["launch codes" * 60, "more codes", "written codes"]
 
     async def put(saver: Saver) -> None:
         config = await saver.put({"messages": secrets[:2], "text": secrets[0]}, "0001")

@@ -416,7 +416,7 @@ def value_for(table: Table, column: Column[Any]) -> Any:
     if isinstance(kind, Boolean):
         return True
     if isinstance(kind, LargeBinary):
-        return b"\x00\xff"
+        return None if column.nullable else b"\x00\xff"
     if isinstance(kind, Float):
         return 0.1
     if isinstance(kind, Integer | BigInteger):

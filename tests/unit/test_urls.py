@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import URL, create_engine, make_url
 
 from agentstore import AsyncStore, Store
-from agentstore.cli.application import main
+from agentstore.cli import main
 from agentstore.database.engine import parse_url, show_url
 from agentstore.errors import AgentStoreError, UnsupportedUrl
 

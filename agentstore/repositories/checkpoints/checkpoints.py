@@ -42,9 +42,7 @@ from agentstore.repositories.checkpoints.pending import (
 from agentstore.repositories.checkpoints.puts import (
     NO_PARENT,
     CheckpointDraft,
-    lock_thread,
     put_checkpoint,
-    require_new_thread,
     tags_of,
 )
 from agentstore.repositories.checkpoints.removal import (
@@ -71,6 +69,7 @@ from agentstore.repositories.checkpoints.rows import (
     threads_with_latest,
 )
 from agentstore.repositories.checkpoints.states import find_encoded, find_state
+from agentstore.repositories.checkpoints.threads import lock_thread, require_new_thread
 from agentstore.repositories.checkpoints.values import Encoded, encode
 from agentstore.values import validation
 from agentstore.values.encoding import key_step

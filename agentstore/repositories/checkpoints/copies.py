@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import Row, bindparam, insert, literal, select, update
 
 from agentstore.execution.unit import Unit
-from agentstore.repositories.checkpoints.puts import enter_thread
 from agentstore.repositories.checkpoints.rows import ROOT, require_ids
+from agentstore.repositories.checkpoints.threads import enter_thread
 from agentstore.values.ids import new_id
 
 

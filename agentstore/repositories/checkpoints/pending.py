@@ -16,7 +16,12 @@ from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
 from agentstore.records.base import complete
 from agentstore.records.checkpoints import WriteRecord
-from agentstore.repositories.checkpoints.puts import enter_thread, entering, make_thread, why_not
+from agentstore.repositories.checkpoints.threads import (
+    enter_thread,
+    entering,
+    make_thread,
+    why_not,
+)
 from agentstore.values import validation
 from agentstore.values.encoding import dump_json, load_json
 

@@ -1,0 +1,211 @@
+"""Threads of checkpoints: entered by who puts into them, locked by who changes them otherwise.
+
+To enter a thread makes it the most recent one, and sets aside numbers for lines of values. Where it
+is the most recent one already, and the engine has one writer, its row stays as it is: that is two
+pages less to write at each step of an agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import BigInteger, Dialect, Row, bindparam, cast, func, not_, select, update
+from sqlalchemy.sql.dml import ReturningUpdate
+
+from agentstore.engines.base.dialect import EngineDialect
+from agentstore.engines.base.prepared import Prepared, dialect_of
+from agentstore.errors import AlreadyExists, NotFound, WrongOwner
+from agentstore.execution.unit import Unit
+from agentstore.models.deleting import owner_stays, session_is_open, session_stays
+from agentstore.models.tables import Tables
+
+_OWNERS = {"user_id": "users", "session_id": "sessions"}
+
+
+class Lines:
+    """Numbers of lines that nobody uses, of a thread that is entered.
+
+    Where each statement is a round trip, as many as may be needed are set aside with entering.
+    Elsewhere it is known first how many are: mostly none, and then the thread's row stays as it is.
+    """
+
+    __slots__ = ("_kept", "_next", "_thread_id", "_unit")
+
+    def __init__(
+        self, unit: Unit, thread_id: str, owners: Mapping[str, str | None], most: int
+    ) -> None:
+        """Enter the thread; see ``enter_thread``.
+
+        Args:
+            unit: In a write transaction.
+            thread_id: The thread.
+            owners: As ``enter_thread`` takes them.
+            most: How many may be needed.
+        """
+        ahead = 0 if unit.dialect.single_writer else most
+        self._unit, self._thread_id = unit, thread_id
+        self._next = enter_thread(unit, thread_id, owners, lines=ahead)
+        self._kept = self._next + ahead
+
+    def new(self) -> int:
+        """Give a number."""
+        self._next += 1
+        return self._next - 1
+
+    def keep(self) -> None:
+        """Set aside what was given and is not yet."""
+        if self._next > self._kept:
+            threads, self._kept = self._unit.tables.checkpoint_threads, self._next
+            keeping = update(threads).where(threads.c.id == self._thread_id)
+            self._unit.connection.execute(keeping.values(last_line=self._next - 1))
+
+
+def enter_thread(
+    unit: Unit, thread_id: str, owners: Mapping[str, str | None], *, lines: int
+) -> int:
+    """Make a thread the most recent one, and make it if it is new; it is locked from here on.
+
+    Args:
+        unit: In a write transaction.
+        thread_id: The thread.
+        owners: ``user_id`` and ``session_id``, in this order; a thread that has none yet gets them.
+        lines: How many numbers of lines to set aside.
+
+    Returns:
+        The first of these numbers.
+
+    Raises:
+        NotFound: There is no such user or session, or the thread's session is being deleted.
+        WrongOwner: The thread belongs to another one.
+    """
+    what = unit.tables, unit.dialect, dialect_of(unit.connection)
+    enter, counted = _enter(*what), {"wanted": thread_id, "lines": lines}
+    entered: Sequence[Any] = ()
+    if unit.dialect.single_writer and not lines:
+        entered = _look(*what).fetch(unit.connection, counted)
+    entered = entered or enter.fetch(unit.connection, counted)
+    if not entered:
+        make_thread(unit, thread_id, owners)
+        entered = enter.fetch(unit.connection, counted)
+        if not entered:
+            raise why_not(unit, thread_id)
+    *of, last_line = entered[0]
+    missing = {}
+    for (column, owner), found in zip(owners.items(), of, strict=True):
+        if owner is None:
+            continue
+        if found is None:
+            missing[column] = owner
+        elif found != owner:
+            raise WrongOwner(thread_id, column)
+    if missing:
+        _require_owners(unit, missing)
+        threads = unit.tables.checkpoint_threads
+        unit.connection.execute(update(threads).where(threads.c.id == thread_id).values(missing))
+    return int(last_line) - lines + 1
+
+
+def make_thread(unit: Unit, thread_id: str, owners: Mapping[str, str | None]) -> None:
+    """Make a thread if it is not there; raises NotFound if there is no such user or session."""
+    _require_owners(unit, owners)
+    activity = unit.dialect.next_put(unit.tables)
+    thread = {"id": thread_id, **owners, "activity": activity, "created_at": unit.now()}
+    # Another caller may be making it; then this waits, and uses the thread that it made.
+    making = unit.dialect.insert_missing(unit.tables.checkpoint_threads)
+    unit.connection.execute(making.values(thread))
+
+
+def why_not(unit: Unit, thread_id: str) -> NotFound | WrongOwner:
+    """Say why a thread cannot be entered that is there: its session or user is being deleted, or
+    it is hidden.
+    """
+    threads = unit.tables.checkpoint_threads.c
+    query = select(threads.session_id, threads.user_id).where(threads.id == thread_id)
+    found = unit.connection.execute(query).first()
+    if found is None:
+        return WrongOwner(thread_id, "user_id")
+    if found.session_id is not None:
+        return NotFound("session", found.session_id)
+    return NotFound("user", found.user_id)
+
+
+def lock_thread(unit: Unit, thread_id: str) -> Row[Any]:
+    """Lock a thread until the unit ends, and give its row; raises NotFound.
+
+    Every change of a thread begins here or in ``enter_thread``, so two never deadlock.
+    """
+    threads = unit.tables.checkpoint_threads
+    query = select(threads).where(
+        threads.c.id == thread_id,
+        owner_stays(unit.tables, threads.c.user_id),
+        session_stays(unit.tables, threads.c.session_id),
+    )
+    found = unit.connection.execute(query.with_for_update()).first()
+    if found is None:
+        raise NotFound("checkpoint thread", thread_id, "Check the id; put() makes a thread.")
+    return found
+
+
+def require_new_thread(unit: Unit, thread_id: str) -> None:
+    """Require that no thread has this id yet; raises AlreadyExists."""
+    threads = unit.tables.checkpoint_threads
+    query = select(threads.c.pk).where(threads.c.id == thread_id)
+    if unit.connection.execute(query).first() is not None:
+        raise AlreadyExists("checkpoint thread", thread_id)
+
+
+def _require_owners(unit: Unit, owners: Mapping[str, str | None]) -> None:
+    for column, owner in owners.items():
+        if owner is None:
+            continue
+        table = unit.tables[_OWNERS[column]]
+        is_session = table is unit.tables.sessions
+        there = session_is_open(unit.tables) if is_session else table.c.deleting.is_(None)
+        query = select(table.c.pk).where(table.c.id == owner, there)
+        if unit.connection.execute(query).first() is None:
+            raise NotFound(column.removesuffix("_id"), owner)
+
+
+@lru_cache(maxsize=64)
+def _look(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepared:
+    """Enter a thread that is the most recent one already: nothing of it changes."""
+    threads = tables.checkpoint_threads.c
+    latest = select(func.max(threads.activity)).scalar_subquery()
+    looking = select(*_entered(tables)).where(*_enterable(tables), threads.activity == latest)
+    return Prepared(looking, driver)
+
+
+@lru_cache(maxsize=64)
+def _enter(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepared:
+    return Prepared(entering(tables, dialect), driver)
+
+
+def entering(tables: Tables, dialect: EngineDialect) -> ReturningUpdate[Any]:
+    """Give the statement of ``enter_thread``; it takes ``wanted`` and ``lines``."""
+    threads = tables.checkpoint_threads
+    return (
+        update(threads)
+        .where(*_enterable(tables))
+        .values(
+            activity=dialect.next_put(tables),
+            last_line=threads.c.last_line + cast(bindparam("lines"), BigInteger),
+        )
+        .returning(*_entered(tables))
+    )
+
+
+def _entered(tables: Tables) -> list[Any]:
+    threads = tables.checkpoint_threads.c
+    return [*(threads[owner] for owner in _OWNERS), threads.last_line]
+
+
+def _enterable(tables: Tables) -> list[Any]:
+    """Give the conditions of the thread that is ``wanted``, whose owners are there and stay."""
+    threads, sessions = tables.checkpoint_threads.c, tables.sessions.c
+    closed = select(sessions.pk).where(
+        sessions.id == threads.session_id, not_(session_is_open(tables))
+    )
+    wanted = threads.id == bindparam("wanted")
+    return [wanted, ~closed.exists(), owner_stays(tables, threads.user_id)]
