@@ -180,7 +180,9 @@ def size_of(url: str) -> int:
 
 def stored_values(url: str) -> int:
     """Give the bytes of the values themselves."""
-    return int(scalar(url, "SELECT sum(length(data)) FROM checkpoint_values"))
+    on_lines = scalar(url, "SELECT coalesce(sum(length(data)), 0) FROM checkpoint_values")
+    small = scalar(url, "SELECT coalesce(sum(length(small_values)), 0) FROM checkpoints")
+    return int(on_lines) + int(small)
 
 
 def scalar(url: str, query: str, *, vacuum: bool = False) -> Any:
