@@ -29,6 +29,12 @@ def open_on(path: Path) -> int:
     return sum(link == str(path.resolve()) for link in links)
 
 
+def kept(store: Store) -> list[Any]:
+    """Give what a store keeps and nobody reads from."""
+    assert store._runner._readers is not None
+    return store._runner._readers._idle
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "kept.db"
@@ -58,7 +64,7 @@ def test_a_reader_has_no_transaction_open_afterwards_even_where_a_tracer_listens
             store.sessions.get(session)
             with pytest.raises(NotFound):
                 store.sessions.get("nobody's")
-            [reader] = store._runner._readers._idle  # type: ignore[union-attr]
+            [reader] = kept(store)
             assert not reader.connection.in_transaction()
             event.listen(
                 store._engine, "before_cursor_execute", lambda *given: heard.append(given[2])
@@ -74,7 +80,7 @@ def test_no_more_are_kept_than_the_pool_would_and_none_once_the_store_is_closed(
     session = store.sessions.create().id
     with ThreadPoolExecutor(8) as threads:
         assert len([*threads.map(store.sessions.get, [session] * 200)]) == 200
-    assert len(store._runner._readers._idle) <= 2  # type: ignore[union-attr]
+    assert len(kept(store)) <= 2
     store.close()
     assert open_on(path) == 0
 
@@ -95,18 +101,16 @@ def test_a_reader_that_was_interrupted_is_not_used_again(path: Path) -> None:
     with Store(path.as_posix()) as store:
         session = store.sessions.create().id
         store.sessions.get(session)
-        readers = store._runner._readers
-        assert readers is not None
-        [kept] = readers._idle
+        [reader] = kept(store)
 
         def interrupted(_: Any) -> None:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
             store._runner.once(Mode.READ, LoneRead(interrupted, lambda unit: unit, (), {}))
-        assert readers._idle == []
+        assert kept(store) == []
         with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-            kept.driver_connection.cursor()
+            reader.driver_connection.cursor()
         assert store.sessions.get(session).id == session
 
 
