@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from contextlib import ExitStack
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -106,30 +107,33 @@ def test_a_reader_with_a_cache_sees_what_another_process_was_told_before(engine_
             assert read == [now.version, now.state, now.message_count]
 
 
+SESSIONS = [f"session {n}" for n in range(20)]
+
+
+def of_three_processes(work: str, url: str) -> list[Any]:
+    """Have three processes do this with the same sessions at once; give what each answers."""
+    with ExitStack() as stack:
+        workers = [stack.enter_context(Worker()) for _ in range(3)]
+        ask = {"do": work, "url": url, "session_ids": SESSIONS}
+        return run_together(workers, [{**ask, "me": f"{n}"} for n in range(3)])
+
+
 def test_processes_that_ensure_a_session_at_once_all_get_the_one_that_was_made(
     engine_url: str,
 ) -> None:
-    ids = [f"session {n}" for n in range(20)]
-    with ExitStack() as stack:
-        workers = [stack.enter_context(Worker()) for _ in range(3)]
-        ask = {"do": "ensure", "url": engine_url, "session_ids": ids}
-        got = run_together(workers, [{**ask, "me": f"{n}"} for n in range(3)])
+    got = of_three_processes("ensure", engine_url)
     with Store(engine_url) as store:
-        assert got == [[store.sessions.get(id).title for id in ids]] * 3
+        assert got == [[store.sessions.get(id).title for id in SESSIONS]] * 3
         assert store.sessions.count() == 20
 
 
 def test_processes_that_save_into_a_new_session_at_once_make_it_once_and_lose_nothing(
     engine_url: str,
 ) -> None:
-    ids = [f"session {n}" for n in range(20)]
-    with ExitStack() as stack:
-        workers = [stack.enter_context(Worker()) for _ in range(3)]
-        ask = {"do": "save_new", "url": engine_url, "session_ids": ids}
-        saved = run_together(workers, [{**ask, "me": f"{n}"} for n in range(3)])
+    saved = of_three_processes("save_new", engine_url)
     with Store(engine_url) as store:
         assert store.sessions.count() == 20
-        for n, id in enumerate(ids):
+        for n, id in enumerate(SESSIONS):
             history = store.messages.history(id)
             assert {m.id for m in history} == {each[n] for each in saved}
             assert store.sessions.get(id).title == history[0].content
