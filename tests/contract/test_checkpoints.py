@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, event, func, select
 
+from agentstore import Store, doctor
 from agentstore.errors import (
     AgentStoreError,
     AlreadyExists,
@@ -29,6 +31,8 @@ from agentstore.errors import (
 )
 from agentstore.models.tables import tables
 from agentstore.records.checkpoints import Items
+from agentstore.repositories.checkpoints import puts
+from agentstore.retention import RetentionPolicy
 from tests.conftest import FULL, on
 from tests.strategies import exact, json_values, keys, texts
 
@@ -338,6 +342,87 @@ def test_a_thread_that_was_put_into_is_listed_first_also_if_it_was_so_before(sto
     assert [each.id for each in store.checkpoints.threads()] == ["one", "two"]
 
 
+# --- What others do between a put's reading and its writing ---------------------------------------
+
+SHARED: dict[str, Any] = {"settings": "as they are", "long": "x" * 600}
+MEANWHILE: dict[str, Callable[[Any], Any]] = {
+    "nothing": lambda c: None,
+    "another child": lambda c: c.put("thread", {"list": [1, 2, 3], "n": 7}, parent_id="one"),
+    "a child without values": lambda c: c.put("thread", {}, parent_id="one"),
+    "the parent again": lambda c: c.put("thread", {"list": [1], "settings": 3, "long": 4}, "one"),
+    "the parent again, with nothing": lambda c: c.put("thread", {}, "one"),
+    "its own id": lambda c: c.put("thread", {"n": 9}, "two", parent_id="one"),
+    "its id in another thread": lambda c: c.put("other", {"n": 9}, "two"),
+    "the parent goes": lambda c: [c.put("thread", {}, "new"), c.delete_before("thread", 2)],
+    "all go": lambda c: c.delete_thread("thread"),
+    "all go and come again": lambda c: [
+        c.delete_thread("thread"),
+        c.put("thread", {"list": [5] * 9, "settings": 5, "long": [5] * 600}, "one"),
+    ],
+    "another thread": lambda c: c.put("another", {"n": 1}),
+    "writes": lambda c: c.put_writes("thread", "one", "task", [("channel", 1)]),
+}
+
+
+@on(lambda driver: driver.name.startswith("psycopg"))
+@pytest.mark.parametrize("meanwhile", MEANWHILE)
+def test_a_put_goes_on_from_what_the_thread_holds_when_it_is_written(
+    place: Any, meanwhile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = puts.read_thread
+    new: dict[str, Any] = {"list": [1, 2, 3, 4], "n": 1}
+
+    def read_thread(*given: Any) -> Any:
+        found = reading(*given)
+        monkeypatch.undo()
+        with Store(place.url) as others:
+            MEANWHILE[meanwhile](others.checkpoints)
+        return found
+
+    def put() -> Any:
+        return store.checkpoints.put("thread", new, "two", parent_id="one", inherit=[*SHARED])
+
+    with place.open() as store:
+        store.checkpoints.put("thread", {"list": [1, 2], "n": 0, **SHARED}, "one", parent_id="")
+        monkeypatch.setattr(puts, "read_thread", read_thread)
+        if meanwhile in ("the parent goes", "all go", "the parent again, with nothing"):
+            with pytest.raises(NotFound):
+                put()
+            return
+        if meanwhile == "its id in another thread":
+            with pytest.raises(WrongThread):
+                put()
+            return
+        put()
+        there = store.checkpoints.get("one").values
+        assert store.checkpoints.get("two").values == {**new, **{k: there[k] for k in SHARED}}
+    require_no_garbage(place)
+    found = {each.check for each in doctor.examine(place.url, deep=True)}
+    assert found.isdisjoint({"bytes", "orphans", "rows"})
+
+
+@on(lambda driver: driver.name.startswith("psycopg"))
+def test_a_checkpoint_that_is_pruned_meanwhile_is_no_parent(
+    place: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = puts.read_thread
+
+    def read_thread(*given: Any) -> Any:
+        found = reading(*given)
+        monkeypatch.undo()
+        with Store(place.url) as others:
+            others.prune(RetentionPolicy(checkpoints_keep_last=1))
+        return found
+
+    with place.open() as store:
+        for step in range(3):
+            store.checkpoints.put("thread", {"n": step, "long": "x" * 600}, f"{step}")
+        monkeypatch.setattr(puts, "read_thread", read_thread)
+        with pytest.raises(NotFound, match="parent"):
+            store.checkpoints.put("thread", {"n": 9}, "child", parent_id="1", inherit=["long"])
+        assert [each.id for each in store.checkpoints.list("thread")] == ["2"]
+
+
 # --- Ids --------------------------------------------------------------------------------------
 
 
@@ -489,9 +574,9 @@ def test_putting_and_reading_take_as_many_statements_late_as_early(place: Any) -
             state = values | history(number)
             puts.add(statements(store, lambda s=state: store.checkpoints.put("thread", s)))
             gets.add(statements(store, lambda: store.checkpoints.latest("thread")))
-        # On a server a checkpoint is written by one statement, elsewhere by three: by four, where
-        # pieces are merged.
-        assert puts == ({3} if place.driver.engine == "postgresql" else {5, 6})
+        # On a server one statement reads and one writes, elsewhere three do: four, where pieces are
+        # merged.
+        assert puts == ({2} if place.driver.engine == "postgresql" else {5, 6})
         assert gets == {1}
         assert store.checkpoints.latest("thread").values == state
         fork = store.checkpoints.list("thread").items[40]

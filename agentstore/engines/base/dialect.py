@@ -333,8 +333,15 @@ class EngineDialect(ABC):
         """
         return None
 
-    def putting(self, tables: Tables) -> Executable | None:
+    def putting(
+        self, tables: Tables, entered: ReturningUpdate[Any] | None = None
+    ) -> Executable | None:
         """Give one statement that inserts a checkpoint with its pieces and entries.
+
+        Args:
+            tables: The tables.
+            entered: Changes the row of the thread first; if it finds none to change, nothing is
+                inserted. Nor is anything if a piece that is to be merged is not there.
 
         Returns:
             It gives the checkpoint's row, and how many pieces were merged; nothing, and nothing is

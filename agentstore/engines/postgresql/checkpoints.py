@@ -11,7 +11,9 @@ from sqlalchemy import (
     Table,
     and_,
     bindparam,
+    cast,
     delete,
+    exists,
     func,
     select,
     true,
@@ -49,7 +51,7 @@ def storing_writes(entered: ReturningUpdate[Any], tables: Tables, *, replace: bo
 
 
 @lru_cache(maxsize=64)  # four milliseconds
-def putting(tables: Tables) -> Executable:
+def putting(tables: Tables, entered: ReturningUpdate[Any] | None) -> Executable:
     """Insert all that belongs to a checkpoint; see ``EngineDialect.putting``."""
     points, values = tables.checkpoints, tables.checkpoint_values
     entries = tables.checkpoint_entries
@@ -58,23 +60,30 @@ def putting(tables: Tables) -> Executable:
         for column in points.c
         if column is not points.c.pk
     }
-    putting = insert(points).values(new).on_conflict_do_nothing()
-    point = putting.returning(*points.c).cte("point")
     thread = new["thread_id"]
+    end, ends = _arriving(values, "m_", "thread_id")
+    line = and_(values.c.thread_id == thread, values.c.line == end["line"])
+    if entered is None:
+        putting = insert(points).values(new)
+    else:
+        there = exists().where(line, values.c.start == end["start"])
+        lacking = select(end["line"]).select_from(ends).where(~there)
+        row = [cast(value, points.c[name].type) for name, value in new.items()]
+        rows = select(*row).select_from(entered.cte("entered")).where(~lacking.exists())
+        putting = insert(points).from_select([*new], rows)
+    point = putting.on_conflict_do_nothing().returning(*points.c).cte("point")
 
     piece, arriving = _arriving(values, "p_", "thread_id")
     rows = select(thread, *piece.values()).select_from(arriving.join(point, true()))
     stored = insert(values).from_select(["thread_id", *piece], rows).cte("stored")
 
-    piece, arriving = _arriving(values, "m_", "thread_id")
-    here = and_(values.c.thread_id == thread, values.c.line == piece["line"])
     merging = (
         update(values)
-        .values({name: piece[name] for name in piece if name not in values.primary_key.c})
-        .where(here, values.c.start == piece["start"], point.c.pk.is_not(None))
+        .values({name: end[name] for name in end if name not in values.primary_key.c})
+        .where(line, values.c.start == end["start"], point.c.pk.is_not(None))
     )
     merged = merging.returning(values.c.line).cte("merged")
-    behind = and_(here, values.c.start > piece["start"], point.c.pk.is_not(None))
+    behind = and_(line, values.c.start > end["start"], point.c.pk.is_not(None))
     dropped = delete(values).where(behind).cte("dropped")
 
     entry, arriving = _arriving(entries, "e_", "thread_id", "checkpoint_pk")

@@ -283,9 +283,11 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
         """Say it in common table expressions."""
         return storing_writes(entered, tables, replace=replace)
 
-    def putting(self, tables: Tables) -> Executable | None:
+    def putting(
+        self, tables: Tables, entered: ReturningUpdate[Any] | None = None
+    ) -> Executable | None:
         """Say it in common table expressions: one round trip instead of three or four."""
-        return putting(tables)
+        return putting(tables, entered)
 
     def insert_missing(self, table: Table) -> Insert:
         """Say ON CONFLICT DO NOTHING."""

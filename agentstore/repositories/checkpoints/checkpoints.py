@@ -86,6 +86,10 @@ _PARENT_MISSING = ("refuse", "root")
 _ON_EXISTING = ("refuse", "replace")
 
 
+def _names_an_owner(given: Mapping[str, Any]) -> bool:
+    return not (given.get("session_id") is given.get("user_id") is None)
+
+
 class Checkpoints(Repository):
     """The checkpoints of threads.
 
@@ -97,7 +101,7 @@ class Checkpoints(Repository):
 
     __slots__ = ()
 
-    @writes
+    @appends_unless(_names_an_owner)
     def put(
         self,
         thread_id: str,
@@ -701,7 +705,7 @@ class Checkpoints(Repository):
         namespaces = namespaces_of(self.unit, thread.id) if only is None else [only]
         return total(do(self.unit, thread.id, space, choose) for space in namespaces)
 
-    @appends_unless(lambda given: not (given.get("session_id") is given.get("user_id") is None))
+    @appends_unless(_names_an_owner)
     def put_writes(
         self,
         thread_id: str,

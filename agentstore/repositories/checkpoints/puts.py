@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from itertools import count
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from sqlalchemy import Dialect, Row, insert, update
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.prepared import Prepared, dialect_of
-from agentstore.errors import InvalidInput, NotFound, WrongThread
-from agentstore.execution.unit import Unit
+from agentstore.errors import InvalidInput, NotFound, UnsoundRow, WrongThread
+from agentstore.execution.gathering import SeveralStatements
+from agentstore.execution.unit import Unit, in_autocommit
 from agentstore.models.tables import Tables
 from agentstore.records.checkpoints import CheckpointInfo
 from agentstore.repositories.checkpoints.rows import (
     ROOT,
+    Parent,
     checkpoint_info,
     column_names,
     find_checkpoint,
     info_of,
     path_rows,
     read_parent,
+    read_thread,
 )
 from agentstore.repositories.checkpoints.small_values import Small, divided, packed, unpacked
-from agentstore.repositories.checkpoints.threads import Lines
+from agentstore.repositories.checkpoints.threads import Lines, unchanged
 from agentstore.repositories.checkpoints.value_lines import (
     drop_entries,
     drop_unneeded,
@@ -85,16 +90,24 @@ def tags_of(tags: object) -> tuple[str, ...]:
 
 
 def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
-    """Put a checkpoint, or put one again."""
+    """Put a checkpoint, or put one again.
+
+    Raises:
+        SeveralStatements: In autocommit: it needs a transaction.
+    """
+    if in_autocommit(unit):
+        return _put_if_unchanged(unit, new)
     lines = Lines(unit, new.thread_id, new.owners, len(new.values))
     looks_first = new.parent_id is None
     if looks_first and (existing := _existing(unit, new)) is not None:
         return _put_again(unit, new, existing, lines)
     try:
-        row, plans, inherited = _planned(unit, new, lines)
+        parent = _parent(unit, new, new.parent_id)
+        row, plans, inherited = _planned(unit, new, parent, lines.new)
     except NotFound:
         _existing(unit, new)  # an id of another thread is the first thing to be said
         raise
+    lines.keep()
     written = put_at_once(unit, row, plans, inherited)
     if written is None:
         written = _put_in_turn(unit, row, plans, inherited, skips=True)
@@ -103,6 +116,36 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
             return _put_again(unit, new, existing, lines)
         # Whose id that is, is hidden: the engine itself says that it is taken.
         written = _put_in_turn(unit, row, plans, inherited, skips=False)
+    return info_of(dict(zip(column_names(unit.tables), written, strict=True)))
+
+
+def _put_if_unchanged(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
+    """Put a new checkpoint by two statements, without a lock between them.
+
+    The first one reads the thread and the parent, the second one inserts if the thread still is
+    what it was. So a put waits for the server twice, and nobody waits for it meanwhile.
+
+    Raises:
+        SeveralStatements: Another one changed the thread, or there is no such thread or parent, or
+            the checkpoint is there already: a transaction finds out.
+    """
+    if new.parent_id == NO_PARENT or any(new.owners.values()):
+        raise SeveralStatements
+    thread, found = read_thread(unit, *_wanted(new, new.parent_id))
+    if thread is None:
+        raise SeveralStatements
+    pk, last_line = thread
+    numbers = count(last_line + 1)
+    try:
+        parent = _held_by(new, new.parent_id, found)
+        planned = _planned(unit, new, parent, numbers.__next__)
+    except (NotFound, UnsoundRow):  # or it is gone by now, or changed
+        raise SeveralStatements from None
+    seen = {"thread_pk": pk, "seen": last_line}
+    entered = {"wanted": new.thread_id, "lines": next(numbers) - last_line, **seen}
+    written = put_at_once(unit, *planned, (unchanged(unit.tables, unit.dialect), entered))
+    if not written:
+        raise SeveralStatements
     return info_of(dict(zip(column_names(unit.tables), written, strict=True)))
 
 
@@ -118,21 +161,36 @@ def _existing(unit: Unit, new: CheckpointDraft) -> Row[Any] | None:
     return found
 
 
+class _Held(NamedTuple):
+    """What a parent has for a new checkpoint.
+
+    Attributes:
+        id: None for a root's.
+        step: -1 for a root's.
+        shared: Its versions on lines.
+        small: Its small values; none where none can be inherited.
+    """
+
+    id: str | None = None
+    step: int = -1
+    shared: Mapping[str, Stored] = MappingProxyType({})
+    small: Mapping[str, Encoded] = MappingProxyType({})
+
+
 def _planned(
-    unit: Unit, new: CheckpointDraft, lines: Lines
+    unit: Unit, new: CheckpointDraft, parent: _Held, new_line: Callable[[], int]
 ) -> tuple[dict[str, Any], dict[str, Plan], dict[str, Version]]:
     """Give the columns of a new checkpoint, what is to be stored on lines of its values, and what
     it has there as its parent does.
     """
-    parent_id, step, shared, small = _parent(unit, new, new.parent_id)
-    stored, plans, inherited = _divided(unit, new, lines, shared, small)
+    stored, plans, inherited = _divided(unit, new, parent, {}, new_line)
     row = {
         **new.row,
         "thread_id": new.thread_id,
         "namespace": new.namespace,
         "id": new_id() if new.id is None else new.id,
-        "parent_id": parent_id,
-        "step": validation.amount("step", step + 1) if new.step is None else new.step,
+        "parent_id": parent.id,
+        "step": validation.amount("step", parent.step + 1) if new.step is None else new.step,
         "created_at": new.created_at or unit.now(),
         "small_values": stored,
     }
@@ -142,10 +200,9 @@ def _planned(
 def _divided(
     unit: Unit,
     new: CheckpointDraft,
-    lines: Lines,
-    shared: dict[str, Stored],
-    small: Small,
-    own: Mapping[str, Stored] | None = None,
+    parent: _Held,
+    own: Mapping[str, Stored],
+    new_line: Callable[[], int],
 ) -> tuple[bytes | None, dict[str, Plan], dict[str, Version]]:
     """Give the small values as they are stored, what is to be stored on lines, and what is
     inherited there.
@@ -153,13 +210,13 @@ def _divided(
     Args:
         unit: In a write transaction.
         new: The checkpoint.
-        lines: Numbers of lines.
-        shared: The parent's versions.
-        small: Its small values.
+        parent: What it goes on from.
         own: Versions of the checkpoint itself, if it is put again.
+        new_line: Gives the number of a line that nobody uses.
     """
     inherited: dict[str, Version] = {}
     kept: Small = {}
+    _, _, shared, small = parent
     for name in (*shared, *small) if new.inherit is None else new.inherit:
         if name in small:
             kept[name] = small[name]
@@ -168,8 +225,7 @@ def _divided(
         else:
             raise NotFound("value", name, "The parent has none of this name; pass it in values.")
     added, others = divided(new.values, kept)
-    plans = planned(unit, others, {**shared, **(own or {})}, lines.new)
-    lines.keep()
+    plans = planned(unit, others, {**shared, **own}, new_line)
     return packed({**kept, **added}), plans, inherited
 
 
@@ -178,17 +234,18 @@ def _put_again(
 ) -> CheckpointInfo:
     """Change a checkpoint; its place in the tree stays, unless another one is given."""
     parent_id, step = existing.parent_id, existing.step
-    shared: dict[str, Stored] = {}
-    small: Small = {}
+    parent = _Held()
     if new.parent_id is not None or new.inherit:
         asked = (parent_id or NO_PARENT) if new.parent_id is None else new.parent_id
-        parent_id, before, shared, small = _parent(unit, new, asked)
+        parent = _parent(unit, new, asked)
+        parent_id = parent.id
         if new.parent_id is not None:
-            step = validation.amount("step", before + 1)
+            step = validation.amount("step", parent.step + 1)
             _refuse_cycle(unit, new, existing)
     itself = read_parent(unit, "pk", {"wanted": existing.pk})
     own = {} if itself is None else stored_by(itself.pieces)
-    stored, plans, inherited = _divided(unit, new, lines, shared, small, own)
+    stored, plans, inherited = _divided(unit, new, parent, own, lines.new)
+    lines.keep()
     checkpoints = unit.tables.checkpoints
     values = {
         **new.row,
@@ -216,26 +273,27 @@ def _refuse_cycle(unit: Unit, new: CheckpointDraft, existing: Row[Any]) -> None:
         )
 
 
-def _parent(
-    unit: Unit, new: CheckpointDraft, parent_id: str | None
-) -> tuple[str | None, int, dict[str, Stored], Small]:
-    """Give the parent's id, its step, and its values; a root's parent has step -1.
-
-    Its small values are left out where none can be inherited.
-
-    Raises:
-        NotFound: The parent is not in this namespace of this thread.
-    """
+def _parent(unit: Unit, new: CheckpointDraft, parent_id: str | None) -> _Held:
+    """Read what the parent has; raises NotFound if it is not in this namespace of this thread."""
     if parent_id == NO_PARENT:
-        return None, -1, {}, {}
+        return _Held()
+    return _held_by(new, parent_id, read_parent(unit, *_wanted(new, parent_id)))
+
+
+def _wanted(new: CheckpointDraft, parent_id: str | None) -> tuple[str, dict[str, Any]]:
+    """Say how a parent is found; see ``chosen_by``."""
     place = {"thread_id": new.thread_id, "namespace": new.namespace, "wanted": parent_id}
-    found = read_parent(unit, "latest" if parent_id is None else "place", place)
+    return "latest" if parent_id is None else "place", place
+
+
+def _held_by(new: CheckpointDraft, parent_id: str | None, found: Parent | None) -> _Held:
+    """Give what a parent has; raises NotFound if it is not there and has to be."""
     if found is not None:
         inherits = new.inherit is None or new.inherit
         small = unpacked(found.small_values, found.pk) if inherits else {}
-        return found.id, found.step, stored_by(found.pieces), small
+        return _Held(found.id, found.step, stored_by(found.pieces), small)
     if parent_id is None or new.roots:
-        return None, -1, {}, {}
+        return _Held()
     raise NotFound(
         "checkpoint",
         parent_id,

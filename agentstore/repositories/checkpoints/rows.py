@@ -252,9 +252,23 @@ class Parent(NamedTuple):
 
 def read_parent(unit: Unit, by: str, parameters: Mapping[str, Any]) -> Parent | None:
     """Read a checkpoint, with the lines of its values, by one statement; see ``chosen_by``."""
-    statement = _parents(unit.tables, unit.dialect, dialect_of(unit.connection), by)
-    points, pieces = statement.fetch(unit.connection, parameters)
-    return Parent._make((*points[0], [PieceAt._make(row) for row in pieces])) if points else None
+    return _read_parent(unit, by, parameters, thread=False)[1]
+
+
+def read_thread(
+    unit: Unit, by: str, parameters: Mapping[str, Any]
+) -> tuple[tuple[int, int] | None, Parent | None]:
+    """Read ``read_parent`` and, of the same moment, the thread: its number and its last line."""
+    return _read_parent(unit, by, parameters, thread=True)
+
+
+def _read_parent(
+    unit: Unit, by: str, parameters: Mapping[str, Any], *, thread: bool
+) -> tuple[Any, Parent | None]:
+    what = unit.tables, unit.dialect, dialect_of(unit.connection), by, thread
+    points, pieces, *threads = _parents(*what).fetch(unit.connection, parameters)
+    found = [Parent._make((*point, [PieceAt._make(row) for row in pieces])) for point in points]
+    return next(iter(threads[0]), None) if threads else None, next(iter(found), None)
 
 
 @lru_cache(maxsize=64)
@@ -264,10 +278,15 @@ def column_names(tables: Tables) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=64)
-def _parents(tables: Tables, dialect: EngineDialect, driver: Dialect, by: str) -> Stacked:
+def _parents(
+    tables: Tables, dialect: EngineDialect, driver: Dialect, by: str, thread: bool
+) -> Stacked:
     columns = [tables.checkpoints.c[column] for column in Parent._fields[:4]]
     chosen = chosen_by(tables, dialect, by).with_only_columns(*columns).cte("chosen")
-    return Stacked([select(chosen), with_pieces(tables, chosen)], driver)
+    queries = [select(chosen), with_pieces(tables, chosen)]
+    threads = tables.checkpoint_threads.c
+    its = select(threads.pk, threads.last_line).where(threads.id == bindparam("thread_id"))
+    return Stacked([*queries, its] if thread else queries, driver)
 
 
 def chosen_by(tables: Tables, dialect: EngineDialect, by: str) -> Select[Any]:

@@ -27,8 +27,9 @@ _OWNERS = {"user_id": "users", "session_id": "sessions"}
 class Lines:
     """Numbers of lines that nobody uses, of a thread that is entered.
 
-    Where each statement is a round trip, as many as may be needed are set aside with entering.
-    Elsewhere it is known first how many are: mostly none, and then the thread's row stays as it is.
+    Where each statement is a round trip, as many as may be needed are set aside with entering, and
+    one at least (see ``unchanged``). Elsewhere it is known first how many are: mostly none, and
+    then the thread's row stays as it is.
     """
 
     __slots__ = ("_kept", "_next", "_thread_id", "_unit")
@@ -44,7 +45,7 @@ class Lines:
             owners: As ``enter_thread`` takes them.
             most: How many may be needed.
         """
-        ahead = 0 if unit.dialect.single_writer else most
+        ahead = 0 if unit.dialect.single_writer else max(1, most)
         self._unit, self._thread_id = unit, thread_id
         self._next = enter_thread(unit, thread_id, owners, lines=ahead)
         self._kept = self._next + ahead
@@ -136,16 +137,26 @@ def lock_thread(unit: Unit, thread_id: str) -> Row[Any]:
 
     Every change of a thread begins here or in ``enter_thread``, so two never deadlock.
     """
-    threads = unit.tables.checkpoint_threads
-    query = select(threads).where(
-        threads.c.id == thread_id,
-        owner_stays(unit.tables, threads.c.user_id),
-        session_stays(unit.tables, threads.c.session_id),
+    threads = unit.tables.checkpoint_threads.c
+    stays = (
+        owner_stays(unit.tables, threads.user_id),
+        session_stays(unit.tables, threads.session_id),
     )
-    found = unit.connection.execute(query.with_for_update()).first()
+    found = change_thread(unit, thread_id, *stays)
     if found is None:
         raise NotFound("checkpoint thread", thread_id, "Check the id; put() makes a thread.")
     return found
+
+
+def change_thread(unit: Unit, thread_id: str, *conditions: Any) -> Row[Any] | None:
+    """Change a thread's ``last_line``, as everybody does who changes what the thread holds.
+
+    So who has read it, and has not locked it, sees that it is not what it was; see ``unchanged``.
+    """
+    threads = unit.tables.checkpoint_threads
+    change = update(threads).where(threads.c.id == thread_id, *conditions)
+    change = change.values(last_line=threads.c.last_line + 1)
+    return unit.connection.execute(change.returning(*threads.c)).first()
 
 
 def require_new_thread(unit: Unit, thread_id: str) -> None:
@@ -175,6 +186,17 @@ def _look(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepared:
     latest = select(func.max(threads.activity)).scalar_subquery()
     looking = select(*_entered(tables)).where(*_enterable(tables), threads.activity == latest)
     return Prepared(looking, driver)
+
+
+@lru_cache(maxsize=64)
+def unchanged(tables: Tables, dialect: EngineDialect) -> ReturningUpdate[Any]:
+    """Give what enters a thread if it still is what it was when it was read: ``thread_pk`` with
+    ``seen`` as its last line. It takes what ``entering`` takes, too.
+    """
+    threads = tables.checkpoint_threads.c
+    return entering(tables, dialect).where(
+        threads.pk == bindparam("thread_pk"), threads.last_line == bindparam("seen")
+    )
 
 
 @lru_cache(maxsize=64)

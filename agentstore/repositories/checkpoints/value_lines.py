@@ -28,6 +28,7 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.prepared import Prepared, dialect_of
@@ -45,6 +46,8 @@ from agentstore.repositories.checkpoints.values import (
     joined,
     plan,
 )
+
+Entering = tuple[ReturningUpdate[Any], Mapping[str, Any]]
 
 Shared = Mapping[str, Stored]
 """By name, a version that the next one may share with."""
@@ -135,29 +138,33 @@ def put_at_once(
     row: Mapping[str, Any],
     plans: Mapping[str, Plan],
     inherited: Mapping[str, Version],
+    entering: Entering | None = None,
 ) -> Sequence[Any] | None:
     """Insert a checkpoint with its values by one statement, if the engine has one.
 
     Args:
-        unit: In a write transaction that has locked the thread.
+        unit: In a write transaction that has locked the thread, unless the statement enters it.
         row: The checkpoint's columns, but for its number.
         plans: By name.
         inherited: Versions that it has as they are, by name.
+        entering: A statement that enters the thread, and its parameters.
 
     Returns:
-        The checkpoint's row, empty if the id is taken; None if it is to be put in another way.
+        The checkpoint's row, empty if the id is taken, or the thread was not entered; None if it
+        is to be put in another way.
 
     Raises:
         UnsoundRow: A piece was to be merged and is not there.
     """
-    putting = _putting(unit.tables, unit.dialect, dialect_of(unit.connection))
+    enter, entered = entering or (None, {})
+    putting = _putting(unit.tables, unit.dialect, dialect_of(unit.connection), enter)
     pieces, merged = (
         [_piece_row("", p.piece) for p in plans.values() if p.piece and p.merges is merges]
         for merges in (False, True)
     )
     if putting is None or sum(len(row["data"]) for row in (*pieces, *merged)) > _MOST_AT_ONCE:
         return None
-    parameters = {f"c_{name}": value for name, value in row.items()}
+    parameters = {**entered, **{f"c_{name}": value for name, value in row.items()}}
     tables = unit.tables
     for prefix, table, rows in (
         ("p_", tables.checkpoint_values, pieces),
@@ -334,7 +341,10 @@ def _read(unit: Unit, parent: Stored | None, name: str) -> bytes:
     if any(Part._make(piece).base_line is not None for piece in pieces):
         with_bases = one_value(unit.tables, driver, bases=True)
         lines, pieces = with_bases.fetch(unit.connection, parameters)
-    return held_by(lines, pieces)[parent.of][name].encoded.body
+    found = held_by(lines, pieces)
+    if not found:
+        raise UnsoundRow("checkpoint_values", "data", "fewer bytes than were stored")
+    return found[parent.of][name].encoded.body
 
 
 def _piece_row(thread_id: str, piece: Piece) -> dict[str, Any]:
@@ -360,8 +370,10 @@ class _Statements:
 
 
 @lru_cache(maxsize=64)
-def _putting(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepared | None:
-    statement = dialect.putting(tables)
+def _putting(
+    tables: Tables, dialect: EngineDialect, driver: Dialect, enter: ReturningUpdate[Any] | None
+) -> Prepared | None:
+    statement = dialect.putting(tables, enter)
     shape = select(*tables.checkpoints.c, literal_column("0", Integer))
     return None if statement is None else Prepared(statement, driver, shape=shape)
 
