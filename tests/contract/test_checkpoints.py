@@ -344,12 +344,15 @@ def test_a_thread_that_was_put_into_is_listed_first_also_if_it_was_so_before(sto
 
 # --- What others do between a put's reading and its writing ---------------------------------------
 
-SHARED: dict[str, Any] = {"settings": "as they are", "long": "x" * 600}
+GONE = ("the parent goes", "all go", "the parent again, with nothing")
 MEANWHILE: dict[str, Callable[[Any], Any]] = {
     "nothing": lambda c: None,
     "another child": lambda c: c.put("thread", {"list": [1, 2, 3], "n": 7}, parent_id="one"),
     "a child without values": lambda c: c.put("thread", {}, parent_id="one"),
-    "the parent again": lambda c: c.put("thread", {"list": [1], "settings": 3, "long": 4}, "one"),
+    "the parent again": lambda c: c.put("thread", dict.fromkeys(c.get("one").values, [1]), "one"),
+    "the parent again, with one other value": lambda c: c.put(
+        "thread", {**c.get("one").values, "settings": 2}, "one"
+    ),
     "the parent again, with nothing": lambda c: c.put("thread", {}, "one"),
     "its own id": lambda c: c.put("thread", {"n": 9}, "two", parent_id="one"),
     "its id in another thread": lambda c: c.put("other", {"n": 9}, "two"),
@@ -357,7 +360,7 @@ MEANWHILE: dict[str, Callable[[Any], Any]] = {
     "all go": lambda c: c.delete_thread("thread"),
     "all go and come again": lambda c: [
         c.delete_thread("thread"),
-        c.put("thread", {"list": [5] * 9, "settings": 5, "long": [5] * 600}, "one"),
+        c.put("thread", {"n": 5, "list": [5] * 9, "settings": 5, "long": [5] * 600}, "one"),
     ],
     "another thread": lambda c: c.put("another", {"n": 1}),
     "writes": lambda c: c.put_writes("thread", "one", "task", [("channel", 1)]),
@@ -365,12 +368,15 @@ MEANWHILE: dict[str, Callable[[Any], Any]] = {
 
 
 @on(lambda driver: driver.name.startswith("psycopg"))
+@pytest.mark.parametrize("on_lines", [False, True], ids=["small", "on lines"])
 @pytest.mark.parametrize("meanwhile", MEANWHILE)
 def test_a_put_goes_on_from_what_the_thread_holds_when_it_is_written(
-    place: Any, meanwhile: str, monkeypatch: pytest.MonkeyPatch
+    place: Any, meanwhile: str, on_lines: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading = puts.read_thread
-    new: dict[str, Any] = {"list": [1, 2, 3, 4], "n": 1}
+    more = {"list": [1, 2], "long": "x" * 600} if on_lines else {}
+    new = {"n": 1, "list": [1, 2, 3, 4]} if on_lines else {"n": 1}
+    inherited = ["settings", "long"] if on_lines else ["settings"]
 
     def read_thread(*given: Any) -> Any:
         found = reading(*given)
@@ -380,22 +386,20 @@ def test_a_put_goes_on_from_what_the_thread_holds_when_it_is_written(
         return found
 
     def put() -> Any:
-        return store.checkpoints.put("thread", new, "two", parent_id="one", inherit=[*SHARED])
+        return store.checkpoints.put("thread", new, "two", parent_id="one", inherit=inherited)
 
     with place.open() as store:
-        store.checkpoints.put("thread", {"list": [1, 2], "n": 0, **SHARED}, "one", parent_id="")
+        first = {"n": 0, "settings": "as they are", **more}
+        store.checkpoints.put("thread", first, "one", parent_id="")
         monkeypatch.setattr(puts, "read_thread", read_thread)
-        if meanwhile in ("the parent goes", "all go", "the parent again, with nothing"):
-            with pytest.raises(NotFound):
-                put()
-            return
-        if meanwhile == "its id in another thread":
-            with pytest.raises(WrongThread):
+        if meanwhile in (*GONE, "its id in another thread"):
+            with pytest.raises(NotFound if meanwhile in GONE else WrongThread):
                 put()
             return
         put()
-        there = store.checkpoints.get("one").values
-        assert store.checkpoints.get("two").values == {**new, **{k: there[k] for k in SHARED}}
+        parent = store.checkpoints.get("one").values
+        expected = {**new, **{name: parent[name] for name in inherited}}
+        assert store.checkpoints.get("two").values == expected
     require_no_garbage(place)
     found = {each.check for each in doctor.examine(place.url, deep=True)}
     assert found.isdisjoint({"bytes", "orphans", "rows"})

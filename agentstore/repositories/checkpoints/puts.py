@@ -122,11 +122,11 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
 def _put_if_unchanged(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     """Put a new checkpoint by two statements, without a lock between them.
 
-    The first one reads the thread and the parent, the second one inserts if the thread still is
-    what it was. So a put waits for the server twice, and nobody waits for it meanwhile.
+    The first one reads the thread and the parent, the second one inserts if nobody has put into the
+    thread since. So a put waits for the server twice, and nobody waits for it meanwhile.
 
     Raises:
-        SeveralStatements: Another one changed the thread, or there is no such thread or parent, or
+        SeveralStatements: Somebody has, or there is no such thread or parent, or
             the checkpoint is there already: a transaction finds out.
     """
     if new.parent_id == NO_PARENT or any(new.owners.values()):

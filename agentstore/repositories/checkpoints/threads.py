@@ -137,26 +137,16 @@ def lock_thread(unit: Unit, thread_id: str) -> Row[Any]:
 
     Every change of a thread begins here or in ``enter_thread``, so two never deadlock.
     """
-    threads = unit.tables.checkpoint_threads.c
-    stays = (
-        owner_stays(unit.tables, threads.user_id),
-        session_stays(unit.tables, threads.session_id),
+    threads = unit.tables.checkpoint_threads
+    query = select(threads).where(
+        threads.c.id == thread_id,
+        owner_stays(unit.tables, threads.c.user_id),
+        session_stays(unit.tables, threads.c.session_id),
     )
-    found = change_thread(unit, thread_id, *stays)
+    found = unit.connection.execute(query.with_for_update()).first()
     if found is None:
         raise NotFound("checkpoint thread", thread_id, "Check the id; put() makes a thread.")
     return found
-
-
-def change_thread(unit: Unit, thread_id: str, *conditions: Any) -> Row[Any] | None:
-    """Change a thread's ``last_line``, as everybody does who changes what the thread holds.
-
-    So who has read it, and has not locked it, sees that it is not what it was; see ``unchanged``.
-    """
-    threads = unit.tables.checkpoint_threads
-    change = update(threads).where(threads.c.id == thread_id, *conditions)
-    change = change.values(last_line=threads.c.last_line + 1)
-    return unit.connection.execute(change.returning(*threads.c)).first()
 
 
 def require_new_thread(unit: Unit, thread_id: str) -> None:
@@ -190,8 +180,11 @@ def _look(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepared:
 
 @lru_cache(maxsize=64)
 def unchanged(tables: Tables, dialect: EngineDialect) -> ReturningUpdate[Any]:
-    """Give what enters a thread if it still is what it was when it was read: ``thread_pk`` with
-    ``seen`` as its last line. It takes what ``entering`` takes, too.
+    """Give what enters a thread if nobody has put into it since it was read: if it is
+    ``thread_pk``, with ``seen`` as its last line. It takes what ``entering`` takes, too.
+
+    Who only removes checkpoints need not be seen: what is left is what it was, and where a parent
+    or a line is gone its foreign keys say so.
     """
     threads = tables.checkpoint_threads.c
     return entering(tables, dialect).where(

@@ -18,7 +18,6 @@ from agentstore.execution.unit import Unit
 from agentstore.models.deleting import owner_stays
 from agentstore.repositories.base.pacing import Pace
 from agentstore.repositories.checkpoints.removal import as_many_as, remove_some, weight
-from agentstore.repositories.checkpoints.threads import change_thread
 from agentstore.repositories.upkeep.pruning_terms import (
     Done,
     Found,
@@ -76,7 +75,6 @@ class _CheckpointRule(Rule):
             done += len(pks)
             if not lock_free(unit, threads.pk, threads.id == thread_id):
                 continue
-            change_thread(unit, thread_id)
             query = select(c.pk, c.id, c.parent_id, c.tags)
             query = query.where(c.pk.in_(pks), _matching(unit, terms))
             going = _untagged(terms, unit.connection.execute(query).all())
