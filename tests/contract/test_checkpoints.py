@@ -349,7 +349,9 @@ MEANWHILE: dict[str, Callable[[Any], Any]] = {
     "nothing": lambda c: None,
     "another child": lambda c: c.put("thread", {"list": [1, 2, 3], "n": 7}, parent_id="one"),
     "a child without values": lambda c: c.put("thread", {}, parent_id="one"),
-    "the parent again": lambda c: c.put("thread", dict.fromkeys(c.get("one").values, [1]), "one"),
+    "the parent again": lambda c: c.put(
+        "thread", {name: [1] for name in c.get("one").values}, "one"
+    ),
     "the parent again, with one other value": lambda c: c.put(
         "thread", {**c.get("one").values, "settings": 2}, "one"
     ),
@@ -381,8 +383,8 @@ def test_a_put_goes_on_from_what_the_thread_holds_when_it_is_written(
     def read_thread(*given: Any) -> Any:
         found = reading(*given)
         monkeypatch.undo()
-        with Store(place.url) as others:
-            MEANWHILE[meanwhile](others.checkpoints)
+        with Store(place.url) as others, others.transaction() as tx:
+            MEANWHILE[meanwhile](tx.checkpoints)
         return found
 
     def put() -> Any:
