@@ -255,7 +255,8 @@ def run_sql(url: str, script: str) -> None:
 
 _CATALOGUE = """
 SELECT 'column', c.oid::regclass::text, a.attname, format_type(a.atttypid, a.atttypmod),
-       a.attnotnull::text, coalesce(pg_get_expr(d.adbin, d.adrelid), ''), a.attnum::text
+       a.attnotnull::text, coalesce(pg_get_expr(d.adbin, d.adrelid), ''),
+       (row_number() OVER (PARTITION BY c.oid ORDER BY a.attnum))::text
   FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
   LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
  WHERE c.relkind = 'r' AND NOT a.attisdropped AND c.relnamespace = ANY (:spaces)
