@@ -68,7 +68,7 @@ def furnish(url, names):
         store.tool_logs.log(session.id, "search")
         store.usage.record(session.id, input_tokens=1)
         store.tasks.create(session.id, "mail")
-        store.checkpoints.put("thread", {"a": 1}, session_id=session.id)
+        store.checkpoints.put("thread", {"a": [1]}, session_id=session.id)
 
 
 def digests(url, names):
