@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import create_engine, event, func, select
+from sqlalchemy import create_engine, event, func, select, text
+from sqlalchemy.exc import DBAPIError
 
 from agentstore import Store, doctor
 from agentstore.errors import (
@@ -405,6 +406,26 @@ def test_a_put_goes_on_from_what_the_thread_holds_when_it_is_written(
     require_no_garbage(place)
     found = {each.check for each in doctor.examine(place.url, deep=True)}
     assert found.isdisjoint({"bytes", "orphans", "rows"})
+
+
+@on(lambda driver: driver.name.startswith("psycopg"))
+def test_a_put_whose_connection_breaks_while_it_reads_is_made_on_another(
+    place: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = puts.read_thread
+
+    def read_thread(unit: Any, *given: Any) -> Any:
+        monkeypatch.undo()
+        end = text("SELECT pg_terminate_backend(pg_backend_pid())")
+        with pytest.raises(DBAPIError):
+            unit.connection.execute(end)
+        return reading(unit, *given)
+
+    with place.open() as store:
+        store.checkpoints.put("thread", {"n": 0}, "one")
+        monkeypatch.setattr(puts, "read_thread", read_thread)
+        store.checkpoints.put("thread", {"n": 1}, "two")
+        assert [each.id for each in store.checkpoints.list("thread")] == ["two", "one"]
 
 
 @on(lambda driver: driver.name.startswith("psycopg"))

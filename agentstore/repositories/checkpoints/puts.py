@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sqlalchemy import Dialect, Row, insert, update
+from sqlalchemy.exc import DBAPIError
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.prepared import Prepared, dialect_of
@@ -126,20 +127,20 @@ def _put_if_unchanged(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     thread since. So a put waits for the server twice, and nobody waits for it meanwhile.
 
     Raises:
-        SeveralStatements: Somebody has, or there is no such thread or parent, or
-            the checkpoint is there already: a transaction finds out.
+        SeveralStatements: Somebody has, or reading failed, or there is no such thread or parent,
+            or the checkpoint is there already. Nothing is written; a transaction finds out.
     """
     if new.parent_id == NO_PARENT or any(new.owners.values()):
         raise SeveralStatements
-    thread, found = read_thread(unit, *_wanted(new, new.parent_id))
-    if thread is None:
-        raise SeveralStatements
-    pk, last_line = thread
-    numbers = count(last_line + 1)
     try:
+        thread, found = read_thread(unit, *_wanted(new, new.parent_id))
+        if thread is None:
+            raise SeveralStatements
+        pk, last_line = thread
+        numbers = count(last_line + 1)
         parent = _held_by(new, new.parent_id, found)
         planned = _planned(unit, new, parent, numbers.__next__)
-    except (NotFound, UnsoundRow):  # or it is gone by now, or changed
+    except (NotFound, UnsoundRow, DBAPIError):
         raise SeveralStatements from None
     seen = {"thread_pk": pk, "seen": last_line}
     entered = {"wanted": new.thread_id, "lines": next(numbers) - last_line, **seen}
