@@ -1199,7 +1199,9 @@ def test_messages_that_are_named_are_not_looked_for_among_all_of_their_session(o
     with statements() as sent:
         assert store.messages.delete([saved[1].id, saved[2].id]) == 2
         assert store.messages.delete_by_mark(session.id, "aside") == 1
-    deleting = [text for text, _ in sent if text.startswith("DELETE FROM messages ")]
+    # PostgreSQL counts in the same statement.
+    parts = [text.partition("DELETE FROM messages ")[2].partition("UPDATE ") for text, _ in sent]
+    deleting = [part for part, _, _ in parts if part]
     assert len(deleting) == 2
     assert not [text for text in deleting if "messages.session =" in text]
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, Select, Update, func, select, update
 
+from agentstore.engines.base.dialect import EngineDialect
 from agentstore.execution.unit import Unit
-from agentstore.repositories.lines.lines import newest
-from agentstore.repositories.lines.removal import LockedSession, branch_number
-from agentstore.repositories.lines.tallies import hand_on
+from agentstore.models.tables import Tables
+from agentstore.repositories.lines.lines import newest, no_branch
+from agentstore.repositories.lines.queries import SESSION_ID, anchor_of, select_newest
+from agentstore.repositories.lines.removal import LockedSession
+from agentstore.repositories.lines.tallies import putting_down, taking_up
+from agentstore.values import validation
+from agentstore.values.types import MAX_INTEGER
+
+LAST_ONE = {"count": 1, "through": MAX_INTEGER}
+"""Parameters that ``end_columns`` needs, beside those of the line."""
 
 
 def last_turn(unit: Unit, session_id: str, branch: str) -> int:
@@ -24,31 +33,43 @@ def last_turn(unit: Unit, session_id: str, branch: str) -> int:
     return int(rows[0][0]) if rows else 0
 
 
-def activate(unit: Unit, session: LockedSession, number: int, turn: int) -> None:
-    """Make a branch of a locked session the active one.
+@lru_cache(maxsize=64)
+def end_columns(
+    tables: Tables, dialect: EngineDialect
+) -> tuple[ColumnElement[int | None], ColumnElement[int]]:
+    """Give the tip and the last turn of the branch with a ``name``, for a query of its row."""
+    turn = select_newest(tables, dialect, active=False, columns=_turn).scalar_subquery()
+    return tables.branches.c.tip, func.coalesce(turn, 0).label("turn")
+
+
+def activate(unit: Unit, session: LockedSession, number: int, tip: int | None, turn: int) -> None:
+    """Make another branch of a locked session the active one.
 
     Args:
         unit: In a write transaction.
         session: The session.
         number: The branch.
+        tip: Its newest segment.
         turn: Its last turn.
     """
-    branches, sessions = unit.tables.branches.c, unit.tables.sessions
-    tip = (
-        select(branches.tip)
-        .where(branches.session_id == session.id, branches.number == number)
-        .scalar_subquery()
+    tables = unit.tables
+    unit.dialect.at_once(
+        unit.connection,
+        putting_down(tables, session.id, session.active_branch),
+        taking_up(tables, session.id, number, turn),
+        activating(unit, session, number, tip, turn),
     )
-    hand_on(unit, session.id, number, turn)
-    activated = (
-        update(sessions)
-        .where(sessions.c.id == session.id)
-        .values(active_branch=number, tip=tip, turn=turn)
-        .returning(sessions.c.tip)
-    )
-    session.active_branch, session.turn = number, turn
-    session.tip = unit.connection.execute(activated).scalar()
+
+
+def activating(
+    unit: Unit, session: LockedSession, number: int, tip: int | None, turn: int
+) -> Update:
+    """Say in a session's row, which the update changes, that a branch is the active one."""
+    sessions = unit.tables.sessions
+    session.active_branch, session.tip, session.turn = number, tip, turn
     unit.segmented.discard(session.id)
+    values = {"active_branch": number, "tip": tip, "turn": turn}
+    return update(sessions).where(sessions.c.id == session.id).values(values)
 
 
 @contextmanager
@@ -61,13 +82,36 @@ def working_on(unit: Unit, session: LockedSession, branch: str | None) -> Iterat
     Raises:
         NotFound: There is no such branch.
     """
-    number, before = branch_number(unit, session, branch), session.active_branch
-    turn = session.turn
-    if branch is not None and number != before:
-        activate(unit, session, number, last_turn(unit, session.id, branch))
+    before = session.active_branch, session.tip, session.turn
+    number = before[0]
+    if branch is not None:
+        number, tip, turn = end_of(unit, session.id, branch)
+        if number != session.active_branch:
+            activate(unit, session, number, tip, turn)
     yield
-    if number != before:
-        activate(unit, session, before, turn)
+    if number != before[0]:
+        activate(unit, session, *before)
+
+
+def end_of(unit: Unit, session_id: str, branch: str) -> tuple[int, int | None, int]:
+    """Give number, tip and last turn of a branch.
+
+    Raises:
+        NotFound: There is no such branch.
+    """
+    name = validation.text("branch", branch)
+    given = {SESSION_ID: session_id, "name": name, **LAST_ONE}
+    row = unit.connection.execute(select_end(unit.tables, unit.dialect), given).first()
+    if row is None:
+        raise no_branch(branch)
+    return row.number, row.tip, row.turn
+
+
+@lru_cache(maxsize=64)
+def select_end(tables: Tables, dialect: EngineDialect) -> Select[Any]:
+    """Select number, tip and last turn of the branch with a ``name``."""
+    named = anchor_of(tables, active=False)
+    return select(named.branch, *end_columns(tables, dialect)).where(named.condition)
 
 
 def _turn(messages: Any) -> list[Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import case, delete, func, select, update
 
+from agentstore.engines.base.dialect import Change
 from agentstore.errors import NotFound
 from agentstore.execution.unit import Unit
 from agentstore.models.deleting import session_is_open
@@ -18,7 +19,7 @@ from agentstore.repositories.base.sums import exact_sum
 from agentstore.repositories.lines.counters import count_in, mend_sessions
 from agentstore.repositories.lines.lines import newest, no_branch
 from agentstore.repositories.lines.rows import message_record
-from agentstore.repositories.lines.tallies import Tally, change, take_off
+from agentstore.repositories.lines.tallies import Tally, adding, change, take_off
 from agentstore.repositories.search.search import forget_deleted
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER, from_nanos
@@ -115,25 +116,26 @@ def remove_messages(
         exact_sum(messages.c.token_count),
         exact_sum(messages.c.cost),
         func.sum(case((messages.c.role == "user", 1), else_=0)),
+        attached_to(unit.tables, session.id, *conditions),
     ).where(*matching)
-    count, tokens, cost, turns = unit.connection.execute(query).one()
+    count, tokens, cost, turns, attached = unit.connection.execute(query).one()
     if not count:
         return 0
+    changes: list[Change] = [delete(messages).where(*matching)]
     if unseen:
-        change(unit, session.id, session.active_branch, Tally(int(count), 0))
+        changes.append(adding(unit.tables, session.id, session.active_branch, int(count), 0))
     elif session.last_branch == 0:
         session.turns_gone += int(turns)
     else:
         session.turns_gone += take_off(unit, session.id, session.active_branch, matching)
-    attached = attached_to(unit, session.id, *conditions)
-    unit.connection.execute(delete(messages).where(*matching))
-    drop_unattached(unit, attached)
-    forget_deleted(unit)
     if max(tokens, cost) > MAX_INTEGER:  # written before calls were bounded, so no counter has it
+        unit.dialect.at_once(unit.connection, *changes)
         mend_sessions(unit, [session.id])
         session.turns_gone = 0
-    elif not count_in(unit, session.id, -int(count), -tokens, -from_nanos(cost)):
+    elif not count_in(unit, session.id, -int(count), -tokens, -from_nanos(cost), *changes):
         session.turns_gone = 0
+    drop_unattached(unit, attached.split(",") if attached else ())
+    forget_deleted(unit)
     return int(count)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord
 from agentstore.repositories.lines.active import working_on
-from agentstore.repositories.lines.lines import newest, segments_of
+from agentstore.repositories.lines.lines import newest
 from agentstore.repositories.lines.popping import pop_of_whole
 from agentstore.repositories.lines.removal import (
     LockedSession,
@@ -71,9 +71,7 @@ def _cut(
     elif _is_alone(unit, session, first_seq, last):
         remove_messages(unit, session, messages.id == last[0][0])
     else:
-        number = session.active_branch
-        line = segments_of(unit.connection, unit.tables, session.id, number)
-        cut_line(unit, session, line, first_seq)
+        cut_line(unit, session, first_seq)
     settle_turn(unit, session)
 
 

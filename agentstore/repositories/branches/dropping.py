@@ -1,0 +1,98 @@
+"""Deleting a branch, and those messages that no other one shows.
+
+One statement reads all that has to be known, and one changes what leads to the branch. Then the
+messages go, and last what is left of branches that were deleted before.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from sqlalchemy import Dialect, and_, bindparam, select, update
+
+from agentstore.engines.base.dialect import Change, EngineDialect
+from agentstore.engines.base.prepared import Stacked, dialect_of
+from agentstore.errors import BranchInUse, InvalidInput
+from agentstore.execution.unit import Unit
+from agentstore.models.tables import Tables
+from agentstore.repositories.branches.growing import keep_name
+from agentstore.repositories.lines.active import LAST_ONE, activating, end_of, select_end
+from agentstore.repositories.lines.cutting import segments_from, select_segments
+from agentstore.repositories.lines.lines import no_branch
+from agentstore.repositories.lines.queries import SESSION_ID
+from agentstore.repositories.lines.removal import LockedSession
+from agentstore.repositories.lines.segments import (
+    releasing,
+    remove_gone_branches,
+    remove_unseen,
+    select_seen,
+)
+from agentstore.repositories.lines.tallies import taking_up
+from agentstore.values.ids import new_id
+from agentstore.values.states import MAIN
+
+
+def drop(unit: Unit, session: LockedSession, name: str, *, force: bool, then: str | None) -> int:
+    """Delete a branch of a locked session; see ``Branches.delete``."""
+    tables, branches = unit.tables, unit.tables.branches
+    statement = _statement(tables, unit.dialect, dialect_of(unit.connection))
+    given = {SESSION_ID: session.id, "branch": name, "name": then, **LAST_ONE}
+    going, ends, line, by_segments, whole = statement.fetch(unit.connection, given)
+    if not going:
+        raise no_branch(name)
+    number, reserved, parent = going[0]
+    if number == 0:
+        raise InvalidInput("main cannot be deleted. Use messages.clear, or delete the session.")
+    if then is not None and not ends:
+        raise no_branch(then)
+    nothing = {"tip": None, "own_messages": 0, "own_turns": 0}
+    this = update(branches).where(branches.c.session_id == session.id, branches.c.number == number)
+    changes: list[Change] = [this.values(name=new_id(), gone=True, reserved=False, **nothing)]
+    if number == session.active_branch:
+        if then is None and not force:
+            raise BranchInUse(session.id, name)
+        following, tip, turn = ends[0] if ends else end_of(unit, session.id, parent or MAIN)
+        changes.append(taking_up(tables, session.id, following, turn))
+        changes.append(activating(unit, session, following, tip, turn))
+    segments = segments_from(line)
+    if (newest := segments[0].number) is not None:
+        changes.append(releasing(tables, session.id, newest, number))
+    changed = unit.dialect.at_once(unit.connection, *changes)
+    released = set() if newest is None else set(changed.scalars())
+    if reserved:
+        keep_name(unit, session, name)
+    deleted = remove_unseen(
+        unit,
+        session,
+        [(each.branch, each.first_seq, each.last_seq) for each in segments],
+        [
+            (branch, first, last)
+            for branch, first, last, segment in (*by_segments, *whole)
+            if (branch != number if segment is None else segment not in released)
+        ],
+    )
+    remove_gone_branches(unit, session.id)
+    return deleted
+
+
+@lru_cache(maxsize=64)
+def _statement(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Stacked:
+    """Read the branch, the one that follows, the line, and what is seen of the line's branches."""
+    branches, parents = tables.branches, tables.branches.alias("parents")
+    grew_from = and_(
+        parents.c.session_id == branches.c.session_id,
+        parents.c.number == branches.c.parent,
+        parents.c.gone.is_(False),
+    )
+    going = (
+        select(branches.c.number, branches.c.reserved, parents.c.name)
+        .select_from(branches.outerjoin(parents, grew_from))
+        .where(
+            branches.c.session_id == bindparam(SESSION_ID),
+            branches.c.name == bindparam("branch"),
+            branches.c.gone.is_(False),
+        )
+    )
+    segments, line = select_segments(tables, named=True)
+    seen = select_seen(tables, bindparam(SESSION_ID), select(line.c.branch))
+    return Stacked([going, select_end(tables, dialect), segments, *seen], driver)
