@@ -50,6 +50,7 @@ EXPECTED = {
     "messages.history_without_a_mark": Expected((1, 0), (1, 1, 0)),
     "messages.get": Expected((1, 0), (1, 1, 0)),
     "messages.pop": Expected((6, 1), (5, 5, 1)),
+    "messages.pop_on_a_branch": Expected((12, 1), (10, 10, 1)),
     "messages.clear": Expected((7, 1), (6, 6, 1)),
     "messages.search": Expected((5, 0), (5, 5, 0)),
     "sessions.create": Expected((7, 1), (7, 7, 1)),

@@ -80,7 +80,7 @@ def tell_shorter(
     set_tip(unit, session, number, new, own)
     release(unit, session.id, line[0].number)
     remove_unseen(unit, session, _within(line, first.seq, last.seq))
-    remove_gone_branches(unit, session.id)
+    remove_gone_branches(unit, session)
     told.row["branch"] = None  # its home has no name
     return told.record(session.id)
 

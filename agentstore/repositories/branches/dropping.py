@@ -71,7 +71,7 @@ def drop(unit: Unit, session: LockedSession, name: str, *, force: bool, then: st
             if (branch != number if segment is None else segment not in released)
         ],
     )
-    remove_gone_branches(unit, session.id)
+    remove_gone_branches(unit, session)
     return deleted
 
 

@@ -15,6 +15,7 @@ from agentstore.models.tables import Tables
 from agentstore.repositories.lines.lines import newest, no_branch
 from agentstore.repositories.lines.queries import SESSION_ID, anchor_of, select_newest
 from agentstore.repositories.lines.removal import LockedSession
+from agentstore.repositories.lines.rows import only_turn
 from agentstore.repositories.lines.tallies import putting_down, taking_up
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER
@@ -29,7 +30,7 @@ def last_turn(unit: Unit, session_id: str, branch: str) -> int:
     Raises:
         NotFound: There is no such session or branch.
     """
-    rows = newest(unit, session_id, 1, branch=branch, columns=_turn)
+    rows = newest(unit, session_id, 1, branch=branch, columns=only_turn)
     return int(rows[0][0]) if rows else 0
 
 
@@ -38,7 +39,7 @@ def end_columns(
     tables: Tables, dialect: EngineDialect
 ) -> tuple[ColumnElement[int | None], ColumnElement[int]]:
     """Give the tip and the last turn of the branch with a ``name``, for a query of its row."""
-    turn = select_newest(tables, dialect, active=False, columns=_turn).scalar_subquery()
+    turn = select_newest(tables, dialect, active=False, columns=only_turn).scalar_subquery()
     return tables.branches.c.tip, func.coalesce(turn, 0).label("turn")
 
 
@@ -112,7 +113,3 @@ def select_end(tables: Tables, dialect: EngineDialect) -> Select[Any]:
     """Select number, tip and last turn of the branch with a ``name``."""
     named = anchor_of(tables, active=False)
     return select(named.branch, *end_columns(tables, dialect)).where(named.condition)
-
-
-def _turn(messages: Any) -> list[Any]:
-    return [messages.turn]

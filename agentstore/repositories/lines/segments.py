@@ -61,6 +61,7 @@ def set_tip(unit: Unit, session: LockedSession, branch: int, new: NewLine, own: 
     turns: Any = own.turns
     changes: list[Change] = [*new.inserts(tables)]
     if branch == session.active_branch:
+        session.tip = new.tip
         changes.append(update(sessions).where(sessions.c.id == session.id).values(tip=new.tip))
         messages -= of_session(tables, session.id, "message_count")
         turns -= of_session(tables, session.id, "turn")
@@ -81,14 +82,14 @@ def cut_line(unit: Unit, session: LockedSession, first_seq: int) -> None:
     new = NewLine(unit, session.id, cut)
     new.show(session.active_branch, session.last_seq + 1)
     set_tip(unit, session, session.active_branch, new, NOTHING)
-    release(unit, session.id, session.tip)
+    release(unit, session.id, cut.segments[0].number)
     going = [
         (each.branch, max(first_seq, each.first_seq), each.last_seq)
         for each in cut.segments
         if each.last_seq >= first_seq
     ]
     remove_unseen(unit, session, going)
-    remove_gone_branches(unit, session.id)
+    remove_gone_branches(unit, session)
 
 
 def remove_all(unit: Unit, session: LockedSession) -> int:
@@ -122,7 +123,7 @@ def remove_all(unit: Unit, session: LockedSession) -> int:
     if session.last_branch:
         segments = tables.branch_segments
         connection.execute(delete(segments).where(segments.c.session_id == session.id))
-        remove_gone_branches(unit, session.id)
+        remove_gone_branches(unit, session)
     return gone.rowcount
 
 
@@ -241,13 +242,12 @@ def is_seen_elsewhere(unit: Unit, session: LockedSession, branch: int, seq: int)
     return unit.connection.execute(query.limit(1)).first() is not None
 
 
-def remove_gone_branches(unit: Unit, session_id: str) -> None:
+def remove_gone_branches(unit: Unit, session: LockedSession) -> None:
     """Delete the rows of branches that are gone and have neither messages nor children left."""
-    branches, messages, summaries = (
-        unit.tables.branches,
-        unit.tables.messages,
-        unit.tables.summaries,
-    )
+    if not session.last_branch:
+        return
+    session_id, tables = session.id, unit.tables
+    branches, messages, summaries = tables.branches, tables.messages, tables.summaries
     branch, child = branches.alias("branch"), branches.alias("child")
     is_gone = and_(branch.c.session_id == session_id, branch.c.gone, ~branch.c.reserved)
     has_messages = exists().where(
