@@ -60,7 +60,7 @@ EXPECTED = {
     "sessions.list": Expected((1, 0), (1, 1, 0)),
     "sessions.update": Expected((5, 1), (5, 5, 1)),
     "sessions.restore": Expected((4, 0), (4, 4, 0)),
-    "branches.create": Expected((11, 1), (7, 7, 1)),
+    "branches.create": Expected((10, 1), (6, 6, 1)),
     "branches.switch": Expected((7, 1), (5, 5, 1)),
     "branches.delete": Expected((15, 1), (8, 8, 1)),
     "branches.turns": Expected((1, 0), (1, 1, 0)),

@@ -126,7 +126,7 @@ class Branches(Repository):
         if from_turn is not None:
             through = start_of_turn(self.unit, session_id, branch, from_turn) - 1
         elif after_turn is not None:
-            through = end_of_turn(self.unit, session, branch, after_turn)
+            through = end_of_turn(self.unit, session_id, branch, after_turn)
         elif contains is not None:
             found = find_messages(self.unit, session_id, branch, contains, 0, 1)
             if not found:
