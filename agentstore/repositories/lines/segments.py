@@ -11,12 +11,15 @@ All of this happens under the session's lock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    FromClause,
     Select,
+    Table,
     and_,
     cast,
     delete,
@@ -170,7 +173,7 @@ def releasing(
         branch: A branch that may still have it as its tip, for it goes in the same statement.
     """
     segments, branches = tables.branch_segments, tables.branches
-    segment, later = segments.alias("segment"), segments.alias("later")
+    segment, later = _alias(segments, "segment"), _alias(segments, "later")
     columns = (segment.c.number, segment.c.previous)
 
     def is_free(newer: Any) -> ColumnElement[bool]:
@@ -248,7 +251,7 @@ def remove_gone_branches(unit: Unit, session: LockedSession) -> None:
         return
     session_id, tables = session.id, unit.tables
     branches, messages, summaries = tables.branches, tables.messages, tables.summaries
-    branch, child = branches.alias("branch"), branches.alias("child")
+    branch, child = _alias(branches, "branch"), _alias(branches, "child")
     is_gone = and_(branch.c.session_id == session_id, branch.c.gone, ~branch.c.reserved)
     has_messages = exists().where(
         messages.c.session_id == session_id, messages.c.branch == branch.c.number
@@ -271,6 +274,12 @@ def remove_gone_branches(unit: Unit, session: LockedSession) -> None:
         ),
         delete(branches).where(branches.c.session_id == session_id, branches.c.number.in_(going)),
     )
+
+
+@lru_cache(maxsize=64)
+def _alias(table: Table, name: str) -> FromClause:
+    """Give a table by another name, always the same: to make its columns takes its time."""
+    return table.alias(name)
 
 
 def _seen(unit: Unit, session_id: str, branches: Iterable[int]) -> list[Stretch]:
