@@ -360,18 +360,23 @@ class EngineDialect(ABC):
         return None
 
     def at_once(self, connection: Connection, *changes: Change) -> CursorResult[Any]:
-        """Make changes, as one statement where that spares round trips.
-
-        None of them may see what another one changes, and no two may change the same row or the
-        same unique value: there they have no order.
+        """Make changes, by as few statements as ``together`` gives.
 
         Returns:
             The result of the last one.
         """
-        *others, last = changes
+        *others, last = self.together(*changes)
         for change in others:
             connection.execute(change)
         return connection.execute(last)
+
+    def together(self, *changes: Change) -> Sequence[Change]:
+        """Give statements that make changes: one where that spares round trips.
+
+        None of the changes may see what another one does, and no two may change the same row or
+        the same unique value: in one statement they have no order. The last of them stays last.
+        """
+        return changes
 
     @abstractmethod
     def insert_missing(self, table: Table) -> Insert:

@@ -11,7 +11,7 @@ on the session's row, so two sessions never wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,6 @@ from agentstore.models.tables import Names, Tables
 from agentstore.settings import Settings
 
 if TYPE_CHECKING:
-    from sqlalchemy import CursorResult
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from agentstore.engines.base.dialect import Change
@@ -290,10 +289,10 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
         """Say it in common table expressions: one round trip instead of three or four."""
         return putting(tables)
 
-    def at_once(self, connection: Connection, *changes: Change) -> CursorResult[Any]:
+    def together(self, *changes: Change) -> Sequence[Change]:
         """Say all but the last in common table expressions."""
         *others, last = changes
-        return connection.execute(last.add_cte(*(change.cte() for change in others)))
+        return [last.add_cte(*(change.cte() for change in others))]
 
     def insert_missing(self, table: Table) -> Insert:
         """Say ON CONFLICT DO NOTHING."""

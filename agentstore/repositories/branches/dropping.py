@@ -16,7 +16,13 @@ from agentstore.errors import BranchInUse, InvalidInput
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
 from agentstore.repositories.branches.growing import keep_name
-from agentstore.repositories.lines.active import LAST_ONE, activating, end_of, select_end
+from agentstore.repositories.lines.active import (
+    LAST_ONE,
+    activating,
+    end_of,
+    note_active,
+    select_end,
+)
 from agentstore.repositories.lines.cutting import segments_from, select_segments
 from agentstore.repositories.lines.lines import no_branch
 from agentstore.repositories.lines.queries import SESSION_ID
@@ -53,7 +59,8 @@ def drop(unit: Unit, session: LockedSession, name: str, *, force: bool, then: st
             raise BranchInUse(session.id, name)
         following, tip, turn = ends[0] if ends else end_of(unit, session.id, parent or MAIN)
         changes.append(taking_up(tables, session.id, following, turn))
-        changes.append(activating(unit, session, following, tip, turn))
+        changes.append(activating(tables, session.id, following, tip, turn))
+        note_active(unit, session, following, tip, turn)
     segments = segments_from(line)
     if (newest := segments[0].number) is not None:
         changes.append(releasing(tables, session.id, newest, number))

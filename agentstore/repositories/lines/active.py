@@ -7,9 +7,21 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Update, func, select, update
+from sqlalchemy import (
+    BigInteger,
+    BindParameter,
+    ColumnElement,
+    Dialect,
+    Select,
+    Update,
+    bindparam,
+    func,
+    select,
+    update,
+)
 
 from agentstore.engines.base.dialect import EngineDialect
+from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
 from agentstore.repositories.lines.lines import newest, no_branch
@@ -53,24 +65,47 @@ def activate(unit: Unit, session: LockedSession, number: int, tip: int | None, t
         tip: Its newest segment.
         turn: Its last turn.
     """
-    tables = unit.tables
-    unit.dialect.at_once(
-        unit.connection,
-        putting_down(tables, session.id, session.active_branch),
-        taking_up(tables, session.id, number, turn),
-        activating(unit, session, number, tip, turn),
-    )
+    given = {
+        SESSION_ID: session.id,
+        "until_now": session.active_branch,
+        "following": number,
+        "its_tip": tip,
+        "its_turn": turn,
+    }
+    statements = _activating(unit.tables, unit.dialect, dialect_of(unit.connection))
+    for statement in statements:
+        statement.execute_many(unit.connection, [given])
+    note_active(unit, session, number, tip, turn)
 
 
-def activating(
+def note_active(
     unit: Unit, session: LockedSession, number: int, tip: int | None, turn: int
-) -> Update:
-    """Say in a session's row, which the update changes, that a branch is the active one."""
-    sessions = unit.tables.sessions
+) -> None:
+    """Take note that a branch of a locked session is the active one now."""
     session.active_branch, session.tip, session.turn = number, tip, turn
     unit.segmented.discard(session.id)
+
+
+@lru_cache(maxsize=64)
+def _activating(tables: Tables, dialect: EngineDialect, driver: Dialect) -> list[Prepared]:
+    session_id: BindParameter[str] = bindparam(SESSION_ID)
+    before, number, tip, turn = (
+        bindparam(name, type_=BigInteger)
+        for name in ("until_now", "following", "its_tip", "its_turn")
+    )
+    changes = dialect.together(
+        putting_down(tables, session_id, before),
+        taking_up(tables, session_id, number, turn),
+        activating(tables, session_id, number, tip, turn),
+    )
+    return [Prepared(change, driver) for change in changes]
+
+
+def activating(tables: Tables, session_id: Any, number: Any, tip: Any, turn: Any) -> Update:
+    """Say in a session's row which branch is the active one."""
+    sessions = tables.sessions
     values = {"active_branch": number, "tip": tip, "turn": turn}
-    return update(sessions).where(sessions.c.id == session.id).values(values)
+    return update(sessions).where(sessions.c.id == session_id).values(values)
 
 
 @contextmanager

@@ -149,7 +149,7 @@ def tally_of(unit: Unit, session_id: str, name: str | None) -> Tally | None:
     return Tally(*row[1:]) + before.get(row.tip, NOTHING)
 
 
-def adding(tables: Tables, session_id: str, number: int, messages: Any, turns: Any) -> Update:
+def adding(tables: Tables, session_id: Any, number: Any, messages: Any, turns: Any) -> Update:
     """Change what the row of a branch counts by so much."""
     branches = tables.branches
     return (
@@ -162,13 +162,13 @@ def adding(tables: Tables, session_id: str, number: int, messages: Any, turns: A
     )
 
 
-def putting_down(tables: Tables, session_id: str, number: int) -> Update:
+def putting_down(tables: Tables, session_id: Any, number: Any) -> Update:
     """Count what the active branch adds to in its own row: another one becomes active."""
     counted = (of_session(tables, session_id, name) for name in ("message_count", "turn"))
     return adding(tables, session_id, number, *counted)
 
 
-def taking_up(tables: Tables, session_id: str, number: int, turn: int) -> Update:
+def taking_up(tables: Tables, session_id: Any, number: Any, turn: Any) -> Update:
     """Count what a branch adds to in the session's row too: it becomes active.
 
     Args:
@@ -181,7 +181,7 @@ def taking_up(tables: Tables, session_id: str, number: int, turn: int) -> Update
     return adding(tables, session_id, number, -messages, -turn)
 
 
-def of_session(tables: Tables, session_id: str, column: str) -> ScalarSelect[int]:
+def of_session(tables: Tables, session_id: Any, column: str) -> ScalarSelect[int]:
     """Select a column of a session's row."""
     sessions = tables.sessions.c
     return select(sessions[column]).where(sessions.id == session_id).scalar_subquery()
