@@ -7,11 +7,12 @@ messages go, and last what is left of branches that were deleted before.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
-from sqlalchemy import Dialect, and_, bindparam, select, update
+from sqlalchemy import BigInteger, BindParameter, Dialect, and_, bindparam, select, update
 
 from agentstore.engines.base.dialect import Change, EngineDialect
-from agentstore.engines.base.prepared import Stacked, dialect_of
+from agentstore.engines.base.prepared import Prepared, Stacked, dialect_of
 from agentstore.errors import BranchInUse, InvalidInput
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
@@ -40,10 +41,10 @@ from agentstore.values.states import MAIN
 
 def drop(unit: Unit, session: LockedSession, name: str, *, force: bool, then: str | None) -> int:
     """Delete a branch of a locked session; see ``Branches.delete``."""
-    tables, branches = unit.tables, unit.tables.branches
-    statement = _statement(tables, unit.dialect, dialect_of(unit.connection))
-    given = {SESSION_ID: session.id, "branch": name, "name": then, **LAST_ONE}
-    going, ends, line, by_segments, whole = statement.fetch(unit.connection, given)
+    tables, driver = unit.tables, dialect_of(unit.connection)
+    wanted = {SESSION_ID: session.id, "branch": name, "name": then, **LAST_ONE}
+    reading = _reading(tables, unit.dialect, driver)
+    going, ends, line, by_segments, whole = reading.fetch(unit.connection, wanted)
     if not going:
         raise no_branch(name)
     number, reserved, parent = going[0]
@@ -51,39 +52,35 @@ def drop(unit: Unit, session: LockedSession, name: str, *, force: bool, then: st
         raise InvalidInput("main cannot be deleted. Use messages.clear, or delete the session.")
     if then is not None and not ends:
         raise no_branch(then)
-    nothing = {"tip": None, "own_messages": 0, "own_turns": 0}
-    this = update(branches).where(branches.c.session_id == session.id, branches.c.number == number)
-    changes: list[Change] = [this.values(name=new_id(), gone=True, reserved=False, **nothing)]
-    if number == session.active_branch:
+    segments = segments_from(line)
+    given = {SESSION_ID: session.id, "going": number, "gone_name": new_id()}
+    given["released"] = segments[0].number
+    was_active = number == session.active_branch
+    if was_active:
         if then is None and not force:
             raise BranchInUse(session.id, name)
-        following, tip, turn = ends[0] if ends else end_of(unit, session.id, parent or MAIN)
-        changes.append(taking_up(tables, session.id, following, turn))
-        changes.append(activating(tables, session.id, following, tip, turn))
-        note_active(unit, session, following, tip, turn)
-    segments = segments_from(line)
-    if (newest := segments[0].number) is not None:
-        changes.append(releasing(tables, session.id, newest, number))
-    changed = unit.dialect.at_once(unit.connection, *changes)
-    released = set() if newest is None else set(changed.scalars())
+        end = ends[0] if ends else end_of(unit, session.id, parent or MAIN)
+        given |= zip(_FOLLOWING, end, strict=True)
+        note_active(unit, session, *end)
+    *others, last = _changing(tables, unit.dialect, driver, was_active)
+    for each in others:
+        each.execute_many(unit.connection, [given])
+    released = {segment for (segment,) in last.rows(unit.connection, given)}
     if reserved:
         keep_name(unit, session, name)
-    deleted = remove_unseen(
-        unit,
-        session,
-        [(each.branch, each.first_seq, each.last_seq) for each in segments],
-        [
-            (branch, first, last)
-            for branch, first, last, segment in (*by_segments, *whole)
-            if (branch != number if segment is None else segment not in released)
-        ],
-    )
+    shown = [(each.branch, each.first_seq, each.last_seq) for each in segments]
+    seen = [
+        (branch, first, last)
+        for branch, first, last, segment in (*by_segments, *whole)
+        if (branch != number if segment is None else segment not in released)
+    ]
+    deleted = remove_unseen(unit, session, shown, seen)
     remove_gone_branches(unit, session)
     return deleted
 
 
 @lru_cache(maxsize=64)
-def _statement(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Stacked:
+def _reading(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Stacked:
     """Read the branch, the one that follows, the line, and what is seen of the line's branches."""
     branches, parents = tables.branches, tables.branches.alias("parents")
     grew_from = and_(
@@ -103,3 +100,34 @@ def _statement(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Stack
     segments, line = select_segments(tables, named=True)
     seen = select_seen(tables, bindparam(SESSION_ID), select(line.c.branch))
     return Stacked([going, select_end(tables, dialect), segments, *seen], driver)
+
+
+_FOLLOWING = ("following", "its_tip", "its_turn")
+
+
+@lru_cache(maxsize=64)
+def _changing(
+    tables: Tables, dialect: EngineDialect, driver: Dialect, was_active: bool
+) -> list[Prepared]:
+    """Have nothing lead to the branch, and another one be active if it was.
+
+    The last statement gives the numbers of the segments that are no more.
+    """
+    branches = tables.branches
+    session_id: BindParameter[str] = bindparam(SESSION_ID)
+    number, released = (bindparam(name, type_=BigInteger) for name in ("going", "released"))
+    nothing: dict[str, Any] = {"tip": None, "own_messages": 0, "own_turns": 0}
+    gone: dict[str, Any] = {
+        "name": bindparam("gone_name"),
+        "gone": True,
+        "reserved": False,
+        **nothing,
+    }
+    this = branches.c.session_id == session_id, branches.c.number == number
+    changes: list[Change] = [update(branches).where(*this).values(gone)]
+    if was_active:
+        its_number, tip, turn = (bindparam(name, type_=BigInteger) for name in _FOLLOWING)
+        changes.append(taking_up(tables, session_id, its_number, turn))
+        changes.append(activating(tables, session_id, its_number, tip, turn))
+    changes.append(releasing(tables, session_id, released, number))
+    return [Prepared(change, driver) for change in dialect.together(*changes)]

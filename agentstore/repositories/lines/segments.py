@@ -16,11 +16,12 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    BindParameter,
     ColumnElement,
-    FromClause,
+    Dialect,
     Select,
-    Table,
     and_,
+    bindparam,
     cast,
     delete,
     exists,
@@ -34,12 +35,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningDelete
 
-from agentstore.engines.base.dialect import Change
+from agentstore.engines.base.dialect import Change, EngineDialect
+from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
 from agentstore.repositories.attachments.blobs import drop_unattached
 from agentstore.repositories.base.operations import chunks
 from agentstore.repositories.lines.cutting import NewLine, read_cut
+from agentstore.repositories.lines.queries import SESSION_ID
 from agentstore.repositories.lines.removal import LockedSession, remove_messages
 from agentstore.repositories.lines.tallies import NOTHING, Tally, of_session
 from agentstore.repositories.search.search import forget_deleted
@@ -158,11 +161,19 @@ def start_again(unit: Unit, session: LockedSession) -> int:
 def release(unit: Unit, session_id: str, tip: int | None) -> None:
     """Delete a segment and those before it, as far as nothing leads to them any more."""
     if tip is not None:
-        unit.connection.execute(releasing(unit.tables, session_id, tip))
+        given = {SESSION_ID: session_id, "released": tip}
+        _release(unit.tables, dialect_of(unit.connection)).rows(unit.connection, given)
+
+
+@lru_cache(maxsize=64)
+def _release(tables: Tables, driver: Dialect) -> Prepared:
+    session_id: BindParameter[str] = bindparam(SESSION_ID)
+    tip = bindparam("released", type_=BigInteger)
+    return Prepared(releasing(tables, session_id, tip), driver)
 
 
 def releasing(
-    tables: Tables, session_id: str, tip: int, branch: int | None = None
+    tables: Tables, session_id: Any, tip: Any, branch: Any = None
 ) -> ReturningDelete[Any]:
     """Give what ``release`` does; it returns the numbers of the segments.
 
@@ -173,7 +184,7 @@ def releasing(
         branch: A branch that may still have it as its tip, for it goes in the same statement.
     """
     segments, branches = tables.branch_segments, tables.branches
-    segment, later = _alias(segments, "segment"), _alias(segments, "later")
+    segment, later = segments.alias("segment"), segments.alias("later")
     columns = (segment.c.number, segment.c.previous)
 
     def is_free(newer: Any) -> ColumnElement[bool]:
@@ -247,11 +258,16 @@ def is_seen_elsewhere(unit: Unit, session: LockedSession, branch: int, seq: int)
 
 def remove_gone_branches(unit: Unit, session: LockedSession) -> None:
     """Delete the rows of branches that are gone and have neither messages nor children left."""
-    if not session.last_branch:
-        return
-    session_id, tables = session.id, unit.tables
+    if session.last_branch:
+        for statement in _removing_gone(unit.tables, unit.dialect, dialect_of(unit.connection)):
+            statement.execute_many(unit.connection, [{SESSION_ID: session.id}])
+
+
+@lru_cache(maxsize=64)
+def _removing_gone(tables: Tables, dialect: EngineDialect, driver: Dialect) -> list[Prepared]:
+    session_id: BindParameter[str] = bindparam(SESSION_ID)
     branches, messages, summaries = tables.branches, tables.messages, tables.summaries
-    branch, child = _alias(branches, "branch"), _alias(branches, "child")
+    branch, child = branches.alias("branch"), branches.alias("child")
     is_gone = and_(branch.c.session_id == session_id, branch.c.gone, ~branch.c.reserved)
     has_messages = exists().where(
         messages.c.session_id == session_id, messages.c.branch == branch.c.number
@@ -267,19 +283,13 @@ def remove_gone_branches(unit: Unit, session: LockedSession) -> None:
     parents = select(*columns).join_from(stay, branch, branch.c.number == stay.c.parent)
     stay = stay.union(parents.where(is_gone))
     going = select(branch.c.number).where(is_gone, branch.c.number.not_in(select(stay.c.number)))
-    unit.dialect.at_once(
-        unit.connection,
+    changes = dialect.together(
         delete(summaries).where(
             summaries.c.session_id == session_id, summaries.c.branch.in_(going)
         ),
         delete(branches).where(branches.c.session_id == session_id, branches.c.number.in_(going)),
     )
-
-
-@lru_cache(maxsize=64)
-def _alias(table: Table, name: str) -> FromClause:
-    """Give a table by another name, always the same: to make its columns takes its time."""
-    return table.alias(name)
+    return [Prepared(change, driver) for change in changes]
 
 
 def _seen(unit: Unit, session_id: str, branches: Iterable[int]) -> list[Stretch]:
