@@ -1224,6 +1224,19 @@ def test_deleting_a_branch_asks_for_no_message_that_another_one_shows(one_store)
     assert store.sessions.verify(session.id).agree
 
 
+def test_rows_of_deleted_branches_stay_as_long_as_one_that_grew_from_them_does(one_store):
+    store = one_store
+    session = store.sessions.create()
+    talk(store, session, "one")
+    for name in ("a", "b", "c"):
+        store.branches.create(session.id, name=name)
+    left = []
+    for name, then in (("b", None), ("a", None), ("c", "main")):
+        assert store.branches.delete(session.id, name, then=then) == 0
+        left.append(store.usage.totals().rows["branches"])
+    assert left == [4, 4, 1]
+
+
 def test_what_a_branch_shows_does_not_cost_more_segments_than_where_it_forks(one_store):
     store = one_store
     session = store.sessions.create()
