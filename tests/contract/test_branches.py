@@ -1237,6 +1237,20 @@ def test_rows_of_deleted_branches_stay_as_long_as_one_that_grew_from_them_does(o
     assert left == [4, 4, 1]
 
 
+def test_a_summary_of_old_turns_takes_no_statement_for_each_segment_that_follows(one_store):
+    store = one_store
+    session = store.sessions.create()
+    talk(store, session, *"abcd")
+    for _ in range(9):
+        store.branches.create(session.id)
+        talk(store, session, "more")
+    with statements() as sent:
+        store.branches.compact(session.id, "in short", to_turn=2)
+    assert sum(text.count("INSERT INTO branch_segments") for text, _ in sent) <= 3
+    assert len(shown(store, session)) == 1 + 4 + 18
+    assert store.sessions.verify(session.id).agree
+
+
 def test_what_a_branch_shows_does_not_cost_more_segments_than_where_it_forks(one_store):
     store = one_store
     session = store.sessions.create()

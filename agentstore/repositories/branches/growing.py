@@ -42,7 +42,7 @@ def grow(
     new = NewLine(unit, session.id, cut)
     if new.tip is not None:
         new.show(number, session.last_seq + 1)
-    changes: list[Change] = [*new.inserts(unit.tables)]
+    changes: list[Change] = [*new.inserts(unit)]
     if activate:
         changes.append(putting_down(unit.tables, session.id, session.active_branch))
     seq, turn, _ = cut.shown or (0, 0, "")

@@ -47,6 +47,9 @@ from agentstore.values.types import MAX_INTEGER
 
 _ONE = literal_column("1", Integer)
 
+_FEW = 3
+"""Segments that one statement may write beside its changes: each is compiled with it."""
+
 
 class Edge(NamedTuple):
     """A message at the end of something."""
@@ -253,9 +256,13 @@ class NewLine:
         )
         self.tip = self._last
 
-    def inserts(self, tables: Tables) -> list[Insert]:
-        """Give what writes them."""
-        return [insert(tables.branch_segments).values(row) for row in self._rows]
+    def inserts(self, unit: Unit) -> list[Insert]:
+        """Give what writes them; more than a few are written here, for nothing shows them yet."""
+        inserting = insert(unit.tables.branch_segments)
+        if len(self._rows) > _FEW:
+            unit.connection.execute(inserting, self._rows)
+            return []
+        return [inserting.values(row) for row in self._rows]
 
 
 def _tally(unit: Unit, session_id: str, segment: Segment, cut: Cut) -> Tally:

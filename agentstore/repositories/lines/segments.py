@@ -65,7 +65,7 @@ def set_tip(unit: Unit, session: LockedSession, branch: int, new: NewLine, own: 
     tables, branches, sessions = unit.tables, unit.tables.branches, unit.tables.sessions
     messages: Any = own.messages
     turns: Any = own.turns
-    changes: list[Change] = [*new.inserts(tables)]
+    changes: list[Change] = [*new.inserts(unit)]
     if branch == session.active_branch:
         session.tip = new.tip
         changes.append(update(sessions).where(sessions.c.id == session.id).values(tip=new.tip))
