@@ -1199,7 +1199,9 @@ def test_messages_that_are_named_are_not_looked_for_among_all_of_their_session(o
     with statements() as sent:
         assert store.messages.delete([saved[1].id, saved[2].id]) == 2
         assert store.messages.delete_by_mark(session.id, "aside") == 1
-    deleting = [text for text, _ in sent if text.startswith("DELETE FROM messages ")]
+    # PostgreSQL counts in the same statement.
+    parts = [text.partition("DELETE FROM messages ")[2].partition("UPDATE ") for text, _ in sent]
+    deleting = [part for part, _, _ in parts if part]
     assert len(deleting) == 2
     assert not [text for text in deleting if "messages.session =" in text]
 
@@ -1219,6 +1221,33 @@ def test_deleting_a_branch_asks_for_no_message_that_another_one_shows(one_store)
         counted = [text for text, _ in sent if "sum(messages.token_count" in text]
         assert len(counted) == ranges, name
     assert len(shown(store, session)) == 16
+    assert store.sessions.verify(session.id).agree
+
+
+def test_rows_of_deleted_branches_stay_as_long_as_one_that_grew_from_them_does(one_store):
+    store = one_store
+    session = store.sessions.create()
+    talk(store, session, "one")
+    for name in ("a", "b", "c"):
+        store.branches.create(session.id, name=name)
+    left = []
+    for name, then in (("b", None), ("a", None), ("c", "main")):
+        assert store.branches.delete(session.id, name, then=then) == 0
+        left.append(store.usage.totals().rows["branches"])
+    assert left == [4, 4, 1]
+
+
+def test_a_summary_of_old_turns_takes_no_statement_for_each_segment_that_follows(one_store):
+    store = one_store
+    session = store.sessions.create()
+    talk(store, session, *"abcd")
+    for _ in range(9):
+        store.branches.create(session.id)
+        talk(store, session, "more")
+    with statements() as sent:
+        store.branches.compact(session.id, "in short", to_turn=2)
+    assert sum(text.count("INSERT INTO branch_segments") for text, _ in sent) <= 3
+    assert len(shown(store, session)) == 1 + 4 + 18
     assert store.sessions.verify(session.id).agree
 
 

@@ -293,6 +293,11 @@ OPERATIONS = {
         sessions_with_two_turns,
         lambda store, session: store.messages.pop(session),
     ),
+    "messages.pop_on_a_branch": Operation(
+        "`messages.pop` of one that a branch alone shows",
+        branched_sessions,
+        lambda store, session: store.messages.pop(session),
+    ),
     "messages.clear": Operation(
         "`messages.clear` of 4",
         sessions_with_two_turns,

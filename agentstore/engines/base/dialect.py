@@ -14,16 +14,27 @@ from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import URL, BigInteger, Connection, Engine, literal_column, select, type_coerce
+from sqlalchemy import (
+    URL,
+    BigInteger,
+    Connection,
+    Delete,
+    Engine,
+    Insert,
+    Update,
+    literal_column,
+    select,
+    type_coerce,
+)
 from sqlalchemy.exc import DBAPIError
 
 if TYPE_CHECKING:
     from sqlalchemy import (
         BindParameter,
         ColumnElement,
+        CursorResult,
         Executable,
         FromClause,
-        Insert,
         Select,
         Table,
     )
@@ -41,6 +52,9 @@ if TYPE_CHECKING:
     from agentstore.errors import DatabaseError, UnsoundRow
     from agentstore.models.tables import Names, Tables
     from agentstore.settings import Settings
+
+Change = Insert | Update | Delete
+"""A statement that writes."""
 
 
 class Mode(Enum):
@@ -351,6 +365,25 @@ class EngineDialect(ABC):
             None where the engine gains nothing by it.
         """
         return None
+
+    def at_once(self, connection: Connection, *changes: Change) -> CursorResult[Any]:
+        """Make changes, by as few statements as ``together`` gives.
+
+        Returns:
+            The result of the last one.
+        """
+        *others, last = self.together(*changes)
+        for change in others:
+            connection.execute(change)
+        return connection.execute(last)
+
+    def together(self, *changes: Change) -> Sequence[Change]:
+        """Give statements that make changes: one where that spares round trips.
+
+        None of the changes may see what another one does, and no two may change the same row or
+        the same unique value: in one statement they have no order. The last of them stays last.
+        """
+        return changes
 
     @abstractmethod
     def insert_missing(self, table: Table) -> Insert:

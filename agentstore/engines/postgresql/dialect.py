@@ -11,7 +11,7 @@ on the session's row, so two sessions never wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,8 @@ from agentstore.settings import Settings
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from agentstore.engines.base.dialect import Change
 
 
 _MIGRATION_LOCK = 0x61676E7473746F72 >> 1
@@ -288,6 +290,11 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
     ) -> Executable | None:
         """Say it in common table expressions: one round trip instead of three or four."""
         return putting(tables, entered)
+
+    def together(self, *changes: Change) -> Sequence[Change]:
+        """Say all but the last in common table expressions."""
+        *others, last = changes
+        return [last.add_cte(*(change.cte() for change in others))]
 
     def insert_missing(self, table: Table) -> Insert:
         """Say ON CONFLICT DO NOTHING."""

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import ColumnElement, delete, select
+from sqlalchemy import ColumnElement, ScalarSelect, delete, func, select
 
 from agentstore.execution.unit import Unit
+from agentstore.models.tables import Tables
 from agentstore.repositories.base.operations import chunks
 
 
@@ -61,20 +61,22 @@ def attached_digests(unit: Unit, *conditions: ColumnElement[bool]) -> list[str]:
     return sorted(set(unit.connection.execute(query).scalars()))
 
 
-def attached_to(unit: Unit, session_id: str, *conditions: ColumnElement[bool]) -> list[str]:
-    """Give the digests of what is attached to messages of a session; see ``attached_digests``.
+def attached_to(
+    tables: Tables, session_id: str, *conditions: ColumnElement[bool]
+) -> ScalarSelect[str | None]:
+    """Select the digests of what is attached to messages of a session, with commas between them.
 
     Args:
-        unit: In a write transaction that has locked the session.
-        session_id: The session.
-        conditions: Conditions on ``messages``: which of its messages; without any, all.
+        tables: The tables.
+        session_id: The session, locked.
+        conditions: Conditions on ``messages``: which of its messages.
     """
-    attachments, messages = unit.tables.attachments.c, unit.tables.messages.c
-    here: list[Any] = [attachments.session_id == session_id]
-    if conditions:
-        meant = select(messages.id).where(messages.session_id == session_id, *conditions)
-        here.append(attachments.message_id.in_(meant))
-    return attached_digests(unit, *here)
+    attachments, messages = tables.attachments.c, tables.messages.c
+    these = messages.session_id == session_id, *conditions
+    meant = select(messages.id).where(*these).correlate(None)
+    digests = select(func.aggregate_strings(attachments.digest, ","))
+    here = attachments.session_id == session_id, attachments.message_id.in_(meant)
+    return digests.where(*here).scalar_subquery()
 
 
 def drop_unattached(unit: Unit, digests: Iterable[str]) -> int:

@@ -17,6 +17,6 @@ The invariant: a message is stored once, keeps its number and its turn on every 
 there as long as a branch shows it. Every change is made under the session's lock.
 
 ``branches`` holds all methods. Beside it: ``turn_places`` finds where turns begin and end,
-``growing`` makes a branch, ``compaction`` writes a summary. Which messages a branch shows is the
-subject of ``repositories.lines``.
+``growing`` makes a branch, ``dropping`` deletes one, ``compaction`` writes a summary. Which
+messages a branch shows is the subject of ``repositories.lines``.
 """

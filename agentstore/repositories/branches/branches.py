@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, Literal, get_args
 
 from sqlalchemy import Select, bindparam, func, select, update
 
-from agentstore.errors import BranchInUse, InvalidInput, NotFound
+from agentstore.engines.base.dialect import EngineDialect
+from agentstore.errors import InvalidInput, NotFound
 from agentstore.models.deleting import owner_stays
 from agentstore.models.tables import Tables
 from agentstore.records import (
@@ -30,7 +32,8 @@ from agentstore.repositories.base.operations import (
     writes,
 )
 from agentstore.repositories.branches.compaction import tell_shorter
-from agentstore.repositories.branches.growing import grow, keep_name, require_free_name
+from agentstore.repositories.branches.dropping import drop
+from agentstore.repositories.branches.growing import grow, require_free_name
 from agentstore.repositories.branches.turn_places import (
     end_of_turn,
     find_messages,
@@ -42,15 +45,14 @@ from agentstore.repositories.branches.turn_places import (
     user_messages,
     wanted_text,
 )
-from agentstore.repositories.lines.active import activate, last_turn
-from agentstore.repositories.lines.lines import between, require, segments_of
-from agentstore.repositories.lines.queries import line_of, shown_by
+from agentstore.repositories.lines.active import LAST_ONE, activate, end_columns
+from agentstore.repositories.lines.lines import between, no_branch, require
+from agentstore.repositories.lines.queries import anchor_of, line_of, shown_by
 from agentstore.repositories.lines.removal import (
     branch_number,
     lock_session,
 )
 from agentstore.repositories.lines.rows import message_records
-from agentstore.repositories.lines.segments import release, remove_gone_branches, remove_unseen
 from agentstore.repositories.lines.tallies import (
     NOTHING,
     Tally,
@@ -58,9 +60,7 @@ from agentstore.repositories.lines.tallies import (
     own_tally,
 )
 from agentstore.values import validation
-from agentstore.values.ids import new_id
 from agentstore.values.paging import DEFAULT_LIMIT, Cursors, check_limit
-from agentstore.values.states import MAIN
 from agentstore.values.types import MAX_INTEGER
 
 Teller = Literal["system", "developer", "assistant"]
@@ -123,11 +123,10 @@ class Branches(Repository):
         branch = validation.optional_text("branch", branch)
         validation.flag("reserve", reserve)
         session = lock_session(self.unit, session_id)
-        parent = branch_number(self.unit, session, branch)
         if from_turn is not None:
             through = start_of_turn(self.unit, session_id, branch, from_turn) - 1
         elif after_turn is not None:
-            through = end_of_turn(self.unit, session, branch, after_turn)
+            through = end_of_turn(self.unit, session_id, branch, after_turn)
         elif contains is not None:
             found = find_messages(self.unit, session_id, branch, contains, 0, 1)
             if not found:
@@ -135,8 +134,8 @@ class Branches(Repository):
             through = found[0].seq - 1
         else:
             through = session.last_seq
-        name = grow(self.unit, session, parent, through, name, activate=True, reserve=reserve)
-        return self._read(session_id, name)
+        parent = session.active_branch if branch is None else branch
+        return grow(self.unit, session, parent, through, name, activate=True, reserve=reserve)
 
     @reads
     def get(self, session_id: str, name: str) -> BranchRecord:
@@ -172,10 +171,15 @@ class Branches(Repository):
         """
         name = validation.text("name", name)
         session = lock_session(self.unit, session_id)
-        number = branch_number(self.unit, session, name)
-        if number != session.active_branch:
-            activate(self.unit, session, number, last_turn(self.unit, session_id, name))
-        return self._read(session_id, name)
+        given = {"session_id": session_id, "name": name, **LAST_ONE}
+        row = self.connection.execute(
+            _select_with_end(self.tables, self.unit.dialect), given
+        ).first()
+        if row is None:
+            raise no_branch(name)
+        if row.number != session.active_branch:
+            activate(self.unit, session, row.number, row.tip, row.turn)
+        return replace(_record(row), current=True)
 
     @writes
     def rename(self, session_id: str, name: str, new_name: str) -> BranchRecord:
@@ -231,28 +235,7 @@ class Branches(Repository):
         if validation.optional_text("then", then) == name:
             raise InvalidInput("then must be another branch than the one that is deleted.")
         session = lock_session(self.unit, session_id)
-        going = self._read(session.id, name)
-        if going.number == 0:
-            raise InvalidInput("main cannot be deleted. Use messages.clear, or delete the session.")
-        number, following = going.number, None
-        if then is not None or number == session.active_branch:
-            following = branch_number(self.unit, session, then or going.parent or MAIN)
-        if number == session.active_branch and following is not None:
-            if then is None and not force:
-                raise BranchInUse(session_id, name)
-            turn = last_turn(self.unit, session_id, then or going.parent or MAIN)
-            activate(self.unit, session, following, turn)
-        line = segments_of(self.connection, self.tables, session_id, number)
-        nothing = {"tip": None, "own_messages": 0, "own_turns": 0}
-        self._change(session_id, number, name=new_id(), gone=True, reserved=False, **nothing)
-        if going.reserved:
-            keep_name(self.unit, session, name)
-        release(self.unit, session_id, line[0].number)
-        deleted = remove_unseen(
-            self.unit, session, [(s.branch, s.first_seq, s.last_seq) for s in line]
-        )
-        remove_gone_branches(self.unit, session_id)
-        return deleted
+        return drop(self.unit, session, name, force=force, then=then)
 
     @writes
     def compact(
@@ -307,12 +290,10 @@ class Branches(Repository):
         replaced = of_turns(self.unit, session_id, branch, from_turn, to_turn)
         if not replaced:
             raise no_turn(to_turn)
-        line = segments_of(self.connection, self.tables, session_id, number)
         if keep_as is not None:
             grow(self.unit, session, number, session.last_seq, keep_as, activate=False)
-            session = lock_session(self.unit, session_id)
         told = {"role": role, "content": summary, "token_count": token_count}
-        return tell_shorter(self.unit, session, number, line, replaced, told)
+        return tell_shorter(self.unit, session, number, replaced, told)
 
     @reads
     def turns(
@@ -538,6 +519,12 @@ def _select(tables: Tables) -> Select[Any]:
         )
         .where(owner_stays(tables, sessions.c.user_id))
     )
+
+
+@lru_cache(maxsize=64)
+def _select_with_end(tables: Tables, dialect: EngineDialect) -> Select[Any]:
+    named = anchor_of(tables, active=False).condition
+    return _select(tables).add_columns(*end_columns(tables, dialect)).where(named)
 
 
 def _record(row: Any) -> BranchRecord:

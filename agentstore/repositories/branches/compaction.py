@@ -11,9 +11,9 @@ from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord
 from agentstore.repositories.branches.growing import insert_branch
 from agentstore.repositories.lines.counters import count_in
+from agentstore.repositories.lines.cutting import NewLine, read_cut
 from agentstore.repositories.lines.removal import LockedSession
 from agentstore.repositories.lines.segments import (
-    NewLine,
     Stretch,
     release,
     remove_gone_branches,
@@ -30,7 +30,6 @@ def tell_shorter(
     unit: Unit,
     session: LockedSession,
     number: int,
-    line: Sequence[Segment],
     replaced: Sequence[MessageRecord],
     summary: Mapping[str, Any],
 ) -> MessageRecord:
@@ -43,7 +42,6 @@ def tell_shorter(
         unit: In a write transaction.
         session: The session, locked.
         number: The branch.
-        line: Its segments, the last first.
         replaced: The messages, one at least.
         summary: Role, content and token count.
     """
@@ -51,7 +49,7 @@ def tell_shorter(
     turns = {"from_turn": first.turn, "to_turn": last.turn, "messages": len(replaced)}
     told = draft({**summary, "metadata": {"summary_of": turns}})
     home = session.last_branch + 1
-    insert_branch(unit, session, home, number, last.seq, last.turn, name=new_id(), gone=True)
+    insert_branch(unit, session, number, last.seq, last.turn, name=new_id(), gone=True)
     told.row |= {
         "session_id": session.id,
         "branch": home,
@@ -66,8 +64,8 @@ def tell_shorter(
     here = update(sessions).where(sessions.c.id == session.id, sessions.c.newest_at < now)
     unit.connection.execute(here.values(newest_at=now))
     change(unit, session.id, session.active_branch, Tally(-1, 0))
-    new = NewLine(unit, session.id)
-    of_cut = new.begin_like(line, first.seq - 1)
+    cut = read_cut(unit, session.id, number, first.seq - 1)
+    line, new = cut.segments, NewLine(unit, session.id, cut)
     new.show(home, last.seq, last.seq, Tally(1, 0))
     own = NOTHING
     for segment in reversed(line):
@@ -77,12 +75,12 @@ def tell_shorter(
         if segment.first_seq <= last.seq:
             own -= _tally_of(replaced, segment)
         if segment.first_seq < first.seq:
-            own -= of_cut
+            own -= new.divided
         new.show(segment.branch, max(segment.first_seq, last.seq + 1), segment.last_seq, own)
-    set_tip(unit, session, number, new.write(), own)
+    set_tip(unit, session, number, new, own)
     release(unit, session.id, line[0].number)
     remove_unseen(unit, session, _within(line, first.seq, last.seq))
-    remove_gone_branches(unit, session.id)
+    remove_gone_branches(unit, session)
     told.row["branch"] = None  # its home has no name
     return told.record(session.id)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Dialect, asc, bindparam, case, desc, select
+from sqlalchemy import BigInteger, Dialect, Select, asc, bindparam, case, desc, func, select
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.prepared import Prepared, dialect_of
@@ -16,10 +16,14 @@ from agentstore.errors import InvalidInput, NotFound
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
 from agentstore.records import MessageRecord
-from agentstore.repositories.lines.lines import between, newest, require
-from agentstore.repositories.lines.queries import for_each_segment, line_of
-from agentstore.repositories.lines.removal import LockedSession
-from agentstore.repositories.lines.rows import line_columns, message_record, message_records
+from agentstore.repositories.lines.lines import between, require
+from agentstore.repositories.lines.queries import for_each_segment, line_of, select_newest
+from agentstore.repositories.lines.rows import (
+    Columns,
+    line_columns,
+    message_record,
+    message_records,
+)
 from agentstore.values import validation
 from agentstore.values.text.readable import readable_text
 from agentstore.values.types import MAX_INTEGER
@@ -113,13 +117,14 @@ def _folded(text: str) -> str:
 class _TurnStatements:
     after: Prepared
     last_before: Prepared
+    end: Prepared
 
 
 @lru_cache(maxsize=64)
 def _statements(
     tables: Tables, dialect: EngineDialect, driver: Dialect, active: bool
 ) -> _TurnStatements:
-    line = line_of(tables, active=active)
+    line = line_of(tables, active=active, called="line_of_turns")
     edge = tables.messages.alias("edge")
 
     def turn_at(end: Any) -> Any:
@@ -137,7 +142,9 @@ def _statements(
             .scalar_subquery()
         )
 
-    def user_messages(first: Any, last: Any, order: Any, limit: Any) -> Prepared:
+    def user_messages(
+        first: Any, last: Any, order: Any, limit: Any, columns: Columns = line_columns
+    ) -> Select[Any]:
         # The turns are bounded by those of the segment: its branch may have any number of others,
         # which the index by turns would walk past one by one.
         source, found = for_each_segment(
@@ -150,17 +157,38 @@ def _statements(
             order=lambda messages: order(messages.turn),
             limit=limit,
         )
-        query = select(*line_columns(found)).select_from(source)
-        return Prepared(query.order_by(order(found.turn)).limit(limit), driver)
+        query = select(*columns(found)).select_from(source)
+        return query.order_by(order(found.turn)).limit(limit)
 
     first, last = turn_at(asc), turn_at(desc)
     after, before, count = (
         bindparam(name, type_=BigInteger) for name in ("after", "before", "count")
     )
-    return _TurnStatements(
-        user_messages(case((first > after, first), else_=after + 1), last, asc, count),
-        user_messages(first, case((last < before, last), else_=before - 1), desc, 1),
+    after_turn = case((first > after, first), else_=after + 1), last, asc, count
+    # Before the next turn's user message there may still be a summary of turns after this.
+    following = user_messages(*after_turn, columns=_seq).scalar_subquery()
+    end = select_newest(
+        tables,
+        dialect,
+        lambda messages: messages.turn <= after,
+        active=active,
+        columns=_seq_and_turn,
+        through=func.coalesce(following - 1, MAX_INTEGER),
     )
+    before_turn = first, case((last < before, last), else_=before - 1), desc, 1
+    return _TurnStatements(
+        Prepared(user_messages(*after_turn), driver),
+        Prepared(user_messages(*before_turn), driver),
+        Prepared(end, driver),
+    )
+
+
+def _seq(messages: Any) -> list[Any]:
+    return [messages.seq]
+
+
+def _seq_and_turn(messages: Any) -> list[Any]:
+    return [messages.seq, messages.turn]
 
 
 def start_of_turn(unit: Unit, session_id: str, branch: str | None, turn: int) -> int:
@@ -177,26 +205,21 @@ def start_of_turn(unit: Unit, session_id: str, branch: str | None, turn: int) ->
     return found[0].seq
 
 
-def end_of_turn(unit: Unit, session: LockedSession, branch: str | None, turn: int) -> int:
+def end_of_turn(unit: Unit, session_id: str, branch: str | None, turn: int) -> int:
     """Give the sequence number of the last message of a turn; of turn 0 perhaps none.
 
     Raises:
         NotFound: The branch shows no such turn.
     """
-    following = user_messages(unit, session.id, branch, turn, 1)
-    through = following[0].seq - 1 if following else session.last_seq
-    # Before the next turn's user message there may still be a summary of turns after this.
-    while rows := newest(unit, session.id, 10, branch=branch, through=through):
-        for row in rows:
-            message = message_record(row)
-            if message.turn == turn:
-                return message.seq
-            if message.turn < turn:
-                raise no_turn(turn)
-            through = message.seq - 1
-    if turn:
+    statements = _statements(unit.tables, unit.dialect, dialect_of(unit.connection), branch is None)
+    parameters = {"session_id": session_id, "name": branch, "after": turn, "count": 1}
+    rows = statements.end.fetch(unit.connection, parameters)
+    if not rows:
+        require(unit, session_id, branch)
+    seq, last = rows[0] if rows else (0, 0)
+    if last != turn:
         raise no_turn(turn)
-    return 0
+    return int(seq)
 
 
 def of_turns(

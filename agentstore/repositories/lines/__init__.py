@@ -36,8 +36,8 @@ What holds:
 - A call that appends or removes messages, or changes a line, locks the session's row, and the
   session's counters agree with its messages.
 
-``lines`` reads, by the expressions of ``queries`` and the columns of ``rows``; ``segments`` changes
-what a branch shows; ``removal`` deletes messages and ``counters`` keeps count of them;
-``partial_text`` is what has come of a message that is being streamed. Why it is built like this:
-``docs/adr/0012-segments.md``.
+``lines`` reads, by the expressions of ``queries`` and the columns of ``rows``; ``cutting`` begins a
+line with a part of another one; ``segments`` changes what a branch shows; ``removal`` deletes
+messages and ``counters`` keeps count of them; ``partial_text`` is what has come of a message that
+is being streamed. Why it is built like this: ``docs/adr/0012-segments.md``.
 """

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from sqlalchemy import BigInteger, func, select, type_coerce, update
 
-from agentstore.engines.base.dialect import room_in
+from agentstore.engines.base.dialect import Change, room_in
 from agentstore.errors import CounterFull
 from agentstore.execution.unit import Unit
 from agentstore.repositories.base.operations import chunks
@@ -16,10 +16,13 @@ from agentstore.repositories.lines.recounts import mend_tallies
 from agentstore.values.types import from_nanos
 
 
-def count_in(unit: Unit, session_id: str, messages: int, tokens: int, cost: Decimal) -> bool:
+def count_in(
+    unit: Unit, session_id: str, messages: int, tokens: int, cost: Decimal, *beside: Change
+) -> bool:
     """Change a locked session's counters by so much, in the transaction that changes the rows.
 
-    Counters that say less than what goes were wrong, and are counted again.
+    Counters that say less than what goes were wrong, and are counted again. Other changes are
+    made beside it; see ``EngineDialect.at_once``.
 
     Returns:
         Whether they were right, as far as can be seen.
@@ -31,7 +34,9 @@ def count_in(unit: Unit, session_id: str, messages: int, tokens: int, cost: Deci
     so_far, nothing = sessions.c.total_cost, from_nanos(0)
     less = max(nothing, -cost)  # money is no debt
     grows = tokens > 0 or cost > 0
-    counted = unit.connection.execute(
+    counted = unit.dialect.at_once(
+        unit.connection,
+        *beside,
         update(sessions)
         .where(
             sessions.c.id == session_id,
@@ -43,7 +48,7 @@ def count_in(unit: Unit, session_id: str, messages: int, tokens: int, cost: Deci
             message_count=sessions.c.message_count + messages,
             total_tokens=sessions.c.total_tokens + tokens,
             total_cost=so_far + cost if cost >= 0 else so_far - less,
-        )
+        ),
     )
     if counted.rowcount:
         return True

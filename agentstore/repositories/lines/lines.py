@@ -20,10 +20,8 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
-    Connection,
     Dialect,
     Select,
-    and_,
     bindparam,
     select,
 )
@@ -37,14 +35,11 @@ from agentstore.models.tables import Tables
 from agentstore.repositories.lines.beginnings import FEW, prompts_among, with_prompts
 from agentstore.repositories.lines.queries import (
     SESSION_ID,
-    Anchor,
     is_on,
-    line_from,
     line_of,
     select_newest,
 )
 from agentstore.repositories.lines.rows import Columns, line_columns
-from agentstore.repositories.lines.tallies import Segment, Tally, own_tally
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER
 
@@ -160,35 +155,6 @@ def require(unit: Unit, session_id: str, branch: str | None = None) -> None:
 def no_branch(name: str) -> NotFound:
     """Make the error that says that a branch is not there."""
     return NotFound("branch", name, "branches.list() shows which there are.")
-
-
-def segments_of(
-    connection: Connection, tables: Tables, session_id: str, number: int
-) -> list[Segment]:
-    """Give the segments of a branch, the newest first; of a whole one, itself."""
-    segments: list[Segment] = []
-    parameters = {SESSION_ID: session_id, "wanted": number}
-    for row in connection.execute(_segments_of(tables), parameters):
-        # What is added to is counted with the branch.
-        tally = Tally(*row[-2:]) if segments else Tally(*row[-4:-2])
-        place = (row.number, row.branch, row.first_seq, row.last_seq, row.previous)
-        segments.append(Segment(*place, tally))
-    return segments
-
-
-@lru_cache(maxsize=64)
-def _segments_of(tables: Tables) -> Select[Any]:
-    branches, sessions, stored = tables.branches, tables.sessions, tables.branch_segments
-    wanted = bindparam("wanted", type_=BigInteger)
-    this = and_(branches.c.session_id == bindparam(SESSION_ID), branches.c.number == wanted)
-    line = line_from(tables, Anchor(branches, branches.c.number, branches.c.tip, this))
-    here = and_(stored.c.session_id == bindparam(SESSION_ID), stored.c.number == line.c.number)
-    return (
-        select(line, *own_tally(tables), stored.c.messages, stored.c.turns)
-        .select_from(line.outerjoin(stored, here).join(branches, this))
-        .join(sessions, sessions.c.pk == branches.c.session_id)
-        .order_by(line.c.depth)
-    )
 
 
 @dataclass(frozen=True, slots=True)

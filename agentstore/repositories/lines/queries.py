@@ -184,16 +184,18 @@ def select_newest(
     *conditions: Callable[[Any], ColumnElement[bool]],
     active: bool,
     columns: Columns = line_columns,
+    through: ColumnElement[int] | None = None,
 ) -> Select[Any]:
     """Select the newest messages, from no more segments than are needed for so many.
 
-    Its parameters are ``count`` and ``through`` beside those of the line. While it goes from
-    segment to segment it counts what is in them, and stops when that is enough; a count ends at
-    the limit, too. So what is read does not depend on how long the segments are, nor on how many
-    there are further back.
+    Its parameters are ``count`` and, unless it is given as an expression, ``through``, beside those
+    of the line. While it goes from segment to segment it counts what is in them, and stops when
+    that is enough; a count ends at the limit, too. So what is read does not depend on how long the
+    segments are, nor on how many there are further back.
     """
     count = bindparam("count", type_=BigInteger)
-    through = bindparam("through", type_=BigInteger)
+    if through is None:
+        through = bindparam("through", type_=BigInteger)
 
     def messages_in(branch: Any, first: Any, last: Any) -> Any:
         counted = tables.messages.alias("counted")

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import case, delete, func, select, update
 
+from agentstore.engines.base.dialect import Change
 from agentstore.errors import NotFound
 from agentstore.execution.unit import Unit
 from agentstore.models.deleting import session_is_open
@@ -17,8 +18,8 @@ from agentstore.repositories.attachments.blobs import attached_to, drop_unattach
 from agentstore.repositories.base.sums import exact_sum
 from agentstore.repositories.lines.counters import count_in, mend_sessions
 from agentstore.repositories.lines.lines import newest, no_branch
-from agentstore.repositories.lines.rows import message_record
-from agentstore.repositories.lines.tallies import Tally, change, take_off
+from agentstore.repositories.lines.rows import only_turn
+from agentstore.repositories.lines.tallies import adding, take_off
 from agentstore.repositories.search.search import forget_deleted
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER, from_nanos
@@ -94,6 +95,7 @@ def remove_messages(
     *conditions: Any,
     unseen: bool = False,
     by_id: bool = False,
+    added: bool = False,
 ) -> int:
     """Delete those messages of a locked session that meet conditions; see ``settle_turn`` too.
 
@@ -104,6 +106,7 @@ def remove_messages(
         unseen: Whether no branch shows them.
         by_id: Whether the conditions give ids of messages of this session: then they are looked
             up, and not looked for among all that it has.
+        added: Whether all of them were added to the active branch since it was divided last.
 
     Returns:
         How many were deleted.
@@ -115,44 +118,37 @@ def remove_messages(
         exact_sum(messages.c.token_count),
         exact_sum(messages.c.cost),
         func.sum(case((messages.c.role == "user", 1), else_=0)),
+        attached_to(unit.tables, session.id, *conditions),
     ).where(*matching)
-    count, tokens, cost, turns = unit.connection.execute(query).one()
+    count, tokens, cost, turns, attached = unit.connection.execute(query).one()
     if not count:
         return 0
+    changes: list[Change] = [delete(messages).where(*matching)]
     if unseen:
-        change(unit, session.id, session.active_branch, Tally(int(count), 0))
-    elif session.last_branch == 0:
+        changes.append(adding(unit.tables, session.id, session.active_branch, int(count), 0))
+    elif added or session.last_branch == 0:
         session.turns_gone += int(turns)
     else:
         session.turns_gone += take_off(unit, session.id, session.active_branch, matching)
-    attached = attached_to(unit, session.id, *conditions)
-    unit.connection.execute(delete(messages).where(*matching))
-    drop_unattached(unit, attached)
-    forget_deleted(unit)
     if max(tokens, cost) > MAX_INTEGER:  # written before calls were bounded, so no counter has it
+        unit.dialect.at_once(unit.connection, *changes)
         mend_sessions(unit, [session.id])
         session.turns_gone = 0
-    elif not count_in(unit, session.id, -int(count), -tokens, -from_nanos(cost)):
+    elif not count_in(unit, session.id, -int(count), -tokens, -from_nanos(cost), *changes):
         session.turns_gone = 0
+    drop_unattached(unit, attached.split(",") if attached else ())
+    forget_deleted(unit)
     return int(count)
 
 
 def settle_turn(unit: Unit, session: LockedSession) -> None:
     """Set the session's turn to that of the last message which its active branch shows now."""
-    turn = set_turn(unit, session.id)
-    change(
-        unit,
-        session.id,
-        session.active_branch,
-        Tally(0, session.turn - turn - session.turns_gone),
-    )
-    session.turn, session.turns_gone = turn, 0
-
-
-def set_turn(unit: Unit, session_id: str) -> int:
-    """Set and give the session's turn, and leave the tally of its active branch as it is."""
     sessions = unit.tables.sessions
-    rows = newest(unit, session_id, 1)
-    turn = message_record(rows[0]).turn if rows else 0
-    unit.connection.execute(update(sessions).where(sessions.c.id == session_id).values(turn=turn))
-    return turn
+    rows = newest(unit, session.id, 1, whole=session.tip is None, columns=only_turn)
+    turn = int(rows[0][0]) if rows else 0
+    changes: list[Change] = []
+    if more := session.turn - turn - session.turns_gone:
+        changes.append(adding(unit.tables, session.id, session.active_branch, 0, more))
+    changes.append(update(sessions).where(sessions.c.id == session.id).values(turn=turn))
+    unit.dialect.at_once(unit.connection, *changes)
+    session.turn, session.turns_gone = turn, 0

@@ -66,6 +66,11 @@ def line_columns(messages: ReadOnlyColumnCollection[str, Any]) -> list[ColumnEle
     return columns
 
 
+def only_turn(messages: Any) -> list[Any]:
+    """Select the turn alone."""
+    return [messages.turn]
+
+
 def main_columns(messages: ReadOnlyColumnCollection[str, Any]) -> list[ColumnElement[Any]]:
     """Give the columns of a message on the line of a session without other branches than main.
 

@@ -10,16 +10,41 @@ All of this happens under the session's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import delete, exists, func, insert, null, or_, select, type_coerce, update
+from sqlalchemy import (
+    BigInteger,
+    BindParameter,
+    ColumnElement,
+    Dialect,
+    Select,
+    and_,
+    bindparam,
+    cast,
+    delete,
+    exists,
+    literal,
+    null,
+    or_,
+    select,
+    type_coerce,
+    union_all,
+    update,
+)
+from sqlalchemy.sql.dml import ReturningDelete
 
+from agentstore.engines.base.dialect import Change, EngineDialect
+from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.execution.unit import Unit
+from agentstore.models.tables import Tables
 from agentstore.repositories.attachments.blobs import drop_unattached
 from agentstore.repositories.base.operations import chunks
+from agentstore.repositories.lines.cutting import NewLine, read_cut
+from agentstore.repositories.lines.queries import SESSION_ID
 from agentstore.repositories.lines.removal import LockedSession, remove_messages
-from agentstore.repositories.lines.tallies import NOTHING, Segment, Tally, take_up, tally_through
+from agentstore.repositories.lines.tallies import NOTHING, Tally, of_session
 from agentstore.repositories.search.search import forget_deleted
 from agentstore.values.types import MAX_INTEGER, from_nanos
 
@@ -27,126 +52,50 @@ Stretch = tuple[int, int, int]
 """A branch, and the first and the last of a range of its messages' numbers."""
 
 
-class NewLine:
-    """Segments on their way in, the oldest first.
-
-    Attributes:
-        tip: The number of the newest one so far; None for a line without any.
-    """
-
-    def __init__(self, unit: Unit, session_id: str) -> None:
-        """Begin with no segment."""
-        self.tip: int | None = None
-        self._unit = unit
-        self._session_id = session_id
-        self._rows: list[dict[str, Any]] = []
-        numbers = unit.tables.branch_segments.c
-        last = select(func.max(numbers.number)).where(numbers.session_id == session_id)
-        self._last: int = unit.connection.execute(last).scalar() or 0
-
-    def show(
-        self, branch: int, first_seq: int, last_seq: int = MAX_INTEGER, tally: Tally = NOTHING
-    ) -> None:
-        """Add a stretch; an empty one is left out, unless it is the open end of a branch.
-
-        Args:
-            branch: Whose messages it shows.
-            first_seq: The first sequence number.
-            last_seq: The last one.
-            tally: What it shows, but for the open end, which is counted with its branch.
-        """
-        if first_seq > last_seq:
-            return
-        self._last += 1
-        if last_seq == MAX_INTEGER:
-            tally = NOTHING
-        self._rows.append(
-            {
-                "session_id": self._session_id,
-                "number": self._last,
-                "branch": branch,
-                "first_seq": first_seq,
-                "last_seq": last_seq,
-                "previous": self.tip,
-                "messages": tally.messages,
-                "turns": tally.turns,
-            }
-        )
-        self.tip = self._last
-
-    def begin_like(self, line: Sequence[Segment], through: int) -> Tally:
-        """Begin with what a line shows up to a number, sharing its segments where they end there.
-
-        Args:
-            line: The segments of a branch, the newest first.
-            through: The last number that is shown.
-
-        Returns:
-            What is shown of the segment that was cut.
-        """
-        for segment in line:
-            if segment.first_seq > through:
-                continue
-            if segment.number is not None and segment.last_seq <= through:
-                self.tip = segment.number
-            else:
-                self.tip = segment.previous
-                tally = tally_through(self._unit, self._session_id, segment, through)
-                self.show(segment.branch, segment.first_seq, through, tally)
-                return tally
-            break
-        return NOTHING
-
-    def write(self) -> int | None:
-        """Write the segments, and give the number of the newest."""
-        if self._rows:
-            self._unit.connection.execute(insert(self._unit.tables.branch_segments), self._rows)
-            self._rows = []
-        return self.tip
-
-
-def set_tip(unit: Unit, session: LockedSession, branch: int, tip: int | None, own: Tally) -> None:
-    """Set the newest segment of a branch; with none, it shows all its own messages.
+def set_tip(unit: Unit, session: LockedSession, branch: int, new: NewLine, own: Tally) -> None:
+    """Write new segments, and have a branch show these; with none, it shows all its own messages.
 
     Args:
         unit: In a write transaction.
         session: The session, locked.
         branch: The branch.
-        tip: Its newest segment; None for a whole branch.
+        new: Its segments.
         own: What it counts itself; see ``tallies``.
     """
-    branches, sessions = unit.tables.branches, unit.tables.sessions
-    unit.connection.execute(
-        update(branches)
-        .where(branches.c.session_id == session.id, branches.c.number == branch)
-        .values(tip=tip, own_messages=own.messages, own_turns=own.turns)
-    )
+    tables, branches, sessions = unit.tables, unit.tables.branches, unit.tables.sessions
+    messages: Any = own.messages
+    turns: Any = own.turns
+    changes: list[Change] = [*new.inserts(unit)]
     if branch == session.active_branch:
-        unit.connection.execute(update(sessions).where(sessions.c.id == session.id).values(tip=tip))
-        take_up(unit, session.id)
+        session.tip = new.tip
+        changes.append(update(sessions).where(sessions.c.id == session.id).values(tip=new.tip))
+        messages -= of_session(tables, session.id, "message_count")
+        turns -= of_session(tables, session.id, "turn")
+    shown = update(branches).where(branches.c.session_id == session.id, branches.c.number == branch)
+    changes.append(shown.values(tip=new.tip, own_messages=messages, own_turns=turns))
+    unit.dialect.at_once(unit.connection, *changes)
 
 
-def cut_line(unit: Unit, session: LockedSession, line: Sequence[Segment], first_seq: int) -> None:
+def cut_line(unit: Unit, session: LockedSession, first_seq: int) -> None:
     """Have the active branch show nothing from a number on, and delete what no other shows.
 
     Args:
         unit: In a write transaction.
         session: The session, locked; ``settle_turn`` is left to the caller.
-        line: The segments of its active branch.
         first_seq: The number.
     """
-    new = NewLine(unit, session.id)
-    new.begin_like(line, first_seq - 1)
+    cut = read_cut(unit, session.id, session.active_branch, first_seq - 1)
+    new = NewLine(unit, session.id, cut)
     new.show(session.active_branch, session.last_seq + 1)
-    set_tip(unit, session, session.active_branch, new.write(), NOTHING)
-    release(unit, session.id, session.tip)
+    set_tip(unit, session, session.active_branch, new, NOTHING)
+    release(unit, session.id, cut.segments[0].number)
     going = [
         (each.branch, max(first_seq, each.first_seq), each.last_seq)
-        for each in line
+        for each in cut.segments
         if each.last_seq >= first_seq
     ]
     remove_unseen(unit, session, going)
-    remove_gone_branches(unit, session.id)
+    remove_gone_branches(unit, session)
 
 
 def remove_all(unit: Unit, session: LockedSession) -> int:
@@ -180,7 +129,7 @@ def remove_all(unit: Unit, session: LockedSession) -> int:
     if session.last_branch:
         segments = tables.branch_segments
         connection.execute(delete(segments).where(segments.c.session_id == session.id))
-        remove_gone_branches(unit, session.id)
+        remove_gone_branches(unit, session)
     return gone.rowcount
 
 
@@ -211,32 +160,77 @@ def start_again(unit: Unit, session: LockedSession) -> int:
 
 def release(unit: Unit, session_id: str, tip: int | None) -> None:
     """Delete a segment and those before it, as far as nothing leads to them any more."""
-    segments, branches = unit.tables.branch_segments, unit.tables.branches
-    later = segments.alias("later")
-    while tip is not None:
-        needed = or_(
-            exists().where(branches.c.session_id == session_id, branches.c.tip == tip),
-            exists().where(later.c.session_id == session_id, later.c.previous == tip),
-        )
-        gone = (
-            delete(segments)
-            .where(segments.c.session_id == session_id, segments.c.number == tip, ~needed)
-            .returning(segments.c.previous)
-        )
-        row = unit.connection.execute(gone).first()
-        tip = None if row is None else row.previous
+    if tip is not None:
+        given = {SESSION_ID: session_id, "released": tip}
+        _release(unit.tables, dialect_of(unit.connection)).rows(unit.connection, given)
 
 
-def remove_unseen(unit: Unit, session: LockedSession, stretches: Sequence[Stretch]) -> int:
+@lru_cache(maxsize=64)
+def _release(tables: Tables, driver: Dialect) -> Prepared:
+    session_id: BindParameter[str] = bindparam(SESSION_ID)
+    tip = bindparam("released", type_=BigInteger)
+    return Prepared(releasing(tables, session_id, tip), driver)
+
+
+def releasing(
+    tables: Tables, session_id: Any, tip: Any, branch: Any = None
+) -> ReturningDelete[Any]:
+    """Give what ``release`` does; it returns the numbers of the segments.
+
+    Args:
+        tables: The tables.
+        session_id: The session, locked.
+        tip: The segment.
+        branch: A branch that may still have it as its tip, for it goes in the same statement.
+    """
+    segments, branches = tables.branch_segments, tables.branches
+    segment, later = segments.alias("segment"), segments.alias("later")
+    columns = (segment.c.number, segment.c.previous)
+
+    def is_free(newer: Any) -> ColumnElement[bool]:
+        is_tip = exists().where(
+            branches.c.session_id == session_id,
+            branches.c.tip == segment.c.number,
+            branches.c.number.is_distinct_from(branch),
+        )
+        is_previous = exists().where(
+            later.c.session_id == session_id,
+            later.c.previous == segment.c.number,
+            later.c.number.is_distinct_from(newer),
+        )
+        return and_(segment.c.session_id == session_id, ~is_tip, ~is_previous)
+
+    free = select(*columns).where(segment.c.number == tip, is_free(None))
+    line = free.cte("free", recursive=True)
+    before = select(*columns).join_from(line, segment, segment.c.number == line.c.previous)
+    line = line.union_all(before.where(is_free(line.c.number)))
+    going = segments.c.session_id == session_id, segments.c.number.in_(select(line.c.number))
+    return delete(segments).where(*going).returning(segments.c.number)
+
+
+def remove_unseen(
+    unit: Unit,
+    session: LockedSession,
+    stretches: Sequence[Stretch],
+    seen: Iterable[Stretch] | None = None,
+) -> int:
     """Delete those messages of these stretches that no branch shows.
 
     What others show is found by their segments, and not by asking for each message, of which a
     stretch may have any number.
 
+    Args:
+        unit: In a write transaction.
+        session: The session, locked.
+        stretches: The stretches.
+        seen: What branches show of the same branches' messages, if the caller knows.
+
     Returns:
         How many were deleted.
     """
     messages = unit.tables.messages.c
+    if seen is None:
+        seen = _seen(unit, session.id, {branch for branch, _, _ in stretches})
     return sum(
         remove_messages(
             unit,
@@ -245,7 +239,7 @@ def remove_unseen(unit: Unit, session: LockedSession, stretches: Sequence[Stretc
             messages.seq.between(first, last),
             unseen=True,
         )
-        for branch, first, last in _unseen(unit, session.id, stretches)
+        for branch, first, last in _outside(stretches, seen)
     )
 
 
@@ -262,44 +256,77 @@ def is_seen_elsewhere(unit: Unit, session: LockedSession, branch: int, seq: int)
     return unit.connection.execute(query.limit(1)).first() is not None
 
 
-def remove_gone_branches(unit: Unit, session_id: str) -> None:
+def remove_gone_branches(unit: Unit, session: LockedSession) -> None:
     """Delete the rows of branches that are gone and have neither messages nor children left."""
-    branches, messages = unit.tables.branches, unit.tables.messages
-    child = branches.alias("child")
-    query = delete(branches).where(
-        branches.c.session_id == session_id,
-        branches.c.gone,
-        ~branches.c.reserved,
-        ~exists().where(
-            messages.c.session_id == session_id, messages.c.branch == branches.c.number
-        ),
-        ~exists().where(child.c.session_id == session_id, child.c.parent == branches.c.number),
+    if session.last_branch:
+        for statement in _removing_gone(unit.tables, unit.dialect, dialect_of(unit.connection)):
+            statement.execute_many(unit.connection, [{SESSION_ID: session.id}])
+
+
+@lru_cache(maxsize=64)
+def _removing_gone(tables: Tables, dialect: EngineDialect, driver: Dialect) -> list[Prepared]:
+    session_id: BindParameter[str] = bindparam(SESSION_ID)
+    branches, messages, summaries = tables.branches, tables.messages, tables.summaries
+    branch, child = branches.alias("branch"), branches.alias("child")
+    is_gone = and_(branch.c.session_id == session_id, branch.c.gone, ~branch.c.reserved)
+    has_messages = exists().where(
+        messages.c.session_id == session_id, messages.c.branch == branch.c.number
     )
-    summaries = unit.tables.summaries
-    while gone := unit.connection.execute(query.returning(branches.c.number)).scalars().all():
-        # Now their parents may have no children left.
-        of_them = summaries.c.session_id == session_id, summaries.c.branch.in_(gone)
-        unit.connection.execute(delete(summaries).where(*of_them))
+    has_child = exists().where(
+        child.c.session_id == session_id,
+        child.c.parent == branch.c.number,
+        or_(~child.c.gone, child.c.reserved),
+    )
+    columns = (branch.c.number, branch.c.parent)
+    staying = select(*columns).where(is_gone, or_(has_messages, has_child))
+    stay = staying.cte("stay", recursive=True)
+    parents = select(*columns).join_from(stay, branch, branch.c.number == stay.c.parent)
+    stay = stay.union(parents.where(is_gone))
+    going = select(branch.c.number).where(is_gone, branch.c.number.not_in(select(stay.c.number)))
+    changes = dialect.together(
+        delete(summaries).where(
+            summaries.c.session_id == session_id, summaries.c.branch.in_(going)
+        ),
+        delete(branches).where(branches.c.session_id == session_id, branches.c.number.in_(going)),
+    )
+    return [Prepared(change, driver) for change in changes]
 
 
-def _unseen(unit: Unit, session_id: str, stretches: Sequence[Stretch]) -> Iterator[Stretch]:
-    """Give what no branch shows of some stretches."""
-    segments, branches = unit.tables.branch_segments.c, unit.tables.branches.c
-    covered: dict[int, list[tuple[int, int]]] = {}
-    for numbers in chunks(sorted({branch for branch, _, _ in stretches})):
-        whole = select(branches.number).where(
+def _seen(unit: Unit, session_id: str, branches: Iterable[int]) -> list[Stretch]:
+    """Give what branches show of the messages of some branches."""
+    found: list[Stretch] = []
+    for numbers in chunks(sorted(branches)):
+        seen = union_all(*select_seen(unit.tables, session_id, numbers))
+        rows = unit.connection.execute(seen)
+        found += [(branch, first, last) for branch, first, last, _ in rows]
+    return found
+
+
+def select_seen(tables: Tables, session_id: Any, numbers: Any) -> list[Select[Any]]:
+    """Select what branches show of the messages of some: by segments, and whole.
+
+    Behind each stretch comes the number of its segment; NULL for a branch that is whole.
+    """
+    segments, branches = tables.branch_segments.c, tables.branches.c
+    end = literal(MAX_INTEGER, BigInteger)
+    return [
+        select(segments.branch, segments.first_seq, segments.last_seq, segments.number).where(
+            segments.session_id == session_id, segments.branch.in_(numbers)
+        ),
+        select(branches.number, literal(1, BigInteger), end, cast(null(), BigInteger)).where(
             branches.session_id == session_id,
             branches.number.in_(numbers),
             branches.tip.is_(None),
             branches.gone.is_(False),
-        )
-        for number in unit.connection.execute(whole).scalars():
-            covered[number] = [(1, MAX_INTEGER)]
-        shown = select(segments.branch, segments.first_seq, segments.last_seq).where(
-            segments.session_id == session_id, segments.branch.in_(numbers)
-        )
-        for branch, first, last in unit.connection.execute(shown):
-            covered.setdefault(branch, []).append((first, last))
+        ),
+    ]
+
+
+def _outside(stretches: Iterable[Stretch], seen: Iterable[Stretch]) -> Iterator[Stretch]:
+    """Give what lies in some stretches and not in what is seen."""
+    covered: dict[int, list[tuple[int, int]]] = {}
+    for branch, first, last in seen:
+        covered.setdefault(branch, []).append((first, last))
     for branch, first, last in stretches:
         for low, high in sorted(covered.get(branch, ())):
             if low > last:

@@ -10,9 +10,9 @@
 Whatever else changes these numbers happens under the session's lock:
 
 - switching branches: the session's counters are added to the old branch's row and subtracted from
-  the new one's (``hand_on``; ``put_down`` and ``take_up`` where there is only one of them);
+  the new one's (``putting_down``, ``taking_up``);
 - deleting messages, which may also lower the session's turn (``take_off``);
-- cutting a line: ``tally_through`` says what stays.
+- cutting a line; see ``cutting``.
 """
 
 from __future__ import annotations
@@ -24,19 +24,15 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
-    BindParameter,
     ColumnElement,
-    CompoundSelect,
+    ScalarSelect,
     Select,
     Update,
     and_,
     bindparam,
     case,
     func,
-    literal,
     select,
-    union_all,
     update,
 )
 
@@ -153,87 +149,48 @@ def tally_of(unit: Unit, session_id: str, name: str | None) -> Tally | None:
     return Tally(*row[1:]) + before.get(row.tip, NOTHING)
 
 
-def put_down(unit: Unit, session_id: str) -> None:
+def adding(tables: Tables, session_id: Any, number: Any, messages: Any, turns: Any) -> Update:
+    """Change what the row of a branch counts by so much."""
+    branches = tables.branches
+    return (
+        update(branches)
+        .where(branches.c.session_id == session_id, branches.c.number == number)
+        .values(
+            own_messages=branches.c.own_messages + messages,
+            own_turns=branches.c.own_turns + turns,
+        )
+    )
+
+
+def putting_down(tables: Tables, session_id: Any, number: Any) -> Update:
     """Count what the active branch adds to in its own row: another one becomes active."""
-    _by_the_session(unit, session_id, 1)
+    counted = (of_session(tables, session_id, name) for name in ("message_count", "turn"))
+    return adding(tables, session_id, number, *counted)
 
 
-def take_up(unit: Unit, session_id: str) -> None:
-    """Count what the active branch adds to in the session's row too, now that it is active."""
-    _by_the_session(unit, session_id, -1)
-
-
-def hand_on(unit: Unit, session_id: str, number: int, turn: int) -> None:
-    """Count as ``put_down`` does, and as ``take_up`` will for the branch that becomes active now.
+def taking_up(tables: Tables, session_id: Any, number: Any, turn: Any) -> Update:
+    """Count what a branch adds to in the session's row too: it becomes active.
 
     Args:
-        unit: In a write transaction.
+        tables: The tables.
         session_id: The session, locked.
-        number: The branch, another one than the active one.
+        number: The branch.
         turn: Its last turn, which will be the session's.
     """
-    given = {"of_session": session_id, "following": number, "its_turn": turn}
-    unit.connection.execute(_counting(unit.tables).both, given)
+    messages = of_session(tables, session_id, "message_count")
+    return adding(tables, session_id, number, -messages, -turn)
 
 
-def _by_the_session(unit: Unit, session_id: str, times: int) -> None:
-    given = {"of_session": session_id, "times": times}
-    unit.connection.execute(_counting(unit.tables).active, given)
-
-
-@dataclass(frozen=True, slots=True)
-class _Counting:
-    active: Update
-    both: Update
-
-
-@lru_cache(maxsize=64)
-def _counting(tables: Tables) -> _Counting:
-    branches, sessions = tables.branches, tables.sessions.c
-    session_id: BindParameter[str] = bindparam("of_session")
-    times, following, turn = (
-        bindparam(name, type_=BigInteger) for name in ("times", "following", "its_turn")
-    )
-
-    def of_session(column: ColumnElement[Any]) -> ColumnElement[Any]:
-        return select(column).where(sessions.id == session_id).scalar_subquery()
-
-    def adding(numbers: ColumnElement[bool], messages: Any, turns: Any) -> Update:
-        return (
-            update(branches)
-            .where(branches.c.session_id == session_id, numbers)
-            .values(
-                own_messages=branches.c.own_messages + messages,
-                own_turns=branches.c.own_turns + turns,
-            )
-        )
-
-    active, number = of_session(sessions.active_branch), branches.c.number
-    messages, last = of_session(sessions.message_count), of_session(sessions.turn)
-    is_new = number == following
-    return _Counting(
-        adding(number == active, times * messages, times * last),
-        adding(
-            number.in_([following, active]),
-            case((is_new, -messages), else_=messages),
-            case((is_new, -turn), else_=last),
-        ),
-    )
+def of_session(tables: Tables, session_id: Any, column: str) -> ScalarSelect[int]:
+    """Select a column of a session's row."""
+    sessions = tables.sessions.c
+    return select(sessions[column]).where(sessions.id == session_id).scalar_subquery()
 
 
 def change(unit: Unit, session_id: str, branch: int, by: Tally) -> None:
     """Change what the row of a branch counts."""
-    if by == NOTHING:
-        return
-    branches = unit.tables.branches
-    unit.connection.execute(
-        update(branches)
-        .where(branches.c.session_id == session_id, branches.c.number == branch)
-        .values(
-            own_messages=branches.c.own_messages + by.messages,
-            own_turns=branches.c.own_turns + by.turns,
-        )
-    )
+    if by != NOTHING:
+        unit.connection.execute(adding(unit.tables, session_id, branch, by.messages, by.turns))
 
 
 def take_off(
@@ -316,74 +273,3 @@ def _ends(unit: Unit, session_id: str, numbers: Sequence[int]) -> Sequence[Any]:
 
 def _within(seqs: Sequence[int], first: int, last: int) -> int:
     return bisect_right(seqs, last) - bisect_left(seqs, first)
-
-
-def tally_through(unit: Unit, session_id: str, segment: Segment, through: int) -> Tally:
-    """Count what a segment shows up to a number.
-
-    As many messages as there are numbers from the first to the last leave no gap, and then the
-    numbers say it; so do turns. Only where there are gaps, what comes before or what comes after
-    is counted, whichever has fewer numbers.
-    """
-    if through < segment.first_seq:
-        return NOTHING
-    if segment.last_seq <= through:
-        return segment.tally
-    messages = unit.tables.messages.c
-    here = {"session_id": session_id, "branch": segment.branch, "first": segment.first_seq}
-    ends = {"through": through, "last": segment.last_seq}
-    rows = unit.connection.execute(_edges(unit.tables), {**here, **ends})
-    found = sorted(rows, key=lambda row: row.edge)
-    if len(found) < 3:
-        return NOTHING
-    first, cut, last = found
-    if last.seq <= through:
-        return segment.tally
-    before = first.turn - (first.role == "user")
-    earlier = cut.seq - first.seq < last.seq - cut.seq
-    stretch = (first.seq, cut.seq) if earlier else (cut.seq + 1, last.seq)
-
-    def counted(of_all: int, *conditions: ColumnElement[bool]) -> int:
-        query = select(func.count()).where(
-            messages.session_id == session_id,
-            messages.branch == segment.branch,
-            messages.seq.between(*stretch),
-            *conditions,
-        )
-        some = int(unit.connection.execute(query).scalar_one())
-        return some if earlier else of_all - some
-
-    tally = segment.tally
-    no_gap = tally.messages == last.seq - first.seq + 1
-    no_turn_gap = tally.turns == last.turn - before
-    return Tally(
-        cut.seq - first.seq + 1 if no_gap else counted(tally.messages),
-        cut.turn - before if no_turn_gap else counted(tally.turns, messages.role == "user"),
-    )
-
-
-@lru_cache(maxsize=64)
-def _edges(tables: Tables) -> CompoundSelect[Any]:
-    """Select the first message of a stretch, the last one up to a number, and the last of all."""
-    messages = tables.messages.c
-
-    def edge(end: int, last: str, order: ColumnElement[Any]) -> Select[Any]:
-        query = (
-            select(literal(end).label("edge"), messages.seq, messages.turn, messages.role)
-            .where(
-                messages.session_id == bindparam("session_id"),
-                messages.branch == bindparam("branch", type_=BigInteger),
-                messages.seq.between(
-                    bindparam("first", type_=BigInteger), bindparam(last, type_=BigInteger)
-                ),
-            )
-            .order_by(order)
-            .limit(1)
-        )
-        return select(query.subquery())
-
-    return union_all(
-        edge(0, "through", messages.seq.asc()),
-        edge(1, "through", messages.seq.desc()),
-        edge(2, "last", messages.seq.desc()),
-    )

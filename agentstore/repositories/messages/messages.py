@@ -940,7 +940,7 @@ class Messages(Repository):
                 remove_messages(self.unit, session, messages.id.in_(chunk), by_id=True)
                 for chunk in chunks([*owned[owner]])
             )
-            remove_gone_branches(self.unit, owner)
+            remove_gone_branches(self.unit, session)
             settle_turn(self.unit, session)
         return deleted
 
@@ -963,7 +963,7 @@ class Messages(Repository):
         )
         deleted = remove_messages(self.unit, session, messages.id.in_(marked), by_id=True)
         if deleted:
-            remove_gone_branches(self.unit, session_id)
+            remove_gone_branches(self.unit, session)
             settle_turn(self.unit, session)
         return deleted
 

@@ -8,7 +8,7 @@ from typing import Any
 from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord
 from agentstore.repositories.lines.active import working_on
-from agentstore.repositories.lines.lines import newest, segments_of
+from agentstore.repositories.lines.lines import newest
 from agentstore.repositories.lines.popping import pop_of_whole
 from agentstore.repositories.lines.removal import (
     LockedSession,
@@ -29,7 +29,8 @@ def pop_last(unit: Unit, session_id: str, branch: str | None) -> MessageRecord |
         return popped
     session = lock_session(unit, session_id)
     with working_on(unit, session, branch):
-        rows = newest(unit, session_id, 1, columns=_with_number_of_branch)
+        whole = session.tip is None
+        rows = newest(unit, session_id, 1, whole=whole, columns=_with_number_of_branch)
         if not rows:
             return None
         (last,) = message_records(unit, rows)
@@ -43,7 +44,8 @@ def replace_last(
     """Replace the last messages of a branch; see ``Messages.replace_tail``."""
     session = lock_session(unit, session_id)
     with working_on(unit, session, branch):
-        rows = newest(unit, session_id, len(expected), columns=_places)
+        whole = session.tip is None
+        rows = newest(unit, session_id, len(expected), whole=whole, columns=_places)
         if [row[1] for row in rows] != [*reversed(expected)]:
             return False
         _cut(unit, session, rows[-1][0], [row[1:] for row in rows])
@@ -69,11 +71,9 @@ def _cut(
     if session.last_branch == 0:
         remove_messages(unit, session, messages.seq >= first_seq)
     elif _is_alone(unit, session, first_seq, last):
-        remove_messages(unit, session, messages.id == last[0][0])
+        remove_messages(unit, session, messages.id == last[0][0], by_id=True, added=True)
     else:
-        number = session.active_branch
-        line = segments_of(unit.connection, unit.tables, session.id, number)
-        cut_line(unit, session, line, first_seq)
+        cut_line(unit, session, first_seq)
     settle_turn(unit, session)
 
 
