@@ -265,7 +265,7 @@ def fill(place, store, user_id):
         attachment = {"id": new_id(), **there, "media_type": "text/plain"}
         rows.append(("attachments", {**attachment, "digest": digest}))
     for thread, owner in ((f"thread {user_id}", mine), (f"sub {user_id}", here)):
-        checkpoint = store.checkpoints.put(thread, {"x": 1}, **owner)
+        checkpoint = store.checkpoints.put(thread, {"x": [1], "small": 1}, **owner)
         store.checkpoints.put_writes(thread, checkpoint.id, "t", [("x", 2)])
     with_times = [
         (name, {**row, **({"created_at": now} if "created_at" in of[name].c else {})})

@@ -138,7 +138,7 @@ def _put_if_unchanged(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
             raise SeveralStatements
         pk, last_line = thread
         numbers = count(last_line + 1)
-        parent = _held_by(new, new.parent_id, found)
+        parent = _origin(new, new.parent_id, found)
         planned = _planned(unit, new, parent, numbers.__next__)
     except (NotFound, UnsoundRow, DBAPIError):
         raise SeveralStatements from None
@@ -162,7 +162,7 @@ def _existing(unit: Unit, new: CheckpointDraft) -> Row[Any] | None:
     return found
 
 
-class _Held(NamedTuple):
+class _Origin(NamedTuple):
     """What a parent has for a new checkpoint.
 
     Attributes:
@@ -179,7 +179,7 @@ class _Held(NamedTuple):
 
 
 def _planned(
-    unit: Unit, new: CheckpointDraft, parent: _Held, new_line: Callable[[], int]
+    unit: Unit, new: CheckpointDraft, parent: _Origin, new_line: Callable[[], int]
 ) -> tuple[dict[str, Any], dict[str, Plan], dict[str, Version]]:
     """Give the columns of a new checkpoint, what is to be stored on lines of its values, and what
     it has there as its parent does.
@@ -201,7 +201,7 @@ def _planned(
 def _divided(
     unit: Unit,
     new: CheckpointDraft,
-    parent: _Held,
+    parent: _Origin,
     own: Mapping[str, Stored],
     new_line: Callable[[], int],
 ) -> tuple[bytes | None, dict[str, Plan], dict[str, Version]]:
@@ -235,7 +235,7 @@ def _put_again(
 ) -> CheckpointInfo:
     """Change a checkpoint; its place in the tree stays, unless another one is given."""
     parent_id, step = existing.parent_id, existing.step
-    parent = _Held()
+    parent = _Origin()
     if new.parent_id is not None or new.inherit:
         asked = (parent_id or NO_PARENT) if new.parent_id is None else new.parent_id
         parent = _parent(unit, new, asked)
@@ -274,11 +274,11 @@ def _refuse_cycle(unit: Unit, new: CheckpointDraft, existing: Row[Any]) -> None:
         )
 
 
-def _parent(unit: Unit, new: CheckpointDraft, parent_id: str | None) -> _Held:
+def _parent(unit: Unit, new: CheckpointDraft, parent_id: str | None) -> _Origin:
     """Read what the parent has; raises NotFound if it is not in this namespace of this thread."""
     if parent_id == NO_PARENT:
-        return _Held()
-    return _held_by(new, parent_id, read_parent(unit, *_wanted(new, parent_id)))
+        return _Origin()
+    return _origin(new, parent_id, read_parent(unit, *_wanted(new, parent_id)))
 
 
 def _wanted(new: CheckpointDraft, parent_id: str | None) -> tuple[str, dict[str, Any]]:
@@ -287,14 +287,14 @@ def _wanted(new: CheckpointDraft, parent_id: str | None) -> tuple[str, dict[str,
     return "latest" if parent_id is None else "place", place
 
 
-def _held_by(new: CheckpointDraft, parent_id: str | None, found: Parent | None) -> _Held:
+def _origin(new: CheckpointDraft, parent_id: str | None, found: Parent | None) -> _Origin:
     """Give what a parent has; raises NotFound if it is not there and has to be."""
     if found is not None:
         inherits = new.inherit is None or new.inherit
         small = unpacked(found.small_values, found.pk) if inherits else {}
-        return _Held(found.id, found.step, stored_by(found.pieces), small)
+        return _Origin(found.id, found.step, stored_by(found.pieces), small)
     if parent_id is None or new.roots:
-        return _Held()
+        return _Origin()
     raise NotFound(
         "checkpoint",
         parent_id,
