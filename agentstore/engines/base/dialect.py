@@ -348,7 +348,7 @@ class EngineDialect(ABC):
         return None
 
     def putting(
-        self, tables: Tables, entered: ReturningUpdate[Any] | None = None
+        self, tables: Tables, entered: ReturningUpdate[Any] | None, *, merges: bool
     ) -> Executable | None:
         """Give one statement that inserts a checkpoint with its pieces and entries.
 
@@ -356,6 +356,7 @@ class EngineDialect(ABC):
             tables: The tables.
             entered: Changes the row of the thread first; if it finds none to change, nothing is
                 inserted. Nor is anything if a piece that is to be merged is not there.
+            merges: Whether there are pieces to be merged; else they are no parameters.
 
         Returns:
             It gives the checkpoint's row, and how many pieces were merged; nothing, and nothing is

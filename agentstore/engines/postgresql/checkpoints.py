@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import (
     Executable,
+    Integer,
     Select,
     Table,
     and_,
@@ -15,6 +16,7 @@ from sqlalchemy import (
     delete,
     exists,
     func,
+    literal_column,
     select,
     true,
     update,
@@ -51,8 +53,12 @@ def storing_writes(entered: ReturningUpdate[Any], tables: Tables, *, replace: bo
 
 
 @lru_cache(maxsize=64)  # four milliseconds
-def putting(tables: Tables, entered: ReturningUpdate[Any] | None) -> Executable:
-    """Insert all that belongs to a checkpoint; see ``EngineDialect.putting``."""
+def putting(tables: Tables, entered: ReturningUpdate[Any] | None, *, merges: bool) -> Executable:
+    """Insert all that belongs to a checkpoint; see ``EngineDialect.putting``.
+
+    Without what is merged, which is rare, the text has fewer than 4,096 characters: psycopg reads
+    longer ones anew for each call, which takes 0.2 ms.
+    """
     points, values = tables.checkpoints, tables.checkpoint_values
     entries = tables.checkpoint_entries
     new = {
@@ -66,10 +72,12 @@ def putting(tables: Tables, entered: ReturningUpdate[Any] | None) -> Executable:
     if entered is None:
         putting = insert(points).values(new)
     else:
-        there = exists().where(line, values.c.start == end["start"])
-        lacking = select(end["line"]).select_from(ends).where(~there)
         row = [cast(value, points.c[name].type) for name, value in new.items()]
-        rows = select(*row).select_from(entered.cte("entered")).where(~lacking.exists())
+        rows = select(*row).select_from(entered.cte("entered"))
+        if merges:
+            there = exists().where(line, values.c.start == end["start"])
+            lacking = select(end["line"]).select_from(ends).where(~there)
+            rows = rows.where(~lacking.exists())
         putting = insert(points).from_select([*new], rows)
     point = putting.on_conflict_do_nothing().returning(*points.c).cte("point")
 
@@ -77,6 +85,11 @@ def putting(tables: Tables, entered: ReturningUpdate[Any] | None) -> Executable:
     rows = select(thread, *piece.values()).select_from(arriving.join(point, true()))
     stored = insert(values).from_select(["thread_id", *piece], rows).cte("stored")
 
+    entry, arriving = _arriving(entries, "e_", "thread_id", "checkpoint_pk")
+    rows = select(point.c.pk, thread, *entry.values()).select_from(arriving.join(point, true()))
+    held = insert(entries).from_select(["checkpoint_pk", "thread_id", *entry], rows).cte("held")
+    if not merges:
+        return select(*point.c, literal_column("0", Integer).label("merged")).add_cte(stored, held)
     merging = (
         update(values)
         .values({name: end[name] for name in end if name not in values.primary_key.c})
@@ -85,10 +98,6 @@ def putting(tables: Tables, entered: ReturningUpdate[Any] | None) -> Executable:
     merged = merging.returning(values.c.line).cte("merged")
     behind = and_(line, values.c.start > end["start"], point.c.pk.is_not(None))
     dropped = delete(values).where(behind).cte("dropped")
-
-    entry, arriving = _arriving(entries, "e_", "thread_id", "checkpoint_pk")
-    rows = select(point.c.pk, thread, *entry.values()).select_from(arriving.join(point, true()))
-    held = insert(entries).from_select(["checkpoint_pk", "thread_id", *entry], rows).cte("held")
     count = select(func.count()).select_from(merged).scalar_subquery()
     return select(*point.c, count.label("merged")).add_cte(stored, merged, dropped, held)
 

@@ -286,10 +286,10 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
         return storing_writes(entered, tables, replace=replace)
 
     def putting(
-        self, tables: Tables, entered: ReturningUpdate[Any] | None = None
+        self, tables: Tables, entered: ReturningUpdate[Any] | None, *, merges: bool
     ) -> Executable | None:
         """Say it in common table expressions: one round trip instead of three or four."""
-        return putting(tables, entered)
+        return putting(tables, entered, merges=merges)
 
     def together(self, *changes: Change) -> Sequence[Change]:
         """Say all but the last in common table expressions."""

@@ -157,18 +157,19 @@ def put_at_once(
         UnsoundRow: A piece was to be merged and is not there.
     """
     enter, entered = entering or (None, {})
-    putting = _putting(unit.tables, unit.dialect, dialect_of(unit.connection), enter)
     pieces, merged = (
         [_piece_row("", p.piece) for p in plans.values() if p.piece and p.merges is merges]
         for merges in (False, True)
     )
+    what = unit.tables, unit.dialect, dialect_of(unit.connection)
+    putting = _putting(*what, enter, bool(merged))
     if putting is None or sum(len(row["data"]) for row in (*pieces, *merged)) > _MOST_AT_ONCE:
         return None
     parameters = {**entered, **{f"c_{name}": value for name, value in row.items()}}
     tables = unit.tables
     for prefix, table, rows in (
         ("p_", tables.checkpoint_values, pieces),
-        ("m_", tables.checkpoint_values, merged),
+        *([("m_", tables.checkpoint_values, merged)] if merged else ()),
         ("e_", tables.checkpoint_entries, _entry_rows(plans, inherited)),
     ):
         for column in table.columns:
@@ -371,9 +372,13 @@ class _Statements:
 
 @lru_cache(maxsize=64)
 def _putting(
-    tables: Tables, dialect: EngineDialect, driver: Dialect, enter: ReturningUpdate[Any] | None
+    tables: Tables,
+    dialect: EngineDialect,
+    driver: Dialect,
+    enter: ReturningUpdate[Any] | None,
+    merges: bool,
 ) -> Prepared | None:
-    statement = dialect.putting(tables, enter)
+    statement = dialect.putting(tables, enter, merges=merges)
     shape = select(*tables.checkpoints.c, literal_column("0", Integer))
     return None if statement is None else Prepared(statement, driver, shape=shape)
 

@@ -1,0 +1,19 @@
+"""Statements that a driver reads once, because they are short."""
+
+from __future__ import annotations
+
+from sqlalchemy.dialects.postgresql import psycopg
+
+from agentstore.engines.postgresql.checkpoints import putting
+from agentstore.engines.postgresql.dialect import PostgreSQL
+from agentstore.models.tables import tables
+from agentstore.repositories.checkpoints.threads import unchanged
+
+KEPT = 4_096
+"""Characters up to which psycopg keeps what it read of a statement."""
+
+
+def test_a_put_that_merges_nothing_is_short_enough_for_its_driver_to_keep() -> None:
+    entered = unchanged(tables(), PostgreSQL())
+    statement = putting(tables(), entered, merges=False)
+    assert len(str(statement.compile(dialect=psycopg.dialect()))) <= KEPT
