@@ -82,7 +82,14 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("tasks.list(session_id, queue)", "sorts: pk DESC"): "the tasks of one session",
     ("tool_logs.list(session_id, tool, *", "*"): "three filters: the engine takes one index",
     ("*", "sorts: line*"): "the segments of one line",
-    ("*", "sorts: segment_1.number"): "those of one line to which nothing leads any more",
+    **{
+        (call, "sorts: segment_1.number"): "the segments of one line that nothing leads to"
+        for call in (
+            "branches.compact(forked*",
+            "branches.delete(forked*",
+            "messages.pop(inherited)",
+        )
+    },
     ("branches.active()", "sorts: branches.parent"): "the branches of one session",
     ("summaries.*", "sorts: grew_from.depth"): "the few branches that one grew from",
     ("summaries.*", "sorts: USE TEMP B-TREE FOR ORDER BY"): "the few branches that one grew from",
