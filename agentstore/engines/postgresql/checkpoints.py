@@ -56,8 +56,8 @@ def storing_writes(entered: ReturningUpdate[Any], tables: Tables, *, replace: bo
 def putting(tables: Tables, entered: ReturningUpdate[Any] | None, *, merges: bool) -> Executable:
     """Insert all that belongs to a checkpoint; see ``EngineDialect.putting``.
 
-    Without what is merged, which is rare, the text has fewer than 4,096 characters: psycopg reads
-    longer ones anew for each call, which takes 0.2 ms.
+    Pieces are rarely merged. Without them the text has fewer than 4,096 characters. psycopg parses
+    a longer text again at each call, which takes 0.2 ms.
     """
     points, values = tables.checkpoints, tables.checkpoint_values
     entries = tables.checkpoint_entries

@@ -138,10 +138,14 @@ def require_free_name(unit: Unit, session_id: str, name: str) -> None:
 
 
 def refuse_taken(name: str, gone: bool | None) -> None:
-    """Refuse a name that a branch has: whether it is gone, None if there is none.
+    """Refuse a name that is taken.
+
+    Args:
+        name: The name.
+        gone: Whether the branch that has it is gone; None if no branch has it.
 
     Raises:
-        AlreadyExists: There is one; ``NameReserved`` if it is gone.
+        AlreadyExists: A branch has it; ``NameReserved`` if that is gone.
     """
     if gone is not None:
         raise (NameReserved if gone else AlreadyExists)("branch", name)

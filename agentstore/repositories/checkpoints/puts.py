@@ -123,12 +123,13 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
 def _put_if_unchanged(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     """Put a new checkpoint by two statements, without a lock between them.
 
-    The first one reads the thread and the parent, the second one inserts if nobody has put into the
-    thread since. So a put waits for the server twice, and nobody waits for it meanwhile.
+    The first one reads the thread and the parent. The second one inserts, unless another caller has
+    put into the thread since. So a put waits for the server twice, and others do not wait for it.
 
     Raises:
-        SeveralStatements: Somebody has, or reading failed, or there is no such thread or parent,
-            or the checkpoint is there already. Nothing is written; a transaction finds out.
+        SeveralStatements: Another caller has, or reading failed, or there is no such thread or
+            parent, or the checkpoint is there already. Nothing of it is stored; a transaction finds
+            out.
     """
     if new.parent_id == NO_PARENT or any(new.owners.values()):
         raise SeveralStatements

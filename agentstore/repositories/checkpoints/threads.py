@@ -180,11 +180,13 @@ def _look(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepared:
 
 @lru_cache(maxsize=64)
 def unchanged(tables: Tables, dialect: EngineDialect) -> ReturningUpdate[Any]:
-    """Give what enters a thread if nobody has put into it since it was read: if it is
-    ``thread_pk``, with ``seen`` as its last line. It takes what ``entering`` takes, too.
+    """Give the statement that enters a thread, unless a checkpoint was put into it meanwhile.
 
-    Who only removes checkpoints need not be seen: what is left is what it was, and where a parent
-    or a line is gone its foreign keys say so.
+    Beside what ``entering`` takes, it takes what was read before: the thread's ``thread_pk``, and
+    its last line as ``seen``. Every put raises the last line.
+
+    Removing checkpoints does not: what is left is unchanged, and where a parent or a line is gone,
+    a foreign key is violated.
     """
     threads = tables.checkpoint_threads.c
     return entering(tables, dialect).where(

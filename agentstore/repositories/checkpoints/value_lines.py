@@ -48,6 +48,7 @@ from agentstore.repositories.checkpoints.values import (
 )
 
 Entering = tuple[ReturningUpdate[Any], Mapping[str, Any]]
+"""A statement that enters a thread, and its parameters."""
 
 Shared = Mapping[str, Stored]
 """By name, a version that the next one may share with."""

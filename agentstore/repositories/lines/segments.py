@@ -121,8 +121,8 @@ def remove_all(unit: Unit, session: LockedSession) -> int:
     drop_unattached(unit, found - {None})
     forget_deleted(unit)
     nothing = {"message_count": 0, "total_tokens": 0, "total_cost": from_nanos(0), "turn": 0}
-    of_session = sessions.c.id == session.id
-    connection.execute(update(sessions).where(of_session).values(tip=None, **nothing))
+    its_row = sessions.c.id == session.id
+    connection.execute(update(sessions).where(its_row).values(tip=None, **nothing))
     if None in found:
         own = {"tip": None, "own_messages": 0, "own_turns": 0}
         connection.execute(update(branches).where(*counting).values(own))
