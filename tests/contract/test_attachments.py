@@ -444,7 +444,7 @@ def test_hundreds_of_different_bytes_go_with_their_session(store, session, messa
     assert rows(store) == (0, 0)
 
 
-def test_what_is_attached_to_some_messages_of_a_session_is_found(engine_url):
+def test_what_is_attached_to_some_messages_of_a_session_is_found_in_one_statement(engine_url):
     with Store(engine_url) as store:
         sessions = [store.sessions.create().id for _ in range(3)]
         saved = [store.messages.save(id, "user", "look") for id in sessions[:2] for _ in range(2)]
@@ -456,7 +456,9 @@ def test_what_is_attached_to_some_messages_of_a_session_is_found(engine_url):
 
         def find(unit, session_id, *conditions):
             query = select(attached_to(unit.tables, session_id, *conditions))
-            found = unit.connection.execute(query).scalar()
+            with sent(store) as statements:
+                found = unit.connection.execute(query).scalar()
+            assert len(statements) == 1
             return sorted(set(found.split(","))) if found else []
 
         def look(unit):
