@@ -6,16 +6,23 @@ import asyncio
 import json
 from pathlib import Path
 
+from typing import Any
+
 import pytest
 from agentscope.message import Msg
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
+from google.adk.sessions import DatabaseSessionService
 
 from agentstore import AsyncStore
 from agentstore.integrations.adk import AgentStoreSessionService
 from agentstore.integrations.agentscope import AgentStoreMemory
 from agentstore.moving.frameworks import import_database
-from tests.imports.make_fixtures import content, loaded
+from tests.drivers import VERSIONS
+from tests.imports.make_fixtures import content, loaded, said_by_adk, said_by_agentscope
+
+NO_NUL = "whole 😀, Grüezi"
+"""A text as those that a server can keep as text."""
 
 
 def take(framework: str, name: str, url: str, folder: Path) -> None:
@@ -23,11 +30,29 @@ def take(framework: str, name: str, url: str, folder: Path) -> None:
     import_database(framework, str(path), url, quarantine=folder / "aside.jsonl")
 
 
+@pytest.fixture
+def server(servers: Any) -> Iterator[str]:
+    """An empty database on a server, for a framework to write into."""
+    url = servers.new_database(VERSIONS[0], empty=True)
+    yield url
+    servers.drop(VERSIONS[0], url)
+
+
 @pytest.mark.parametrize("written_by", ["adk", "adk_sqlite"])
 def test_sessions_of_adk_go_on(written_by: str, engine_url: str, tmp_path: Path):
     take("adk", written_by, engine_url, tmp_path)
-    expected = json.loads(content(f"{written_by}.json"))
+    sessions_go_on(engine_url, json.loads(content(f"{written_by}.json")))
 
+
+def test_sessions_of_adk_on_a_server_go_on(server: str, engine_url: str, tmp_path: Path):
+    said = said_by_adk(DatabaseSessionService(server), NO_NUL)
+    aside = tmp_path / "aside.jsonl"
+    report = import_database("adk", server, engine_url, quarantine=aside)
+    assert (report.set_aside, report.kinds) == (0, {"session": 3, "shared state": 4})
+    sessions_go_on(engine_url, said)
+
+
+def sessions_go_on(engine_url: str, expected: list[Any]) -> None:
     async def go_on() -> None:
         async with AsyncStore(engine_url) as store:
             service = AgentStoreSessionService(store)
@@ -60,10 +85,21 @@ def test_sessions_of_adk_go_on(written_by: str, engine_url: str, tmp_path: Path)
 
 def test_memories_of_agentscope_go_on(engine_url: str, tmp_path: Path):
     take("agentscope", "agentscope", engine_url, tmp_path)
+    memories_go_on(engine_url, json.loads(content("agentscope.json")))
 
+
+def test_memories_of_agentscope_on_a_server_go_on(server: str, engine_url: str, tmp_path: Path):
+    said = said_by_agentscope(server, NO_NUL)
+    aside = tmp_path / "aside.jsonl"
+    report = import_database("agentscope", server, engine_url, quarantine=aside)
+    assert (report.set_aside, report.kinds) == (0, {"session": 3})
+    memories_go_on(engine_url, said)
+
+
+def memories_go_on(engine_url: str, expected: list[Any]) -> None:
     async def go_on() -> None:
         async with AsyncStore(engine_url) as store:
-            for theirs in json.loads(content("agentscope.json")):
+            for theirs in expected:
                 memory = AgentStoreMemory(
                     store, user_id=theirs["user_id"], session_id=theirs["session_id"]
                 )

@@ -375,11 +375,25 @@ def adk_sqlite(path: Path) -> None:
 
 
 def _adk(path: Path, name: str, service: Any) -> None:
+    said = said_by_adk(service, "whole 😀, nothing \x00, Grüezi")
+    keep(json.dumps(said).encode(), f"{name}.json")
+    with closing(sqlite3.connect(path)) as broken, broken:
+        insert = (
+            "INSERT INTO events (id, app_name, user_id, session_id, invocation_id, timestamp, "
+            "event_data) VALUES (?, 'weather', 'alice', ?, 'i', ?, ?)"
+        )
+        at = "2023-11-14 22:13:21.500000" if name == "adk" else 1.7e9 + 1.5
+        broken.execute(insert, ("cut", "s1", at, '{"author": "us'))
+        broken.execute(insert, ("no author", "s1", at, "{}"))
+        broken.execute(insert, ("lost", "nowhere", at, '{"author": "user"}'))
+        broken.execute("INSERT INTO user_states VALUES ('weather', 'broken', '[1]', ?)", (at,))
+
+
+def said_by_adk(service: Any, whole: str) -> list[dict[str, Any]]:
+    """Make sessions with a text in them, and give what the service reads of them."""
     from google.adk.events.event import Event
     from google.adk.events.event_actions import EventActions
     from google.genai import types
-
-    whole = "whole 😀, nothing \x00, Grüezi"
 
     def event(author: str, at: float, *parts: types.Part, **delta: object) -> Event:
         content = types.Content(role="user", parts=[*parts]) if parts else None
@@ -402,7 +416,7 @@ def _adk(path: Path, name: str, service: Any) -> None:
         event("agent", 1.7e9 + 3.5, temp_raw="gone", count=7),
     ]
 
-    async def write() -> list[dict[str, object]]:
+    async def write() -> list[dict[str, Any]]:
         for app, user, id in (("weather", "alice", "s1"), ("weather/2", "bob/3", "s 1")):
             state = {"begun": True, "app:version": 2, "user:name": user, "odd": [whole, 1e100]}
             session = await service.create_session(
@@ -422,18 +436,7 @@ def _adk(path: Path, name: str, service: Any) -> None:
             await service.close()
         return said
 
-    said = asyncio.run(write())
-    keep(json.dumps(said).encode(), f"{name}.json")
-    with closing(sqlite3.connect(path)) as broken, broken:
-        insert = (
-            "INSERT INTO events (id, app_name, user_id, session_id, invocation_id, timestamp, "
-            "event_data) VALUES (?, 'weather', 'alice', ?, 'i', ?, ?)"
-        )
-        at = "2023-11-14 22:13:21.500000" if name == "adk" else 1.7e9 + 1.5
-        broken.execute(insert, ("cut", "s1", at, '{"author": "us'))
-        broken.execute(insert, ("no author", "s1", at, "{}"))
-        broken.execute(insert, ("lost", "nowhere", at, '{"author": "user"}'))
-        broken.execute("INSERT INTO user_states VALUES ('weather', 'broken', '[1]', ?)", (at,))
+    return asyncio.run(write())
 
 
 # --- AgentScope ------------------------------------------------------------------------------
@@ -441,17 +444,31 @@ def _adk(path: Path, name: str, service: Any) -> None:
 
 def agentscope(path: Path) -> None:
     """Memories of two users, with marks, and rows that are broken."""
+    url = f"sqlite+aiosqlite:///{path}"
+    said = said_by_agentscope(url, "whole 😀, nothing \x00, half \ud83d, Grüezi")
+    keep(json.dumps(said).encode(), "agentscope.json")
+    with closing(sqlite3.connect(path)) as broken, broken:
+        insert = 'INSERT INTO message (id, msg, session_id, "index") VALUES (?, ?, ?, ?)'
+        message = {"id": "m", "name": "x", "role": "user", "content": "hers", "metadata": None}
+        broken.execute(insert, ("alice-chat 1-cut", '{"name": "al', "chat 1", 2))
+        broken.execute(insert, ("alice-chat 1-odd", '{"id": "odd"}', "chat 1", 3))
+        broken.execute(insert, ("carol-chat 1-m", json.dumps(message), "chat 1", 99))
+        broken.execute(insert, ("dave-lost-m", json.dumps(message), "lost", 1))
+        broken.execute("INSERT INTO message_mark VALUES ('nothing', 'asked')")
+
+
+def said_by_agentscope(url: str, whole: str) -> list[dict[str, Any]]:
+    """Make memories with a text in them, and give what AgentScope reads of them."""
     from agentscope.memory import AsyncSQLAlchemyMemory
     from agentscope.message import Msg
     from sqlalchemy.ext.asyncio import create_async_engine
 
-    whole = "whole 😀, nothing \x00, half \ud83d, Grüezi"
     call = {"type": "tool_use", "id": "c1", "name": "search", "input": {"q": whole, "n": 2.5}}
     answer = {"type": "tool_result", "id": "c1", "name": "search", "output": whole}
     text = {"type": "text", "text": "three"}
 
-    async def write() -> list[dict[str, object]]:
-        engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
+    async def write() -> list[dict[str, Any]]:
+        engine = create_async_engine(url)
         said = []
         for user, session in (("alice", "chat 1"), ("bob/2", "chat-2"), (None, None)):
             memory = AsyncSQLAlchemyMemory(engine, session_id=session, user_id=user)
@@ -472,16 +489,7 @@ def agentscope(path: Path) -> None:
         await engine.dispose()
         return said
 
-    said = asyncio.run(write())
-    keep(json.dumps(said).encode(), "agentscope.json")
-    with closing(sqlite3.connect(path)) as broken, broken:
-        insert = 'INSERT INTO message (id, msg, session_id, "index") VALUES (?, ?, ?, ?)'
-        message = {"id": "m", "name": "x", "role": "user", "content": "hers", "metadata": None}
-        broken.execute(insert, ("alice-chat 1-cut", '{"name": "al', "chat 1", 2))
-        broken.execute(insert, ("alice-chat 1-odd", '{"id": "odd"}', "chat 1", 3))
-        broken.execute(insert, ("carol-chat 1-m", json.dumps(message), "chat 1", 99))
-        broken.execute(insert, ("dave-lost-m", json.dumps(message), "lost", 1))
-        broken.execute("INSERT INTO message_mark VALUES ('nothing', 'asked')")
+    return asyncio.run(write())
 
 
 MAKERS: dict[str, Callable[[Path], None]] = {

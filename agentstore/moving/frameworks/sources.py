@@ -39,8 +39,12 @@ class OpenSource:
     fingerprint: str
 
     def rows(self, query: Select[Any]) -> Iterator[Row[Any]]:
-        """Give the rows of a query, of which only some are in memory at a time."""
-        yield from self.connection.execute(query.execution_options(yield_per=_AT_ONCE))
+        """Give the rows of a query, of which only some are in memory at a time.
+
+        A server keeps them until all were read, or the generator is closed.
+        """
+        with self.connection.execute(query.execution_options(yield_per=_AT_ONCE)) as result:
+            yield from result
 
     def columns(self, table: str) -> frozenset[str]:
         """Give the names of a table's columns; none if there is no such table."""
