@@ -858,7 +858,7 @@ def rows_about_branches() -> list[Row]:
         ),
         (
             "a turn to branch after that is not there",
-            lambda s, x: s.branches.create(x.session, after_turn=2**62),
+            lambda s, x: s.branches.create(x.session, after_turn=2**63 - 1),
             NotFound,
             "branches.turns() lists",
         ),
@@ -924,7 +924,7 @@ def rows_about_branches() -> list[Row]:
         ),
         (
             "turns to compact that are not there",
-            lambda s, x: s.branches.compact(x.session, SECRET, from_turn=7, to_turn=9),
+            lambda s, x: s.branches.compact(x.session, SECRET, from_turn=7, to_turn=2**63 - 1),
             NotFound,
             "branches.turns() lists",
         ),

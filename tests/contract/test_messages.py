@@ -300,6 +300,15 @@ def test_a_repeated_batch_gives_the_first_ones_result_and_writes_nothing(store, 
     assert contents(history(store, session)) == ["before", "a", "b", "c", "after"]
 
 
+def test_another_call_with_a_key_that_is_used_gets_what_the_first_one_wrote(store, session):
+    save, begin = store.messages.save, store.messages.begin
+    first = save(session.id, "user", "a", external_id="x", idempotency_key="k")
+    assert save(session.id, "user", "b", idempotency_key="k") == first
+    assert save(session.id, "user", "b", external_id="y", idempotency_key="k") == first
+    assert begin(session.id, external_id="y", idempotency_key="k") == first
+    assert contents(history(store, session)) == ["a"]
+
+
 @settings(max_examples=12)
 @given(
     there=st.lists(st.sampled_from("xyz"), unique=True),

@@ -143,7 +143,7 @@ def _statements(
         )
 
     def user_messages(
-        first: Any, last: Any, order: Any, limit: Any, columns: Columns = line_columns
+        above: Any, last: Any, order: Any, limit: Any, columns: Columns = line_columns
     ) -> Select[Any]:
         # The turns are bounded by those of the segment: its branch may have any number of others,
         # which the index by turns would walk past one by one.
@@ -152,7 +152,7 @@ def _statements(
             tables,
             dialect,
             lambda messages: messages.role == "user",
-            lambda messages: messages.turn >= first,
+            lambda messages: messages.turn > above,
             lambda messages: messages.turn <= last,
             order=lambda messages: order(messages.turn),
             limit=limit,
@@ -164,7 +164,7 @@ def _statements(
     after, before, count = (
         bindparam(name, type_=BigInteger) for name in ("after", "before", "count")
     )
-    after_turn = case((first > after, first), else_=after + 1), last, asc, count
+    after_turn = case((first > after, first - 1), else_=after), last, asc, count
     # Before the next turn's user message there may still be a summary of turns after this.
     following = user_messages(*after_turn, columns=_seq).scalar_subquery()
     end = select_newest(
@@ -175,7 +175,7 @@ def _statements(
         columns=_seq_and_turn,
         through=func.coalesce(following - 1, MAX_INTEGER),
     )
-    before_turn = first, case((last < before, last), else_=before - 1), desc, 1
+    before_turn = first - 1, case((last < before, last), else_=before - 1), desc, 1
     return _TurnStatements(
         Prepared(user_messages(*after_turn), driver),
         Prepared(user_messages(*before_turn), driver),

@@ -322,6 +322,9 @@ def _by_idempotency_key(
 ) -> list[MessageRecord]:
     """Give what the first call with this key gave: it carries the key on its first row,
     and the others follow without a gap, but for those that it skipped.
+
+    If this call asks for external ids of which none is there, it is another call that has the key,
+    and is given the same.
     """
     messages = unit.tables.messages.c
     first = (
@@ -357,7 +360,7 @@ def _by_idempotency_key(
         found = following.get(seq) if external_id is None else there.get(external_id)
         records.append(found)
         seq += external_id is None or (found is not None and found.seq == seq)
-    return [record for record in records if record is not None]
+    return [record for record in records if record is not None] or written
 
 
 def by_external_ids(

@@ -286,7 +286,8 @@ def tool_log_record(row: Any) -> ToolLogRecord:
             output=row.output,
             success=row.success,
             error=row.error,
-            elapsed_ms=row.elapsed_ms,
+            # SQLite returns 20.0 as 20 from the INSERT, and as 20.0 from then on.
+            elapsed_ms=None if row.elapsed_ms is None else float(row.elapsed_ms),
             created_at=row.created_at,
         )
     )
