@@ -58,3 +58,14 @@ class Backoff:
 
 DEFAULT_BACKOFF = Backoff()
 """Half a second to one second at first, then twice as long each time, up to an hour."""
+
+
+def require_backoff(value: object) -> Backoff:
+    """Require a ``Backoff``.
+
+    Raises:
+        InvalidInput: It is something else.
+    """
+    if not isinstance(value, Backoff):
+        raise InvalidInput(f"backoff must be a Backoff, not {type(value).__name__}.")
+    return value

@@ -32,7 +32,7 @@ from agentstore.errors import (
 from agentstore.records import TaskBatch, TaskRecord
 from agentstore.stores.aio import AsyncStore
 from agentstore.stores.store import Store
-from agentstore.values.backoff import DEFAULT_BACKOFF, Backoff
+from agentstore.values.backoff import DEFAULT_BACKOFF, Backoff, require_backoff
 from agentstore.worker.jobs import DoNotRetry, Interruption, Job, error_text
 from agentstore.worker.signals import Listener, stopped_by_signals
 
@@ -102,7 +102,7 @@ class WorkerLoop(Generic[S, H]):
         self._lease = lease
         self._grace = grace
         self._poll = poll
-        self._backoff = backoff
+        self._backoff = require_backoff(backoff)
         self._listener = Listener(self.name, self._queues, self._wake)
         self._jobs: dict[str, tuple[Job, asyncio.Task[None]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -1255,6 +1255,24 @@ def rows_about_states() -> list[Row]:
         ),
         ("a state of a branch by number", load(branch=5), InvalidInput, "must be a str"),
         ("a state on a branch that is gone", load(branch="gone"), NotFound, "branches.list()"),
+        (
+            "a backoff of a failed task that is a number",
+            lambda s, x: s.tasks.fail(x.running, backoff=5),
+            InvalidInput,
+            "must be a Backoff",
+        ),
+        (
+            "a backoff of failed tasks that is a number",
+            lambda s, _: s.tasks.fail_many([], backoff=5),
+            InvalidInput,
+            "must be a Backoff",
+        ),
+        (
+            "a backoff of overdue tasks that is None",
+            lambda s, _: s.tasks.rescue(backoff=None),
+            InvalidInput,
+            "must be a Backoff",
+        ),
         ("a strictness that is a word", load(strict="yes"), InvalidInput, "strict must be a bool"),
     ]
     rows += [

@@ -54,6 +54,17 @@ def test_an_expired_reservation_is_free_again_and_its_cost_still_counts_when_it_
         assert (found.quota_used, found.quota_reserved) == (80, 0)
 
 
+def test_what_is_left_when_a_call_ends_counts_expired_reservations_as_free(place):
+    clock = Clock()
+    with place.open(clock=clock) as store:
+        user = store.users.create("Ann", quota_total=100).id
+        store.users.reserve_quota(user, 30, ttl=timedelta(minutes=5))
+        two = [store.users.reserve_quota(user, 10, ttl=timedelta(hours=1)).id for _ in range(2)]
+        clock.now += timedelta(minutes=5)
+        assert store.users.release_quota(two[0]) == 90
+        assert store.users.settle_quota(two[1], 1) == 99
+
+
 def test_a_user_without_limit_may_reserve_and_settle(store):
     user = store.users.create("Ann").id
     reservation = store.users.reserve_quota(user, 10**9)

@@ -389,6 +389,7 @@ def test_two_workers_never_run_two_tasks_of_a_session_that_ask_to_be_alone(store
         {"lease": 1e9},
         {"grace": -1},
         {"poll": 0},
+        {"backoff": 5},
     ],
 )
 def test_a_worker_that_cannot_work_is_refused(options):

@@ -57,7 +57,7 @@ from agentstore.repositories.tasks.statements import (
 )
 from agentstore.repositories.tasks.transitions import move, why_not
 from agentstore.values import validation
-from agentstore.values.backoff import DEFAULT_BACKOFF, Backoff
+from agentstore.values.backoff import DEFAULT_BACKOFF, Backoff, require_backoff
 from agentstore.values.ids import new_id
 from agentstore.values.instants import require_utc
 from agentstore.values.paging import DEFAULT_LIMIT, MAX_LIMIT, Cursors, check_limit
@@ -290,8 +290,10 @@ class Tasks(Repository):
             IllegalTransition: The task is not running.
             NotFound: There is no such task.
             SecretRefused: A secret was found and the policy refuses it.
+            InvalidInput: An argument cannot be stored, or ``backoff`` is no ``Backoff``.
         """
         again, told = validation.flag("retry", retry), _without_secrets(self.unit, error)
+        require_backoff(backoff)
         if fence is None:
             return move(self.unit, task_id, "failed", held=True, error=told)
         held, now = lock_held(self.unit, {task_id: validation.amount("fence", fence)})
@@ -509,6 +511,7 @@ class Tasks(Repository):
         given = pairs("failed", failed)
         errors = {task.id: _without_secrets(self.unit, error) for task, error in given}
         again = validation.flag("retry", retry)
+        require_backoff(backoff)
         held, now = lock_held(self.unit, {task.id: task.fence for task, _ in given})
         pause = backoff if again else None
         ends = [
@@ -537,6 +540,7 @@ class Tasks(Repository):
         """
         tasks = self.tables.tasks
         check_limit(limit)
+        require_backoff(backoff)
         restart(self.unit, present(self.unit))
         query = (
             select(*tasks.c, present(self.unit).label("now"))

@@ -172,7 +172,7 @@ class Quotas(Repository):
                 quota_used=users.c.quota_used + tokens,
                 quota_reserved=users.c.quota_reserved - counted,
             )
-            .returning(*self._quota())
+            .returning(*self._quota(found.user_id))
         )
         row = self.connection.execute(query).first()
         if row is None:
@@ -252,19 +252,23 @@ class Quotas(Repository):
     def _remaining(self, user_id: str) -> int | None:
         """Give the tokens left, expired reservations not counted; None without limit."""
         users = self.tables.users.c
-        query = select(*self._quota()).where(users.id == user_id, users.deleting.is_(None))
+        query = select(*self._quota(user_id)).where(users.id == user_id, users.deleting.is_(None))
         row = self.connection.execute(query).first()
         if row is None:
             raise NotFound("user", user_id)
         return _left(row)
 
-    def _quota(self) -> tuple[Any, ...]:
-        """Give the columns of which ``_left`` makes what is left of a user's quota."""
+    def _quota(self, user_id: str) -> tuple[Any, ...]:
+        """Give the columns of which ``_left`` makes what is left of a user's quota.
+
+        The subquery names the user itself: what SQLite returns of a change is written without the
+        names of tables, so that a column of the user's would be one of the reservation's there.
+        """
         users, reservations = self.tables.users.c, self.tables.quota_reservations.c
         expired = (
             select(exact_sum(reservations.tokens))
             .where(
-                reservations.user_id == users.id,
+                reservations.user_id == user_id,
                 reservations.expires_at <= self.unit.now(),
                 reservations.lapsed.is_(False),
             )
