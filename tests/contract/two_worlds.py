@@ -84,12 +84,12 @@ def run(world: MakeWorld, *, rounds: int, seed: int, steps: int = STEPS) -> Repo
 
 def _compare(world: MakeWorld, steps: list[Step], name: str, report: Report) -> None:
     passed: dict[tuple[int, str], Any] = {}
-    both = _Life(world, passed, others_act=True).live(steps, ACTORS)
+    both = Life(world, passed, others_act=True).live(steps, ACTORS)
     for actor in ACTORS:
         theirs = {n: told for n, told in both.items() if steps[n].actor == actor}
         mine = [n for n, told in theirs.items() if not told.taken]
-        alone = _Life(world, passed, others_act=False).live(steps, (actor,), set(mine))
-        labels = _Labels(), _Labels()
+        alone = Life(world, passed, others_act=False).live(steps, (actor,), set(mine))
+        labels = Labels(), Labels()
         report.taken += len(theirs) - len(mine)
         for n in mine:
             report.calls += 1
@@ -106,7 +106,7 @@ def _compare(world: MakeWorld, steps: list[Step], name: str, report: Report) -> 
 
 
 @dataclass(frozen=True)
-class _Told:
+class Told:
     """An answer: the arguments that were passed, and what came of them, in words."""
 
     arguments: Mapping[str, Any]
@@ -115,7 +115,7 @@ class _Told:
     taken: bool
 
 
-class _Labels:
+class Labels:
     """Numbers what is random by when it is seen first."""
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class _Labels:
         )
 
 
-class _Life:
+class Life:
     """A world, and what its tenants have and may pass on, by kind."""
 
     def __init__(
@@ -140,7 +140,7 @@ class _Life:
 
     def live(
         self, steps: list[Step], actors: tuple[str, ...], only: set[int] | None = None
-    ) -> dict[int, _Told]:
+    ) -> dict[int, Told]:
         """Take the steps of these tenants; give the answers, by the number of the step."""
         clock, told = Clock(), {}
         with self._make(clock) as world:
@@ -161,7 +161,7 @@ class _Life:
                 told[n] = self._take(n, step, world, scopes[step.actor])
         return told
 
-    def _take(self, n: int, step: Step, world: World, scope: Any) -> _Told:
+    def _take(self, n: int, step: Step, world: World, scope: Any) -> Told:
         arguments = self._filled(n, step)
         repository, _, method = step.method.partition(".")
         try:
@@ -176,10 +176,10 @@ class _Life:
             self._forget(step.actor, error)
             facts = {name: value for name, value in vars(error).items() if name != "retriable"}
             said = f"{type(error).__name__}: {error} {words_of(facts)}"
-            return _Told(arguments, said, gave=False, taken=_is_taken(error))
+            return Told(arguments, said, gave=False, taken=_is_taken(error))
         given = self._in_our_order(step, arguments, given)
         self._keep(step, arguments, given)
-        return _Told(arguments, words_of(given), gave=True, taken=False)
+        return Told(arguments, words_of(given), gave=True, taken=False)
 
     def _filled(self, n: int, step: Step) -> dict[str, Any]:
         """Put ids into the place of what stands for them, in all arguments."""
