@@ -303,6 +303,23 @@ def test_a_long_conversation_is_paged_both_ways_and_nothing_is_missed(store):
         assert max(len(page) for page in back + forth) <= 40
 
 
+def test_a_page_shows_what_its_calls_took_though_very_many_others_were_logged_soon_after(place):
+    times = (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=n) for n in count())
+    with place.open(clock=lambda: next(times)) as store:
+        session = store.sessions.create().id
+        function = {"name": "search", "arguments": "{}"}
+        calls = [{"id": "a", "type": "function", "function": function}]
+        asking = store.messages.save(session, "assistant", None, tool_calls=calls)
+        store.tool_logs.log(session, "search", elapsed_ms=212, message_id=asking.id)
+        answers = [{"role": "tool", "content": "5", "tool_call_id": "a"}]
+        more = [{"role": "user", "content": "m"}] * 60
+        store.messages.save_many(session, answers + more)
+        for _ in range(210):
+            store.tool_logs.log(session, "later")
+        with visiting(store) as client:
+            assert "212 ms" in client.get(f"/session?id={session}&after=0").text
+
+
 def test_calls_that_were_only_logged_stand_at_their_time_between_messages(place):
     times = (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=n) for n in count())
     with place.open(clock=lambda: next(times)) as store:

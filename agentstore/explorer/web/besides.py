@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 
 from agentstore.explorer.web.cards import Beside
 from agentstore.explorer.web.timeline import TurnUse, use_by_turns
 from agentstore.explorer.web.visits import Asker
-from agentstore.records import AttachmentRecord, MessageRecord, SessionRecord
+from agentstore.records import AttachmentRecord, MessageRecord, SessionRecord, ToolLogRecord
 from agentstore.values.paging import MAX_LIMIT
 
 _MOST = 200
@@ -16,6 +17,9 @@ _MOST = 200
 
 _LATE = timedelta(hours=1)
 """After the last message of a page, until when what it caused is looked for."""
+
+_AT_ONCE = timedelta(seconds=1)
+"""The same, where very much was logged."""
 
 
 async def beside_of(
@@ -42,18 +46,27 @@ async def beside_of(
     if messages[0].seq == 1:
         since = min(since, session.created_at)
     until = None if last else messages[-1].created_at + _LATE
-    logs = await asker.ask(
-        store.tool_logs.list, session_id=session.id, since=since, until=until, limit=_MOST
-    )
     return Beside(
         await asker.ask(store.marks.of, [each.id for each in messages]),
         await _files(asker, session.id, messages),
-        logs.items,
+        await _logs(asker, session.id, since, until),
         await _used(asker, session.id, messages),
         before=before,
         newest=session.last_seq,
         last=last,
     )
+
+
+async def _logs(
+    asker: Asker, session_id: str, since: datetime, until: datetime | None
+) -> Sequence[ToolLogRecord]:
+    """Give the last tool logs of a page; if very many came late, also those that did not."""
+    of_session = partial(asker.store.tool_logs.list, session_id=session_id, limit=_MOST)
+    found = await asker.ask(of_session, since=since, until=until)
+    if found.next_cursor is None or until is None:
+        return found.items
+    early = await asker.ask(of_session, since=since, until=until - _LATE + _AT_ONCE)
+    return [*{log.id: log for log in (*found, *early)}.values()]
 
 
 async def _used(
