@@ -1256,6 +1256,12 @@ def rows_about_states() -> list[Row]:
         ("a state of a branch by number", load(branch=5), InvalidInput, "must be a str"),
         ("a state on a branch that is gone", load(branch="gone"), NotFound, "branches.list()"),
         (
+            "a claimed task that failed, by a dict",
+            lambda s, _: s.tasks.fail({"id": SECRET}, fence=1),
+            InvalidInput,
+            "must be a str",
+        ),
+        (
             "a backoff of a failed task that is a number",
             lambda s, x: s.tasks.fail(x.running, backoff=5),
             InvalidInput,

@@ -296,7 +296,8 @@ class Tasks(Repository):
         require_backoff(backoff)
         if fence is None:
             return move(self.unit, task_id, "failed", held=True, error=told)
-        held, now = lock_held(self.unit, {task_id: validation.amount("fence", fence)})
+        fences = {validation.text("task_id", task_id): validation.amount("fence", fence)}
+        held, now = lock_held(self.unit, fences)
         if not held:
             raise why_not(self.unit, task_id, "failed", fence)
         row, task = held[0]
