@@ -464,6 +464,19 @@ def test_turns_tools_and_usage_are_told_by_branch(run):
     run(body)
 
 
+def test_usage_is_kept_of_an_object_that_goes_on_after_another_one_cleared_the_session(run):
+    async def body(store):
+        first, second = (AgentStoreAdvancedSession(session_id="s", store=store) for _ in range(2))
+        await first.clear_session()
+        await second.clear_session()
+        await first.store_run_usage(used(input_tokens=1))
+        await first.add_items(turns("a"))
+        await first.store_run_usage(used(input_tokens=4))
+        assert (await second.get_session_usage())["input_tokens"] == 4
+
+    run(body)
+
+
 def test_calls_of_one_object_are_carried_out_in_the_order_in_which_they_were_made(run):
     async def body(store):
         session = AgentStoreAdvancedSession(session_id="s", store=store)

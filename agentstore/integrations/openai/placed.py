@@ -110,8 +110,13 @@ class PlacedSession(AgentStoreSession):
                 self.session_id, items, branch=branch, create_session=self._new
             )
 
+        async def go() -> None:
+            await self._on(place, save)
+            if self._place[0] == MAIN:  # of this conversation now, whoever began it anew
+                self._place = (MAIN, None)
+
         try:
-            await self._in_order(lambda: self._on(place, save))
+            await self._in_order(go)
         except Exception as error:
             self._logger.error("Failed to add session items: %s", type(error).__name__)
             raise
