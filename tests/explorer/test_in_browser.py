@@ -61,6 +61,7 @@ def _ours(address):
     return address.startswith(("http://127.0.0.1:", "file:"))
 
 
+@pytest.mark.long(but=["sqlite3-light", "psycopg-async-dark"])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_page_is_quiet_fits_and_can_be_read_by_everybody(place, browser, theme, subtests):
     axe = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
@@ -87,6 +88,7 @@ def test_every_page_is_quiet_fits_and_can_be_read_by_everybody(place, browser, t
                     assert trouble == []
 
 
+@pytest.mark.long(but=["sqlite3"])
 def test_each_hostile_text_by_itself_does_nothing(place, browser):
     with place.open() as store:
         filled = [fill(store, text, name=f"{n}") for n, text in enumerate(HOSTILE)]
@@ -137,6 +139,7 @@ def test_one_searches_follows_links_and_moves_by_keys(place, browser):
         assert trouble == []
 
 
+@pytest.mark.long(but=["psycopg-async"])
 def test_a_tail_is_seen_to_grow_and_keeps_what_was_unfolded(place, browser):
     trouble = []
     with place.open() as store, served(store) as home, tab(browser, trouble) as page:
