@@ -18,6 +18,9 @@ from agentstore.tui.entries import PAGE
 from tests.tui.made import HOSTILE, make
 from tests.tui.pilots import browsing
 
+SOON = 0.05
+"""Seconds. With much shorter ones a pilot finds the program busy, and waits a second each time."""
+
 
 def in_a_loop(test):
     @wraps(test)
@@ -201,7 +204,7 @@ async def test_what_messages_hold_is_never_obeyed_whichever_screen_shows_it(url)
 @pytest.mark.long(but=["sqlite"])
 @in_a_loop
 async def test_what_comes_is_followed_in_a_session_and_in_the_whole_store(url, monkeypatch):
-    monkeypatch.setattr(screens, "INTERVAL", 0.01)
+    monkeypatch.setattr(screens, "INTERVAL", SOON)
     monkeypatch.setattr(conversation, "MOST", 60)
     with Store(url) as writer:
         async with browsing(url, wish=Wish("talk", follow=True)) as hand:
@@ -237,8 +240,8 @@ async def test_what_comes_is_followed_in_a_session_and_in_the_whole_store(url, m
 @pytest.mark.long(but=["sqlite"])
 @in_a_loop
 async def test_a_database_that_does_not_answer_is_a_notice_and_r_tries_again(url, monkeypatch):
-    monkeypatch.setattr(screens, "INTERVAL", 0.01)
-    monkeypatch.setattr(screens, "_AFTER_FAILURE", 0.01)
+    monkeypatch.setattr(screens, "INTERVAL", SOON)
+    monkeypatch.setattr(screens, "_AFTER_FAILURE", SOON)
     async with browsing(url, wish=Wish("talk")) as hand:
         real = type(hand.store.sessions).get
 
@@ -261,7 +264,7 @@ async def test_a_database_that_does_not_answer_is_a_notice_and_r_tries_again(url
 @pytest.mark.long(but=["sqlite"])
 @in_a_loop
 async def test_a_user_s_browser_shows_that_user_s_data_alone(url, monkeypatch):
-    monkeypatch.setattr(screens, "INTERVAL", 0.01)
+    monkeypatch.setattr(screens, "INTERVAL", SOON)
     async with browsing(url, user="alice") as hand:
         await hand.press("end")
         assert "number" not in hand.text
