@@ -17,7 +17,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url
 
 from agentstore import Store, migrations
 from agentstore.engines.base.dialect import Mode
@@ -450,3 +450,23 @@ def test_turns_are_looked_up_between_those_of_a_segment_and_not_to_the_end_of_it
                 found = plan[n] if filled.engine == "sqlite" else plan[n + 1]
                 assert re.search(r"turn > .*turn <=|turn>.*turn<", found), plan
         connection.rollback()
+
+
+def test_a_subquery_in_what_a_change_returns_names_no_column_that_both_of_its_tables_have(filled):
+    """For SQLite it is written without the names of tables, and the nearest column is meant."""
+    inspector = inspect(filled.store._engine)
+    columns = {
+        table: {column["name"] for column in inspector.get_columns(table)}
+        for table in inspector.get_table_names()
+    }
+    found = 0
+    for sent in filled.sent:
+        changed = re.match(r"(?:INSERT INTO|UPDATE|DELETE FROM) (\w+)", sent.sql)
+        returned = re.sub(r"%\(\w+\)s", "?", sent.sql.partition(" RETURNING ")[2])
+        for table, where in re.findall(r"FROM (\w+)[^()]*?WHERE ([^()]*)", returned):
+            if changed is None or table not in columns:
+                continue
+            found += 1
+            bare = set(re.findall(r"(?<![.\w])([a-z]\w*)(?![.\w])", where))
+            assert not bare & columns[table] & columns[changed[1]], sent.sql
+    assert found
