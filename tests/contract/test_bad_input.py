@@ -1135,7 +1135,7 @@ def rows_about_memory() -> list[Row]:
             "delete it instead",
         ),
     ]
-    return [*rows, *rows_about_streams(), *rows_about_states()]
+    return [*rows, *rows_about_streams(), *rows_about_states(), *rows_about_failures()]
 
 
 def rows_about_streams() -> list[Row]:
@@ -1255,6 +1255,27 @@ def rows_about_states() -> list[Row]:
         ),
         ("a state of a branch by number", load(branch=5), InvalidInput, "must be a str"),
         ("a state on a branch that is gone", load(branch="gone"), NotFound, "branches.list()"),
+        ("a strictness that is a word", load(strict="yes"), InvalidInput, "strict must be a bool"),
+    ]
+    rows += [
+        (
+            f"a state that is {kind}",
+            lambda s, _, v=v: s.sessions.load_state_dict(v, strict=False),
+            InvalidInput,
+            word,
+        )
+        for kind, v, word in (
+            ("a text", SECRET, "state must be"),
+            ("None", None, "state must be"),
+            ("a list", [("session_id", "x")], "state must be"),
+            ("empty", {}, "must be a str"),
+        )
+    ]
+    return [Row(*row) for row in rows]
+
+
+def rows_about_failures() -> list[Row]:
+    rows: list[tuple[str, Callable[[Any, Any], object], type[AgentStoreError], str]] = [
         (
             "a claimed task that failed, by a dict",
             lambda s, _: s.tasks.fail({"id": SECRET}, fence=1),
@@ -1279,21 +1300,6 @@ def rows_about_states() -> list[Row]:
             InvalidInput,
             "must be a Backoff",
         ),
-        ("a strictness that is a word", load(strict="yes"), InvalidInput, "strict must be a bool"),
-    ]
-    rows += [
-        (
-            f"a state that is {kind}",
-            lambda s, _, v=v: s.sessions.load_state_dict(v, strict=False),
-            InvalidInput,
-            word,
-        )
-        for kind, v, word in (
-            ("a text", SECRET, "state must be"),
-            ("None", None, "state must be"),
-            ("a list", [("session_id", "x")], "state must be"),
-            ("empty", {}, "must be a str"),
-        )
     ]
     return [Row(*row) for row in rows]
 

@@ -16,6 +16,7 @@ import pytest
 
 from agentstore import Store
 from tests.conftest import FULL
+from tests.contract.clocks import NOON
 from tests.contract.tenants import ACTORS, Chosen, Step, methods, program
 from tests.contract.two_worlds import STEPS, Labels, Life, world_of
 
@@ -30,7 +31,7 @@ ODD: dict[type, list[Any]] = {
         datetime.min.replace(tzinfo=EARLY),
         datetime.max.replace(tzinfo=LATE),
         datetime(1969, 1, 1, tzinfo=UTC),
-        datetime(2024, 1, 1),  # noqa: DTZ001
+        NOON.replace(tzinfo=None),
     ],
     timedelta: [timedelta(days, 0, n) for days in (0, -1, 3_650_000) for n in (0, 1)],
     dict: [{}, {"": 1}, {"a\x00": "\ud800"}, {1: 2}, {"a": math.nan}, {"a": -0.0}, {"a": 2**64}],

@@ -18,7 +18,7 @@ _MOST = 200
 _LATE = timedelta(hours=1)
 """After the last message of a page, until when what it caused is looked for."""
 
-_AT_ONCE = timedelta(seconds=1)
+_SOON = timedelta(seconds=1)
 """The same, where very much was logged."""
 
 
@@ -45,11 +45,11 @@ async def beside_of(
     since = (before or messages[0]).created_at
     if messages[0].seq == 1:
         since = min(since, session.created_at)
-    until = None if last else messages[-1].created_at + _LATE
+    end = None if last else messages[-1].created_at
     return Beside(
         await asker.ask(store.marks.of, [each.id for each in messages]),
         await _files(asker, session.id, messages),
-        await _logs(asker, session.id, since, until),
+        await _logs(asker, session.id, since, end),
         await _used(asker, session.id, messages),
         before=before,
         newest=session.last_seq,
@@ -58,15 +58,24 @@ async def beside_of(
 
 
 async def _logs(
-    asker: Asker, session_id: str, since: datetime, until: datetime | None
+    asker: Asker, session_id: str, since: datetime, end: datetime | None
 ) -> Sequence[ToolLogRecord]:
-    """Give the last tool logs of a page; if very many came late, also those that did not."""
+    """Give the tool logs of a page, or the last of them if there are very many.
+
+    Args:
+        asker: Asks the store.
+        session_id: The session.
+        since: From when on.
+        end: When the last message of the page was written; None if no message follows. What it
+            caused is looked for until ``_LATE`` after it, and once more until ``_SOON`` after it
+            if others fill that up.
+    """
     of_session = partial(asker.store.tool_logs.list, session_id=session_id, limit=_MOST)
-    found = await asker.ask(of_session, since=since, until=until)
-    if found.next_cursor is None or until is None:
+    found = await asker.ask(of_session, since=since, until=None if end is None else end + _LATE)
+    if found.next_cursor is None or end is None:
         return found.items
-    early = await asker.ask(of_session, since=since, until=until - _LATE + _AT_ONCE)
-    return [*{log.id: log for log in (*found, *early)}.values()]
+    soon = await asker.ask(of_session, since=since, until=end + _SOON)
+    return [*{log.id: log for log in (*found, *soon)}.values()]
 
 
 async def _used(

@@ -112,7 +112,8 @@ class PlacedSession(AgentStoreSession):
 
         async def go() -> None:
             await self._on(place, save)
-            if self._place[0] == MAIN:  # of this conversation now, whoever began it anew
+            if place[0] == MAIN and self._place == place:
+                # Another object may have cleared the session since; the items came after that.
                 self._place = (MAIN, None)
 
         try:
