@@ -230,6 +230,14 @@ def empty_url(request: pytest.FixtureRequest, servers: Servers, tmp_path: Path) 
     yield from _fresh(engine, version, servers, tmp_path, None)
 
 
+@pytest.fixture
+def empty_server(servers: Servers) -> Iterator[str]:
+    """The URL of a database on a server, without anything in it."""
+    url = servers.new_database(VERSIONS[0], empty=True)
+    yield url
+    servers.drop(VERSIONS[0], url)
+
+
 @dataclass
 class Place:
     """A database at head, and the driver by which a test talks to it."""

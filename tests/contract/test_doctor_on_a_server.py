@@ -51,13 +51,6 @@ def mended(request: pytest.FixtureRequest, servers: Any) -> Iterator[Server]:
 OF_THE_MACHINE = {"engine", "settings", "connections"}
 
 
-@pytest.fixture
-def empty_server(servers: Any) -> Iterator[str]:
-    url = servers.new_database(VERSIONS[0], empty=True)
-    yield url
-    servers.drop(VERSIONS[0], url)
-
-
 # --- amcheck ------------------------------------------------------------------------------------
 
 

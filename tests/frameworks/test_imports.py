@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +17,15 @@ from agentstore import AsyncStore
 from agentstore.integrations.adk import AgentStoreSessionService
 from agentstore.integrations.agentscope import AgentStoreMemory
 from agentstore.moving.frameworks import import_database
-from tests.drivers import VERSIONS
 from tests.imports.make_fixtures import content, loaded, said_by_adk, said_by_agentscope
 
 NO_NUL = "whole 😀, Grüezi"
-"""A text as those that a server can keep as text."""
+"""What a server can keep as text, too."""
 
 
 def take(framework: str, name: str, url: str, folder: Path) -> None:
     path = loaded(name, folder / f"{name}.db")
     import_database(framework, str(path), url, quarantine=folder / "aside.jsonl")
-
-
-@pytest.fixture
-def server(servers: Any) -> Iterator[str]:
-    """An empty database on a server, for a framework to write into."""
-    url = servers.new_database(VERSIONS[0], empty=True)
-    yield url
-    servers.drop(VERSIONS[0], url)
 
 
 @pytest.mark.parametrize("written_by", ["adk", "adk_sqlite"])
@@ -44,10 +34,10 @@ def test_sessions_of_adk_go_on(written_by: str, engine_url: str, tmp_path: Path)
     sessions_go_on(engine_url, json.loads(content(f"{written_by}.json")))
 
 
-def test_sessions_of_adk_on_a_server_go_on(server: str, engine_url: str, tmp_path: Path):
-    said = said_by_adk(DatabaseSessionService(server), NO_NUL)
+def test_sessions_of_adk_on_a_server_go_on(empty_server: str, engine_url: str, tmp_path: Path):
+    said = said_by_adk(DatabaseSessionService(empty_server), NO_NUL)
     aside = tmp_path / "aside.jsonl"
-    report = import_database("adk", server, engine_url, quarantine=aside)
+    report = import_database("adk", empty_server, engine_url, quarantine=aside)
     assert (report.set_aside, report.kinds) == (0, {"session": 3, "shared state": 4})
     sessions_go_on(engine_url, said)
 
@@ -88,10 +78,12 @@ def test_memories_of_agentscope_go_on(engine_url: str, tmp_path: Path):
     memories_go_on(engine_url, json.loads(content("agentscope.json")))
 
 
-def test_memories_of_agentscope_on_a_server_go_on(server: str, engine_url: str, tmp_path: Path):
-    said = said_by_agentscope(server, NO_NUL)
+def test_memories_of_agentscope_on_a_server_go_on(
+    empty_server: str, engine_url: str, tmp_path: Path
+):
+    said = said_by_agentscope(empty_server, NO_NUL)
     aside = tmp_path / "aside.jsonl"
-    report = import_database("agentscope", server, engine_url, quarantine=aside)
+    report = import_database("agentscope", empty_server, engine_url, quarantine=aside)
     assert (report.set_aside, report.kinds) == (0, {"session": 3})
     memories_go_on(engine_url, said)
 

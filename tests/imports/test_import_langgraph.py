@@ -15,7 +15,6 @@ from langgraph.types import Command
 from agentstore import Store
 from agentstore.integrations.langgraph import AgentStoreSaver
 from agentstore.moving.frameworks import ImportReport
-from tests.drivers import VERSIONS
 from tests.imports.graphs import builder
 from tests.imports.make_fixtures import restored
 from tests.programs.copies import driver_url
@@ -62,12 +61,10 @@ def copied(old: Any, new: Any, thread: str) -> None:
 
 
 @pytest.fixture
-def server(servers: Any) -> Iterator[str]:
+def server(empty_server: str) -> str:
     """The URL of the database that LangGraph wrote on a server."""
-    url = servers.new_database(VERSIONS[0], empty=True)
-    restored(driver_url(url))
-    yield url
-    servers.drop(VERSIONS[0], url)
+    restored(driver_url(empty_server))
+    return empty_server
 
 
 @pytest.fixture(params=["langgraph-sqlite", "langgraph-postgres"])
