@@ -252,9 +252,14 @@ def without_subqueries(sql: str) -> str:
 def walked_past(sent: Sent, detail: str) -> set[str]:
     """Find equalities that the index does not answer, so that rows are read and thrown away.
 
-    Within a session, a user or a thread that is cheap, elsewhere it may be the whole table.
+    Within a session, a user or a thread that is cheap, elsewhere it may be the whole table. What
+    is looked for without an equality is the largest or the smallest entry: of the whole index that
+    is one row, but with a condition all that do not meet it come before.
     """
     table = detail.split()[1]
+    ends = rf"\(SELECT (?:max|min)\({table}\.\w+\) AS \w+\s+FROM {table}\)"
+    if "(" not in detail and re.search(ends, sent.sql):
+        return set()
     used = set(re.findall(r"(\w+)=\?", detail))
     asked = set(re.findall(rf"\b{table}\.(\w+) = \?", sent.sql))
     if used & {"session", "session_id", "user_id", "thread_id", "message_id", "id", "rowid"}:

@@ -359,8 +359,8 @@ class EngineDialect(ABC):
             merges: Whether there are pieces to be merged; else they are no parameters.
 
         Returns:
-            It gives the checkpoint's row, and how many pieces were merged; nothing, and nothing is
-            written, if its id is taken. Parameters are the columns of the checkpoint (``c_``), and
+            It gives how many pieces were merged; no row, and nothing is written, if the
+            checkpoint's id is taken. Parameters are the columns of the checkpoint (``c_``), and
             lists of those of new pieces (``p_``), of merged ones (``m_``), which take the place of
             what begins where they do or later on their lines, and of entries (``e_``).
             None where the engine gains nothing by it.

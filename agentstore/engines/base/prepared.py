@@ -95,13 +95,15 @@ class Prepared:
         """Give the columns of rows that it gave, one at least, as the columns' types say."""
         return _columns(rows, self._read)
 
-    def execute_many(self, connection: Connection, parameters: Sequence[Parameters]) -> None:
-        """Run it for each; there is no result, and nothing is ``literal_execute``."""
+    def execute_many(self, connection: Connection, parameters: Sequence[Parameters]) -> int:
+        """Run it for each, and count the rows; nothing is ``literal_execute``."""
         assert not self._literals
-        if len(parameters) == 1:
-            run_sql(connection, self._sql, self._bind(parameters[0]))
+        bound = [*map(self._bind, parameters)]
+        if len(bound) == 1:
+            [rows] = run_sql(connection, self._sql, bound[0])
         else:
-            run_sql(connection, self._sql, list(map(self._bind, parameters)), many=True)
+            [rows] = run_sql(connection, self._sql, bound, many=True)
+        return int(rows)
 
 
 class Stacked:
@@ -201,10 +203,13 @@ def run_sql(
         fetch: Give its rows.
         begin: Begin a transaction if there is none, unless the engine is to have none; not for
             what begins one itself.
+
+    Returns:
+        The rows; or, if they are not to be given, only how many it wrote.
     """
     if has_listeners(connection):
         result = connection.exec_driver_sql(sql, parameters or None)
-        return list(result.all()) if fetch else []
+        return list(result.all()) if fetch else [result.rowcount]
     if begin and not (connection.in_transaction() or _begins_none(connection)):
         connection.begin()
     cursor = connection.connection.cursor()
@@ -213,7 +218,7 @@ def run_sql(
             cursor.executemany(sql, parameters)
         else:
             cursor.execute(sql, parameters)
-        rows = list(cursor.fetchall()) if fetch else []
+        rows = list(cursor.fetchall()) if fetch else [cursor.rowcount]
     except BaseException as error:  # noqa: BLE001 - it is raised again, or in other words
         raise_as_sqlalchemy(connection, error, sql, cursor)
     cursor.close()

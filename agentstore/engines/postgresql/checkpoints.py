@@ -79,7 +79,7 @@ def putting(tables: Tables, entered: ReturningUpdate[Any] | None, *, merges: boo
             lacking = select(end["line"]).select_from(ends).where(~there)
             rows = rows.where(~lacking.exists())
         putting = insert(points).from_select([*new], rows)
-    point = putting.on_conflict_do_nothing().returning(*points.c).cte("point")
+    point = putting.on_conflict_do_nothing().returning(points.c.pk).cte("point")
 
     piece, arriving = _arriving(values, "p_", "thread_id")
     rows = select(thread, *piece.values()).select_from(arriving.join(point, true()))
@@ -89,7 +89,8 @@ def putting(tables: Tables, entered: ReturningUpdate[Any] | None, *, merges: boo
     rows = select(point.c.pk, thread, *entry.values()).select_from(arriving.join(point, true()))
     held = insert(entries).from_select(["checkpoint_pk", "thread_id", *entry], rows).cte("held")
     if not merges:
-        return select(*point.c, literal_column("0", Integer).label("merged")).add_cte(stored, held)
+        none = literal_column("0", Integer).label("merged")
+        return select(none).select_from(point).add_cte(stored, held)
     merging = (
         update(values)
         .values({name: end[name] for name in end if name not in values.primary_key.c})
@@ -99,7 +100,8 @@ def putting(tables: Tables, entered: ReturningUpdate[Any] | None, *, merges: boo
     behind = and_(line, values.c.start > end["start"], point.c.pk.is_not(None))
     dropped = delete(values).where(behind).cte("dropped")
     count = select(func.count()).select_from(merged).scalar_subquery()
-    return select(*point.c, count.label("merged")).add_cte(stored, merged, dropped, held)
+    counted = select(count.label("merged")).select_from(point)
+    return counted.add_cte(stored, merged, dropped, held)
 
 
 def _arriving(table: Table, prefix: str, *but: str) -> tuple[dict[str, Any], Any]:

@@ -13,6 +13,7 @@ from agentstore.errors import AlreadyExists, InvalidInput, NotFound
 from agentstore.execution.unit import Unit
 from agentstore.models.deleting import thread_stays
 from agentstore.records import DeletionReceipt, Page
+from agentstore.records.base import complete
 from agentstore.records.checkpoints import (
     CheckpointInfo,
     CheckpointRecord,
@@ -34,6 +35,7 @@ from agentstore.repositories.base.operations import (
 from agentstore.repositories.checkpoints.copies import copy_all
 from agentstore.repositories.checkpoints.listing import ORDERS, Asked, checkpoints_page
 from agentstore.repositories.checkpoints.pending import (
+    WRITE,
     in_order,
     rows_of,
     store_pending,
@@ -41,6 +43,7 @@ from agentstore.repositories.checkpoints.pending import (
 )
 from agentstore.repositories.checkpoints.puts import (
     NO_PARENT,
+    NO_TAGS,
     CheckpointDraft,
     put_checkpoint,
     tags_of,
@@ -72,7 +75,7 @@ from agentstore.repositories.checkpoints.states import find_encoded, find_state
 from agentstore.repositories.checkpoints.threads import lock_thread, require_new_thread
 from agentstore.repositories.checkpoints.values import Encoded, encode
 from agentstore.values import validation
-from agentstore.values.encoding import key_step
+from agentstore.values.encoding import dump_json, key_step
 from agentstore.values.finding import Wanted
 from agentstore.values.ids import new_id
 from agentstore.values.instants import require_utc
@@ -176,7 +179,7 @@ class Checkpoints(Repository):
             owners=_owners(user_id, session_id),
             created_at=None if created_at is None else require_utc("created_at", created_at),
             row={
-                "tags": validation.document("tags", [*tags_of(tags)]),
+                "tags": NO_TAGS if tags == () else Document(dump_json(tags_of(tags), "tags")),
                 "summary": validation.text("summary", summary),
                 "next_node": validation.text("next_node", next_node),
                 "metadata": None if not metadata else validation.json_object("metadata", metadata),
@@ -518,10 +521,10 @@ class Checkpoints(Repository):
             owners={"user_id": thread.user_id, "session_id": thread.session_id},
             created_at=None,
             row={
-                "tags": Document("[]"),
+                "tags": NO_TAGS,
                 "summary": source.summary,
                 "next_node": source.next_node,
-                "metadata": source.metadata,
+                "metadata": validation.document("metadata", source.metadata),
                 "run_id": None,
             },
         )
@@ -764,14 +767,13 @@ class Checkpoints(Repository):
     ) -> tuple[WriteRecord, ...]:
         """Give the pending writes after a checkpoint, by task path, task and position."""
         table = self.tables.checkpoint_writes
-        query = select(table).where(
+        query = select(*(table.c[column] for column in WRITE)).where(
             table.c.thread_id == validation.text("thread_id", thread_id),
             table.c.namespace == validation.text("namespace", namespace),
             table.c.checkpoint_id == validation.text("checkpoint_id", checkpoint_id),
             thread_stays(self.tables, table.c.thread_id),
         )
-        found = [write_record(row) for row in self.connection.execute(query)]
-        return in_order(found)
+        return in_order(complete(write_record(*row)) for row in self.connection.execute(query))
 
 
 def _asked(thread_id: str, namespace: str) -> tuple[str, str]:
@@ -793,7 +795,9 @@ def _encoded(values: object) -> dict[str, Encoded]:
     if not isinstance(values, Mapping):
         raise InvalidInput(f"values must be a dict by name, not {type(values).__name__}.")
     return {
-        name_of("the name of a value", name): encode(value, f"values{key_step(name, n)}")
+        name_of("the name of a value", name): Encoded("bytes", value)
+        if type(value) is bytes  # there is no place in it that an error could name
+        else encode(value, f"values{key_step(name, n)}")
         for n, (name, value) in enumerate(values.items())
     }
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
-from sqlalchemy import Dialect, bindparam, delete, insert, select
+from sqlalchemy import Dialect, bindparam, delete
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.errors import InvalidInput, UnsoundRow, named, shown
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
-from agentstore.records.base import complete
+from agentstore.records.base import maker
 from agentstore.records.checkpoints import WriteRecord
 from agentstore.repositories.checkpoints.threads import (
     enter_thread,
@@ -115,36 +115,23 @@ def _storing(
 def _store(
     unit: Unit, task: Mapping[str, str], rows: dict[int, dict[str, Any]], *, replace: bool
 ) -> int:
-    statements = _in_turn(unit.tables, dialect_of(unit.connection))
     fresh = [{**task, **row} for row in rows.values()]
+    if not fresh:
+        return 0
+    drop, store = _in_turn(unit.tables, unit.dialect, dialect_of(unit.connection))
     if replace:
-        if fresh:
-            statements.drop.execute_many(unit.connection, fresh)
-    else:
-        there = {position for (position,) in statements.there.fetch(unit.connection, task)}
-        fresh = [row for row in fresh if row["position"] not in there]
-    if fresh:
-        statements.store.execute_many(unit.connection, fresh)
-    return len(fresh)
-
-
-class _InTurn(NamedTuple):
-    there: Prepared
-    drop: Prepared
-    store: Prepared
+        drop.execute_many(unit.connection, fresh)
+    return store.execute_many(unit.connection, fresh)
 
 
 @lru_cache(maxsize=64)
-def _in_turn(tables: Tables, driver: Dialect) -> _InTurn:
+def _in_turn(tables: Tables, dialect: EngineDialect, driver: Dialect) -> tuple[Prepared, Prepared]:
+    """Give what deletes a write, and what stores one unless there is one."""
     table = tables.checkpoint_writes
-    *task, position = (
-        column == bindparam(column.name, type_=column.type) for column in table.primary_key
-    )
-    there = select(table.c.position).where(*task)
-    storing = insert(table).inline()
-    return _InTurn(
-        Prepared(there, driver),
-        Prepared(delete(table).where(*task, position), driver),
+    this = (column == bindparam(column.name, type_=column.type) for column in table.primary_key)
+    storing = dialect.insert_missing(table).inline()
+    return (
+        Prepared(delete(table).where(*this), driver),
         Prepared(storing, driver, [column.name for column in table.c]),
     )
 
@@ -154,14 +141,21 @@ def in_order(records: Iterable[WriteRecord]) -> tuple[WriteRecord, ...]:
     return tuple(sorted(records, key=lambda w: (w.task_path, w.task_id, w.position)))
 
 
-def write_record(row: Any) -> WriteRecord:
-    """Make a record of a row of ``checkpoint_writes``, or of one with its names."""
+WRITE = ("task_id", "position", "channel", "task_path", "kind", "encoding", "data")
+"""The columns that ``write_record`` takes."""
+
+_make = maker(WriteRecord)
+
+
+def write_record(
+    task: str, position: int, channel: str, path: str, kind: str, encoding: str, data: bytes
+) -> WriteRecord:
+    """Make a record of the columns of a pending write."""
     try:
-        value = decode(row.kind, row.encoding, row.data)
+        return _make(task, position, channel, decode(kind, encoding, data), path)
     except UnsoundRow as error:
-        key = f"task_id={named(row.task_id)}, position={row.position}"
+        key = f"task_id={named(task)}, position={position}"
         raise UnsoundRow(error.table, error.column, error.problem, key) from None
-    return complete(WriteRecord(row.task_id, row.position, row.channel, value, row.task_path))
 
 
 def encode(value: Any, name: str = "value") -> tuple[str, str, bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -24,9 +24,8 @@ from agentstore.repositories.checkpoints.rows import (
     ROOT,
     Parent,
     checkpoint_info,
-    column_names,
+    fields_of,
     find_checkpoint,
-    info_of,
     path_rows,
     read_parent,
     read_thread,
@@ -43,10 +42,14 @@ from agentstore.repositories.checkpoints.value_lines import (
 )
 from agentstore.repositories.checkpoints.values import Encoded, Plan, Stored, Version
 from agentstore.values import validation
+from agentstore.values.encoding import load_json
 from agentstore.values.ids import new_id
+from agentstore.values.types import Document
 
 NO_PARENT = ""
 """Instead of a parent's id: the checkpoint is a root."""
+
+NO_TAGS = Document("[]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +101,17 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     """
     if in_autocommit(unit):
         return _put_if_unchanged(unit, new)
-    lines = Lines(unit, new.thread_id, new.owners, len(new.values))
-    looks_first = new.parent_id is None
+    looks_first, found, seen = new.parent_id is None, None, None
+    if unit.dialect.single_writer:
+        found, seen = read_thread(unit, *_wanted(new, new.parent_id))
+    lines = Lines(unit, new.thread_id, new.owners, len(new.values), seen)
     if looks_first and (existing := _existing(unit, new)) is not None:
         return _put_again(unit, new, existing, lines)
     try:
-        parent = _parent(unit, new, new.parent_id)
+        if seen is None:
+            parent = _parent(unit, new, new.parent_id)
+        else:
+            parent = _origin(new, new.parent_id, found)
         row, plans, inherited = _planned(unit, new, parent, lines.new)
     except NotFound:
         _existing(unit, new)  # an id of another thread is the first thing to be said
@@ -117,7 +125,7 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
             return _put_again(unit, new, existing, lines)
         # Whose id that is, is hidden: the engine itself says that it is taken.
         written = _put_in_turn(unit, row, plans, inherited, skips=False)
-    return info_of(dict(zip(column_names(unit.tables), written, strict=True)))
+    return _info(row)
 
 
 def _put_if_unchanged(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
@@ -134,10 +142,10 @@ def _put_if_unchanged(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     if new.parent_id == NO_PARENT or any(new.owners.values()):
         raise SeveralStatements
     try:
-        thread, found = read_thread(unit, *_wanted(new, new.parent_id))
-        if thread is None:
+        found, threads = read_thread(unit, *_wanted(new, new.parent_id))
+        if not threads:
             raise SeveralStatements
-        pk, last_line = thread
+        pk, last_line = threads[0]
         numbers = count(last_line + 1)
         parent = _origin(new, new.parent_id, found)
         planned = _planned(unit, new, parent, numbers.__next__)
@@ -145,10 +153,16 @@ def _put_if_unchanged(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
         raise SeveralStatements from None
     seen = {"thread_pk": pk, "seen": last_line}
     entered = {"wanted": new.thread_id, "lines": next(numbers) - last_line, **seen}
-    written = put_at_once(unit, *planned, (unchanged(unit.tables, unit.dialect), entered))
-    if not written:
+    if not put_at_once(unit, *planned, (unchanged(unit.tables, unit.dialect), entered)):
         raise SeveralStatements
-    return info_of(dict(zip(column_names(unit.tables), written, strict=True)))
+    return _info(planned[0])
+
+
+def _info(row: Mapping[str, Any]) -> CheckpointInfo:
+    """Give the record of a row that was put."""
+    written = ("tags", "metadata")
+    read = {name: row[name] and load_json(str(row[name])) for name in written}
+    return CheckpointInfo(**fields_of({**row, **read}))
 
 
 def _existing(unit: Unit, new: CheckpointDraft) -> Row[Any] | None:
@@ -294,7 +308,7 @@ def _origin(new: CheckpointDraft, parent_id: str | None, found: Parent | None) -
         inherits = new.inherit is None or new.inherit
         small = unpacked(found.small_values, found.pk) if inherits else {}
         return _Origin(found.id, found.step, stored_by(found.pieces), small)
-    if parent_id is None or new.roots:
+    if parent_id in (None, NO_PARENT) or new.roots:
         return _Origin()
     raise NotFound(
         "checkpoint",
@@ -310,13 +324,13 @@ def _put_in_turn(
     inherited: Mapping[str, Version],
     *,
     skips: bool,
-) -> Sequence[Any]:
-    """Insert a checkpoint, then its values; ``skips`` is to give () if the id is taken."""
+) -> bool:
+    """Insert a checkpoint, then its values; ``skips`` is to give False if the id is taken."""
     inserting = _insert(unit.tables, unit.dialect, dialect_of(unit.connection), skips)
-    for written in inserting.fetch(unit.connection, row):
-        write_values(unit, row["thread_id"], written[0], plans, inherited)
-        return written
-    return ()
+    for (pk,) in inserting.fetch(unit.connection, row):
+        write_values(unit, row["thread_id"], pk, plans, inherited)
+        return True
+    return False
 
 
 @lru_cache(maxsize=64)
@@ -324,4 +338,4 @@ def _insert(tables: Tables, dialect: EngineDialect, driver: Dialect, skips: bool
     points = tables.checkpoints
     columns = [column.name for column in points.c if column.name != "pk"]
     inserting = dialect.insert_missing(points) if skips else insert(points)
-    return Prepared(inserting.returning(*points.c), driver, columns)
+    return Prepared(inserting.returning(points.c.pk), driver, columns)

@@ -30,6 +30,7 @@ from agentstore.models.deleting import owner_stays, session_stays, thread_stays
 from agentstore.models.tables import Tables
 from agentstore.records.base import complete
 from agentstore.records.checkpoints import CheckpointInfo, ThreadRecord
+from agentstore.repositories.checkpoints.threads import looking
 from agentstore.repositories.checkpoints.value_lines import PieceAt, with_pieces
 from agentstore.values import validation
 from agentstore.values.encoding import encode_text
@@ -88,7 +89,8 @@ def require_ids(place: tuple[str, str], *ids: object) -> list[str]:
         InvalidInput: One of them is no key, or together they are too long for an index.
     """
     keys = [validation.key("checkpoint_id", id) for id in ids]
-    if sum(len(encode_text(key).encode()) for key in (*place, *keys)) > MAX_INDEXED:
+    whole = "".join((*place, *keys))
+    if len(whole) > MAX_INDEXED // 8 and len(encode_text(whole).encode()) > MAX_INDEXED:
         raise InvalidInput(
             f"thread_id, namespace and ids have more than {MAX_INDEXED} bytes together. "
             "Shorten them."
@@ -252,29 +254,26 @@ class Parent(NamedTuple):
 
 def read_parent(unit: Unit, by: str, parameters: Mapping[str, Any]) -> Parent | None:
     """Read a checkpoint, with the lines of its values, by one statement; see ``chosen_by``."""
-    return _read_parent(unit, by, parameters, thread=False)[1]
+    return _read_parent(unit, by, parameters, thread=False)[0]
 
 
 def read_thread(
     unit: Unit, by: str, parameters: Mapping[str, Any]
-) -> tuple[tuple[int, int] | None, Parent | None]:
-    """Read ``read_parent`` and, of the same moment, the thread: its number and its last line."""
+) -> tuple[Parent | None, Sequence[Any]]:
+    """Read ``read_parent`` and, of the same moment, the thread: a row, or none.
+
+    It is what ``looking`` gives where one writes at a time; else its number and its last line.
+    """
     return _read_parent(unit, by, parameters, thread=True)
 
 
 def _read_parent(
     unit: Unit, by: str, parameters: Mapping[str, Any], *, thread: bool
-) -> tuple[Any, Parent | None]:
+) -> tuple[Parent | None, Sequence[Any]]:
     what = unit.tables, unit.dialect, dialect_of(unit.connection), by, thread
     points, pieces, *threads = _parents(*what).fetch(unit.connection, parameters)
     found = [Parent._make((*point, [PieceAt._make(row) for row in pieces])) for point in points]
-    return next(iter(threads[0]), None) if threads else None, next(iter(found), None)
-
-
-@lru_cache(maxsize=64)
-def column_names(tables: Tables) -> tuple[str, ...]:
-    """Name the columns of checkpoints, in their order."""
-    return tuple(tables.checkpoints.c.keys())
+    return next(iter(found), None), threads[0] if threads else ()
 
 
 @lru_cache(maxsize=64)
@@ -285,7 +284,8 @@ def _parents(
     chosen = chosen_by(tables, dialect, by).with_only_columns(*columns).cte("chosen")
     queries = [select(chosen), with_pieces(tables, chosen)]
     threads = tables.checkpoint_threads.c
-    its = select(threads.pk, threads.last_line).where(threads.id == bindparam("thread_id"))
+    of_its = select(threads.pk, threads.last_line).where(threads.id == bindparam("thread_id"))
+    its = looking(tables) if dialect.single_writer else of_its
     return Stacked([*queries, its] if thread else queries, driver)
 
 

@@ -30,7 +30,7 @@ _KINDS = ("json", "bytes")
 _DIGEST_BYTES = 8
 
 _write = msgspec.msgpack.encode
-_read = msgspec.msgpack.Decoder(dict[str, tuple[str, bytes]]).decode
+_read = msgspec.msgpack.Decoder(dict[str, Encoded]).decode
 
 Small = dict[str, Encoded]
 """Small values, by name."""
@@ -77,7 +77,8 @@ def unpacked(stored: bytes | None, checkpoint_pk: int) -> Small:
     except (ValueError, msgspec.MsgspecError):  # whose words would quote it
         wrong = "checkpoints", "small_values", OTHER_BYTES, f"pk={checkpoint_pk}"
         raise UnsoundRow(*wrong) from None
-    return {decode_text(name): Encoded(kind, body) for name, (kind, body) in values.items()}
+    names = "".join(values)
+    return values if names.isascii() else {decode_text(n): each for n, each in values.items()}
 
 
 def _size(name: str, value: Encoded) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import starmap
 from typing import Any, NamedTuple
 
 from sqlalchemy import CTE, BigInteger, Dialect, Select, and_, bindparam, select
@@ -17,7 +18,7 @@ from agentstore.engines.registry import EngineDialect
 from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
 from agentstore.records.checkpoints import CheckpointRecord
-from agentstore.repositories.checkpoints.pending import in_order, write_record
+from agentstore.repositories.checkpoints.pending import WRITE, in_order, write_record
 from agentstore.repositories.checkpoints.rows import COLUMNS, chosen_by
 from agentstore.repositories.checkpoints.small_values import Small, unpacked
 from agentstore.repositories.checkpoints.value_parts import (
@@ -49,12 +50,10 @@ class _ReadState(NamedTuple):
 
     def record(self, *, writes: bool) -> CheckpointRecord:
         """Make a record, with the pending writes or without any."""
-        pending = in_order(map(write_record, self.writes)) if writes else None
-        fields = dict(zip(COLUMNS[1:], self.point[1:], strict=True))
-        fields["tags"] = tuple(fields["tags"])
-        fields["metadata"] = fields["metadata"] or {}
-        values = values_of(self.pk, self.versions, self.small)
-        return CheckpointRecord(**fields, values=values, writes=pending)
+        pending = in_order(starmap(write_record, self.writes)) if writes else None
+        pk, id, thread, space, parent, step, tags, summary, node, metadata, run, at = self.point
+        info = id, thread, space, parent, step, tuple(tags), summary, node, metadata or {}, run, at
+        return CheckpointRecord(*info, values_of(pk, self.versions, self.small), pending)
 
 
 def find_state(
@@ -113,8 +112,8 @@ def states_page(
 
 
 def _as_stored(first: Any, pk: int) -> tuple[Any, int]:
-    """Give a key that sorts as the engine does: a text by the bytes that stand for it there."""
-    return (encode_text(first).encode() if isinstance(first, str) else first), pk
+    """Give a key that sorts as the engine does: a text as it is there; UTF-8 has the same order."""
+    return (encode_text(first) if isinstance(first, str) else first), pk
 
 
 def states_of(unit: Unit, pks: Sequence[int], *, writes: bool) -> dict[int, CheckpointRecord]:
@@ -153,24 +152,11 @@ def _read(
         small = unpacked(stored, pk)
         states[pk] = _ReadState(tuple(point), versions.get(pk, {}), small, [])
     for row in pending[0] if pending else ():
-        states[row[0]].writes.append(_WriteRow._make(row))
+        states[row[0]].writes.append(row[1:])
     return [*states.values()]
 
 
 _BASE = Part._fields.index("base_line")
-
-
-class _WriteRow(NamedTuple):
-    """A pending write, as ``pending.write_record`` reads it."""
-
-    checkpoint_pk: int
-    task_id: str
-    position: int
-    channel: str
-    task_path: str
-    kind: str
-    encoding: str
-    data: bytes
 
 
 @lru_cache(maxsize=128)
@@ -201,12 +187,12 @@ def _among(tables: Tables, size: int) -> Select[Any]:
 
 
 def _pending(tables: Tables, points: CTE) -> Select[Any]:
-    """Read the writes after checkpoints, as ``_WriteRow``."""
+    """Read the writes after checkpoints, each behind the number of its own."""
     pending = tables.checkpoint_writes.c
     after = and_(
         pending.thread_id == points.c.thread_id,
         pending.namespace == points.c.namespace,
         pending.checkpoint_id == points.c.id,
     )
-    columns = (pending[name] for name in _WriteRow._fields[1:])
+    columns = (pending[name] for name in WRITE)
     return select(points.c.pk, *columns).join_from(points, tables.checkpoint_writes, after)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Dialect, Row, bindparam, cast, func, not_, select, update
+from sqlalchemy import BigInteger, Dialect, Row, Select, bindparam, cast, func, not_, select, update
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from agentstore.engines.base.dialect import EngineDialect
@@ -35,7 +35,12 @@ class Lines:
     __slots__ = ("_kept", "_next", "_thread_id", "_unit")
 
     def __init__(
-        self, unit: Unit, thread_id: str, owners: Mapping[str, str | None], most: int
+        self,
+        unit: Unit,
+        thread_id: str,
+        owners: Mapping[str, str | None],
+        most: int,
+        seen: Sequence[Any] | None,
     ) -> None:
         """Enter the thread; see ``enter_thread``.
 
@@ -44,10 +49,11 @@ class Lines:
             thread_id: The thread.
             owners: As ``enter_thread`` takes them.
             most: How many may be needed.
+            seen: As ``enter_thread`` takes it.
         """
         ahead = 0 if unit.dialect.single_writer else max(1, most)
         self._unit, self._thread_id = unit, thread_id
-        self._next = enter_thread(unit, thread_id, owners, lines=ahead)
+        self._next = enter_thread(unit, thread_id, owners, lines=ahead, seen=seen)
         self._kept = self._next + ahead
 
     def new(self) -> int:
@@ -64,7 +70,12 @@ class Lines:
 
 
 def enter_thread(
-    unit: Unit, thread_id: str, owners: Mapping[str, str | None], *, lines: int
+    unit: Unit,
+    thread_id: str,
+    owners: Mapping[str, str | None],
+    *,
+    lines: int,
+    seen: Sequence[Any] | None = None,
 ) -> int:
     """Make a thread the most recent one, and make it if it is new; it is locked from here on.
 
@@ -73,6 +84,7 @@ def enter_thread(
         thread_id: The thread.
         owners: ``user_id`` and ``session_id``, in this order; a thread that has none yet gets them.
         lines: How many numbers of lines to set aside.
+        seen: What ``looking`` gave; None if nobody has looked.
 
     Returns:
         The first of these numbers.
@@ -83,10 +95,9 @@ def enter_thread(
     """
     what = unit.tables, unit.dialect, dialect_of(unit.connection)
     enter, counted = _enter(*what), {"wanted": thread_id, "lines": lines}
-    entered: Sequence[Any] = ()
-    if unit.dialect.single_writer and not lines:
-        entered = _look(*what).fetch(unit.connection, counted)
-    entered = entered or enter.fetch(unit.connection, counted)
+    if seen is None and unit.dialect.single_writer and not lines:
+        seen = _look(*what).fetch(unit.connection, {"thread_id": thread_id})
+    entered = seen or enter.fetch(unit.connection, counted)
     if not entered:
         make_thread(unit, thread_id, owners)
         entered = enter.fetch(unit.connection, counted)
@@ -171,11 +182,17 @@ def _require_owners(unit: Unit, owners: Mapping[str, str | None]) -> None:
 
 @lru_cache(maxsize=64)
 def _look(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepared:
-    """Enter a thread that is the most recent one already: nothing of it changes."""
+    return Prepared(looking(tables), driver)
+
+
+def looking(tables: Tables) -> Select[Any]:
+    """Give what enters the thread of ``thread_id`` if it is the most recent one already: nothing of
+    it changes, so that is for an engine with one writer.
+    """
     threads = tables.checkpoint_threads.c
     latest = select(func.max(threads.activity)).scalar_subquery()
-    looking = select(*_entered(tables)).where(*_enterable(tables), threads.activity == latest)
-    return Prepared(looking, driver)
+    enterable = _enterable(tables, "thread_id")
+    return select(*_entered(tables)).where(*enterable, threads.activity == latest)
 
 
 @lru_cache(maxsize=64)
@@ -204,7 +221,7 @@ def entering(tables: Tables, dialect: EngineDialect) -> ReturningUpdate[Any]:
     threads = tables.checkpoint_threads
     return (
         update(threads)
-        .where(*_enterable(tables))
+        .where(*_enterable(tables, "wanted"))
         .values(
             activity=dialect.next_put(tables),
             last_line=threads.c.last_line + cast(bindparam("lines"), BigInteger),
@@ -218,11 +235,10 @@ def _entered(tables: Tables) -> list[Any]:
     return [*(threads[owner] for owner in _OWNERS), threads.last_line]
 
 
-def _enterable(tables: Tables) -> list[Any]:
-    """Give the conditions of the thread that is ``wanted``, whose owners are there and stay."""
+def _enterable(tables: Tables, id: str) -> list[Any]:
+    """Give the conditions of a thread, by the parameter with its id: its owners stay."""
     threads, sessions = tables.checkpoint_threads.c, tables.sessions.c
     closed = select(sessions.pk).where(
         sessions.id == threads.session_id, not_(session_is_open(tables))
     )
-    wanted = threads.id == bindparam("wanted")
-    return [wanted, ~closed.exists(), owner_stays(tables, threads.user_id)]
+    return [threads.id == bindparam(id), ~closed.exists(), owner_stays(tables, threads.user_id)]

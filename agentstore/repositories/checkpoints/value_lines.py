@@ -6,7 +6,7 @@ locked the thread of a line that it changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import groupby
@@ -140,7 +140,7 @@ def put_at_once(
     plans: Mapping[str, Plan],
     inherited: Mapping[str, Version],
     entering: Entering | None = None,
-) -> Sequence[Any] | None:
+) -> bool | None:
     """Insert a checkpoint with its values by one statement, if the engine has one.
 
     Args:
@@ -151,8 +151,8 @@ def put_at_once(
         entering: A statement that enters the thread, and its parameters.
 
     Returns:
-        The checkpoint's row, empty if the id is taken, or the thread was not entered; None if it
-        is to be put in another way.
+        Whether it was; not if the id is taken, or the thread was not entered. None if it is to be
+        put in another way.
 
     Raises:
         UnsoundRow: A piece was to be merged and is not there.
@@ -177,12 +177,9 @@ def put_at_once(
             if column.name not in ("thread_id", "checkpoint_pk"):
                 parameters[prefix + column.name] = [each[column.name] for each in rows]
     found = putting.fetch(unit.connection, parameters)
-    if not found:
-        return ()
-    *written, count = found[0]
-    if count != len(merged):
+    if found and found[0][0] != len(merged):
         raise UnsoundRow("checkpoint_values", "start", "no piece where one was to be merged")
-    return written
+    return bool(found)
 
 
 _MOST_AT_ONCE = 65_536
@@ -380,8 +377,7 @@ def _putting(
     merges: bool,
 ) -> Prepared | None:
     statement = dialect.putting(tables, enter, merges=merges)
-    shape = select(*tables.checkpoints.c, literal_column("0", Integer))
-    return None if statement is None else Prepared(statement, driver, shape=shape)
+    return None if statement is None else Prepared(statement, driver)
 
 
 @lru_cache(maxsize=64)

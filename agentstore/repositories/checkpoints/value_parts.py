@@ -144,7 +144,8 @@ def values_of(
     for name in sorted((*versions, *small)) if small else versions:
         try:
             if name in small:
-                values[name] = decode(small[name].kind, [small[name].body], 0)
+                kind, body, _ = small[name]
+                values[name] = body if kind == "bytes" else decode(kind, [body], 0)
                 continue
             held = versions[name]
             if held.kind != "bytes":

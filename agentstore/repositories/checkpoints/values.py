@@ -33,7 +33,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -64,8 +64,7 @@ _HEADERS = {0x90: 1, 0xDC: 3, 0xDD: 5}
 _read_items = msgspec.msgpack.Decoder(list[bytes]).decode
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(NamedTuple):
     """A value as bytes.
 
     Attributes:
