@@ -12,8 +12,10 @@ import pytest
 from sqlalchemy import make_url
 
 from agentstore import Store
+from agentstore.engines.base.moving import Flaw
 from agentstore.errors import DatabaseCorrupt, InvalidInput, UnsoundRows
 from agentstore.moving import copying as transfer
+from agentstore.moving.copying.quarantine import Quarantine, SetAside
 from tests.migrations.support import revision_of, run_sql
 from tests.programs.copies import copy, dump, each_engine, filled, stop_at
 
@@ -205,6 +207,16 @@ def test_a_file_for_them_that_cannot_be_written_stops_it_before_anything_changes
     with pytest.raises(InvalidInput, match="Choose another file"):
         copy(source, target, quarantine=tmp_path / "no folder" / "aside.jsonl")
     assert revision_of(target) is None
+
+
+def test_rows_that_find_no_room_on_their_way_stop_it_and_name_the_file(tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    rows = SetAside(Quarantine(folder / "rows.jsonl", resumed=False))
+    folder.rmdir()  # what is in memory by then would have to go there
+    row = Flaw("messages", "pk=1", "it is too long", 1, {"content": "x" * 2_000_000})
+    with pytest.raises(InvalidInput, match=r"cannot be written to .*rows\.jsonl \(No such file"):
+        rows.add([row])
 
 
 def test_a_file_that_is_there_is_refused_before_anything_is_copied(new, tmp_path):

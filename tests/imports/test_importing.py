@@ -215,23 +215,32 @@ def test_what_an_adapter_would_not_give_back_is_set_aside(
 
 MEASURED = """
 import resource, sys
+from pathlib import Path
 from agentstore.moving.frameworks import import_database
-import_database("openai-sqlite", *sys.argv[1:])
+source, target, quarantine = sys.argv[1:]
+import_database("openai-sqlite", source, target, quarantine=Path(quarantine))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
 @pytest.mark.long
-def test_memory_does_not_grow_with_the_source(tmp_path: Path):
+@pytest.mark.parametrize("role", ["user", "nobody"], ids=["sound", "set aside"])
+def test_memory_does_not_grow_with_the_source(role: str, tmp_path: Path):
     def peak(items: int) -> int:
         old = filled(tmp_path / f"{items}.db", 1, items)
         with closing(sqlite3.connect(old)) as large, large:
-            said = json.dumps({"role": "user", "content": "word " * 800})
+            said = json.dumps({"role": role, "content": "word " * 800})
             large.execute("UPDATE agent_messages SET message_data = ?", (said,))
-        words = [sys.executable, "-c", MEASURED, str(old), f"sqlite:///{tmp_path}/of{items}.db"]
+        target, quarantine = f"sqlite:///{tmp_path}/of{items}.db", f"{tmp_path}/of{items}.jsonl"
+        words = [sys.executable, "-c", MEASURED, str(old), target, quarantine]
         done = subprocess.run(
             words, cwd=CHECKOUT, env=environment(), check=True, capture_output=True, text=True
         )
+        if role == "nobody":
+            lines = Path(quarantine).read_text(encoding="utf-8").splitlines()
+            rows = [json.loads(line)["row"] for line in lines]
+            assert {row["message_data"] for row in rows} == {said}
+            assert sorted(row["id"] for row in rows) == list(range(1, items + 1))
         return int(done.stdout)
 
     assert peak(6_000) < peak(1_500) + 10_000  # kilobytes; the larger source has 18 MB more

@@ -10,12 +10,11 @@ from sqlalchemy import Connection
 from agentstore.engines.base.moving import Flaw, TableDigest, TableShape
 from agentstore.errors import UnsoundRows
 from agentstore.moving.copying.ends import End
+from agentstore.moving.copying.quarantine import Quarantine, SetAside
 from agentstore.moving.copying.records import OnProgress, Progress, TableReport
 
 AGAIN = "run the same command again with --resume"
 """What to do where the two sides of a copy differ."""
-
-_SHOWN = 1000
 
 
 @dataclass(slots=True)
@@ -29,31 +28,34 @@ class Contents:
     """
 
     digests: dict[str, TableDigest] = field(default_factory=dict)
-    flaws: list[Flaw] = field(default_factory=list)
+    flaws: SetAside = field(default_factory=SetAside)
     left_out: dict[str, set[int]] = field(default_factory=dict)
 
     def leave_out(self, flaws: Collection[Flaw]) -> None:
         """Leave rows out."""
-        self.flaws += flaws
+        self.flaws.add(flaws)
         for flaw in flaws:
             self.left_out.setdefault(flaw.table, set()).add(flaw.number)
 
     def require_sound(self) -> None:
         """Refuse what has flaws; raises UnsoundRows."""
         if self.flaws:
-            rows = tuple((flaw.table, flaw.key, flaw.reason) for flaw in self.flaws[:_SHOWN])
-            raise UnsoundRows(rows, len(self.flaws))
+            raise UnsoundRows(tuple(self.flaws.named), len(self.flaws))
 
 
 def inspect(
-    end: End, connection: Connection, progress: OnProgress, longest: int | None = None
+    end: End,
+    connection: Connection,
+    progress: OnProgress,
+    longest: int | None = None,
+    quarantine: Quarantine | None = None,
 ) -> Contents:
     """Read a database whole.
 
     A row that refers to one that is left out is left out too. So is one for which an index of where
     it is to go has no room; see ``Moving.examine``.
     """
-    contents = Contents()
+    contents = Contents(flaws=SetAside(quarantine))
     moving = end.dialect.moving
     for shape in end.shapes:  # parents come first
         progress(Progress("reading", shape.name, 0, None))

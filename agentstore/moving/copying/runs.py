@@ -154,7 +154,7 @@ class CopyRun:
         """Read the source whole, and deal with what is not sound."""
         with self._timed("reading"):
             longest = self._target.dialect.moving.longest_entry
-            contents = inspect(self._source, reading, self._progress, longest)
+            contents = inspect(self._source, reading, self._progress, longest, quarantine)
         if quarantine is None:
             contents.require_sound()
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -26,7 +26,7 @@ from agentstore.errors import (
     InvalidInput,
 )
 from agentstore.models.tables import PLAIN, Names
-from agentstore.moving.copying.quarantine import Quarantine
+from agentstore.moving.copying.quarantine import Quarantine, SetAside
 from agentstore.moving.copying.records import OnProgress, Progress, TableReport
 from agentstore.moving.frameworks.pieces import (
     BrokenRow,
@@ -137,8 +137,12 @@ def import_database(
             f"{extra}."
         ) from None
     with opened(source, framework) as found:
-        flaws: list[Flaw] = []
-        pieces = read(found, hands, flaws.append)
+        rows = SetAside(kept)
+
+        def note(flaw: Flaw) -> None:
+            rows.add([flaw])
+
+        pieces = read(found, hands, note)
         first = [*islice(pieces, 1)]  # before a target is made for what is no source
         with Store(
             target,
@@ -147,14 +151,14 @@ def import_database(
             table_prefix=names.prefix,
             clock=hands,
         ) as store:
-            run = _ImportRun(store, flaws.append, progress or (lambda _: None))
+            run = _ImportRun(store, note, progress or (lambda _: None))
             for piece in chain(first, pieces):
                 run.take(piece)
             run.index(at_least=1)
-    kept.keep(flaws)
+    kept.keep(rows)
     if run.differing:
         raise ImportDiffers(tuple(run.differing[:_MOST_NAMED]), len(run.differing))
-    return run.report(flaws, kept.newest)
+    return run.report(rows, kept.newest)
 
 
 class _ImportRun:
@@ -206,7 +210,7 @@ class _ImportRun:
                 self._store.search.refresh(self._to_index)
             self._to_index = 0
 
-    def report(self, flaws: Sequence[Flaw], quarantine: Path | None) -> ImportReport:
+    def report(self, rows: SetAside, quarantine: Path | None) -> ImportReport:
         """Say what was done."""
         return ImportReport(
             tuple(
@@ -216,8 +220,8 @@ class _ImportRun:
             sum(self._written.values()),
             dict(self._written),
             self._there,
-            tuple((each.table, each.key, each.reason) for each in flaws[:_MOST_NAMED]),
-            len(flaws),
+            tuple(rows.named[:_MOST_NAMED]),
+            len(rows),
             None if quarantine is None else str(quarantine),
         )
 
