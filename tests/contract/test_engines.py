@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg.types import TypeInfo
 from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.util import greenlet_spawn
@@ -20,7 +21,7 @@ from sqlalchemy.util import greenlet_spawn
 from agentstore import AsyncStore, Store
 from agentstore.errors import InvalidInput, SchemaMissing, TransactionMisuse, UnsupportedUrl
 from agentstore.testing import BlockingStore, LoopThread
-from tests.conftest import DRIVERS, VERSIONS, Driver, Servers
+from tests.conftest import DRIVERS, VERSIONS, Driver, Servers, on
 from tests.programs.probes import checked_out, connect, drop_connections, engine_of
 
 PASSWORD = "open-sesame"  # noqa: S105 - nobody's
@@ -552,3 +553,12 @@ def test_a_database_that_cannot_be_opened_leaves_no_connection(tmp_path: Path) -
     pool: Any = engine.pool
     assert pool.checkedout() == 0
     engine.dispose()
+
+
+@on(lambda driver: driver.name == "psycopg")
+def test_opening_asks_nothing_of_a_type_that_no_column_has(place, monkeypatch):
+    asked = []
+    monkeypatch.setattr(TypeInfo, "fetch", lambda _, name: asked.append(name))
+    with place.open() as store:
+        store.sessions.create()
+    assert asked == []

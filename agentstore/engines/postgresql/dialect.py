@@ -174,6 +174,7 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
             "pool_use_lifo": True,  # few callers warm few connections' statements
             "pool_reset_on_return": None,  # see end_what_is_open
             "isolation_level": _AUTOCOMMIT,
+            "use_native_hstore": False,  # no column has it: nobody need ask what it is here
             "connect_args": timeouts(url, settings) | {"prepare_threshold": threshold(settings)},
         }
 
