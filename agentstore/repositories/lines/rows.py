@@ -30,7 +30,6 @@ _COLUMNS = (
     "turn",
     "role",
     "content",
-    "blocks",
     "tool_calls",
     "tool_call_id",
     "name",
@@ -42,8 +41,9 @@ _COLUMNS = (
     "status",
     "created_at",
     "chat_keys",
+    "blocks",
 )
-"""In the order in which ``message_record`` wants them."""
+"""As a record has its fields, and the blocks that are its content instead of the text."""
 
 Columns = Callable[[ReadOnlyColumnCollection[str, Any]], list[ColumnElement[Any]]]
 """Gives what is read of a message, of the columns of the table or of something that has them too:
@@ -147,30 +147,13 @@ def streamed(unit: Unit, ids: Sequence[str]) -> tuple[dict[str, Partial], dict[s
 
 def message_record(row: Any) -> MessageRecord:
     """Make a record of a row with ``message_columns``, and perhaps more behind them."""
-    (
-        id, session_id, seq, branch, turn, role, content, blocks, tool_calls, tool_call_id, name,
-        token_count, cost, metadata, payload, external_id, status, created_at, layout,
-        *_,
-    ) = row  # fmt: skip
-    if layout is not None:
-        role = told_role(role, layout)
-    return make_message_record(
-        id,
-        session_id,
-        seq,
-        branch,
-        turn,
-        role,
-        content if blocks is None else blocks,
-        tool_calls,
-        tool_call_id,
-        name,
-        token_count,
-        cost,
-        metadata,
-        payload,
-        external_id,
-        status,
-        created_at,
-        layout,
-    )
+    layout, blocks = row[_LAYOUT], row[_BLOCKS]
+    fields = row[:_BLOCKS]
+    if layout is not None or blocks is not None:
+        fields = [*fields]
+        fields[_ROLE] = told_role(fields[_ROLE], layout)
+        fields[_CONTENT] = fields[_CONTENT] if blocks is None else blocks
+    return make_message_record(*fields)
+
+
+_ROLE, _CONTENT, _LAYOUT, _BLOCKS = map(_COLUMNS.index, ("role", "content", "chat_keys", "blocks"))

@@ -198,6 +198,21 @@ def _said_by_payload(line: PayloadLine) -> Said | None:
     return said
 
 
+def _is_plain(line: PayloadLine) -> bool:
+    """Say at a glance that a message is a role and a text, as most are: it calls and answers
+    nothing.
+    """
+    _, _, made, answered, payload = line
+    return (
+        made is None
+        and answered is None
+        and type(payload) is dict
+        and len(payload) == 2
+        and type(payload.get("content")) is str
+        and "role" in payload
+    )
+
+
 def _part_of_record(record: MessageRecord, step: Step) -> MessageRecord:
     layout = record._layout if step.rest or record.role != "user" else users(record._layout)
     if isinstance(record.content, list):
@@ -264,7 +279,7 @@ CHAT: Portion[ChatLine, dict[str, Any]] = Portion(
 PAYLOADS: Portion[PayloadLine, Any] = Portion(
     _payload_columns,
     _payload_lines,
-    lambda lines: not any(map(_said_by_payload, lines)),
+    lambda lines: all(_is_plain(line) or _said_by_payload(line) is None for line in lines),
     lambda lines: [*map(_said_by_payload, lines)],
     lambda line, step: line._replace(payload=_part_of_payload(line.payload, step)),
     lambda calling, stub: PayloadLine(calling.seq, "tool", None, None, stub),

@@ -83,9 +83,8 @@ def said_in(message: dict[str, Any]) -> Said | None:
     name = message.get("name")
     if role == OLD_TOOL_ROLE and isinstance(name, str):
         return Said(results=((OLD_TOOL_ROLE, name),))
-    fields = (message.get(key) for key in ("content", "tool_calls", "tool_call_id"))
-    content, tool_calls, answered = fields
-    said = said_by(str(role), content, tool_calls, answered, None, None)
+    content, made, answered = map(message.get, ("content", "tool_calls", "tool_call_id"))
+    said = said_by(str(role), content, made, answered, None, None)
     if said is None and role == "assistant" and message.get("type") == "message":
         return Said(item=True)
     return said
