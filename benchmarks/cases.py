@@ -50,6 +50,7 @@ class Case:
         per_turn: How many of them in one turn: some milliseconds.
         writes: Whether it writes, and so needs a twin of the database for each side.
         aims: The keys of the targets, by the kind of store.
+        minimal: The key of the target for a Store beside a minimal program, if there is one.
     """
 
     key: str
@@ -61,6 +62,7 @@ class Case:
     per_turn: int
     writes: bool = False
     aims: Mapping[str, str] = field(default_factory=dict)
+    minimal: str = ""
 
 
 def contents(sizes: Sizes) -> dict[str, Contents]:
@@ -86,6 +88,7 @@ def groups(sizes: Sizes, rounds: int) -> Iterator[list[Case]]:
             10,
             writes=True,
             aims={"Store": "save_sync", "AsyncStore": "save_async"},
+            minimal="save_minimal",
         )
     ]
     batches = (rounds + 1) * sizes.batches + 1

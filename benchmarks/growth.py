@@ -4,7 +4,8 @@ Databases of ten thousand to ten million messages stand side by side, and one ``
 of them does the same in turn: the history of a hundred ordinary conversations that lie all over
 the table, a save into a conversation of its own, the first page of sessions. In the largest, the
 history of a conversation of a million messages is read in turn with that of one of a thousand.
-Last, a process of its own walks the long conversation page by page, and says what memory it took.
+Then a process of its own walks the long conversation page by page, and says what memory it took.
+Last, it gets branches, and so does the short one in the smallest database: both are listed in turn.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from benchmarks.memory import is_flat, walk
 from benchmarks.places import ENGINES, RESULTS, opened
 from benchmarks.targets import TARGETS, Line, show, wide
 
-PAGE = 20
+PAGE, BRANCHES = 20, 20
 _SPREAD = 100
 """Conversations that are read, one after the other."""
 
@@ -88,18 +89,18 @@ def _measure(databases: Databases, sizes: Sizes, rounds: int, document: dict[str
             urls.append(fill(databases, f"grown_{number}", grown))
         seconds = round(perf_counter() - began, 1)
         document["fills"].append({"engine": engine, "messages": grown.messages, "seconds": seconds})
+
+    def compared(key: str, title: str, sides: Sequence[Turn], per_round: int) -> list[Timings]:
+        with _progress.status(f"{engine}: {title}"):
+            timings = in_turn(sides, rounds=rounds, per_round=per_round, per_turn=5)
+        if key in TARGETS:
+            small, large = timings[0], timings[-1]
+            document["lines"].append(_line(key, engine, large, small))
+        return timings
+
     with ExitStack() as stack:
         stores = [stack.enter_context(Store(url)) for url in urls]
         largest = stores[-1]
-
-        def compared(key: str, title: str, sides: Sequence[Turn], per_round: int) -> list[Timings]:
-            with _progress.status(f"{engine}: {title}"):
-                timings = in_turn(sides, rounds=rounds, per_round=per_round, per_turn=5)
-            if key in TARGETS:
-                small, large = timings[0], timings[-1]
-                document["lines"].append(_line(key, engine, large, small))
-            return timings
-
         sides = [_reading(*each) for each in zip(stores, held, strict=True)]
         timings = compared("history_by_table", "histories", sides, sizes.reads)
         document["growth"] += _points(engine, "history(50)", held, timings)
@@ -114,6 +115,13 @@ def _measure(databases: Databases, sizes: Sizes, rounds: int, document: dict[str
         walked = walk(urls[-1], LONG, sizes.long)
     document["walks"].append({"engine": engine, **walked})
     document["lines"].append(_walk_line(engine, walked))
+    with ExitStack() as stack:
+        ends = ((urls[0], SHORT, sizes.short), (urls[-1], LONG, sizes.long))
+        sides = [
+            _branching(stack.enter_context(Store(url)), session_id, size)
+            for url, session_id, size in ends
+        ]
+        compared("branches_list", "branches", sides, sizes.reads)
 
 
 def _line(key: str, engine: str, large: Timings, small: Timings) -> Line:
@@ -162,6 +170,14 @@ def _saving(store: Store, count: int) -> Turn:
 
 def _listing(store: Store) -> Turn:
     return _timed([PAGE], lambda limit: store.sessions.list(limit=limit))
+
+
+def _branching(store: Store, session_id: str, size: int) -> Turn:
+    turns = size // 2
+    for number in range(1, BRANCHES):
+        after = number * turns // BRANCHES
+        store.branches.create(session_id, name=f"branch-{number}", branch="main", after_turn=after)
+    return _timed([session_id], store.branches.list)
 
 
 def _timed(inputs: Sequence[Any], work: Callable[[Any], object]) -> Turn:

@@ -69,19 +69,25 @@ def _on(sqlite: float, postgresql: float) -> dict[str, float]:
 
 
 TARGETS = {
-    "save_sync": Target("save, one caller, sync", "rate", _on(0.65, 0.80)),
+    "save_sync": Target("save, one caller, sync", "rate", _on(0.70, 0.80)),
+    "save_minimal": Target(
+        "save, one caller, sync, beside a minimal program", "rate", _on(0.6, 0.6)
+    ),
     "save_async": Target("save, one caller, async", "rate", _on(0.40, 0.60)),
-    "save_tasks": Target("save, 64 callers, async", "rate", _on(3.0, 4.0)),
-    "save_processes": Target("save, 8 processes of 8 callers", "rate", _on(1.5, 3.0)),
+    "save_tasks": Target("save, 64 callers, async", "rate", _on(3.0, 4.5)),
+    "save_processes": Target("save, 8 processes of 8 callers", "rate", _on(1.0, 3.0)),
     "history": Target("history(50), sync", "rate", _on(0.65, 0.65)),
     "history_by_session": Target(
         "history(50) of a long session / of a short one", "time", _on(1.3, 1.3)
     ),
     "history_by_table": Target(
-        "history(50) in a large database / in a small one", "time", _on(1.3, 1.3)
+        "history(50) in a large database / in a small one", "time", _on(1.1, 1.1)
     ),
     "sessions_page": Target(
-        "first page of sessions, among many / among few", "time", _on(1.3, 1.3)
+        "first page of sessions, among many / among few", "time", _on(1.1, 1.1)
+    ),
+    "branches_list": Target(
+        "branches.list of a long session / of a short one", "time", _on(1.1, 1.1)
     ),
     "tasks": Target("tasks, claim + complete, batches of 50", "rate", _on(0.5, 0.5)),
     "page_walk": Target("memory of a page walk", "megabytes", _on(60, 60)),

@@ -1,4 +1,5 @@
-"""A trial: the cases of a group, each by a Store, an AsyncStore and the bare driver, in turn.
+"""A trial: the cases of a group, each by a Store, an AsyncStore and the bare driver, in turn; and
+where a case has one, by a minimal program too.
 
 A trial checks itself. Sides that wrote must have left equal databases, sides that read must have
 read the same rows, and a store's commits must wait for the disk as the driver's do.
@@ -20,12 +21,15 @@ from agentstore import AsyncStore, Store
 from benchmarks.cases import Case
 from benchmarks.counting import opened_connections, round_trips
 from benchmarks.databases import Databases
-from benchmarks.measuring import Timings, in_turn
+from benchmarks.measuring import Timings, Turn, in_turn
+from benchmarks.minimal import MINIMAL, Minimal
 from benchmarks.raw import Raw, durability
 from benchmarks.recording import Recorder, Script, Step
 
 RAW, SYNC, ASYNC = "raw", "Store", "AsyncStore"
 SIDES = (RAW, SYNC, ASYNC)
+LEAST = "minimal"
+"""A side of those cases that have it."""
 STORES = (SYNC, ASYNC)
 
 
@@ -59,18 +63,22 @@ def run_trial(databases: Databases, group: list[Case], rounds: int) -> list[Outc
     with ExitStack() as stack:
         loop = stack.enter_context(asyncio.Runner())
         contests = [stack.enter_context(_contest(databases, case, loop)) for case in group]
-        turns = [turn for each in contests for turn in (each.raw, each.sync, each.asynchronous)]
-        timings = in_turn(
-            turns, rounds=rounds, per_round=group[0].per_round, per_turn=group[0].per_turn
+        turns = [contest.turns() for contest in contests]
+        timings = iter(
+            in_turn(
+                [turn for each in turns for turn in each.values()],
+                rounds=rounds,
+                per_round=group[0].per_round,
+                per_turn=group[0].per_turn,
+            )
         )
         outcomes = []
-        for number, contest in enumerate(contests):
+        for contest, sides in zip(contests, turns, strict=True):
             contest.check(databases)
-            own = timings[number * len(SIDES) :][: len(SIDES)]
             outcomes.append(
                 Outcome(
                     contest.case,
-                    dict(zip(SIDES, own, strict=True)),
+                    dict(zip(sides, timings, strict=False)),
                     round(fmean(map(len, contest.scripts)), 2),
                     contest.round_trips(),
                 )
@@ -95,7 +103,11 @@ def _contest(databases: Databases, case: Case, loop: asyncio.Runner) -> Iterator
             async_store = AsyncStore(urls[ASYNC])
             stack.callback(lambda: loop.run(async_store.close()))
             loop.run(async_store.open())
-        yield _Contest(case, scripts, raw, store, async_store, loop, urls, connections)
+        least = None
+        if case.minimal:
+            url = databases.copy(case.database, f"{case.key}_{LEAST}")
+            least = stack.enter_context(closing(MINIMAL[databases.name](url)))
+        yield _Contest(case, scripts, raw, store, async_store, loop, urls, connections, least)
 
 
 def _record(url: URL, case: Case) -> list[Script]:
@@ -110,6 +122,7 @@ class _Contest:
     Attributes:
         scripts: What the raw side replays, for each of the case's inputs.
         connections: The driver connections of both stores.
+        least: What does the least, if there is such a side.
     """
 
     case: Case
@@ -120,6 +133,24 @@ class _Contest:
     loop: asyncio.Runner
     urls: dict[str, URL]
     connections: list[Any]
+    least: Minimal | None = None
+
+    def turns(self) -> dict[str, Turn]:
+        """Give the sides, in the order in which they take turns."""
+        sides: dict[str, Turn] = {RAW: self.raw, SYNC: self.sync, ASYNC: self.asynchronous}
+        return sides if self.least is None else sides | {LEAST: self.minimal}
+
+    def minimal(self, numbers: range) -> list[int]:
+        """Take a turn with the minimal program."""
+        assert self.least is not None
+        save, inputs = self.least.save, self.case.inputs
+        taken = []
+        for number in numbers:
+            each = inputs[number % len(inputs)]
+            start = perf_counter_ns()
+            save(each)
+            taken.append(perf_counter_ns() - start)
+        return taken
 
     def raw(self, numbers: range) -> list[int]:
         """Take a turn with the bare driver."""
@@ -169,6 +200,9 @@ class _Contest:
             states = {side: _state(databases, url) for side, url in self.urls.items()}
             if any(state != states[RAW] for state in states.values()):
                 raise UnequalSides(f"{self.case.key} left different databases: {states}")
+            # The last input is for counting round trips, later.
+            if self.least is not None and self.least.count() != len(self.case.inputs) - 1:
+                raise UnequalSides(f"the minimal program saved {self.least.count()} times")
         else:
             kind = self.raw_side.ids
             rows = {kind(row["id"]) for row in self.raw_side.read(self.scripts[0])}
