@@ -47,7 +47,7 @@ lint: install
 types: mypy pyright
 
 mypy: install
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 pyright: install
 	$(BIN)/basedpyright --pythonpath $(BIN)/python

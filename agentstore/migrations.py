@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -332,6 +333,7 @@ def _engine(url: URL, *, read_only: bool = False) -> Engine:
     return engine
 
 
+@lru_cache
 def _version_table(names: Names) -> Table:
     metadata = MetaData(schema=names.schema)
     return Table(f"{names.prefix}alembic_version", metadata, Column("version_num", Text()))

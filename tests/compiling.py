@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from types import FunctionType, ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Dialect, Engine
-from sqlalchemy.util import LRUCache
+from sqlalchemy.util import LRUCache, memoized_property
 
 _PLAIN = (str, int, float, tuple, frozenset, type(None), type, FunctionType, ModuleType)
+
+
+_known: WeakKeyDictionary[Dialect, tuple[tuple[int, ...], object]] = WeakKeyDictionary()
 
 
 class _Shared:
@@ -33,6 +37,14 @@ class _Shared:
 
 
 def _kind(dialect: Dialect) -> object:
+    """Give what all dialects have in common that compile alike; worked out anew if one changed."""
+    values = tuple(map(id, vars(dialect).values()))
+    if (known := _known.get(dialect)) is None or known[0] != values:
+        known = _known[dialect] = values, _settings(dialect)
+    return known[1]
+
+
+def _settings(dialect: Dialect) -> object:
     settings = [
         (name, value)
         for name, value in vars(dialect).items()
@@ -42,8 +54,9 @@ def _kind(dialect: Dialect) -> object:
 
 
 def _is_remembered(dialect: Dialect, name: str, value: object) -> bool:
-    """Say whether it is what SQLAlchemy puts in the place of a method once that was called."""
-    return isinstance(value, FunctionType) and callable(getattr(type(dialect), name, None))
+    """Say whether SQLAlchemy puts it in a method's or a property's place once that was asked."""
+    own = getattr(type(dialect), name, None)
+    return isinstance(own, memoized_property) or (isinstance(value, FunctionType) and callable(own))
 
 
 def share_compiled_statements() -> None:

@@ -1,7 +1,7 @@
 """What `make test` leaves to `make test-all`; and that it does so is said at the end of each run.
 
 The same subjects are covered by both. Left are repetitions: the body of a repository's method on
-more than one driver of an engine, all but the first cases of a test on a server where all run in
+more than one driver of an engine, all but the first case of a test on a server where all run in
 the process, what is marked `long`, and everything on aiosqlite and on older servers, which come to
 the same code as their neighbours. Left are also the tests of each revision, which never changes
 again (databases of older versions go through all of them), and those of the tools.
@@ -60,8 +60,11 @@ TOOLS = {
 }
 """Those of the tests' own tools, of the benchmarks and of the packages that are built."""
 
-CASES = 2
-"""How many cases of one test run on a server where all of them run in the process."""
+CASES = 1
+"""How many cases of one test run on a server where all of them run in the process.
+
+Of a test on two engines, such as one that copies, it is so many of each pair of them.
+"""
 
 ONE_EACH = ("sqlite3", "psycopg-async", "sqlite3-async", "psycopg", "aiosqlite")
 """Of the drivers of an engine that a test can be on, the first of these stands for all."""
@@ -153,25 +156,24 @@ def _reason(item: pytest.Item, on: set[Driver]) -> str | None:
 
 def _further(items: list[pytest.Item]) -> Iterator[str | None]:
     """Find the cases of a test on a server that are left, as all of them run in the process."""
-    inside = {_function(item) for item in items if _engine(item) == "sqlite"}
+    inside = {_function(item) for item in items if "sqlite" in [*_engines(item)][:1]}
     seen: Counter[object] = Counter()
     for item in items:
-        function = _function(item)
-        if _engine(item) == "postgresql" and item.path.stem not in EVERY_DRIVER:
-            seen[function] += 1
-            yield FURTHER if function in inside and seen[function] > CASES else None
+        function, engines = _function(item), tuple(_engines(item))
+        if engines[:1] == ("postgresql",) and item.path.stem not in EVERY_DRIVER:
+            seen[function, engines] += 1
+            yield FURTHER if function in inside and seen[function, engines] > CASES else None
         else:
             yield None
 
 
-def _engine(item: pytest.Item) -> str | None:
-    """Say which engine a test is on, if it is on one."""
+def _engines(item: pytest.Item) -> Iterator[str]:
+    """Say which engines a test is on: mostly one, none, or two where something is copied."""
     for value in _values(item):
         if isinstance(value, Driver):
-            return value.engine
-        if value in ("sqlite", "postgresql"):
-            return str(value)
-    return None
+            yield value.engine
+        elif value in ("sqlite", "postgresql"):
+            yield str(value)
 
 
 def _require_known_ids(items: list[pytest.Item]) -> None:

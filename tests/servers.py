@@ -25,12 +25,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import psycopg
 from psycopg import sql
 
 _START_SECONDS, _STOP_SECONDS, _POLL_SECONDS = 60.0, 20.0, 0.02
+_LEAVING_LOOKS, _LEAVING_SECONDS = 20, 0.002
 _SYSTEM = ("usr/lib/postgresql/*/bin", "usr/pgsql-*/bin", "usr/local/pgsql/bin")
 _SETTINGS = ("-c", "listen_addresses=", "-c", "max_connections=200", "-c", "shared_buffers=128MB")
 _NOT_DURABLE = ("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off")
@@ -191,6 +192,7 @@ class Server:
         self._durable = durable
         self._directory: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._connection: psycopg.Connection | None = None
 
     @property
     def url(self) -> str:
@@ -250,6 +252,7 @@ class Server:
         if not self._durable:
             # Without synchronous_commit the last commits are still in memory, and tests of dropped
             # connections are not about losing them. A server that cannot answer has none to save.
+            self._disconnect()  # only who connects waits no longer than its timeout says
             with contextlib.suppress(psycopg.OperationalError):
                 self._execute(sql.SQL("checkpoint"))
         self._halt(how)
@@ -290,6 +293,13 @@ class Server:
 
     def drop_database(self, name: str) -> None:
         """Drop a database, whoever is connected to it."""
+        # Whom it finds there it waits for, a tenth of a second at a time; most are just leaving.
+        count = sql.SQL("select sum(pg_stat_get_db_numbackends(oid)) from pg_database")
+        count += sql.SQL(" where datname = {}").format(sql.Literal(name))
+        for _ in range(_LEAVING_LOOKS):
+            if not self._execute(count).fetchone()[0]:
+                break
+            time.sleep(_LEAVING_SECONDS)
         self._execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
 
     def _initialise(self) -> None:
@@ -320,13 +330,15 @@ class Server:
         deadline = time.monotonic() + _START_SECONDS
         while True:
             with contextlib.suppress(psycopg.OperationalError):
-                return self._execute(sql.SQL("select 1"))
+                self._execute(sql.SQL("select 1"))
+                return
             if self._process.poll() is not None or time.monotonic() > deadline:
                 end = (directory / "log").read_text(errors="replace")[-4000:]
                 raise RuntimeError(f"{self._bin}/postgres does not answer; its log ends:\n{end}")
             time.sleep(_POLL_SECONDS)
 
     def _halt(self, how: signal.Signals) -> None:
+        self._disconnect()
         if self._process is not None:
             self._process.send_signal(how)
             try:
@@ -336,10 +348,20 @@ class Server:
                 self._process.wait()
             self._process = None
 
-    def _execute(self, statement: sql.SQL | sql.Composed) -> None:
+    def _execute(self, statement: sql.SQL | sql.Composed) -> psycopg.Cursor[Any]:
+        """Execute it on a connection that is kept, as each test has a database made and dropped."""
+        if self._connection is not None:
+            with contextlib.suppress(psycopg.OperationalError):  # somebody ended it
+                return self._connection.execute(statement)
+            self._disconnect()
         conninfo = f"host={self._started()} user=postgres dbname=postgres connect_timeout=10"
-        with psycopg.connect(conninfo, autocommit=True) as connection:
-            connection.execute(statement)
+        self._connection = psycopg.connect(conninfo, autocommit=True)
+        return self._connection.execute(statement)
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def _url(self, database: str) -> str:
         return f"postgresql+psycopg://postgres@/{database}?host={self._started()}"

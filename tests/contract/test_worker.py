@@ -325,7 +325,7 @@ def test_a_worker_rescues_what_another_one_abandoned(store):
 
 def test_a_worker_survives_a_database_that_fails_for_a_while(store, monkeypatch):
     done = threading.Event()
-    running = Running(store, {"work": lambda job: done.set()})
+    running = Running(store, {"work": lambda job: done.set()}, poll=0.05)
     real, failures = running.worker._call, []
     monkeypatch.setattr(loop, "_LONGEST_PAUSE", 0.01)
 
