@@ -475,3 +475,30 @@ def test_a_subquery_in_what_a_change_returns_names_no_column_that_both_of_its_ta
             bare = set(re.findall(r"(?<![.\w])([a-z]\w*)(?![.\w])", where))
             assert not bare & columns[table] & columns[changed[1]], sent.sql
     assert found
+
+
+OFTEN = (
+    "*.list(*",
+    "sessions.get(*",
+    "messages.history(*",
+    "messages.chat(*",
+    "messages.payloads(*",
+    "messages.page(*",
+    "messages.follow(*",
+    "messages.pop(*",
+    "checkpoints.get(*",
+    "checkpoints.latest(*",
+    "checkpoints.put(*",
+    "checkpoints.threads(*",
+)
+"""What agents and their pages call all day."""
+
+
+@pytest.mark.parametrize("filled", ["postgresql"], indirect=True)
+def test_limits_of_what_is_called_often_stand_in_the_statements(filled):
+    """Of a parameter a server expects that it lets a tenth of the rows through; so in a large table
+    it plans each time, which takes as long as reading a page.
+    """
+    often = [s for s in filled.sent if any(fnmatch(s.label, each) for each in OFTEN)]
+    assert any(re.search(r"LIMIT \d", sent.sql) for sent in often)
+    assert {sent.label for sent in often if re.search(r"LIMIT [^)]*%\(", sent.sql)} == set()

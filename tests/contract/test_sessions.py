@@ -10,7 +10,7 @@ from threading import Barrier
 import pytest
 from sqlalchemy import create_engine
 
-from agentstore import AgentStoreError
+from agentstore import AgentStoreError, Store
 from agentstore.errors import (
     AlreadyExists,
     IllegalTransition,
@@ -26,6 +26,7 @@ from agentstore.repositories.sessions import pages
 from agentstore.values.paging import LISTED_WITHIN
 from agentstore.values.redaction import Secrets
 from agentstore.values.states import SESSION_STATUSES, SESSION_TRANSITIONS
+from tests.conftest import on
 from tests.drivers import FULL
 from tests.raw_sql import raw
 
@@ -347,6 +348,30 @@ def test_the_order_of_a_list_is_exact_however_far_behind_its_index_may_be(place)
             assert [session.id for session in paged(store.sessions.list, limit=limit)] == newest
             oldest = paged(store.sessions.list, limit=limit, order="oldest")
             assert [session.id for session in oldest] == newest[::-1]
+
+
+@on(lambda driver: driver.name == "psycopg")
+def test_a_server_plans_a_list_once_also_where_all_sessions_are_alike(place):
+    """Planning takes longer than reading; it is done anew where it might depend on parameters."""
+    with Store(place.url, pool_size=1, max_overflow=0) as store:
+        store.sessions.create()
+        with store._engine.connect() as connection:
+            connection.execution_options(isolation_level="AUTOCOMMIT")
+            named = {"pk", "id", "activity", "listed_activity"}
+            same = ", ".join(c.name for c in tables().sessions.c if c.name not in named)
+            connection.exec_driver_sql(
+                f"INSERT INTO sessions (id, activity, listed_activity, {same})"  # noqa: S608
+                f" SELECT 's' || n, n, n, {same} FROM sessions, generate_series(10, 4000) AS n"
+            )
+            connection.exec_driver_sql("VACUUM ANALYZE")
+        for _ in range(20):
+            store.sessions.list(limit=20)
+        with store._engine.connect() as connection:
+            kept = connection.exec_driver_sql(
+                "SELECT generic_plans, custom_plans FROM pg_prepared_statements"
+                " WHERE generic_plans + custom_plans >= 10"
+            ).all()
+    assert [row.generic_plans > row.custom_plans for row in kept] == [True]
 
 
 def test_a_save_leaves_the_index_of_the_lists_alone_until_it_is_far_behind(store):

@@ -45,6 +45,9 @@ from agentstore.values.types import Column
 Parameters = Mapping[str, Any]
 _Read = tuple[int, Callable[[Column], Column]]
 
+_MOST_TEXTS = 32
+"""Texts with other literals that a statement keeps."""
+
 NO_TRANSACTION = "agentstore_no_transaction"
 """The execution option of an engine on whose connections each statement is its own transaction.
 
@@ -55,7 +58,7 @@ SQLAlchemy begins and commits there too, which has no effect but takes its time.
 class Prepared:
     """A statement as one dialect's driver takes it."""
 
-    __slots__ = ("_bind", "_literals", "_read", "_sql")
+    __slots__ = ("_bind", "_literals", "_read", "_sql", "_texts")
 
     def __init__(
         self,
@@ -73,15 +76,27 @@ class Prepared:
         compiled = statement.compile(dialect=dialect, column_keys=columns)  # type: ignore[attr-defined]
         assert isinstance(compiled, SQLCompiler)
         self._sql, self._literals = _written(compiled, dialect)
+        self._texts: dict[tuple[Any, ...], str] = {}
         self._bind = _binder(compiled, dialect)
         self._read = _readers(statement if shape is None else shape, dialect)
 
     def rows(self, connection: Connection, parameters: Parameters) -> list[Any]:
         """Run it; give the rows, whose values are the driver's own."""
-        sql = self._sql
-        for name, place in self._literals.items():
-            sql = sql.replace(place, str(int(parameters[name])))
+        sql = self._with_literals(parameters) if self._literals else self._sql
         return run_sql(connection, sql, self._bind(parameters), fetch=True)
+
+    def _with_literals(self, parameters: Parameters) -> str:
+        """Give the text with these literals; the same object each time, for who asks as before."""
+        values = tuple([parameters[name] for name in self._literals])
+        sql = self._texts.get(values)
+        if sql is None:
+            sql = self._sql
+            for place, value in zip(self._literals.values(), values, strict=True):
+                sql = sql.replace(place, str(int(value)))
+            if len(self._texts) >= _MOST_TEXTS:
+                self._texts.clear()
+            self._texts[values] = sql
+        return sql
 
     def fetch(self, connection: Connection, parameters: Parameters) -> list[tuple[Any, ...]]:
         """Run it; give the rows, their values as the columns' types say."""

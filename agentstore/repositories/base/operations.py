@@ -13,7 +13,15 @@ from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_args, get_type_hints
 
-from sqlalchemy import ColumnElement, Connection, Select, literal, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Integer,
+    Select,
+    bindparam,
+    literal,
+    tuple_,
+)
 
 from agentstore.engines.base.dialect import Mode
 from agentstore.errors import InvalidCursor, InvalidInput
@@ -298,11 +306,20 @@ def one_page(
     labelled = [column.label(f"page_key_{n}") for n, column in enumerate(key)]
     order = [column.asc() if ascending else column.desc() for column in key]
     query = query.add_columns(*labelled).order_by(*order)
-    rows = connection.execute(query.limit(limit + 1)).all()
+    rows = connection.execute(query.limit(written(limit + 1))).all()
     following = None
     if len(rows) > limit:
         following = cursors.make([_key_number(value) for value in rows[limit - 1][-len(key) :]])
     return Page(tuple(record(row) for row in rows[:limit]), following)
+
+
+def written(limit: int) -> ColumnElement[int]:
+    """Give a LIMIT that stands in the statement itself.
+
+    Of a parameter PostgreSQL expects that it lets a tenth of the rows through. A plan for all
+    parameters then looks costly, so it plans each time, which takes as long as reading a page.
+    """
+    return bindparam(None, limit, type_=Integer, literal_execute=True)
 
 
 def window(

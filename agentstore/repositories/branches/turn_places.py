@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Dialect, Select, asc, bindparam, case, desc, func, select
+from sqlalchemy import (
+    BigInteger,
+    Dialect,
+    Select,
+    asc,
+    bindparam,
+    case,
+    desc,
+    func,
+    literal_column,
+    select,
+)
 
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.prepared import Prepared, dialect_of
@@ -17,7 +28,7 @@ from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
 from agentstore.records import MessageRecord
 from agentstore.repositories.lines.lines import between, require
-from agentstore.repositories.lines.queries import for_each_segment, line_of, select_newest
+from agentstore.repositories.lines.queries import COUNT, for_each_segment, line_of, select_newest
 from agentstore.repositories.lines.rows import (
     Columns,
     line_columns,
@@ -137,7 +148,7 @@ def _statements(
                 edge.c.seq.between(line.c.first_seq, line.c.last_seq),
             )
             .order_by(end(edge.c.seq))
-            .limit(1)
+            .limit(literal_column("1"))
             .correlate(line)
             .scalar_subquery()
         )
@@ -161,10 +172,8 @@ def _statements(
         return query.order_by(order(found.turn)).limit(limit)
 
     first, last = turn_at(asc), turn_at(desc)
-    after, before, count = (
-        bindparam(name, type_=BigInteger) for name in ("after", "before", "count")
-    )
-    after_turn = case((first > after, first - 1), else_=after), last, asc, count
+    after, before = (bindparam(name, type_=BigInteger) for name in ("after", "before"))
+    after_turn = case((first > after, first - 1), else_=after), last, asc, COUNT
     # Before the next turn's user message there may still be a summary of turns after this.
     following = user_messages(*after_turn, columns=_seq).scalar_subquery()
     end = select_newest(
@@ -175,10 +184,11 @@ def _statements(
         columns=_seq_and_turn,
         through=func.coalesce(following - 1, MAX_INTEGER),
     )
-    before_turn = first - 1, case((last < before, last), else_=before - 1), desc, 1
+    end_before = case((last < before, last), else_=before - 1)
+    one_before = user_messages(first - 1, end_before, desc, literal_column("1"))
     return _TurnStatements(
         Prepared(user_messages(*after_turn), driver),
-        Prepared(user_messages(*before_turn), driver),
+        Prepared(one_before, driver),
         Prepared(end, driver),
     )
 

@@ -16,6 +16,7 @@ from agentstore.errors import InvalidInput
 from agentstore.execution.unit import Unit
 from agentstore.records.base import Page
 from agentstore.repositories.base import scoping
+from agentstore.repositories.base.operations import written
 from agentstore.repositories.checkpoints.rows import all_checkpoints, checkpoint_info, in_namespace
 from agentstore.repositories.checkpoints.states import states_of, states_page
 from agentstore.values import validation
@@ -113,7 +114,7 @@ def _rows(unit: Unit, asked: Asked, limit: int, after: Sequence[Any] | None) -> 
     found: list[Row[Any]] = []
     size = max(limit + 1, _LOOKED_AT) if asked.where else limit + 1
     while True:
-        rows = unit.connection.execute(_query(unit, asked, after).limit(size)).all()
+        rows = unit.connection.execute(_query(unit, asked, after).limit(written(size))).all()
         found += (row for row in rows if has_all(row.metadata, asked.where))
         if len(rows) < size or len(found) > limit:
             return found[: limit + 1]

@@ -41,6 +41,10 @@ ROOT = ""
 MAX_INDEXED = 2400
 """Bytes of a thread, a namespace and ids together; PostgreSQL indexes up to 2,704 in one entry."""
 
+_ONE = literal_column("1", Integer)
+_LIMIT = bindparam("limit", type_=Integer, literal_execute=True)
+"""Limits that stand in the statement; see ``operations.written``."""
+
 COLUMNS = (
     "pk",
     "id",
@@ -221,7 +225,7 @@ def threads_with_latest(tables: Tables, dialect: EngineDialect) -> Select[Any]:
         select(other)
         .where(other.c.thread_id == threads.c.id, in_root(other))
         .order_by(other.c.step.desc(), other.c.pk.desc())
-        .limit(1)
+        .limit(_ONE)
     )
     source, found = dialect.for_each(threads, tables.checkpoints, latest, all_outer=True)
     return (
@@ -298,14 +302,15 @@ def chosen_by(tables: Tables, dialect: EngineDialect, by: str) -> Select[Any]:
     if by == "latest":
         return _latest(tables)
     if by == "last id":
-        return checkpoints_of(tables).order_by(dialect.by_bytes(checkpoints.c.id).desc()).limit(1)
+        last_first = dialect.by_bytes(checkpoints.c.id).desc()
+        return checkpoints_of(tables).order_by(last_first).limit(_ONE)
     if by in ("page by id", "next page by id"):
         id = dialect.by_bytes(checkpoints.c.id)
-        page = checkpoints_of(tables).order_by(id.desc()).limit(bindparam("limit", type_=Integer))
+        page = checkpoints_of(tables).order_by(id.desc()).limit(_LIMIT)
         below = bindparam("below", type_=checkpoints.c.id.type)
         return page if by == "page by id" else page.where(id < below)
     if by in ("page", "next page"):
-        page = _latest(tables).limit(bindparam("limit", type_=Integer))
+        page = _latest(tables).limit(_LIMIT)
         key = tuple_(checkpoints.c.step, checkpoints.c.pk)
         return page.where(key < _after(checkpoints)) if by == "next page" else page
     query = checkpoints_of(tables) if by == "place" else all_checkpoints(tables)
@@ -332,7 +337,7 @@ def all_checkpoints(tables: Tables, *, any_owner: bool = False) -> Select[Any]:
 def _latest(tables: Tables) -> Select[Any]:
     checkpoints = tables.checkpoints
     in_order = (checkpoints.c.step.desc(), checkpoints.c.pk.desc())
-    return checkpoints_of(tables).order_by(*in_order).limit(1)
+    return checkpoints_of(tables).order_by(*in_order).limit(_ONE)
 
 
 @lru_cache(maxsize=64)

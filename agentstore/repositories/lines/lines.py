@@ -23,6 +23,7 @@ from sqlalchemy import (
     Dialect,
     Select,
     bindparam,
+    literal_column,
     select,
 )
 
@@ -34,6 +35,7 @@ from agentstore.models.deleting import owner_stays
 from agentstore.models.tables import Tables
 from agentstore.repositories.lines.beginnings import FEW, prompts_among, with_prompts
 from agentstore.repositories.lines.queries import (
+    COUNT,
     SESSION_ID,
     is_on,
     line_of,
@@ -186,12 +188,10 @@ def _statements(
         return _LineStatements(None, newest, (None, both), None, Prepared(between, driver))
     whole = _of_whole(tables, columns)
     newest_of_whole = (
-        whole.where(messages.seq <= bindparam("through"))
-        .order_by(messages.seq.desc())
-        .limit(bindparam("count"))
+        whole.where(messages.seq <= bindparam("through")).order_by(messages.seq.desc()).limit(COUNT)
     )
     between_of_whole = whole.where(messages.seq.between(first, last)).order_by(messages.seq)
-    latest = dialect.last_of(whole, messages.seq, bindparam("count", type_=BigInteger))
+    latest = dialect.last_of(whole, messages.seq, COUNT)
     of_whole = latest.union_all(_prompts_of_whole(tables, columns))
     return _LineStatements(
         Prepared(newest_of_whole, driver),
@@ -234,8 +234,8 @@ def _prompts_of_whole(tables: Tables, columns: Columns) -> Select[Any]:
     first = tables.messages.alias("first")
     few = (
         select(first.c.pk)
-        .where(*_on_whole(tables, first.c, tables.sessions.c.last_seq >= bindparam("count")))
+        .where(*_on_whole(tables, first.c, tables.sessions.c.last_seq >= COUNT))
         .order_by(first.c.seq)
-        .limit(FEW)
+        .limit(literal_column(str(FEW)))
     )
     return prompts_among(tables, few, columns)

@@ -22,7 +22,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Dialect, bindparam, delete, func, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Dialect,
+    bindparam,
+    delete,
+    func,
+    literal_column,
+    select,
+    update,
+)
 
 from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.execution.unit import Unit
@@ -87,7 +97,7 @@ def _statements(tables: Tables, driver: Dialect) -> _Popping:
             messages.branch == select(sessions.last_branch).where(*this).scalar_subquery(),
         )
         .order_by(messages.seq.desc())
-        .limit(2)
+        .limit(literal_column("2"))
         .subquery("last")
     )
     # After a wait the row that was locked is the newest; what was read with it is not.

@@ -22,6 +22,7 @@ from sqlalchemy import (
     bindparam,
     func,
     literal,
+    literal_column,
     select,
 )
 
@@ -33,6 +34,9 @@ from agentstore.values.types import MAX_INTEGER
 
 SESSION_ID = "session_id"
 """The name of the parameter that every line has."""
+
+COUNT = bindparam("count", type_=BigInteger, literal_execute=True)
+"""How many messages at most; it stands in the statement: see ``operations.written``."""
 
 
 def is_on(line: CTE, tables: Tables) -> ColumnElement[bool]:
@@ -67,7 +71,7 @@ def shown_by(line: CTE, messages: Any, *, in_order: bool = False) -> ColumnEleme
         line.c.branch == messages.branch,
         messages.seq.between(line.c.first_seq, line.c.last_seq),
     )
-    return (this.offset(0) if in_order else this).exists()
+    return (this.offset(literal_column("0")) if in_order else this).exists()
 
 
 def for_each_segment(
@@ -193,7 +197,6 @@ def select_newest(
     that is enough; a count ends at the limit, too. So what is read does not depend on how long the
     segments are, nor on how many there are further back.
     """
-    count = bindparam("count", type_=BigInteger)
     if through is None:
         through = bindparam("through", type_=BigInteger)
 
@@ -209,13 +212,13 @@ def select_newest(
                 *(condition(counted.c) for condition in conditions),
             )
             .order_by(counted.c.seq.desc())
-            .limit(count)
+            .limit(COUNT)
             .correlate_except(counted)
             .subquery()
         )
         return select(func.count()).select_from(some).scalar_subquery()
 
-    line = line_from(tables, anchor_of(tables, active=active), messages_in, count)
+    line = line_from(tables, anchor_of(tables, active=active), messages_in, COUNT)
     source, found = for_each_segment(
         line,
         tables,
@@ -223,7 +226,7 @@ def select_newest(
         lambda messages: messages.seq <= through,
         *conditions,
         order=lambda messages: messages.seq.desc(),
-        limit=count,
+        limit=COUNT,
     )
     newest = select(*columns(found)).select_from(source)
-    return newest.order_by(found.seq.desc()).limit(count)
+    return newest.order_by(found.seq.desc()).limit(COUNT)

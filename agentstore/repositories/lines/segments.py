@@ -26,6 +26,7 @@ from sqlalchemy import (
     delete,
     exists,
     literal,
+    literal_column,
     null,
     or_,
     select,
@@ -253,7 +254,7 @@ def is_seen_elsewhere(unit: Unit, session: LockedSession, branch: int, seq: int)
         segments.last_seq >= seq,
         segments.number.is_distinct_from(session.tip),
     )
-    return unit.connection.execute(query.limit(1)).first() is not None
+    return unit.connection.execute(query.limit(literal_column("1"))).first() is not None
 
 
 def remove_gone_branches(unit: Unit, session: LockedSession) -> None:

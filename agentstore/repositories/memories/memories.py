@@ -21,6 +21,7 @@ from agentstore.repositories.base.operations import (
     reads,
     reads_snapshot,
     writes,
+    written,
 )
 from agentstore.repositories.base.units import several_units
 from agentstore.repositories.memories import expiring
@@ -273,7 +274,7 @@ class Memories(Repository):
         check_limit(limit)
         cursors = Cursors("namespaces of memories", user_id, names)
         after = b"" if cursor is None else _bytes(cursors.read(cursor, 1, texts=1)[0])
-        query = _places(self.unit, place, after).limit(limit + 1)
+        query = _places(self.unit, place, after).limit(written(limit + 1))
         found = self.connection.execute(query).scalars().all()
         following = cursors.make([found[limit - 1].hex()]) if len(found) > limit else None
         return Page(tuple(map(names_at, found[:limit])), following)
@@ -314,7 +315,7 @@ def _walked(unit: Unit, place: bytes, after: Sequence[Any] | None, size: int) ->
         select(table)
         .where(at >= place, at < end_of(place), is_there(unit, now))
         .order_by(*(column.desc() for column in key))
-        .limit(size)
+        .limit(written(size))
     )
     while True:
         here = query

@@ -17,6 +17,7 @@ from sqlalchemy import or_, select
 
 from agentstore.execution.unit import Unit
 from agentstore.records import MessageRecord, Page
+from agentstore.repositories.base.operations import written
 from agentstore.repositories.lines.rows import message_records, select_messages
 from agentstore.values.paging import Cursors, check_limit
 
@@ -37,8 +38,9 @@ def follow(unit: Unit, cursor: str | None, limit: int) -> Page[MessageRecord]:
     query = select_messages(unit.tables).add_columns(messages.pk.label("page_key"))
     rows: list[Any]
     if cursor is None:
-        rows = [*unit.connection.execute(query.order_by(messages.pk.desc()).limit(limit))][::-1]
-        recent = select(messages.pk).order_by(messages.pk.desc()).limit(_RECENT)
+        newest = query.order_by(messages.pk.desc()).limit(written(limit))
+        rows = [*unit.connection.execute(newest)][::-1]
+        recent = select(messages.pk).order_by(messages.pk.desc()).limit(written(_RECENT))
         numbers = [*unit.connection.execute(recent).scalars()][::-1]
         position = numbers[-1] if numbers else 0
         gaps = _between(numbers if len(numbers) == _RECENT else [0, *numbers])
@@ -48,11 +50,11 @@ def follow(unit: Unit, cursor: str | None, limit: int) -> Page[MessageRecord]:
         rows = []
         if gaps and not unit.dialect.single_writer:
             missing = query.where(or_(*(messages.pk.between(*gap) for gap in gaps)))
-            rows += unit.connection.execute(missing.order_by(messages.pk).limit(limit))
+            rows += unit.connection.execute(missing.order_by(messages.pk).limit(written(limit)))
             gaps = _without(gaps, (row.page_key for row in rows))
         if len(rows) < limit:
             further = query.where(messages.pk > position).order_by(messages.pk)
-            fresh = unit.connection.execute(further.limit(limit - len(rows))).all()
+            fresh = unit.connection.execute(further.limit(written(limit - len(rows)))).all()
             gaps += _between([position, *(row.page_key for row in fresh)])
             rows += fresh
             position = fresh[-1].page_key if fresh else position

@@ -33,7 +33,7 @@ from agentstore.execution.unit import Unit
 from agentstore.models.tables import Tables
 from agentstore.repositories.lines.beginnings import with_prompts
 from agentstore.repositories.lines.lines import Rows, require
-from agentstore.repositories.lines.queries import is_on, line_of, select_newest, shown_by
+from agentstore.repositories.lines.queries import COUNT, is_on, line_of, select_newest, shown_by
 from agentstore.repositories.lines.rows import Columns
 from agentstore.values import validation
 from agentstore.values.types import MAX_INTEGER
@@ -174,7 +174,6 @@ def _statements(
 
 def _newest_wanted(tables: Tables, line: CTE, shape: MarkFilter, columns: Columns) -> Select[Any]:
     """Select the newest that have a mark: of each mark the newest, and of these together."""
-    count = bindparam("count", type_=BigInteger)
     of_each = []
     for number in range(len(shape.wanted)):
         marks = tables.message_marks.alias(f"marks_{number}")
@@ -189,7 +188,7 @@ def _newest_wanted(tables: Tables, line: CTE, shape: MarkFilter, columns: Column
                 *_lacks(tables, found.c, shape),
             )
             .order_by(marks.c.seq.desc())
-            .limit(count)
+            .limit(COUNT)
         )
         of_each.append(select(newest.subquery().c.pk))
     together = (of_each[0] if len(of_each) == 1 else union(*of_each)).subquery("together")
@@ -198,7 +197,7 @@ def _newest_wanted(tables: Tables, line: CTE, shape: MarkFilter, columns: Column
         select(*columns(messages.c))
         .join_from(together, messages, messages.c.pk == together.c.pk)
         .order_by(messages.c.seq.desc())
-        .limit(count)
+        .limit(COUNT)
     )
 
 

@@ -18,6 +18,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    literal_column,
     or_,
     select,
     update,
@@ -224,5 +225,5 @@ def select_summary(tables: Tables, *, active: bool) -> Select[Any]:
         )
         .where(func.coalesce(summaries.through_seq, 0) <= line.c.through)
         .order_by(line.c.depth)
-        .limit(1)
+        .limit(literal_column("1"))
     )

@@ -1,6 +1,7 @@
 """Pages of sessions, those with the newest activity first, or those with the oldest.
 
 A page may have a thousand sessions, so the statement is prepared and its rows are read by columns.
+The limit is in its text, as ``listing`` says.
 It joins the documents' row for the version and the question, which lie before the documents in
 it; what lies behind them is read with them alone.
 
@@ -180,7 +181,7 @@ def _statement(
         tables,
         *([] if user_id is None else [sessions.user_id == user_id]),
         owner_stays(tables, sessions.user_id),
-        most=bindparam("most", type_=BigInteger),
+        most=bindparam("most", type_=BigInteger, literal_execute=True),
         beyond=beyond,
         status=status,
         oldest=order == "oldest",

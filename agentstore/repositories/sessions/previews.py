@@ -43,7 +43,7 @@ def _query(tables: Tables, dialect: EngineDialect) -> Select[Any]:
             said.c.role == literal_column("'user'"),  # as the index of turns says it
         )
         .order_by(said.c.turn)
-        .limit(1)
+        .limit(literal_column("1"))
     )
     source, found = dialect.for_each(sessions, tables.messages, first)
 
