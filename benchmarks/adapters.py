@@ -1,13 +1,17 @@
-"""Adapters beside the frameworks' own stores on SQLite, call by call in turn, each durable.
+"""Adapters beside the frameworks' own stores, call by call in turn, each durable.
 
-    .venv-frameworks/bin/python -m benchmarks.adapters
+    .venv-frameworks/bin/python -m benchmarks.adapters adk agentscope agentos
+    .venv-peers/bin/python -m benchmarks.adapters openai
 
-Prints how many times faster an adapter is at the median of the calls; below 1 it is slower. The
-frameworks' stores keep SQLite's default journal and its full synchronisation, as they come.
+Prints how many times faster an adapter is at the median of the calls; below 1 it is slower. All is
+on SQLite; of the OpenAI Agents SDK, ``SQLAlchemySession`` is on PostgreSQL too. ADK's, AgentScope's
+and AgentOS's stores keep SQLite's default journal and its full synchronisation, as they come; the
+SDK's have a write-ahead log with full synchronisation by themselves, as ours.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
 import statistics
@@ -16,9 +20,12 @@ import time
 import warnings
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from agentstore import AsyncStore
+from benchmarks.databases import Databases
+from benchmarks.places import opened
 
 Call = Callable[[int], Awaitable[Any]]
 CALLS = 40
@@ -140,15 +147,125 @@ async def agentos(store: AsyncStore, home: Path) -> None:
         await beside(title, lambda _, ask=ask: ask(ours), lambda _, ask=ask: ask(theirs))
 
 
+async def openai(store: AsyncStore, home: Path) -> None:
+    from agents import SQLiteSession
+    from agents.extensions.memory import AdvancedSQLiteSession
+
+    from agentstore.integrations.openai import AgentStoreAdvancedSession, AgentStoreSession
+
+    ours = AgentStoreSession("s", store)
+    theirs = SQLiteSession("s", home / "openai.db")
+    await _conversation("SQLiteSession", ours, theirs)
+    theirs.close()
+    mine = AgentStoreAdvancedSession(session_id="a", store=store)
+    advanced = AdvancedSQLiteSession(
+        session_id="a", db_path=home / "advanced.db", create_tables=True
+    )
+    await _conversation("AdvancedSQLiteSession", mine, advanced)
+    await _branches_and_usage(mine, advanced)
+    advanced.close()
+    await _sqlalchemy(store, f"sqlite+aiosqlite:///{home / 'sqlalchemy.db'}", "SQLite")
+
+
+async def openai_on_a_server(places: Databases) -> None:
+    there = places.make("theirs").set(drivername="postgresql+psycopg")
+    async with AsyncStore(places.make("ours")) as store:
+        await _sqlalchemy(store, there.render_as_string(hide_password=False), "PostgreSQL")
+
+
+async def _sqlalchemy(store: AsyncStore, url: str, engine: str) -> None:
+    from agents.extensions.memory import SQLAlchemySession
+
+    from agentstore.integrations.openai import AgentStoreSession
+
+    theirs = SQLAlchemySession.from_url("q", url=url, create_tables=True)
+    await _conversation(f"SQLAlchemySession, {engine}", AgentStoreSession("q", store), theirs)
+    await theirs.engine.dispose()
+
+
+def _items(n: int) -> list[dict[str, Any]]:
+    """Give what a run with one tool adds, in three parts."""
+    call = {"type": "function_call", "call_id": f"c{n}", "name": "weather", "arguments": "{}"}
+    return [
+        {"role": "user", "content": f"{n} {TEXT}"},
+        call,
+        {"type": "function_call_output", "call_id": f"c{n}", "output": TEXT},
+        {"role": "assistant", "content": TEXT * 4},
+    ]
+
+
+async def _conversation(title: str, ours: Any, theirs: Any) -> None:
+    def each(call: Callable[[Any, int], Awaitable[Any]]) -> tuple[Call, Call]:
+        return (lambda n: call(ours, n)), (lambda n: call(theirs, n))
+
+    async def run(session: Any, n: int) -> None:
+        question, called, told, answer = _items(n)
+        await session.get_items()
+        await session.add_items([question])
+        await session.add_items([called, told])
+        await session.add_items([answer])
+
+    async def pop(session: Any, n: int) -> None:
+        await session.pop_item()
+
+    print(title)
+    await beside("  a run with a tool", *each(run))
+    await beside("  add_items", *each(lambda session, n: session.add_items(_items(n))))
+    await beside("  get_items(50)", *each(lambda session, n: session.get_items(50)), 200)
+    await beside("  pop_item", *each(pop))
+    assert await ours.get_items() == await theirs.get_items()
+
+
+async def _branches_and_usage(ours: Any, theirs: Any) -> None:
+    from agents.usage import Usage
+
+    usage = Usage(requests=1, input_tokens=9, output_tokens=1, total_tokens=10)
+    ran = SimpleNamespace(context_wrapper=SimpleNamespace(usage=usage))
+
+    def each(call: Callable[[Any, int], Awaitable[Any]]) -> tuple[Call, Call]:
+        return (lambda n: call(ours, n)), (lambda n: call(theirs, n))
+
+    async def branch(session: Any, n: int) -> None:
+        await session.create_branch_from_turn(20, f"branch-{n}")
+
+    async def switch(session: Any, n: int) -> None:
+        await session.switch_to_branch("main" if n % 2 else "branch-0")
+
+    async def delete(session: Any, n: int) -> None:
+        await session.delete_branch(f"branch-{n + 1}")
+
+    for title, call, calls in (
+        ("store_run_usage", lambda session, n: session.store_run_usage(ran), CALLS),
+        ("get_session_usage", lambda session, n: session.get_session_usage(), CALLS),
+        ("get_turn_usage", lambda session, n: session.get_turn_usage(), CALLS),
+        ("get_tool_usage", lambda session, n: session.get_tool_usage(), CALLS),
+        ("get_conversation_turns", lambda session, n: session.get_conversation_turns(), CALLS),
+        ("create_branch_from_turn", branch, CALLS),
+        ("switch_to_branch", switch, CALLS),
+        ("list_branches", lambda session, n: session.list_branches(), CALLS),
+        ("delete_branch", delete, CALLS - 2),
+    ):
+        await beside(f"  {title}", *each(call), calls)
+
+
+PARTS = {each.__name__: each for each in (adk, agentscope, agentos, openai)}
+
+
 async def main() -> None:
+    asked = argparse.ArgumentParser()
+    asked.add_argument("part", nargs="+", choices=PARTS, help="a framework that is installed")
+    parts = asked.parse_args().part
     warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
+    logging.disable(logging.ERROR)
     print(f"{'':32} faster       ours       theirs")
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder)
-        for part in (adk, agentscope, agentos):
-            async with AsyncStore(f"sqlite:///{home / part.__name__}_ours.db") as store:
-                await part(store, home)
+    for part in parts:
+        with tempfile.TemporaryDirectory() as folder:
+            home = Path(folder)
+            async with AsyncStore(f"sqlite:///{home / 'ours.db'}") as store:
+                await PARTS[part](store, home)
+    if "openai" in parts:
+        with opened("postgresql") as places:
+            await openai_on_a_server(places)
 
 
 if __name__ == "__main__":
