@@ -1,7 +1,7 @@
 """The command line: arguments in, tables out. The work is done elsewhere.
 
-Each module holds the commands of one subject. Only that of the command which is called is imported,
-and all of them where commands are listed: that is a fifth of what a short command takes.
+Each module holds the commands of one subject. Only the module of the called command is imported, or
+all of them to list the commands: importing all takes a fifth of the time of a short command.
 """
 
 from __future__ import annotations

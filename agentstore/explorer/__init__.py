@@ -10,7 +10,7 @@
 To add a page, write ``pages/NAME.py`` with ``async def page(visit: Visit) -> Response``, put
 ``templates/NAME.html`` beside it, which extends ``base.html``, and add one line to ``PAGES`` in
 ``application``. A page asks the store by ``await visit.ask(visit.store.sessions.list, limit=50)``,
-which does for a ``Store`` and for an ``AsyncStore``, and returns ``visit.page("NAME.html", ...)``.
+which works for a ``Store`` and for an ``AsyncStore``, and returns ``visit.page("NAME.html", ...)``.
 
 The invariants:
 
@@ -42,8 +42,8 @@ __all__ = ["explorer", "needing_extra"]
 def explorer(store: Repositories | AsyncRepositories) -> ASGIApp:
     """Give the explorer of a store as an ASGI application, to run or to mount in another one.
 
-    It has no login of its own: who reaches it sees all that the store shows. Mount it behind your
-    application's, with ``store.scoped(user_id)`` for what one user may see.
+    It has no login of its own: whoever reaches it sees everything that the store shows. Mount it
+    behind your application's login, with ``store.scoped(user_id)`` for what one user may see.
 
     Args:
         store: A ``Store`` or an ``AsyncStore``, or one of a scope. The explorer never closes it.

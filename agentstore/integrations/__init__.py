@@ -1,8 +1,9 @@
 """Sessions, savers and memories for the frameworks that agents are written in.
 
-One module for each framework, which alone imports it; the extra of the same name brings it. Each is
-a thin layer over the store's public methods: what a framework calls a session, a thread or a key
-is a session here, which ``agentstore show``, searches, backups and copies find like any other.
+There is one module for each framework; only this module imports it, and the extra of the same name
+installs it. Each is a thin layer over the store's public methods. A framework's session, chat or
+key is a session here, and a thread of checkpoints is a thread of ``store.checkpoints``: backups,
+copies and, for sessions, ``agentstore show`` and searches treat them like any other.
 
 Pass a ``Store`` or an ``AsyncStore``, or what ``scoped(user_id)`` gives: then only this user's
 sessions are there, and new ones belong to the user.

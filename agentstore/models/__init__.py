@@ -7,7 +7,7 @@ schema; they never create it, which only the revisions do (``agentstore.migratio
 The words that are used here:
 
 - ``pk`` is the number of a row in the order of creation. It never leaves the database.
-- ``id`` is what the world sees: text, which other tables refer to.
+- ``id`` is what callers see: text, which other tables refer to.
 - *Names* are the schema and the prefix under which a database has its tables. ``tables`` gives
   the tables under other names; ``Tables`` has each as an attribute. ``named`` gives the models.
 - A user who is *being deleted* has a mark, and all queries leave out what is theirs: ``deleting``

@@ -7,7 +7,7 @@ store.messages.save(...)       an operation of a repository
          body                  the method as it is written: checks, then SQL
 ```
 
-``Store`` and ``AsyncStore`` open a database and have the twelve repositories as attributes. A call
+``Store`` and ``AsyncStore`` open a database and have thirteen repositories as attributes. A call
 on one of them is a transaction of its own. ``transaction()`` and ``run()`` make several calls one;
 ``scoped()`` gives the same methods for one user's data.
 

@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 class Store(Repositories):
-    """A database of agents' memory.
+    """A database for agents: sessions, messages, tasks, checkpoints and what belongs to them.
 
     Examples:
         >>> with Store("sqlite:///agent.db") as store:
@@ -141,8 +141,8 @@ class Store(Repositories):
     def close(self) -> None:
         """Close the store's connections; those of an engine handed in stay open.
 
-        Calls that other threads are in end as they would have: this waits for those that write.
-        In a process that was forked it does nothing: they are its parent's.
+        Calls that are running in other threads complete normally; this waits for those that write.
+        In a forked process it does nothing, because the connections are the parent's.
         """
         if self._inherited:
             return
@@ -163,7 +163,7 @@ class Store(Repositories):
         Raises:
             TransactionMisuse: The store is called inside the block, or is closed.
             DatabaseReadOnly: The store only reads.
-            ConnectionLost: The connection broke; ``in_doubt`` says whether in the commit.
+            ConnectionLost: The connection broke; ``in_doubt`` says whether during the commit.
         """
         self._require_open()
         refuse_to_write(self._runner.settings)
@@ -181,7 +181,7 @@ class Store(Repositories):
 
         What they write is committed, or rolled back, with whatever else the application does in
         that transaction or savepoint. Nothing is repeated after a conflict. It costs nothing to
-        make, and goes with the connection from one transaction to the next. On SQLite nobody else
+        make, and can be used for later transactions of the connection too. On SQLite nobody else
         can write from the first write on until the application ends its transaction.
 
         Args:
@@ -220,12 +220,12 @@ class Store(Repositories):
     def read(self, work: Callable[[Transaction], T]) -> T:
         """Run a function whose calls all see the database as it was at one moment.
 
-        It makes nobody wait, and waits for nobody: on SQLite it takes no turn of the writer's. What
-        a long one reads keeps the space of what is deleted meanwhile from being used again.
+        It makes no other call wait, and waits for none: on SQLite it does not queue with the
+        writers. While it runs, the space of rows that are deleted meanwhile cannot be reused.
 
         Args:
-            work: Gets a transaction's repositories, of which only what reads may be called. It runs
-                again if the connection is lost, so it should have no effects elsewhere.
+            work: Gets a transaction's repositories, of which only methods that read may be called.
+                It runs again if the connection is lost, so it should have no effects elsewhere.
 
         Returns:
             What the function returned.
@@ -248,25 +248,25 @@ class Store(Repositories):
     ) -> PruneReport:
         """Delete what a retention policy does not keep, while others work.
 
-        Works in transactions that are over soon: of up to 1,000 rows, and of fewer where rows are
-        large, so that no other writer waits for one for long; on SQLite with pauses between them.
-        Every row is looked at again in the transaction that deletes it: a session that was active
-        meanwhile stays, and so does a task that was revived; what somebody else has locked is
-        passed over. Checkpoints that stay are whole. If it is interrupted, what is deleted is
-        deleted, and the next call goes on. A session with more than 500 rows ends in one
-        transaction and goes in the following ones: from the first on it is found by nobody, takes
-        nothing more, and none of its tasks are done; some of its rows can be read one by one
-        until they go, see ``sessions.delete_expired``. What becomes old after this began is left
-        to the next one.
+        Works in short transactions: of up to 1,000 rows, and of fewer where rows are large, so
+        that no other writer waits long; on SQLite with pauses between them. Every row is checked
+        again in the transaction that deletes it: a session that was active meanwhile stays, and so
+        does a task that was revived; rows that somebody else has locked are skipped. Checkpoints
+        that stay keep all their values. If it is interrupted, what is deleted stays deleted, and
+        the next call continues. A session with more than 500 rows is closed in one transaction and
+        deleted in the following ones: once closed, it is not found any more, takes nothing more,
+        and none of its tasks run; some of its rows can still be read by their ids until they are
+        deleted, see ``sessions.delete_expired``. What expires after the call began is left to the
+        next call.
 
         Args:
             policy: What is to be kept, and for how long.
-            dry_run: Only count what would go, without a lock; nothing is written.
+            dry_run: Only count what would be deleted, without a lock; nothing is written.
             reclaim: Give the space back to the system where the engine can, in small steps: on
                 SQLite free pages of files that were made with ``auto_vacuum=INCREMENTAL``; on
                 PostgreSQL by VACUUM of the tables.
             progress: Called with a rule's name and how many rows it has deleted so far; in a dry
-                run with how many of its own things were counted.
+                run with how many sessions, tasks or other things of the rule were counted.
 
         Raises:
             InvalidInput: The policy has no rule.
@@ -281,13 +281,13 @@ class Store(Repositories):
     def health(self, timeout: float = DEFAULT_TIMEOUT) -> HealthRecord:
         """Say whether the store can do its work now, for a readiness probe.
 
-        Cheap: two or three statements that read no rows of the application's. A database that is
-        down, damaged, full of waiting callers or at another revision is said to be so and raises
-        nothing. May be called anywhere and at any time, also when the store is closed; calls that
-        are made at once share one question.
+        Cheap: two or three statements that read no rows of the application's. If the database is
+        down, damaged, overloaded or at another revision, the record says so, and nothing is
+        raised. May be called anywhere and at any time, also when the store is closed; calls that
+        are made at once share one check.
 
         Args:
-            timeout: After how many seconds without an answer to say so, up to an hour.
+            timeout: How many seconds to wait for an answer, up to an hour.
 
         Raises:
             InvalidInput: The timeout is not above 0, or longer than an hour.
@@ -305,17 +305,17 @@ class Store(Repositories):
     ) -> Statistics:
         """Say how much the database holds, how fast it grows, and by whom.
 
-        All figures are of one state of the database, and memory does not grow with it. Where
-        everything is counted, every table is read once and ``messages`` twice; where not, only
-        the rows of the window are, and the other figures are estimates or left out.
+        All figures are of one state of the database, and memory does not grow with it. If
+        everything is counted, every table is read once and ``messages`` twice; if not, only
+        the rows of the window are read, and the other figures are estimates or left out.
 
         Args:
             days: The days of the window, in UTC, today included; up to 3,660.
             top: How many users, tools and models to name at most, up to 1,000.
-            order: Whether users and models come by ``cost`` or by ``tokens``, the most first: by
-                those that were used, then by those of messages. Tools come by calls. Who is equal
-                comes by the other, then by name.
-            exact: Whether to count everything; None means up to 256 MiB.
+            order: Whether users and models are sorted by ``cost`` or by ``tokens``, the highest
+                first: by those that were used, then by those of messages. Tools are sorted by
+                calls. Ties are sorted by the other figure, then by name.
+            exact: Whether to count everything; None means if the database has up to 256 MiB.
 
         Raises:
             InvalidInput: An argument is out of range.
@@ -330,7 +330,7 @@ class Store(Repositories):
             return self._runner.run(Mode.SNAPSHOT, body, repeatable=True)
 
     def scoped(self, user_id: str) -> ScopedStore:
-        """Give the same repositories for one user's data: what is not theirs is not there.
+        """Give the same repositories for one user's data; other data are treated as missing.
 
         It shares this store's connections and costs nothing to make, so make one for each request.
 

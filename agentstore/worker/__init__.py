@@ -12,8 +12,8 @@ A *handler* is a function of the application's for one kind of task; it gets a *
 attempt of a task. ``Worker`` runs handlers in threads, ``AsyncWorker`` in its event loop.
 
 The invariant: a worker writes about a task only with the fence of its claim. If it dies, hangs or
-loses the database, the lease runs out, another worker gets the task, and nothing that the first
-one still says about it counts. So a task is done at least once; a handler whose effects are
+loses the database, the lease runs out, another worker gets the task, and later calls of the first
+one about it are refused. So a task is done at least once; a handler that changes something
 elsewhere should be safe to repeat.
 
 ``workers`` are the two kinds, ``loop`` is what they share, ``jobs`` is what a handler sees,

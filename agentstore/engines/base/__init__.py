@@ -10,13 +10,12 @@ of their own, each in its module:
 - ``signals``: what a worker waits for between two claims.
 - ``saving``: databases that are files.
 
-A method is abstract where both engines must have a body. Otherwise its body here is what an engine
-does that has nothing to do: no lock to take, nothing to tidy, None.
+A method is abstract where both engines must have a body. Otherwise its body here is for an engine
+that has nothing to do: it takes no lock, tidies nothing, returns None.
 
-The rest is shared code. ``prepared`` compiles a statement once and runs it past SQLAlchemy's
-execution, for the few paths that are hot; ``columns`` converts whole columns of values for it.
-``internals`` has the private names of other packages, all in one place. ``causes`` says what of a
-driver's error may be shown: never the statement, never a value.
+The rest is shared code. ``prepared`` compiles a statement once and runs it without SQLAlchemy's
+execution, for the few hot paths; ``columns`` converts whole columns of values for it.
+``causes`` says what of a driver's error may be shown: never the statement, never a value.
 
-The invariant: nothing here knows an engine. What does is in a folder beside.
+The invariant: nothing here knows an engine. Code that does is in the folder of the engine.
 """

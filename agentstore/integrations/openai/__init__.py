@@ -1,6 +1,6 @@
 """Sessions of the OpenAI Agents SDK in an agentstore database: ``Runner.run(..., session=)``.
 
-``AgentStoreSession`` is one for one ``SQLiteSession`` and ``SQLAlchemySession`` of the SDK. An item
+``AgentStoreSession`` replaces the SDK's ``SQLiteSession`` and ``SQLAlchemySession``. An item
 is one message: ``messages.save_chat`` takes it apart, ``messages.chat`` gives it back, equal and in
 the order of its keys. ``AgentStoreAdvancedSession`` has the branches, turns and usage of
 ``AdvancedSQLiteSession``.

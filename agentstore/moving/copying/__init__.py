@@ -1,11 +1,11 @@
 """Moving everything from one database to another, of the same engine or of the other one.
 
 The source is only read, in one transaction, so that what arrives is one state of it. The target
-has to be empty. While a copy is under way nobody can open the target: in the place of its
-revision stands a word that no version of agentstore takes for one, and only the last transaction,
-after both sides were read again and found equal, puts the revision there. So a copy that was
-killed never looks like one that is complete. How far it has come is written down in the target,
-in the transactions that bring the rows, and another run goes on from there.
+has to be empty. While a copy is under way nobody can open the target: instead of its revision it
+has a word that no version of agentstore accepts, and only the last transaction, after both sides
+were read again and found equal, writes the revision. So a copy that was killed never looks
+complete. The target records how far the copy has come, in the transactions that bring the rows,
+and another run continues from there.
 """
 
 from __future__ import annotations

@@ -3,17 +3,17 @@
 A line is an object with ``messages``, a list of chat messages (role, content, tool_calls,
 tool_call_id, name), and usually ``id``, ``title``, ``user``, ``model`` and ``metadata``. What
 goes in comes out equal, message by message and key by key, the keys in their order: keys that
-agentstore has no column for, and unusual orders, are kept beside the columns. What could not come
-out as it is refused: a key that an object has twice, digits that a float would lose.
+agentstore has no column for, and unusual orders, are kept beside the columns. A line that could not
+be exported unchanged is refused: one with a key twice in an object, or digits that a float would
+lose.
 
-Every line that comes out says whose session it is, and is that session's again when it goes in: by
-its ``id``, or, where it has none, by the digest of what it says. What is kept beside the columns
-never takes the place of what is in them.
+An exported line becomes the same session when it is imported again: by its ``id``, or, if it has
+none, by the digest of what it says. What is kept beside the columns never replaces what is in them.
 
-A session that has branches is exported as its active branch tells it, and comes back as a session
-with that conversation alone.
+Of a session with branches, the active branch is exported, and is imported as a session with that
+conversation only.
 
-What the format does not say is not in an export: other branches, token counts, costs, times,
+An export leaves out what the format has no place for: other branches, token counts, costs, times,
 marks, tool logs, tasks. It is for conversations; a whole database is moved by copying it.
 """
 

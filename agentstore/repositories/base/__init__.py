@@ -10,7 +10,7 @@ transaction and makes an *operation* of it:
 @appends          a write of one statement
 @writes           several statements, all or nothing
 @gathers(Kind)    a body in two halves around a yield; writes of one kind are sent together
-@in_steps         a body that yields steps, each a transaction of its own
+@several_units    a method that runs several bodies, each in a transaction of its own
 ```
 
 Called on a store, an operation gets a unit of its own from the store's runner. Called by another
@@ -18,7 +18,7 @@ body, or in ``store.transaction()``, it joins the unit that is open. ``AsyncStor
 bodies. So each method is written once.
 
 The invariant: a body never commits, rolls back, sleeps, or keeps anything between two calls. A
-runner may therefore run it again after a conflict. ``operations`` holds the decorators, ``steps``
-the methods in steps, ``inserting`` the rows that are inserted together, ``sums`` exact sums,
-``scoping`` the conditions that say which rows are one user's.
+runner may therefore run it again after a conflict. ``operations`` holds the decorators, ``units``
+the methods of several units, ``inserting`` the rows that are inserted together, ``sums`` exact
+sums, ``scoping`` the conditions that say which rows are one user's.
 """

@@ -96,10 +96,9 @@ def _names_an_owner(given: Mapping[str, Any]) -> bool:
 class Checkpoints(Repository):
     """The checkpoints of threads.
 
-    A thread is made by the first put. Its checkpoints are a tree; where a method speaks of the
-    latest, it is the one with the highest step, and of several with that step the one that was
-    put last. A namespace is a tree of its own in the thread, for a subgraph for example; the
-    root namespace is ``""``.
+    A thread is created by the first put. Its checkpoints are a tree. The latest checkpoint is the
+    one with the highest step, and of several with that step the one that was put last. A namespace
+    is a tree of its own in the thread, for a subgraph for example; the root namespace is ``""``.
     """
 
     __slots__ = ()
@@ -126,28 +125,28 @@ class Checkpoints(Repository):
     ) -> CheckpointInfo:
         """Put a checkpoint, or put one again under its id, which replaces all that it holds.
 
-        What equals the parent's values is not stored again, nor what a value begins and ends
-        with as the parent's does, so a whole history may be put at every step. Puts into one
-        thread go one after the other; threads do not wait for each other on PostgreSQL.
+        A value that equals the parent's is not stored again; of a changed value, the beginning and
+        the end that equal the parent's are not. So a whole history may be put at every step. Puts
+        into one thread run one after the other; threads do not wait for each other on PostgreSQL.
 
         Args:
             thread_id: The thread.
             values: All of the state, by name: ``messages``, ``state``, ``tools_result``, any
                 other. JSON, bytes, or ``Items``; a dict of bytes is neither.
             checkpoint_id: The application's own id; left out, a UUIDv7 is made.
-            parent_id: What it comes from, in this thread and namespace. Left out, the latest; or,
-                if the checkpoint is put again, what it was. ``""`` makes a root.
-            step: Left out, one more than the parent's, 0 for a root; or what it was.
-            tags: To find milestones by when pruning; a str is a single one.
-            summary: For people.
-            next_node: Where the agent is to go on.
+            parent_id: The parent, in this thread and namespace. Left out, the latest; or, if the
+                checkpoint is put again, its parent so far. ``""`` makes a root.
+            step: Left out, one more than the parent's, 0 for a root; or its step so far.
+            tags: Names by which ``prune`` can keep checkpoints; a str is a single one.
+            summary: A text for people.
+            next_node: Where the agent continues.
             metadata: A JSON object of the application's.
             namespace: The namespace.
-            run_id: To delete by.
-            created_at: Left out, the store's clock; or what it was.
+            run_id: The run that it belongs to; see ``delete_run``.
+            created_at: Left out, the present by the store's clock; or its time so far.
             session_id: The session that the thread belongs to, and is deleted with.
             user_id: The user, likewise.
-            inherit: The names of values that are as in the parent, and are not passed.
+            inherit: The names of values that are the same as in the parent, and are not passed.
             parent_missing: What to do if there is no such parent: ``refuse``, or make it a root.
 
         Returns:
@@ -161,8 +160,8 @@ class Checkpoints(Repository):
                 thread included, is being deleted; or the parent has no value of a name in
                 ``inherit``.
             NaiveDatetime: ``created_at`` has no time zone.
-            InvalidJson: JSON cannot say a value.
-            InvalidInput: An argument cannot be stored, or the parent came from the checkpoint.
+            InvalidJson: JSON cannot represent a value.
+            InvalidInput: An argument cannot be stored, or the parent descends from the checkpoint.
         """
         if checkpoint_id == NO_PARENT:
             raise InvalidInput("checkpoint_id must not be empty. Pass an id, or leave it out.")
@@ -203,7 +202,7 @@ class Checkpoints(Repository):
             checkpoint_id: Its id.
             thread_id: Only if it is in this thread. Needed with a namespace.
             namespace: Only in this one.
-            writes: Whether it comes with the pending writes after it, of the same moment.
+            writes: Whether to add the pending writes after it, as of the same moment.
 
         Raises:
             NotFound: There is no such checkpoint.
@@ -322,8 +321,8 @@ class Checkpoints(Repository):
             before: Only smaller ids; with ``order="id"``. No checkpoint need have it.
             where: Only those whose metadata have these values, by paths: keys with dots between,
                 or tuples of keys.
-            values: Whether each comes with its values. All of the page's are in memory then.
-            writes: Whether each comes with its values and the pending writes after it.
+            values: Whether each has its values. All values of the page are then in memory at once.
+            writes: Whether each has its values and the pending writes after it.
 
         Raises:
             InvalidInput: An argument cannot be asked for.
@@ -412,13 +411,13 @@ class Checkpoints(Repository):
         limit: int = DEFAULT_LIMIT,
         cursor: str | None = None,
     ) -> Page[ThreadRecord]:
-        """List threads, each with its latest checkpoint, the one that was put into last first.
+        """List threads, each with its latest checkpoint; the last one that was put into is first.
 
         The order is that of the puts themselves, whatever ``created_at`` says.
 
         Args:
-            user_id: Only threads that were put for this user.
-            session_id: Only threads that were put for this session.
+            user_id: Only threads of this user.
+            session_id: Only threads of this session.
             limit: How many to give at most.
             cursor: The ``next_cursor`` of the page before.
         """
@@ -480,16 +479,16 @@ class Checkpoints(Repository):
         new_checkpoint_id: str | None = None,
         namespace: str = ROOT,
     ) -> CheckpointInfo:
-        """Fork at a checkpoint: put a copy of it, to go on from in another way.
+        """Fork at a checkpoint: put a copy of it, from which to continue in another way.
 
-        The new checkpoint has the values, summary, next node and metadata of the old one, and
-        neither its tags nor its run. Within the thread it is a child of the old one, one step
-        on, and the values are shared; put with its id as ``parent_id`` to go on from it. In a new
-        thread, which has the old one's user and session, it is the root, of the same step, and
-        nothing is shared: either thread may be deleted.
+        The new checkpoint has the values, summary, next node and metadata of the old one, but not
+        its tags and its run. Within the thread it is a child of the old one, one step later, and
+        shares its values; to continue from it, put with its id as ``parent_id``. In a new thread,
+        which has the old one's user and session, it is the root, with the same step, and shares
+        nothing: either thread may be deleted.
 
         Args:
-            checkpoint_id: Where to begin.
+            checkpoint_id: The checkpoint to copy.
             thread_id: Only if it is in this thread.
             to_thread: The new thread; left out, the checkpoint's own.
             new_checkpoint_id: The new checkpoint's id; left out, a UUIDv7 is made.
@@ -532,10 +531,10 @@ class Checkpoints(Repository):
 
     @writes
     def rewind(self, thread_id: str, step: int, *, namespace: str = ROOT) -> CheckpointRecord:
-        """Go back to a step: what is listed before it is deleted, and it is the latest again.
+        """Go back to a step: delete all checkpoints after it, so that it is the latest again.
 
         The target is the checkpoint of this step on the path from the latest to the root. All
-        that came later goes, on other paths as well; fork from the target instead to keep it.
+        later checkpoints are deleted, on other paths as well; to keep them, fork from the target.
 
         Returns:
             The target, with its values.
@@ -570,7 +569,7 @@ class Checkpoints(Repository):
         *,
         on_existing: Literal["refuse", "replace"] = "refuse",
     ) -> int:
-        """Copy a thread with all namespaces and pending writes to a new one, of the same owners.
+        """Copy a thread with all namespaces and pending writes to a new one with the same owners.
 
         Checkpoints of the root namespace get new ids, because an id belongs to one thread; in
         other namespaces they keep theirs. The two threads share nothing.
@@ -578,16 +577,16 @@ class Checkpoints(Repository):
         Args:
             thread_id: The thread.
             to_thread: The new one.
-            on_existing: What to do if the new thread is there already: ``refuse``, or
-                ``replace`` it with all that it holds.
+            on_existing: What to do if the new thread exists already: ``refuse``, or
+                ``replace`` it and everything in it.
 
         Returns:
             How many checkpoints were copied.
 
         Raises:
             NotFound: There is no such thread.
-            AlreadyExists: The new thread is there already.
-            InvalidInput: A thread was to be replaced with itself.
+            AlreadyExists: The new thread exists already.
+            InvalidInput: The two threads are the same.
         """
         target, _ = place_of(to_thread, ROOT)
         replaces = validation.choice("on_existing", on_existing, _ON_EXISTING) == "replace"
@@ -609,7 +608,7 @@ class Checkpoints(Repository):
         """Delete a thread and everything in it.
 
         Returns:
-            How many rows went, for each table.
+            How many rows were deleted, for each table.
 
         Raises:
             NotFound: There is no such thread.
@@ -623,7 +622,7 @@ class Checkpoints(Repository):
     ) -> DeletionReceipt:
         """Delete checkpoints by their ids, as ``delete_before`` does.
 
-        An id that is not there is no error.
+        Ids that do not exist are ignored.
 
         Raises:
             NotFound: There is no such thread.
@@ -637,10 +636,10 @@ class Checkpoints(Repository):
     def delete_before(self, thread_id: str, step: int, *, namespace: str = ROOT) -> DeletionReceipt:
         """Delete the checkpoints whose step is smaller, with their pending writes.
 
-        Those that stay keep all their values, and come from the nearest ancestor that stays.
+        Those that stay keep all their values; their parent is the nearest ancestor that stays.
 
         Returns:
-            How many rows went, for each table; ``rows["checkpoints"]`` of the checkpoints.
+            How many rows were deleted, for each table; checkpoints are ``rows["checkpoints"]``.
 
         Raises:
             NotFound: There is no such thread.
@@ -685,16 +684,16 @@ class Checkpoints(Repository):
     ) -> DeletionReceipt:
         """Delete the checkpoints that no policy keeps, as ``delete_before`` does.
 
-        The latest one always stays, so that the steps count on.
+        The latest one always stays, so that steps continue to count up.
 
         Args:
             thread_id: The thread.
-            keep_last: Keep the latest so many.
-            max_age: Keep what was created no longer ago than this.
-            keep_tags: Keep what has one of these tags.
+            keep_last: Keep this many of the latest.
+            max_age: Keep checkpoints that are not older than this.
+            keep_tags: Keep checkpoints that have one of these tags.
             keep_ids: Keep these.
             namespace: Only in this one; left out, in each on its own.
-            dry_run: Only count the checkpoints that would go.
+            dry_run: Only count the checkpoints that would be deleted.
 
         Raises:
             NotFound: There is no such thread.
@@ -725,19 +724,19 @@ class Checkpoints(Repository):
     ) -> int:
         """Store what a task wrote after a checkpoint, before the next one is put.
 
-        The checkpoint may not be there yet, nor the thread, which is made then.
+        Checkpoint and thread need not exist yet; the thread is then created.
 
         Args:
             thread_id: The thread.
-            checkpoint_id: The checkpoint that the task went on from.
+            checkpoint_id: The checkpoint that the task began from.
             task_id: The task.
             writes: Pairs of a channel and a value, JSON or bytes.
             task_path: Where the task stands in the graph; orders the writes.
             namespace: The checkpoint's.
             positions: The writes' places in the task; left out, 0, 1, 2, ... They may be
                 negative.
-            replace: Replace what is at these positions; else what is there stays, so that a
-                task that is repeated changes nothing.
+            replace: Replace writes at these positions; otherwise existing writes stay, so that a
+                repeated task changes nothing.
             session_id: As in ``put``.
             user_id: As in ``put``.
 

@@ -1,9 +1,8 @@
 """What agents remember across conversations: JSON objects by namespace and key.
 
 - ``memories`` has the methods.
-- ``places`` says how an owner and a namespace are one column, in whose order a list goes.
+- ``places`` puts owner and namespace into one column, by which lists are ordered.
 - ``expiring`` deletes what has expired.
 
-The invariant: a memory that has expired is not there for any reader, whether or not it has been
-deleted.
+The invariant: no reader finds a memory that has expired, whether or not it has been deleted.
 """

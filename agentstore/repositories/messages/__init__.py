@@ -1,7 +1,7 @@
 """Messages: saving, streaming, reading, marking and deleting them.
 
-``messages.Messages`` has what users call, with the contract of each method; so have ``marks.Marks``
-and ``summaries.Summaries``. The other modules are what these are made of.
+``messages.Messages``, ``marks.Marks`` and ``summaries.Summaries`` have the methods that users call,
+with the contract of each. The other modules are parts of these.
 
 There is one way in for a message, on both engines::
 

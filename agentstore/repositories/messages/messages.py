@@ -1,4 +1,4 @@
-"""Messages: saving, streaming, reading and deleting them; what the package is, its front says."""
+"""Messages: saving, streaming, reading and deleting them; see the docstring of the package."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Messages(Repository):
             tool_calls: A list of JSON objects, kept with their keys in order. The name of each
                 tool, at ``function.name`` or ``name``, is indexed for ``find_by_tool``.
             tool_call_id: Which call a tool message answers.
-            name: Who speaks, or which tool answered.
+            name: The name of the speaker, or of the tool that answered.
             token_count: The message's size in tokens, as it takes room in a model's context. What a
                 call of a model used is for ``usage.record``.
             cost: Money that it counts for: a Decimal, an int or a str, never a float.
@@ -136,12 +136,13 @@ class Messages(Repository):
                 others are named.
             idempotency_key: Makes a repeated call a no-op that returns the first one's result.
                 With it, a call whose outcome was in doubt is repeated by the store itself.
-            branch: The branch's name; None for the active one. It costs the same if it is that,
-                and otherwise a transaction of several statements. The active one stays it.
-            create_session: Whether to make the session if there is none, in the same transaction;
-                arguments of ``sessions.create`` instead of True say what it begins with. It costs
-                the same if the session is there, which then stays as it is. Any number of callers,
-                in any number of processes, may do this at once: one of them makes it.
+            branch: The branch's name; None for the active one. Naming the active branch costs
+                nothing extra; another one needs a transaction of several statements. The active
+                branch does not change.
+            create_session: Whether to create the session if there is none, in the same
+                transaction; a dict of arguments of ``sessions.create`` instead of True says with
+                which. If the session exists, it stays as it is, and the call costs nothing extra.
+                Any number of callers and processes may do this at once: one of them creates it.
 
         Raises:
             NotFound: There is no such session, branch or user.
@@ -223,9 +224,9 @@ class Messages(Repository):
     ) -> Body[list[MessageRecord]]:
         """Append chat messages as the models' clients give and take them, all or none.
 
-        ``chat`` gives them back, equal to the last key and in the order of the keys, whatever keys
-        they have. Of a whole answer of Anthropic's ``chat`` gives the role and the content, because
-        its API refuses the rest; that is in the record's ``payload``.
+        ``chat`` gives them back equal, with all keys in their order, unknown keys too. Of a whole
+        answer of Anthropic's ``chat`` gives the role and the content, because the API refuses the
+        other keys; they are in the record's ``payload``.
 
         Args:
             session_id: The session.
@@ -234,8 +235,8 @@ class Messages(Repository):
                 as the clients send it, which is what ``model_dump(mode="json",
                 exclude_unset=True)`` gives.
             marks: Marks of each: see ``save``.
-            token_counter: Counts the tokens of a message that says nothing of its usage. Without
-                it such a message counts for none.
+            token_counter: Counts the tokens of a message without usage. If it is left out, such a
+                message has a token count of 0.
             idempotency_key: As in ``save``, for the call as a whole.
             branch: As in ``save``.
             create_session: As in ``save``; also if there are no messages.
@@ -270,12 +271,12 @@ class Messages(Repository):
     ) -> MessageRecord:
         """Append an empty message, to be written piece by piece; see ``save``.
 
-        A reader meanwhile sees the text that has come so far, in status ``streaming``; in
-        status ``incomplete`` if nothing has come for ``stream_timeout`` seconds, because its writer
-        has died then, or hangs. To begin and to finish is activity of the session; a piece is not.
+        Meanwhile a reader sees the text that has arrived, in status ``streaming``; in status
+        ``incomplete`` if no piece has arrived for ``stream_timeout`` seconds, because the writer
+        has died, or hangs. Beginning and finishing are activity of the session; a piece is not.
 
         Returns:
-            The message, in status ``streaming``; its ``id`` is what the other calls want.
+            The message, in status ``streaming``; pass its ``id`` to the other calls.
 
         Raises:
             NotFound: There is no such session.
@@ -381,10 +382,10 @@ class Messages(Repository):
 
     @writes
     def give_up_idle(self, limit: int = 100) -> int:
-        """Give up the messages of which nothing has come for ``stream_timeout`` seconds.
+        """Give up the messages that got no piece for ``stream_timeout`` seconds.
 
-        Readers see these as incomplete anyway; this puts their pieces together, and ends them
-        for their writers too, if there still are any.
+        Readers see these as incomplete anyway; this joins their pieces, and ends them for their
+        writers too, if a writer is still alive.
 
         Args:
             limit: How many at most, up to 1,000.
@@ -495,13 +496,13 @@ class Messages(Repository):
 
         The oldest comes first. What an API would refuse is mended in what is returned, never in
         what is stored: each call has its result, each result stands where the API wants it, and
-        one without a call, or a second one of the same call, is left out. Where a message says
-        both a result that is moved and something else, it comes in two parts. See ``unanswered``.
+        one without a call, or a second one of the same call, is left out. A message that holds
+        a result which is moved, and something else, is split in two. See ``unanswered``.
 
         One query; two where the branch shows messages of others and this store reads it for the
-        first time. The cost depends on ``limit`` and not on how much the session or the database
-        holds. One more where the cut falls behind more than four messages that belong to an
-        earlier call, and for a history of Anthropic's that would begin with a call.
+        first time. One more where the cut falls behind more than four messages that belong to an
+        earlier call, and for a history of Anthropic's that would begin with a call. The cost
+        depends on ``limit`` and not on how much the session or the database holds.
 
         Args:
             session_id: The session.
@@ -513,19 +514,19 @@ class Messages(Repository):
             branch: The branch's name; None for the active one.
             mark: Only messages that have this mark, or any of these.
             exclude_mark: Leave out messages that have this mark, or any of these.
-            prepend_summary: Put the branch's summary before the messages, behind the prompts, if it
+            prepend_summary: Put the branch's summary before the messages, after the prompts, if it
                 has one, as a message of role system that is not stored as one: its id is empty, its
                 number 0, its status ``summary``. It is one more query, and ``limit`` does not count
                 it.
-            unanswered: What becomes of a call that has no result: ``stub`` puts in a message that
+            unanswered: What to do with a call that has no result: ``stub`` adds a message that
                 says that it was interrupted, in the call's own format; it is not stored, its id is
-                empty, its status ``interrupted``. A call whose result cannot be put into words,
-                such as a computer's, is dropped. ``drop`` leaves out the message that calls, with
+                empty, its status ``interrupted``. A call whose result cannot be a text, such as
+                one of a computer tool, is dropped. ``drop`` leaves out the message that calls, with
                 all its results. ``keep`` gives all messages as they are stored. With marks, a
                 result that they leave out is missing too.
             keep_system: Keep the system and developer messages that precede the first user message,
-                of the first four messages of the branch, though the limit cuts them off; so there
-                may be up to four more than ``limit``. Not with ``mark``.
+                among the first four messages of the branch, even if the limit cuts them off; so
+                there may be up to four more than ``limit``. Not with ``mark``.
             max_tokens: Give no more than the newest turns that have so many tokens together, with
                 prompts and summary. ``limit`` counts too; None reads as far back as is needed.
             token_counter: Counts the tokens of a message; without it ``token_count`` counts. It is
@@ -570,10 +571,10 @@ class Messages(Repository):
     ) -> list[dict[str, Any]]:
         """Give the last messages of a branch for ``messages=`` or ``input=``, the oldest first.
 
-        What ``MessageRecord.to_chat`` makes of each message of ``history``, with the same
-        arguments, errors and queries, for less: only what a chat message has is read. What
-        ``save_chat`` saved comes back equal. A ``payload`` that ``save`` was given is not looked
-        at; see ``payloads``.
+        The same as ``MessageRecord.to_chat`` of each message of ``history``, with the same
+        arguments, errors and queries, but faster: only what a chat message has is read. What
+        ``save_chat`` saved comes back equal. A ``payload`` that ``save`` was given is not read;
+        see ``payloads``.
 
         Args:
             session_id: See ``history``, as for the others.
@@ -625,8 +626,8 @@ class Messages(Repository):
     ) -> list[Any]:
         """Give the payloads of the last messages of a branch, the oldest first.
 
-        Calls and results are looked for in the payloads, and mended there, if they have one of the
-        three formats. A call of a format that is not known is left as it is.
+        Calls and results are looked for in the payloads, and repaired there, if they have one of
+        the three formats. A call of an unknown format is left as it is.
 
         Args:
             session_id: The session.
@@ -641,8 +642,8 @@ class Messages(Repository):
             token_counter: See ``history``; it is given a payload.
 
         Returns:
-            A payload for each message that ``history`` would give, but for what is mended: None for
-            one without.
+            A payload for each message that ``history`` would give, apart from repairs; None for a
+            message without one.
 
         Raises:
             NotFound: There is no such session or branch.
@@ -711,14 +712,14 @@ class Messages(Repository):
     def follow(self, cursor: str | None = None, *, limit: int = 100) -> Page[MessageRecord]:
         """Follow new messages, of all sessions and branches: give those since the last call.
 
-        Each of them once, in the order in which they came. One that is being streamed comes when
-        it begins. On PostgreSQL one whose transaction ends late comes late, after others; it is
-        missed only if some 60 others were rolled back or are still open that began after it.
+        Each of them once, in the order in which they were saved. A streamed message is given when
+        it begins. On PostgreSQL a message whose transaction ends late is given late, after others;
+        it is missed only if some 60 transactions that began after it were rolled back or are still
+        open.
 
         Args:
-            cursor: The ``next_cursor`` of the call before. None begins: it gives the newest
-                messages that are there.
-            limit: How many, up to 1,000. Call again at once where as many as that came.
+            cursor: The ``next_cursor`` of the call before. None begins with the newest messages.
+            limit: How many, up to 1,000. If so many were given, call again at once.
 
         Returns:
             Messages, the oldest first; there always is a ``next_cursor``.
@@ -741,19 +742,19 @@ class Messages(Repository):
     ) -> Page[SearchHit]:
         """Find messages by their words, on all branches, in any language.
 
-        What any caller saved before the call is found: the index is brought up to
-        date first, for the one user if one is named, which is a write where something is new
-        and costs nothing otherwise. Where others keep it from writing, or in a transaction,
-        it reads what is new itself. Of a message its first 250,000 characters are searched,
-        see ``Settings.search_characters``.
+        What any caller saved before the call is found: the index is brought up to date first,
+        only for the user if one is named. That is a write if there are new messages, and costs
+        nothing otherwise. If other writers block it, or in a transaction, the search reads the new
+        messages itself. The first 250,000 characters of a message are searched; see
+        ``Settings.search_characters``.
 
         Args:
             text: Words, all of which a message must hold; ``"words in quotes"`` in a row;
                 ``begin*`` for what begins so; ``-word`` for what must not be in it; ``this OR
                 that``. Case, accents' encoding and width do not matter. Chinese, Japanese, Korean
-                or Thai is found inside a sentence. Other characters separate words and are no
-                syntax. Where the store has stems, words outside of quotes find their kin. Up to
-                1,000 characters; without a word in it nothing is found.
+                or Thai is found inside a sentence. Other characters separate words and have no
+                meaning. If the store has stems, words outside of quotes find other forms of the
+                word. Up to 1,000 characters; without a word in it nothing is found.
             user_id: Only in this user's sessions.
             session_id: Only in this session.
             role: Only messages of this role.
@@ -765,10 +766,10 @@ class Messages(Repository):
             cursor: The ``next_cursor`` of the page before, of the same search.
 
         Returns:
-            Hits. Order and scores are the same on both engines. A page reads no more than some
-            10,000 entries of the index, and messages that are not in it yet: where filters let few
-            through, it has fewer hits than ``limit``, or none, and a ``next_cursor`` to go on. The
-            last page has no cursor.
+            Hits. Order and scores are the same on both engines. A page reads at most some 10,000
+            entries of the index, and messages that are not in it yet: if few of them pass the
+            filters, it has fewer hits than ``limit``, or none, and a ``next_cursor``. The last page
+            has no cursor.
 
         Raises:
             SearchIndexStale: The index is damaged, of another version or other stems, or being
@@ -806,12 +807,13 @@ class Messages(Repository):
         cost: Decimal | int | str | Unset = UNSET,
         payload: Any = UNSET,
     ) -> MessageRecord:
-        """Change what is given of a message, where it stands, and leave the rest.
+        """Change the given parts of a message in place, and leave the rest.
 
-        Every branch that shows the message shows it changed: make a branch before it, and save
-        another message there, where the first one is to be kept. Its id, number, turn, time, role,
+        Every branch that shows the message shows it changed: to keep the first version, make a
+        branch before it, and save another message there. Its id, number, turn, time, role,
         tool calls, external id and attachments stay. Searches find the new text and not the old
-        one, and the session's tokens and cost change by the difference. It is no activity.
+        one, and the session's tokens and cost change by the difference. An update is not activity
+        of the session.
 
         Args:
             message_id: The message.
@@ -844,9 +846,9 @@ class Messages(Repository):
 
     @writes
     def pop(self, session_id: str, *, branch: str | None = None) -> MessageRecord | None:
-        """Take the last message of a branch back; None if the branch is empty.
+        """Remove the last message of a branch and return it; None if the branch is empty.
 
-        Other branches that show it go on showing it; it is deleted if none does.
+        Other branches that show it continue to show it; it is deleted if none does.
 
         Args:
             session_id: The session.
@@ -869,14 +871,14 @@ class Messages(Repository):
     ) -> bool:
         """Replace the last messages of a branch by others, if they are still the last ones.
 
-        For who read a history, had a model tell it shorter, and must not lose what others saved
-        meanwhile: nobody comes between the look and the change. Other branches that show the
-        replaced messages go on showing them.
+        For compaction: read a history, let a model shorten it, and replace it without losing what
+        others saved meanwhile. The check and the change are one transaction. Other branches that
+        show the replaced messages continue to show them.
 
         Args:
             session_id: The session.
-            expected: The ids of the messages that are to go, in their order.
-            messages: What comes in their place, as for ``save_chat``; ``[]`` for nothing.
+            expected: The ids of the messages to replace, in their order.
+            messages: The new messages, as for ``save_chat``; ``[]`` for none.
             branch: The branch's name; None for the active one.
 
         Returns:
