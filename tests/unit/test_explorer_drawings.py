@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentstore.explorer.pages.search import marked
-from agentstore.explorer.web import branch_tree, differences, plots, words
+from agentstore.explorer.web import branch_tree, differences, plots, texts, words
 from agentstore.explorer.web.side_by_side import shared_by, side_by_side
 from agentstore.records import CountedBranch, Page
 from agentstore.records.checkpoints import Items
@@ -366,3 +366,22 @@ def test_numbers_and_times_are_written_in_few_characters():
 
 def test_nothing_of_a_snippet_is_markup_within_a_hit_or_around_it():
     assert marked("<i> ⟦<b>⟧ & ⟦c") == "&lt;i&gt; <mark>&lt;b&gt;</mark> &amp; ⟦c"
+
+
+@pytest.mark.parametrize(
+    ("text", "marked_up"),
+    [
+        ('{"a": "b"}', '<pre>{<span class="k">"a"</span>: <span class="s">"b"</span>}</pre>'),
+        ('b", "c": "d', '<pre>b<span class="s">", "</span>c<span class="s">": "</span>d</pre>'),
+        ('["cut off', '<pre>[<span class="s">"cut off</span></pre>'),
+        ('["\\', '<pre>[<span class="s">"\\</span></pre>'),
+    ],
+)
+def test_strings_are_marked_also_where_json_is_cut(text: str, marked_up: str) -> None:
+    assert texts.pretty(text).replace("&#34;", '"') == marked_up
+
+
+def test_json_that_is_cut_in_a_string_full_of_quotation_marks_is_marked_by_one_walk() -> None:
+    cut = '"' + '\\"x' * 20_000
+    assert texts.pretty(cut) == f'<pre><span class="s">{cut}</span></pre>'
+    assert [match.span() for match in texts._STRING.finditer(cut)] == [(0, len(cut))]

@@ -23,7 +23,8 @@ from markupsafe import Markup
 from agentstore.explorer.web.visible import visible
 
 _SCHEMES = ("http", "https", "mailto")
-_STRING = re.compile(r'("(?:\\.|[^"\\])*")(\s*:)?')
+_STRING = re.compile(r'("(?:\\(?:.|\Z)|[^"\\])*(?:"|\Z))(\s*:)?', re.DOTALL)
+"""Also one that is cut off: were it none, its beginnings at each quotation mark would be tried."""
 
 
 class Allowance:
