@@ -21,7 +21,6 @@ from agentstore.moving.frameworks import FRAMEWORKS
 from agentstore.moving.new_files import NewFile, translating
 from agentstore.records.findings import counted
 from agentstore.stores.store import Store
-from agentstore.values.redaction import Secrets
 
 
 class _TranscriptFormat(StrEnum):
@@ -210,8 +209,10 @@ def _shared(store: Store, session_id: str, branch: str | None, kind: str) -> byt
     with needing_extra():
         from agentstore.explorer.web.sharing import Format, conversation_of, shared
         from agentstore.explorer.web.visits import Asker
-    told = asyncio.run(conversation_of(Asker(store), session_id, branch))
-    return shared(told, cast("Format", kind), Secrets()).encode("utf-8")
+    asker = Asker(store)
+    told = asyncio.run(conversation_of(asker, session_id, branch))
+    text, _ = shared(told, cast("Format", kind), asker.secrets)
+    return text.encode("utf-8")
 
 
 def _write_file(

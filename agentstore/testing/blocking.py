@@ -146,6 +146,11 @@ class _BlockingRoot(BlockingRepositories):
         """Show the store's own."""
         return repr(self.store)
 
+    @property
+    def _probe(self) -> Any:
+        store: Any = self.store
+        return getattr(store, "_store", store)._probe
+
     @contextmanager
     def transaction(self) -> Iterator[BlockingRepositories]:
         """Make several calls one.

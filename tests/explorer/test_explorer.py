@@ -17,6 +17,7 @@ from agentstore.errors import NotFound
 from agentstore.explorer import explorer
 from agentstore.explorer.application import PAGES
 from agentstore.explorer.web.visits import Visit
+from agentstore.values.redaction import Secrets
 from tests.explorer.visited import ADDRESSES, DOT, HOSTILE, LISTS, OF_ALL, SECRET, fill
 
 MOST_BYTES = 200_000
@@ -129,6 +130,30 @@ def test_secrets_are_redacted_in_a_file_to_share(store):
             assert "[redacted]" in text.replace("\\", "")
             assert SECRET not in text
             assert "hunter2" not in text
+
+
+def test_a_file_to_share_is_redacted_by_the_store_s_own_rules_wherever_a_text_stands(place):
+    rules = Secrets(patterns=(r"ticket-\d+",))
+    hidden = "ticket-4711"
+    with place.open(secrets=rules) as store:
+        session = store.sessions.create(title=f"About {hidden}", model=f"m-{hidden}").id
+        message = store.messages.save(session, "user", f"It is {hidden}.")
+        store.marks.update(session, f"mark-{hidden}", ids=[message.id])
+        store.attachments.add(message.id, DOT, media_type="image/png", name=f"{hidden}.png")
+        with visiting(store) as client:
+            for kind in ("html", "md"):
+                answer = client.get(f"/export?id={session}&format={kind}")
+                assert "[redacted]" in answer.text.replace("\\", "")
+                assert hidden not in answer.text
+                assert hidden not in answer.headers["content-disposition"]
+
+
+def test_deeply_nested_json_makes_no_page_of_white_space(store):
+    session = store.sessions.create().id
+    store.messages.save(session, "user", "[" * 900 + "1," * 18_000 + "1" + "]" * 900)
+    with visiting(store) as client:
+        assert len(client.get(f"/session?id={session}").text) < MOST_BYTES
+        assert len(client.get(f"/export?id={session}&format=html").text) < MOST_BYTES
 
 
 @pytest.mark.long(but=["sqlite3-*"])

@@ -11,7 +11,6 @@ from starlette.responses import Response
 from agentstore.errors import InvalidInput
 from agentstore.explorer.web.sharing import FORMATS, Format, conversation_of, shared
 from agentstore.explorer.web.visits import Visit
-from agentstore.values.redaction import Secrets
 
 _MOST = 2_000
 """Messages; `agentstore export` takes all."""
@@ -23,10 +22,8 @@ async def page(visit: Visit) -> Response:
     if kind not in FORMATS:
         raise InvalidInput(f"format= must be one of {', '.join(FORMATS)}.")
     told = await conversation_of(visit, visit.needed("id"), visit.given("branch"), _MOST)
-    text = await run_in_threadpool(shared, told, cast("Format", kind), Secrets())
-    name = quote(
-        f"{(told.session.title or told.session.id)[:80]}.{kind}", safe="", errors="replace"
-    )
+    text, about = await run_in_threadpool(shared, told, cast("Format", kind), visit.secrets)
+    name = quote(f"{about[:80]}.{kind}", safe="", errors="replace")
     return Response(
         text,
         media_type="text/html" if kind == "html" else "text/markdown",

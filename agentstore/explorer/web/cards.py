@@ -17,6 +17,7 @@ from agentstore.explorer.web.timeline import TurnUse, logs_between, times_of
 from agentstore.records import AttachmentRecord, MessageRecord, ToolLogRecord
 
 _BRIEF = 120
+_MOST_INDENTED = 4_000
 
 _MOST_LOGS = 40
 """Logs that name no message, on a page."""
@@ -301,6 +302,8 @@ def said_as_html(text: str, *, whole: bool = True) -> Markup:
     """Give a text as HTML: JSON in colours, else as Markdown."""
     if whole and (found := texts.document(text)) is not None:
         lines = texts.written(found)
+        if len(lines) > _MOST_INDENTED + 3 * len(text):  # deeply nested: mostly white space
+            return texts.plain(text)
         folded = Markup('<details class="json"{}><summary>JSON</summary>{}</details>')
         return folded.format(Markup(" open") if len(lines) < 800 else "", texts.pretty(lines))
     return texts.markdown(text)

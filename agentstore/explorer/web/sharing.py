@@ -51,10 +51,11 @@ class SharedConversation:
     left: bool = False
 
 
-def shared(told: SharedConversation, kind: Format, secrets: Secrets) -> str:
-    """Give a conversation as the text of a file."""
+def shared(told: SharedConversation, kind: Format, secrets: Secrets) -> tuple[str, str]:
+    """Give a conversation as the text of a file, and what it is about, for the file's name."""
     clean = _redacted(told, secrets)
-    return _as_html(clean) if kind == "html" else _as_markdown(clean)
+    text = _as_html(clean) if kind == "html" else _as_markdown(clean)
+    return text, clean.session.title or clean.session.id
 
 
 async def conversation_of(
@@ -105,14 +106,20 @@ def _redacted(told: SharedConversation, secrets: Secrets) -> SharedConversation:
 
     def log(each: ToolLogRecord) -> ToolLogRecord:
         parts = {"input": clean(each.input), "output": clean(each.output)}
-        return replace(each, error=clean(each.error), **parts)
+        return replace(each, tool=clean(each.tool), error=clean(each.error), **parts)
 
-    summary = told.summary
+    beside, session, summary = told.beside, told.session, told.summary
     return replace(
         told,
-        session=replace(told.session, title=clean(told.session.title)),
+        session=replace(session, title=clean(session.title), model=clean(session.model)),
+        branch=clean(told.branch),
         messages=[_clean_message(each, clean) for each in told.messages],
-        beside=replace(told.beside, logs=[log(each) for each in told.beside.logs]),
+        beside=replace(
+            beside,
+            logs=[log(each) for each in beside.logs],
+            marks={id: [*map(clean, marks)] for id, marks in beside.marks.items()},
+            files=[replace(each, name=clean(each.name)) for each in beside.files],
+        ),
         summary=summary and replace(summary, content=clean(summary.content)),
     )
 

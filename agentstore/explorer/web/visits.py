@@ -15,7 +15,9 @@ from agentstore.errors import InvalidInput
 from agentstore.explorer.web.rendering import link, render
 
 if TYPE_CHECKING:
+    from agentstore.stores.health import Probe
     from agentstore.stores.store import Store
+    from agentstore.values.redaction import Secrets
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,6 +33,12 @@ class Asker:
     def __init__(self, store: object) -> None:
         """Ask this store."""
         self.store = cast("Store", store)
+
+    @property
+    def secrets(self) -> Secrets:
+        """The store's own rules of what a secret is."""
+        probe: Probe = getattr(self.store, "_store", self.store)._probe
+        return probe.settings.secrets
 
     async def ask(self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a method of the store: in a thread if it is a synchronous one."""
