@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,10 +19,11 @@ _PATIENCE = 3.0
 """Seconds to wait for the database."""
 
 _EXAMINED_WITHIN = 20.0
+_KEPT_FOR = 60.0
 _DAYS, _TOP = 14, 5
 
 _examinations: WeakKeyDictionary[Any, asyncio.Task[list[Finding]]] = WeakKeyDictionary()
-"""Those that run, by the store: who asks meanwhile shares one."""
+"""Those that run, or have just ended, by the store: who asks meanwhile shares one."""
 
 
 async def page(visit: Visit) -> Response:
@@ -55,11 +57,24 @@ async def _examined(store: Any) -> list[Finding]:
     if running is None or running.get_loop() is not asyncio.get_running_loop():
         running = asyncio.create_task(asyncio.to_thread(_examine, store))
         _examinations[store] = running
+        running.add_done_callback(partial(_ended, store))
     await asyncio.wait([running], timeout=_EXAMINED_WITHIN)
     if not running.done():
         raise TimeoutError
     _examinations.pop(store, None)
     return running.result()
+
+
+def _ended(store: Any, examination: asyncio.Task[list[Finding]]) -> None:
+    """Keep what was found for who asks again soon, and not longer: it would be of the past."""
+    if not examination.cancelled():
+        examination.exception()  # looked at, so that nobody is warned of it
+
+    def forget() -> None:
+        if _examinations.get(store) is examination:
+            del _examinations[store]
+
+    examination.get_loop().call_later(_KEPT_FOR, forget)
 
 
 def _examine(store: Any) -> list[Finding]:
