@@ -97,14 +97,16 @@ def _password_of(request: Request) -> str:
     if scheme.lower() != "basic":
         return ""
     try:
-        return base64.b64decode(given, validate=True).decode("utf-8").partition(":")[2]
-    except (binascii.Error, UnicodeDecodeError):
+        told = base64.b64decode(given, validate=True)
+    except binascii.Error:
         return ""
+    return told.decode("utf-8", "surrogateescape").partition(":")[2]  # as the environment's are
 
 
 def _same(given: str, wanted: str) -> bool:
     """Compare in a time that says nothing of what is wanted."""
-    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode("utf-8"))
+    given_bytes, wanted_bytes = (each.encode("utf-8", "surrogatepass") for each in (given, wanted))
+    return hmac.compare_digest(given_bytes, wanted_bytes)
 
 
 def _said(status: int, words: str) -> Response:

@@ -76,6 +76,15 @@ def test_a_password_is_asked_for_by_the_browser():
         assert client.get("/", headers={"authorization": odd}).status_code == 401
 
 
+def test_a_password_need_not_be_utf_8():
+    client = TestClient(
+        WithPassword(PAGES, b"caf\xe9 of mine".decode("utf-8", "surrogateescape")), HERE
+    )
+    for given, status in ((b"x:caf\xe9 of mine", 200), (b"x:caf\xe8 of mine", 401)):
+        coded = base64.b64encode(given).decode("ascii")
+        assert client.get("/", headers={"authorization": f"Basic {coded}"}).status_code == status
+
+
 def test_others_are_served_only_with_a_password_or_behind_a_proxy(run, url):
     refused = run("ui", "--host", "0.0.0.0", "--url", url, code=1)  # noqa: S104
     assert "AGENTSTORE_UI_PASSWORD" in refused.stderr
