@@ -165,6 +165,6 @@ def _call(call: Any) -> dict[str, Any]:
 def _message(record: MessageRecord) -> BaseMessage:
     """Give what was added, or, of a message that others have saved, what LangChain makes of it."""
     payload = record.payload
-    if isinstance(payload, dict) and isinstance(payload.get("data"), dict):
+    if isinstance(payload, dict) and "type" in payload and isinstance(payload.get("data"), dict):
         return messages_from_dict([payload])[0]
     return convert_to_messages([record.to_chat()])[0]

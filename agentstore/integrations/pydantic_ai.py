@@ -158,7 +158,12 @@ def _blocks(part: dict[str, Any]) -> list[dict[str, Any]]:
 def _payload(record: MessageRecord) -> Any:
     """Give what was appended, or make a message of what others have saved."""
     payload = record.payload
-    if isinstance(payload, dict) and payload.get("kind") in ("request", "response"):
+    kinds = ("request", "response")
+    if (
+        isinstance(payload, dict)
+        and payload.get("kind") in kinds
+        and isinstance(payload.get("parts"), list)
+    ):
         return payload
     text = record.content
     if record.role == "tool" or record.tool_calls or not isinstance(text, str):

@@ -76,7 +76,7 @@ def test_the_synchronous_methods_do_the_same_and_others_see_chat_messages(engine
         ]
         assert len(store.messages.find_by_tool("chat-1", "look").items) == 1
         assert store.messages.search("surrogate").items
-        store.messages.save("chat-1", "user", "from elsewhere")
+        store.messages.save("chat-1", "user", "from elsewhere", payload={"data": {}})
         assert history.messages[-1] == HumanMessage("from elsewhere")
         assert str(history).endswith("Human: from elsewhere")
         history.add_user_message("hello")

@@ -130,7 +130,7 @@ def test_what_others_have_saved_is_read_if_it_is_text_and_refused_if_it_is_not(e
     with Store(engine_url) as store:
         store.sessions.create(id="chat-1")
         for role, text in (("system", "s"), ("user", "u"), ("assistant", "a")):
-            store.messages.save("chat-1", role, text)
+            store.messages.save("chat-1", role, text, payload={"kind": "request"})
         parts = [part for message in history_of(store).load() for part in message.parts]
         assert [type(part) for part in parts] == [SystemPromptPart, UserPromptPart, TextPart]
         store.messages.save("chat-1", "tool", "x", tool_call_id="c1")
