@@ -21,20 +21,20 @@ from agentstore.schema.session_ids import key_for
 from agentstore.values.states import NO_BRANCH
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def being_deleted(tables: Tables) -> Select[Any]:
     """Select the ids of the users who are being deleted."""
     users = tables.users.alias("being_deleted")
     return select(users.c.id).where(users.c.deleting.is_not(None))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def owner_stays(tables: Tables, user_id: ColumnElement[Any]) -> ColumnElement[bool]:
     """Say that a column names a user who is not being deleted, or nobody."""
     return or_(user_id.is_(None), user_id.not_in(being_deleted(tables)))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def session_is_open(tables: Tables) -> ColumnElement[bool]:
     """Say that a row of ``sessions`` can be written to."""
     sessions = tables.sessions.c
@@ -43,13 +43,13 @@ def session_is_open(tables: Tables) -> ColumnElement[bool]:
     return and_(open_, owner_stays(tables, sessions.user_id))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def session_stays(tables: Tables, session_id: ColumnElement[Any]) -> ColumnElement[bool]:
     """Say that a column names a session of nobody who is being deleted, or none."""
     return _unless_deleting(tables, _of_deleting(tables, session_id))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def thread_stays(tables: Tables, thread_id: ColumnElement[Any]) -> ColumnElement[bool]:
     """Say that a column names a thread of checkpoints of nobody who is being deleted."""
     threads = tables.checkpoint_threads.alias("thread_of_deleting")

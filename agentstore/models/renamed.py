@@ -7,8 +7,9 @@ has under these names. They are made once for each pair of names.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from threading import Lock
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 from sqlalchemy.orm import DeclarativeBase, Mapper, column_property
 
@@ -20,6 +21,7 @@ from agentstore.models.tables import PLAIN, Names, Tables, tables
 class Models:
     """The models of one database, each as an attribute under its name."""
 
+    _of: Tables
     Base: type[DeclarativeBase]
     ApiKey: type[models.ApiKey]
     Attachment: type[models.Attachment]
@@ -49,19 +51,27 @@ class Models:
 def named(*, schema: str | None = None, table_prefix: str = "") -> Models:
     """Give the models for a store that is opened with ``schema=`` or ``table_prefix=``.
 
-    The same classes for the same names; without any, those of ``agentstore.models``. To a type
-    checker each is the plain model.
+    The same classes for the same names, while they are used; without any, those of
+    ``agentstore.models``. To a type checker each is the plain model.
 
     Raises:
         InvalidInput: The names cannot be those of tables.
     """
-    return _models(Names(schema, table_prefix))
+    names = Names(schema, table_prefix)
+    with _making:
+        found = _made.get(names)
+        if found is None:
+            found = _made[names] = _models(names)
+    return found
 
 
-@lru_cache(maxsize=64)
+_made: WeakValueDictionary[Names, Models] = WeakValueDictionary()
+_making = Lock()
+
+
 def _models(names: Names) -> Models:
     plain, there, found = models.Base, tables(names), Models()
-    found.Base = plain
+    found.Base, found._of = plain, there
     if names != PLAIN:
         found.Base = cast("Any", type("Base", (DeclarativeBase,), {"metadata": there.metadata}))
     for mapper in plain.registry.mappers:

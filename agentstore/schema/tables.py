@@ -14,7 +14,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import Lock
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 from sqlalchemy import (
     CheckConstraint,
@@ -131,7 +133,7 @@ class Tables:
         return self.metadata.tables[f"{self.names.schema}.{key}" if self.names.schema else key]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def indexed_texts(table: Table) -> tuple[tuple[str, ...], ...]:
     """Give the names of text columns that stand side by side in an entry of an index of a table.
 
@@ -147,10 +149,24 @@ def indexed_texts(table: Table) -> tuple[tuple[str, ...], ...]:
     )
 
 
-@lru_cache(maxsize=64)
 def tables(names: Names = Names()) -> Tables:
-    """Give the tables of a pair of settings; the same object for the same pair."""
-    return Tables(names)
+    """Give the tables of a pair of settings; the same object for the same pair, while it is used.
+
+    What is kept for each of them, in caches all over the package, has room for some two hundred
+    pairs in a process.
+    """
+    with _making:
+        found = _made.get(names)
+        if found is None:
+            found = _made[names] = Tables(names)
+            if names == Names():
+                _kept.append(found)
+    return found
+
+
+_made: WeakValueDictionary[Names, Tables] = WeakValueDictionary()
+_kept: list[Tables] = []
+_making = Lock()
 
 
 def attach(metadata: MetaData, *, schema: str | None = None, table_prefix: str = "") -> Tables:

@@ -121,7 +121,7 @@ def amount(name: str, value: object, *, least: int = 0, most: int = MAX_INTEGER)
         raise InvalidInput(f"{name} must be an int, not {type(value).__name__}.")
     if not least <= value <= most:
         raise InvalidInput(f"{name} must be from {least} to {most}, not {shown(value)}.")
-    return value
+    return int(value)
 
 
 def optional_amount(name: str, value: object) -> int | None:

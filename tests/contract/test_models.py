@@ -269,5 +269,9 @@ def test_tables_of_other_names_have_models_of_their_own(new, engine):
 def test_without_names_the_models_are_the_plain_ones():
     assert models.named().User is models.User
     assert models.named().Base is models.Base
+    own = models.named(table_prefix="own_")
+    others = [models.named(table_prefix=f"other{n}_") for n in range(70)]
+    assert models.named(table_prefix="own_") is own
+    assert len({id(each.User) for each in others}) == len(others)
     with pytest.raises(InvalidInput, match="table_prefix"):
         models.named(table_prefix="No Prefix")

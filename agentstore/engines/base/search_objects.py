@@ -27,7 +27,7 @@ from agentstore.models.tables import Names
 INDEX, QUEUE, STATE = "search_index", "search_queue", "search_state"
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def state_of(names: Names) -> Table:
     """Describe the row that says what the index is and how far it has come."""
     return Table(

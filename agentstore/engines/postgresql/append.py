@@ -124,7 +124,7 @@ _CALL_COLUMNS = ("session_id", "message_id", "position", "seq", "name", "call_id
 _MARK_COLUMNS = ("session_id", "message_id", "seq", "mark")
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _message_columns(tables: Tables) -> tuple[str, ...]:
     given_by_the_database = {"pk", "session", "branch", "created_at"}
     return tuple(c.name for c in tables.messages.columns if c.name not in given_by_the_database)
@@ -145,7 +145,7 @@ class _AppendShape(NamedTuple):
     named: bool
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _statement(tables: Tables, driver: Dialect, shape: _AppendShape) -> Prepared:
     return Prepared(_build(tables, shape), driver)
 

@@ -52,7 +52,7 @@ def storing_writes(entered: ReturningUpdate[Any], tables: Tables, *, replace: bo
     )
 
 
-@lru_cache(maxsize=64)  # four milliseconds
+@lru_cache(maxsize=256)  # four milliseconds
 def putting(tables: Tables, entered: ReturningUpdate[Any] | None, *, merges: bool) -> Executable:
     """Insert all that belongs to a checkpoint; see ``EngineDialect.putting``.
 

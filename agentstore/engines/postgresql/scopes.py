@@ -41,7 +41,7 @@ class SecuredRows:
         return row_security.grants(names, role)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _dropped(names: Names) -> Select[Any]:
     home = getattr(func, names.schema) if names.schema else func
     drop = getattr(home, f"{names.prefix}drop_blobs")

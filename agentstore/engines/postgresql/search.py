@@ -203,7 +203,7 @@ class PostgreSQLSearch(PostgreSQLQueue):
         )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _insert(names: Names) -> Insert:
     """Give the statement that inserts rows from a document: one for all is ten times as quick."""
     index = index_of(names)
@@ -212,7 +212,7 @@ def _insert(names: Names) -> Insert:
     return insert(index).from_select(list(index.c.keys()), select(*given.c))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _found(tables: Tables, runs: int, *, guarded: bool) -> Select[Any]:
     """Give the query for row numbers, in any order.
 
@@ -249,7 +249,7 @@ def _found(tables: Tables, runs: int, *, guarded: bool) -> Select[Any]:
     return found.where(number >= floor, number < before).limit(bindparam("most", type_=Integer))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _state_query(tables: Tables, *, of_a_user: bool) -> Select[Any]:
     state, queue = state_of(tables.names), queue_of(tables.names)
     newest = select(func.max(tables.messages.c.pk).label("newest")).subquery()

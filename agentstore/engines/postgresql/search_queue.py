@@ -264,7 +264,7 @@ def _sources(connection: Connection, tables: Tables, pks: set[int]) -> dict[int,
     return {pk: Source(*source) for pk, *source in connection.execute(query).all()}
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def queue_of(names: Names) -> Table:
     """Describe the queue."""
     return Table(
@@ -276,7 +276,7 @@ def queue_of(names: Names) -> Table:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def index_of(names: Names) -> Table:
     """Describe the index's rows."""
     return Table(

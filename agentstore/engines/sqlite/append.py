@@ -86,7 +86,7 @@ def append_messages(
     return added
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, ...]:
     sessions = tables.sessions
     # A statement of its own: SQLite writes to an index even if a column keeps its value.
@@ -100,7 +100,7 @@ def _statements(tables: Tables, driver: Dialect) -> tuple[Prepared, ...]:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _counting_on(tables: Tables, driver: Dialect) -> Prepared:
     """Count only if the active branch has this name."""
     branches, sessions = tables.branches, tables.sessions.c

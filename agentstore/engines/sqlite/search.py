@@ -196,7 +196,7 @@ def _missing(connection: Connection, names: Names) -> tuple[str, ...]:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _under(names: Names, *, words: bool) -> Select[Any]:
     """Give the query for so many row numbers under one."""
     index = _indexes(names)[0 if words else 1]
@@ -210,7 +210,7 @@ def _under(names: Names, *, words: bool) -> Select[Any]:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _state_query(tables: Tables) -> Select[Any]:
     state, queue, names = state_of(tables.names), queue_of(tables.names), tables.names
     master = table("sqlite_master", column("name", Text))
@@ -237,7 +237,7 @@ class _Index(NamedTuple):
     table: TableClause
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _indexes(names: Names) -> tuple[_Index, _Index]:
     """Describe the index of words, and that of the characters with which they begin."""
 

@@ -259,7 +259,7 @@ def _entries(tables: Tables, pks: Select[Any]) -> Select[Any]:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _held_entries(tables: Tables, driver: Dialect) -> Prepared:
     """Prepare the entries from the newest back to that of ``:limit``: asked at each deletion."""
     queue = queue_of(tables.names).c
@@ -317,7 +317,7 @@ def queries_for_waiting(
     return [theirs.where(waits), theirs.where(messages.pk + 0 > through)]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def queue_of(names: Names) -> Table:
     """Describe the queue."""
     return Table(

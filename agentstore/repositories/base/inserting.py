@@ -71,7 +71,7 @@ class NewRow(ABC):
         return [written.get(write.row["id"], LEFT_OUT) for write in writes]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _columns(kind: type[NewRow], tables: Tables) -> tuple[str, ...]:
     return tuple(column.name for column in kind.table(tables).columns if column.name != "pk")
 
@@ -87,7 +87,7 @@ def _types(kind: type[NewRow], tables: Tables) -> dict[str, TypeEngine[Any]]:
     }
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _one(
     kind: type[NewRow], tables: Tables, driver: Dialect
 ) -> tuple[Prepared, Callable[..., Any]]:
@@ -99,7 +99,7 @@ def _one(
     return Prepared(statement, driver), namedtuple("Row", table.c.keys())
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _many(
     kind: type[NewRow], tables: Tables, dialect: EngineDialect
 ) -> ReturningInsert[Any] | None:

@@ -491,7 +491,7 @@ class Branches(Repository):
         )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _select(tables: Tables) -> Select[Any]:
     branches, sessions = tables.branches, tables.sessions
     parent = branches.alias("parent")
@@ -521,7 +521,7 @@ def _select(tables: Tables) -> Select[Any]:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _select_with_end(tables: Tables, dialect: EngineDialect) -> Select[Any]:
     named = anchor_of(tables, active=False).condition
     return _select(tables).add_columns(*end_columns(tables, dialect)).where(named)

@@ -111,7 +111,7 @@ def _read(unit: Unit, session: LockedSession, name: str, then: str | None) -> _G
     return _Going(number, reserved, parent, segments_from(line), number_tip_turn, seen)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _reading(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Stacked:
     """Read the branch, the one that follows, the line, and what is seen of the line's branches."""
     branches, parents = tables.branches, tables.branches.alias("parents")
@@ -134,7 +134,7 @@ def _reading(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Stacked
     return Stacked([going, select_end(tables, dialect), segments, *seen], driver)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _changing(
     tables: Tables, dialect: EngineDialect, driver: Dialect, was_active: bool
 ) -> list[Prepared]:

@@ -131,7 +131,7 @@ class _TurnStatements:
     end: Prepared
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _statements(
     tables: Tables, dialect: EngineDialect, driver: Dialect, active: bool
 ) -> _TurnStatements:

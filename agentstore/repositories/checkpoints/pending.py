@@ -104,7 +104,7 @@ def store_pending(
     return int(stored)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _storing(
     tables: Tables, dialect: EngineDialect, driver: Dialect, replace: bool
 ) -> Prepared | None:
@@ -124,7 +124,7 @@ def _store(
     return store.execute_many(unit.connection, fresh)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _in_turn(tables: Tables, dialect: EngineDialect, driver: Dialect) -> tuple[Prepared, Prepared]:
     """Give what deletes a write, and what stores one unless there is one."""
     table = tables.checkpoint_writes

@@ -333,7 +333,7 @@ def _put_in_turn(
     return False
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _insert(tables: Tables, dialect: EngineDialect, driver: Dialect, skips: bool) -> Prepared:
     points = tables.checkpoints
     columns = [column.name for column in points.c if column.name != "pk"]

@@ -134,7 +134,7 @@ def _rows(unit: Unit, thread_id: str, namespace: str) -> Rows:
     ).all()
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def weight(tables: Tables) -> ColumnElement[int]:
     """Say how many rows may go with a checkpoint, as an expression: with each entry a value may."""
     c, entries, writes = tables.checkpoints.c, tables.checkpoint_entries.c, tables.checkpoint_writes

@@ -206,7 +206,7 @@ def thread_record(row: Any) -> ThreadRecord:
     return complete(ThreadRecord(row.id, row.user_id, row.session_id, row.created_at, latest))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def checkpoints_of(tables: Tables) -> Select[Any]:
     """Read the checkpoints of a namespace of a thread, in no order."""
     checkpoints = tables.checkpoints
@@ -216,7 +216,7 @@ def checkpoints_of(tables: Tables) -> Select[Any]:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def threads_with_latest(tables: Tables, dialect: EngineDialect) -> Select[Any]:
     """Read threads, each with the latest checkpoint of its root namespace."""
     threads = tables.checkpoint_threads
@@ -280,7 +280,7 @@ def _read_parent(
     return next(iter(found), None), threads[0] if threads else ()
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _parents(
     tables: Tables, dialect: EngineDialect, driver: Dialect, by: str, thread: bool
 ) -> Stacked:
@@ -325,7 +325,7 @@ def _after(checkpoints: Any) -> Any:
     return tuple_(*(bindparam(name, type_=checkpoints.c[name].type) for name in names))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def all_checkpoints(tables: Tables, *, any_owner: bool = False) -> Select[Any]:
     """Read checkpoints of all threads, in no order; see ``find_checkpoint`` for ``any_owner``."""
     checkpoints = tables.checkpoints.c
@@ -333,14 +333,14 @@ def all_checkpoints(tables: Tables, *, any_owner: bool = False) -> Select[Any]:
     return query if any_owner else query.where(thread_stays(tables, checkpoints.thread_id))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _latest(tables: Tables) -> Select[Any]:
     checkpoints = tables.checkpoints
     in_order = (checkpoints.c.step.desc(), checkpoints.c.pk.desc())
     return checkpoints_of(tables).order_by(*in_order).limit(_ONE)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _path(tables: Tables) -> Select[Any]:
     checkpoints = tables.checkpoints
     path = (

@@ -159,7 +159,7 @@ def _read(
 _BASE = Part._fields.index("base_line")
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=512)
 def _statement(
     tables: Tables,
     dialect: EngineDialect,

@@ -180,7 +180,7 @@ def _require_owners(unit: Unit, owners: Mapping[str, str | None]) -> None:
             raise NotFound(column.removesuffix("_id"), owner)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _look(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepared:
     return Prepared(looking(tables), driver)
 
@@ -195,7 +195,7 @@ def looking(tables: Tables) -> Select[Any]:
     return select(*_entered(tables)).where(*enterable, threads.activity == latest)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def unchanged(tables: Tables, dialect: EngineDialect) -> ReturningUpdate[Any]:
     """Give the statement that enters a thread, unless a checkpoint was put into it meanwhile.
 
@@ -211,7 +211,7 @@ def unchanged(tables: Tables, dialect: EngineDialect) -> ReturningUpdate[Any]:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _enter(tables: Tables, dialect: EngineDialect, driver: Dialect) -> Prepared:
     return Prepared(entering(tables, dialect), driver)
 

@@ -368,7 +368,7 @@ class _Statements:
     entries: Prepared
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _putting(
     tables: Tables,
     dialect: EngineDialect,
@@ -380,7 +380,7 @@ def _putting(
     return None if statement is None else Prepared(statement, driver)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _statements(tables: Tables, driver: Dialect) -> _Statements:
     values, entries = tables.checkpoint_values, tables.checkpoint_entries
     from_there = delete(values).where(

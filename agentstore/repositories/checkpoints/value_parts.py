@@ -255,7 +255,7 @@ def damaged_versions(connection: Connection, tables: Tables, most: int) -> Itera
         last = pks[-1]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def one_value(tables: Tables, driver: Dialect, *, bases: bool) -> Stacked:
     """Give what reads the value of a ``name`` of the checkpoint whose ``pk`` is ``wanted``."""
     pk = tables.checkpoints.c.pk

@@ -46,7 +46,7 @@ def last_turn(unit: Unit, session_id: str, branch: str) -> int:
     return int(rows[0][0]) if rows else 0
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def end_columns(
     tables: Tables, dialect: EngineDialect
 ) -> tuple[ColumnElement[int | None], ColumnElement[int]]:
@@ -86,7 +86,7 @@ def note_active(
     unit.segmented.discard(session.id)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _activating(tables: Tables, dialect: EngineDialect, driver: Dialect) -> list[Prepared]:
     session_id: BindParameter[str] = bindparam(SESSION_ID)
     before, number, tip, turn = (
@@ -143,7 +143,7 @@ def end_of(unit: Unit, session_id: str, branch: str) -> tuple[int, int | None, i
     return row.number, row.tip, row.turn
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def select_end(tables: Tables, dialect: EngineDialect) -> Select[Any]:
     """Select number, tip and last turn of the branch with a ``name``."""
     named = anchor_of(tables, active=False)

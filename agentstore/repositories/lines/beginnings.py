@@ -104,7 +104,7 @@ def opening_of(
     return statement.fetch(unit.connection, {SESSION_ID: session_id, "name": branch, "seq": seq})
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _opening(tables: Tables, driver: Dialect, active: bool, columns: Columns) -> Prepared:
     line, messages = line_of(tables, active=active), tables.messages
     one = messages.alias("one")

@@ -123,7 +123,7 @@ def read_cut(
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _cut(tables: Tables, dialect: EngineDialect, driver: Dialect, named: bool) -> Stacked:
     branches, segments = tables.branches.c, tables.branch_segments.c
     segments_query, line = select_segments(tables, named=named)

@@ -168,7 +168,7 @@ class _LineStatements:
     between: Prepared
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _statements(
     tables: Tables, dialect: EngineDialect, driver: Dialect, active: bool, columns: Columns
 ) -> _LineStatements:

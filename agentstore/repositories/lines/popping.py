@@ -85,7 +85,7 @@ class _Popping:
     delete: Prepared
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _statements(tables: Tables, driver: Dialect) -> _Popping:
     messages, sessions = tables.messages.c, tables.sessions.c
     never_branched = sessions.last_branch == 0

@@ -92,7 +92,7 @@ def branch_name(messages: ReadOnlyColumnCollection[str, Any]) -> ColumnElement[A
     return name_of_branch(reference.column.table, messages["session_id"], messages["branch"])
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def select_messages(tables: Tables) -> Select[Any]:
     """Select the columns of messages, but for those of users who are being deleted."""
     messages = tables.messages.c

@@ -166,7 +166,7 @@ def release(unit: Unit, session_id: str, tip: int | None) -> None:
         _release(unit.tables, dialect_of(unit.connection)).rows(unit.connection, given)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _release(tables: Tables, driver: Dialect) -> Prepared:
     session_id: BindParameter[str] = bindparam(SESSION_ID)
     tip = bindparam("released", type_=BigInteger)
@@ -264,7 +264,7 @@ def remove_gone_branches(unit: Unit, session: LockedSession) -> None:
             statement.execute_many(unit.connection, [{SESSION_ID: session.id}])
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _removing_gone(tables: Tables, dialect: EngineDialect, driver: Dialect) -> list[Prepared]:
     session_id: BindParameter[str] = bindparam(SESSION_ID)
     branches, messages, summaries = tables.branches, tables.messages, tables.summaries

@@ -118,7 +118,7 @@ def add_up(unit: Unit, session_id: str, tips: Sequence[int]) -> dict[int, Tally]
     return found
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _reached(tables: Tables) -> Select[Any]:
     segments = tables.branch_segments
     columns = [segments.c[name] for name in ("number", "previous", "messages", "turns")]

@@ -143,7 +143,7 @@ class _MarkStatements:
     between: Prepared
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _statements(
     tables: Tables,
     dialect: EngineDialect,

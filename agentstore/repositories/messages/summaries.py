@@ -165,7 +165,7 @@ def find_summary(unit: Unit, session_id: str, branch: str | None) -> SummaryReco
     return SummaryRecord(*rows[0]) if rows else None
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _of_branch(tables: Tables, driver: Dialect, *, active: bool) -> Prepared:
     return Prepared(select_summary(tables, active=active), driver)
 

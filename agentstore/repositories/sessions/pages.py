@@ -163,7 +163,7 @@ _TITLE, _MODEL, _ACTIVE, _METADATA = 5, 6, 16, 17
 """Where these are in a row."""
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _statement(
     tables: Tables, driver: Dialect, asked: tuple[str, ...], behind: str, order: Order
 ) -> Prepared:

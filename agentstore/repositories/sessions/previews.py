@@ -31,7 +31,7 @@ def previews_of(unit: Unit, ids: Sequence[str]) -> dict[str, str]:
     return {id: text[:LONGEST] for id, text in texts.items() if text}
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _query(tables: Tables, dialect: EngineDialect) -> Select[Any]:
     """Select what was said first by the user on main: the message of the smallest turn."""
     sessions, said = tables.sessions, tables.messages.alias("said")

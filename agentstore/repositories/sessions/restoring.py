@@ -37,7 +37,7 @@ def restored(unit: Unit, session_id: str, limit: int | None) -> RestoredSession:
     return RestoredSession(session_record(row), row.branch_name, tuple(history), row.summary)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _query(tables: Tables) -> Select[Any]:
     sessions, branches = tables.sessions, tables.branches
     branch = and_(

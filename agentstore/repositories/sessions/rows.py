@@ -77,7 +77,7 @@ def session_record(row: Any, documents: Documents | None = None) -> SessionRecor
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def select_sessions(tables: Tables, *, documents: bool = True) -> Select[Any]:
     """Select sessions with what is beside them, without their documents if so wanted."""
     sessions, data = tables.sessions.c, tables.session_data.c
@@ -108,7 +108,7 @@ def select_sessions(tables: Tables, *, documents: bool = True) -> Select[Any]:
     return query.where(owner_stays(tables, sessions.user_id))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def select_session(tables: Tables, *, documents: bool = True) -> Select[Any]:
     """Select the session whose id is the parameter ``session_id``."""
     query = select_sessions(tables, documents=documents)

@@ -82,7 +82,7 @@ _GIVEN = (
 _POSITIONS = {field: position for position, field in enumerate(FIELDS)}
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def insert_statement(
     tables: Tables, dialect: EngineDialect, clock: EngineDialect | None, *, in_session: bool
 ) -> Executable:
@@ -102,7 +102,7 @@ def insert_statement(
     return dialect.announcing(added, tables)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def claim_statement(
     tables: Tables,
     dialect: EngineDialect,
@@ -159,7 +159,7 @@ def claim_statement(
     return Prepared(taken, driver)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def due_statement(
     tables: Tables, clock: EngineDialect | None, queues: int, kinds: int
 ) -> Select[Any]:
@@ -175,7 +175,7 @@ def due_statement(
     return query.order_by(found.c.run_at).limit(1)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def heartbeat_statement(tables: Tables, clock: EngineDialect | None) -> Any:
     """Renew what is held: parameters ``ids``, and ``held``, pairs of an id and a fence."""
     tasks = tables.tasks
@@ -198,7 +198,7 @@ def heartbeat_statement(tables: Tables, clock: EngineDialect | None) -> Any:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def held_statement(
     tables: Tables, clock: EngineDialect | None, driver: Dialect, ids: int
 ) -> Prepared:
@@ -230,7 +230,7 @@ def held_parameters(ids: Sequence[str]) -> dict[str, str]:
     return {f"id_{n}": ids[min(n, len(ids) - 1)] for n in range(size)}
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def settle_statement(tables: Tables, driver: Dialect, columns: tuple[str, ...]) -> Prepared:
     """End the attempt of the row ``row``, with a value for each of these columns."""
     tasks = tables.tasks

@@ -251,7 +251,7 @@ class _Owned:
     some: Delete
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _owned_by(tables: Tables, kind: str) -> tuple[_Owned, ...]:
     """Give the tables, those that refer before those that are referred to."""
     found = []
@@ -277,7 +277,7 @@ def _owned_by(tables: Tables, kind: str) -> tuple[_Owned, ...]:
     return tuple(found)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _in_pieces(tables: Tables, kind: str) -> list[_Owned]:
     """Give the tables in the order in which they lose rows if not all go at once.
 
@@ -290,7 +290,7 @@ def _in_pieces(tables: Tables, kind: str) -> list[_Owned]:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _count(tables: Tables, kind: str) -> tuple[list[str], Select[Any]]:
     counts, names = [], []
     for table in tables.metadata.sorted_tables:

@@ -141,7 +141,7 @@ def _sums(
     return [usage_sum(_day(row[0]) if dimension == "day" else row[0], row) for row in rows]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _statement(
     tables: Tables,
     dialect: EngineDialect,

@@ -106,7 +106,7 @@ class NewUsage(NewRow):
             self.row["cost"] = priced(unit.settings.prices, self.row, self.unpriced)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _model_of(tables: Tables, driver: Dialect) -> Prepared:
     sessions = tables.sessions.c
     query = select(sessions.model).where(

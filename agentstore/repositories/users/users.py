@@ -227,7 +227,7 @@ class Users(Quotas, ApiKeys):
             self.connection.execute(insert(self.tables.user_preferences), rows)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _by_id(tables: Tables) -> Select[Any]:
     users = tables.users
     return select(users).where(users.c.id == bindparam("user_id"), users.c.deleting.is_(None))
