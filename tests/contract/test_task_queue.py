@@ -393,6 +393,17 @@ def test_a_rescue_takes_the_longest_overdue_first_and_no_more_than_asked(timed, 
     assert ids(timed.tasks.rescue(limit=2)) == [created[0].id]
 
 
+def test_of_leases_that_ran_out_together_the_task_that_was_created_first_is_rescued_first(
+    timed, clock
+):
+    created = [timed.tasks.create(None, kind) for kind in ("a", "b", "c")]
+    for kind in ("c", "a", "b"):
+        timed.tasks.claim("w", kinds=kind)
+    clock.advance(3_600)
+    assert ids(timed.tasks.rescue(limit=2)) == [created[0].id, created[1].id]
+    assert ids(timed.tasks.rescue()) == [created[2].id]
+
+
 def test_dead_tasks_get_all_their_retries_back(store):
     created = [store.tasks.create(None, kind, max_retries=1) for kind in ("x", "y", "x")]
     for _ in range(2):

@@ -537,7 +537,8 @@ class Tasks(Repository):
             backoff: How long to wait before they are tried again.
 
         Returns:
-            The tasks, as they are now, the longest overdue first.
+            The tasks, as they are now, the longest overdue first, then the one that was created
+            first.
         """
         tasks = self.tables.tasks
         check_limit(limit)
@@ -550,7 +551,7 @@ class Tasks(Repository):
                 tasks.c.lease_expires_at <= present(self.unit),
                 session_stays(self.tables, tasks.c.session_id),
             )
-            .order_by(tasks.c.lease_expires_at)
+            .order_by(tasks.c.lease_expires_at, tasks.c.pk)
             .limit(limit)
             .with_for_update(skip_locked=True)
         )
