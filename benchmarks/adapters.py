@@ -227,6 +227,7 @@ async def _branches_and_usage(ours: Any, theirs: Any) -> None:
 
     async def branch(session: Any, n: int) -> None:
         await session.create_branch_from_turn(20, f"branch-{n}")
+        await session.switch_to_branch("main")
 
     async def switch(session: Any, n: int) -> None:
         await session.switch_to_branch("main" if n % 2 else "branch-0")
@@ -240,7 +241,7 @@ async def _branches_and_usage(ours: Any, theirs: Any) -> None:
         ("get_turn_usage", lambda session, n: session.get_turn_usage(), CALLS),
         ("get_tool_usage", lambda session, n: session.get_tool_usage(), CALLS),
         ("get_conversation_turns", lambda session, n: session.get_conversation_turns(), CALLS),
-        ("create_branch_from_turn", branch, CALLS),
+        ("create a branch, and back to main", branch, CALLS),
         ("switch_to_branch", switch, CALLS),
         ("list_branches", lambda session, n: session.list_branches(), CALLS),
         ("delete_branch", delete, CALLS - 2),
