@@ -20,7 +20,10 @@ def shared_title(app_name: str) -> str:
 def new_message(written: dict[str, Any]) -> dict[str, Any]:
     """Give an event, as ADK writes it, for ``save_many``."""
     author, content = written["author"], written.get("content") or {}
-    blocks = [block for part in content.get("parts") or () for block in _blocks(part)]
+    parts = content.get("parts") if isinstance(content, dict) else None
+    blocks = [
+        block for part in (parts if isinstance(parts, list) else ()) for block in _blocks(part)
+    ]
     answers = bool(blocks) and all(block["type"] == "tool_result" for block in blocks)
     said: Any = blocks or None
     if len(blocks) == 1 and blocks[0]["type"] == "text":
@@ -34,14 +37,16 @@ def new_message(written: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _blocks(part: dict[str, Any]) -> list[dict[str, Any]]:
+def _blocks(part: Any) -> list[dict[str, Any]]:
     """Give what a part says, as content blocks; the payload has the rest."""
+    if not isinstance(part, dict):
+        return []
     if isinstance(text := part.get("text"), str) and not part.get("thought"):
         return [{"type": "text", "text": text}]
-    if call := part.get("function_call"):
+    if isinstance(call := part.get("function_call"), dict) and call:
         used = {"id": call.get("id"), "name": call.get("name"), "input": call.get("args")}
         return [{"type": "tool_use", **used}]
-    if answer := part.get("function_response"):
+    if isinstance(answer := part.get("function_response"), dict) and answer:
         result = {"tool_use_id": answer.get("id"), "content": str(answer.get("response", ""))}
         return [{"type": "tool_result", **result}]
     return []

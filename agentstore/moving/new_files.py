@@ -158,6 +158,9 @@ class NewFile:
                 raise BackupUnderWay(str(self._target)) from None
             except FileNotFoundError:
                 pass
+            except OSError:  # no locks here, as on some file systems of a network
+                os.close(lock)
+                raise
             os.close(lock)
 
     def _require_own(self) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sqlite3
+import sys
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +18,7 @@ from agentstore import Store
 from agentstore.engines.base.moving import Flaw
 from agentstore.errors import DatabaseCorrupt, InvalidInput, UnsoundRows
 from agentstore.moving import copying as transfer
+from agentstore.moving.copying import quarantine
 from agentstore.moving.copying.quarantine import Quarantine, SetAside
 from tests.migrations.support import revision_of, run_sql
 from tests.programs.copies import copy, dump, each_engine, filled, stop_at
@@ -217,6 +221,21 @@ def test_rows_that_find_no_room_on_their_way_stop_it_and_name_the_file(tmp_path)
     row = Flaw("messages", "pk=1", "it is too long", 1, {"content": "x" * 2_000_000})
     with pytest.raises(InvalidInput, match=r"cannot be written to .*rows\.jsonl \(No such file"):
         rows.add([row])
+
+
+def test_rows_that_could_not_be_written_are_let_go_of_quietly(tmp_path, monkeypatch):
+    class Full(SpooledTemporaryFile):
+        def close(self) -> None:
+            super().close()
+            raise OSError(28, "No space left on device")
+
+    said = []
+    monkeypatch.setattr(quarantine, "SpooledTemporaryFile", Full)
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    rows = SetAside(Quarantine(tmp_path / "rows.jsonl", resumed=False))
+    del rows
+    gc.collect()
+    assert said == []
 
 
 def test_a_file_that_is_there_is_refused_before_anything_is_copied(new, tmp_path):

@@ -115,6 +115,25 @@ def test_logs_and_tasks_are_there(old: sqlite3.Connection, new: AgentStorage, re
     assert new.get_usage_stats("u1", 1)["total_messages"] == 0  # all of it is long ago
 
 
+def test_odd_values_set_their_own_rows_aside_and_all_else_is_imported(
+    old: sqlite3.Connection, take: Any, engine_url: str
+):
+    path = old.execute("PRAGMA database_list").fetchone()["file"]
+    with old:
+        old.execute("UPDATE users SET quota_used = 2500000000 WHERE id = 'u1'")
+        old.execute("UPDATE tasks SET priority = 'high' WHERE id = 't2'")
+        old.execute("UPDATE tasks SET id = NULL WHERE id = 't1'")
+        old.execute("UPDATE tool_logs SET message_id = 'x' WHERE message_id IS NOT NULL")
+    report: ImportReport = take("tutorial", path)
+    assert report.kinds == {"user": 3, "session": 3}
+    reasons = {row[2] for row in report.unsound} - {row[2] for row in ASIDE}
+    assert {"it has no id", "its priority must be an int, not str"} <= reasons
+    storage = AgentStorage(engine_url)
+    assert storage.store.users.get("u1").quota_used == 2_500_000_000
+    assert len(storage.store.messages.history("s1")) == 5
+    storage.close()
+
+
 def test_a_second_run_changes_nothing_though_the_program_went_on(
     report: ImportReport, new: AgentStorage, old: sqlite3.Connection, take: Any
 ):

@@ -12,8 +12,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +27,8 @@ from agentstore.errors import (
     NotASource,
     SourceChanged,
 )
-from agentstore.moving.frameworks import FRAMEWORKS, import_database
+from agentstore.integrations.adk_events import new_message
+from agentstore.moving.frameworks import FRAMEWORKS, ImportReport, import_database, openai, sources
 from agentstore.moving.frameworks.pieces import IMPORTING
 from tests.drivers import FULL
 from tests.migrations.support import CHECKOUT, environment
@@ -386,3 +388,56 @@ def test_the_command_names_rows_and_says_nothing_of_their_content(
     for secret in ("cut o", "no object", "on no branch"):
         assert secret not in first.stdout + first.stderr + again.stdout + again.stderr
     assert "--atomic" in said("--atomic").stderr
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("postgresql://h/a", "postgresql://h/a", True),
+        ("postgresql://h/a", "postgresql://h/b", False),
+        ("postgresql:///?dbname=a", "postgresql:///?dbname=b", False),
+        ("postgresql:///a?host=x", "postgresql:///a?host=y", False),
+        ("postgresql:///a?host=x&password=p", "postgresql:///a?password=q&host=x", True),
+    ],
+)
+def test_what_an_import_goes_on_with_is_told_by_all_that_names_a_database(
+    one: str, other: str, same: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(
+        sources, "foreign", lambda _: nullcontext(SimpleNamespace(connect=nullcontext))
+    )
+
+    def fingerprint(url: str) -> str:
+        with sources.opened(url, "adk") as found:
+            return found.fingerprint
+
+    assert (fingerprint(one) == fingerprint(other)) is same
+
+
+@pytest.mark.parametrize(
+    "content",
+    [5, {"parts": 5}, {"parts": [5, {"text": "x"}]}, {"parts": [{"function_call": 5}]}],
+)
+def test_an_event_with_odd_content_is_a_message_all_the_same(content: object):
+    made = new_message({"author": "a", "content": content, "id": "1"})
+    assert made["payload"]["content"] == content
+    assert made["content"] in (None, "x")
+
+
+def test_what_a_piece_raises_of_odd_rows_leaves_the_others(
+    tmp_path: Path, take: Any, monkeypatch: Any
+):
+    old = filled(tmp_path / "old.db", 3, 2)
+    write = openai._SdkSession.write
+
+    def odd(self: Any, *arguments: Any) -> Any:
+        if self.key.endswith("1"):
+            raise TypeError("'<' not supported")
+        return write(self, *arguments)
+
+    monkeypatch.setattr(openai._SdkSession, "write", odd)
+    report: ImportReport = take("openai-sqlite", old)
+    assert report.written == 2
+    assert [row[2] for row in report.unsound] == [
+        "a row of it is not as the framework writes it (TypeError)"
+    ]

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
@@ -25,6 +26,11 @@ _IN_MEMORY = 1 << 20
 
 NAMED = 1000
 """Rows of which table, key and reason are kept."""
+
+
+def _closed(lines: IO[bytes]) -> None:
+    with suppress(OSError):  # a full disk has been told of
+        lines.close()
 
 
 class SetAside:
@@ -49,7 +55,7 @@ class SetAside:
         if quarantine is not None:
             self._place = quarantine.file
             self._lines = SpooledTemporaryFile(_IN_MEMORY, dir=str(self._place.parent))  # noqa: SIM115
-            finalize(self, self._lines.close)
+            finalize(self, _closed, self._lines)
 
     def __len__(self) -> int:
         """Count them."""

@@ -22,6 +22,7 @@ from agentstore.engines.base.moving import Flaw
 from agentstore.errors import (
     AgentStoreError,
     AlreadyExists,
+    IllegalTransition,
     ImportDiffers,
     InvalidInput,
 )
@@ -161,6 +162,10 @@ def import_database(
     return run.report(rows, kept.newest)
 
 
+_ODD = (TypeError, AttributeError, ValueError, ArithmeticError, RecursionError, IllegalTransition)
+"""What a row leads to whose values are of other kinds than the framework's; one piece is left."""
+
+
 class _ImportRun:
     """One run: writes each piece, reads it again from both sides, and adds up.
 
@@ -181,11 +186,15 @@ class _ImportRun:
         """Write a piece, if it is not there, and compare both sides."""
         try:
             state = piece.write(self._store, self._tell)
+            theirs = _summed(piece.source_lines(self._note), piece.unordered)
+            ours = _summed(piece.target_lines(self._store, state), piece.unordered)
         except (PieceRefused, BrokenRow, InvalidInput, AlreadyExists) as error:
             self._note(flaw(piece.table, piece.key, str(error), {}))
             return
-        theirs = _summed(piece.source_lines(self._note), piece.unordered)
-        ours = _summed(piece.target_lines(self._store, state), piece.unordered)
+        except _ODD as error:  # whose words may quote a row
+            said = f"a row of it is not as the framework writes it ({type(error).__name__})"
+            self._note(flaw(piece.table, piece.key, said, {}))
+            return
         self.index(at_least=_INDEXED_AT_ONCE)
         if theirs == ours:
             self._written[piece.called] += state != "there"

@@ -12,6 +12,7 @@ from agentstore.errors import InvalidInput
 from agentstore.moving.frameworks.pieces import BrokenRow, Note, flaw
 from agentstore.moving.frameworks.sources import OpenSource
 from agentstore.repositories.messages.drafts import chat_drafts
+from agentstore.values.encoding import dump_json
 from agentstore.values.instants import EPOCH
 
 SESSIONS = table("agent_sessions", column("session_id"), column("created_at"))
@@ -290,11 +291,12 @@ def _details(stored: object) -> dict[str, Any] | None:
         return None
     try:
         found = json.loads(stored) if isinstance(stored, str) else None
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise BrokenRow("its details are no JSON object")
-    return found
+        if isinstance(found, dict):
+            dump_json(found, "its details")
+            return found
+    except (ValueError, RecursionError, InvalidInput):
+        pass
+    raise BrokenRow("its details are no JSON object that can be stored")
 
 
 def _is_amount(number: object) -> bool:

@@ -9,10 +9,10 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import URL, Connection, Row, Select, inspect
+from sqlalchemy import URL, Connection, CursorResult, Row, Select, inspect
 from sqlalchemy.exc import DBAPIError
 
 from agentstore.database.engine import parse_url, show_url
@@ -32,11 +32,13 @@ class OpenSource:
         connection: In a transaction, which sees one moment.
         name: What to call it in words; without a password.
         fingerprint: What tells it from others; nobody can read it.
+        unread: Results of which not all rows were read.
     """
 
     connection: Connection
     name: str
     fingerprint: str
+    unread: set[CursorResult[Any]] = field(default_factory=set, compare=False, repr=False)
 
     def rows(self, query: Select[Any]) -> Iterator[Row[Any]]:
         """Give the rows of a query, of which only some are in memory at a time.
@@ -44,7 +46,11 @@ class OpenSource:
         A server keeps them until all were read, or the generator is closed.
         """
         with self.connection.execute(query.execution_options(yield_per=_AT_ONCE)) as result:
-            yield from result
+            self.unread.add(result)
+            try:
+                yield from result
+            finally:
+                self.unread.discard(result)
 
     def columns(self, table: str) -> frozenset[str]:
         """Give the names of a table's columns; none if there is no such table."""
@@ -85,13 +91,19 @@ def opened(source: str, framework: str) -> Iterator[OpenSource]:
         SourceChanged: Somebody wrote to a file that nobody seemed to have open.
     """
     url = parse_url(source)
-    place = [str(part) for part in (url.host, url.port, url.database, sorted(url.query))]
+    asked = sorted((name, value) for name, value in url.query.items() if "password" not in name)
+    place = [str(part) for part in (url.host, url.port, url.database, asked)]
     if dialect_for(url).file_based:
         place = [str(database_files().path(url).resolve())]
     digest = hashlib.sha256(json.dumps(place).encode()).hexdigest()
     try:
         with foreign(url) as engine, engine.connect() as connection:
-            yield OpenSource(connection, show_url(url), digest)
+            found = OpenSource(connection, show_url(url), digest)
+            try:
+                yield found
+            finally:
+                for result in [*found.unread]:  # before the connection, which they read from
+                    result.close()
     except DBAPIError as error:
         raise NotASource(show_url(url), framework, _problem(error.orig)) from None
 

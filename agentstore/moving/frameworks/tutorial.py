@@ -47,6 +47,7 @@ from agentstore.moving.frameworks.tutorial_tables import (
 from agentstore.records import SessionRecord, TaskRecord, UserRecord
 from agentstore.settings import settings_for
 from agentstore.stores.store import Store, Transaction
+from agentstore.values import validation
 
 _TABLES = (USERS, SESSIONS, MESSAGES, LOGS, TASKS)
 
@@ -108,8 +109,10 @@ class _TutorialUser(ImportPiece):
         used, total = values.pop("quota_used"), values.pop("quota_total")
         self._hands.set(time_of(self._row.created_at))
         tx.users.create(id=self._row.id, **values)
-        if used:
-            tx.users.consume_quota(self._row.id, used)
+        while used:
+            some = min(used, validation.MAX_TOKENS)
+            tx.users.consume_quota(self._row.id, some)
+            used -= some
         tx.users.update(self._row.id, quota_total=total)
 
     def _read(self) -> tuple[dict[str, Any], list[str]]:
@@ -314,6 +317,7 @@ class _TutorialSession(SessionPiece):
         if after is not None:
             query = query.where(LOGS.c.message_id > after)
         rows = self._source.rows(query.order_by(LOGS.c.message_id, LOGS.c.id))
+        rows = (row for row in rows if type(row.message_id) is int)
         groups = groupby(rows, key=attrgetter("message_id"))
         id, logs = next(groups, (None, iter(())))
         for row in self._rows(MESSAGES, MESSAGES.c.id, after):

@@ -26,6 +26,9 @@ TASKS = table(
     "tasks",
     *(column(n) for n in (*_TASK, "max_retries", "created_at", "started_at", "completed_at")),
 )
+_MOST = 2**31 - 1
+"""A priority, or so many retries."""
+
 _STATUSES = ("pending", "running", "paused", "completed", "failed", "cancelled")
 
 
@@ -72,6 +75,8 @@ def task_of(row: Row[Any], note: Note | None) -> dict[str, Any] | None:
 
     def made() -> dict[str, Any]:
         status, result = row.status or "pending", _stored(row.result_json, "its result")
+        if row.id is None:
+            raise BrokenRow("it has no id")
         if status not in _STATUSES:
             raise BrokenRow("its status is unknown")
         if result is not None and status not in ("completed", "failed"):
@@ -79,8 +84,10 @@ def task_of(row: Row[Any], note: Note | None) -> dict[str, Any] | None:
         return {
             "kind": validation.key("its type", row.type),
             "payload": _stored(row.payload_json, "its payload"),
-            "priority": row.priority or 0,
-            "max_retries": row.max_retries or 0,
+            "priority": validation.amount(
+                "its priority", row.priority or 0, least=-_MOST, most=_MOST
+            ),
+            "max_retries": validation.amount("its retries", row.max_retries or 0, most=_MOST),
             "idempotency_key": validation.key("its id", f"tutorial:{row.id}"),
             "status": status,
             "result": result,

@@ -85,5 +85,8 @@ class Addition:
         """Give the time up to which earlier messages may have been saved; none if these are not
         in order themselves.
         """
-        bearable = self.earliest + OUT_OF_ORDER
+        try:
+            bearable = self.earliest + OUT_OF_ORDER
+        except OverflowError:  # the calendar ends with the year 9999
+            bearable = self.earliest
         return bearable if self.latest <= bearable else _NEVER
