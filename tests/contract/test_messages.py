@@ -518,3 +518,12 @@ def test_an_update_is_refused_where_it_cannot_be_right(store, session):
         tx.messages.update(message.id, content="x")
         raise RuntimeError
     assert store.messages.get(message.id) == message
+
+
+def test_messages_may_be_of_the_last_minute_of_the_calendar(place):
+    last = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+    with place.open(clock=lambda: last) as store:
+        session = store.sessions.create().id
+        saved = store.messages.save_many(session, [{"role": "user", "content": "x"}] * 2)
+        assert [message.created_at for message in saved] == [last, last]
+        assert store.messages.history(session) == [*saved]
