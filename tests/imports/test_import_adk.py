@@ -76,3 +76,22 @@ def test_a_database_of_pickled_events_is_refused(tmp_path: Path, take: Any):
         old.execute("CREATE TABLE events (id, app_name, user_id, session_id, actions, timestamp)")
     with pytest.raises(NotASource, match="adk migrate session"):
         take("adk", tmp_path / "old.db")
+
+
+def test_states_of_no_app_and_no_user_are_set_aside_alone(source: Callable[[str], Path], take: Any):
+    path = source("adk_sqlite")
+    with closing(sqlite3.connect(path)) as odd, odd:
+        values = (b"\xff", '{"a": 1}', 0)
+        odd.execute(
+            "INSERT INTO app_states (app_name, state, update_time) VALUES (?, ?, ?)", values
+        )
+        odd.execute(
+            "INSERT INTO user_states (app_name, user_id, state, update_time) "
+            "VALUES ('weather', ?, ?, ?)",
+            values,
+        )
+    report: ImportReport = take("adk", path)
+    more = [row for row in report.unsound if row not in ASIDE]
+    assert [row[0] for row in more] == ["app_states", "user_states"]
+    assert {row[2] for row in more} == {"its id is no text in UTF-8"}
+    assert report.written == 7

@@ -7,9 +7,14 @@ and ``tests/frameworks/test_imports.py`` reads what was imported through our mem
 from __future__ import annotations
 
 import json
+import sqlite3
+import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from agentstore import Store
 from agentstore.integrations.sessions import key_of
@@ -58,3 +63,23 @@ def test_messages_and_marks_are_those_that_agentscope_read(
                 assert [record.external_id for record in found] == ids
     again: ImportReport = take("agentscope", path)
     assert (again.written, again.there, again.set_aside) == (0, 3, 5)
+
+
+@pytest.mark.parametrize("zone", ["Etc/GMT+12", "Etc/GMT-12"])
+@pytest.mark.parametrize("day", ["0001-01-01 00:00:00.000", "9999-12-31 23:59:59.000"])
+def test_a_message_of_the_calendar_s_first_or_last_day_is_imported(
+    day: str, zone: str, source: Any, take: Any, monkeypatch: Any
+):
+    path = source("agentscope")
+    with closing(sqlite3.connect(path)) as odd, odd:
+        odd.execute(
+            "UPDATE message SET msg = json_set(msg, '$.timestamp', ?) WHERE json_valid(msg)", (day,)
+        )
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        report: ImportReport = take("agentscope", path)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert set(report.unsound) == ASIDE

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from langgraph.types import Command
 
 from agentstore import Store
 from agentstore.integrations.langgraph import AgentStoreSaver
-from agentstore.moving.frameworks import ImportReport
+from agentstore.moving.frameworks import ImportReport, langgraph_sqlite
 from tests.imports.graphs import builder
 from tests.imports.make_fixtures import restored
 from tests.programs.copies import driver_url
@@ -224,3 +225,33 @@ def test_an_interrupted_import_of_a_thread_goes_on(
         for thread in THREADS:
             assert every(AgentStoreSaver(store), thread) == every(old, thread)
     assert [each.target_rows for each in report.tables] == [27, 58]
+
+
+def test_a_write_whose_place_is_no_number_is_set_aside_alone(
+    source: Callable[[str], Path], take: Any
+):
+    path = source("langgraph_sqlite")
+    with closing(sqlite3.connect(path)) as odd, odd:
+        odd.execute("UPDATE writes SET idx = 'first' WHERE rowid = (SELECT min(rowid) FROM writes)")
+    report: ImportReport = take("langgraph-sqlite", path)
+    found = [reason for table, _, reason in report.unsound if table == "writes"]
+    assert sorted(found) == ["it has what is no text in UTF-8", "its place is no number"]
+    assert (report.written, report.set_aside) == (3, 6)
+
+
+def test_a_checkpoint_that_cannot_be_taken_apart_is_set_aside_alone(
+    source: Callable[[str], Path], take: Any, monkeypatch: Any
+):
+    path = source("langgraph_sqlite")
+    decode = langgraph_sqlite._decode
+
+    def odd(source: Any, row: Any) -> Any:
+        if not row.parent_checkpoint_id and row.thread_id == THREADS[0]:
+            raise TypeError("'<' not supported")
+        return decode(source, row)
+
+    monkeypatch.setattr(langgraph_sqlite, "_decode", odd)
+    report: ImportReport = take("langgraph-sqlite", path)
+    more = {row[1] for row in report.unsound if row[2].startswith("it is not as the saver writes")}
+    assert len(more) == report.set_aside - 5 > 0
+    assert report.written == 3

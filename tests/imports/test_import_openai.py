@@ -33,7 +33,7 @@ ASIDE = (
     ("agent_messages", "id=41", "no branch has it"),
     ("message_structure", "id=49", "its message is not there"),
     ("message_structure", "id=50", "its session is not there"),
-    ("turn_usage", "id=6", "its branch is not there"),
+    ("turn_usage", "id=6", "its branch is not there, or has no name that can be kept"),
 )
 """All that is broken in the fixture."""
 
@@ -176,3 +176,26 @@ def test_times_are_those_of_the_source_and_texts_are_found(source: Any, take: An
         assert store.sessions.get("plain").created_at.microsecond == 0
         found = store.messages.search("question").items
         assert {hit.message.session_id for hit in found} == {"branches"}
+
+
+def test_branches_whose_names_cannot_be_stored_are_set_aside_alone(
+    source: Any, take: Any, engine_url: str
+):
+    old = source("openai")
+    with closing(sqlite3.connect(old)) as odd, odd:
+        for name in ("", b"\xff", "n" * 300):
+            odd.execute(
+                "INSERT INTO message_structure (session_id, message_id, branch_id, message_type, "
+                "sequence_number, user_turn_number) SELECT session_id, message_id, ?, "
+                "message_type, sequence_number, user_turn_number FROM message_structure "
+                "WHERE session_id = 'branches' AND branch_id = 'main' LIMIT 1",
+                (name,),
+            )
+    report: ImportReport = take("openai-sqlite", old)
+    more = [row for row in report.unsound if row not in ASIDE]
+    assert {row[0] for row in more} == {"message_structure"}
+    assert {row[2] for row in more} == {"its branch is not there, or has no name that can be kept"}
+    assert (len(more), report.written) == (3, 5)
+    with Store(engine_url) as store:
+        names = {branch.name for branch in store.branches.list("branches")}
+        assert names == set(BRANCHES["branches"])

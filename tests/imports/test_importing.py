@@ -28,7 +28,14 @@ from agentstore.errors import (
     SourceChanged,
 )
 from agentstore.integrations.adk_events import new_message
-from agentstore.moving.frameworks import FRAMEWORKS, ImportReport, import_database, openai, sources
+from agentstore.moving.frameworks import (
+    FRAMEWORKS,
+    ImportReport,
+    import_database,
+    openai,
+    pieces,
+    sources,
+)
 from agentstore.moving.frameworks.pieces import IMPORTING
 from tests.drivers import FULL
 from tests.migrations.support import CHECKOUT, environment
@@ -441,3 +448,56 @@ def test_what_a_piece_raises_of_odd_rows_leaves_the_others(
     assert [row[2] for row in report.unsound] == [
         "a row of it is not as the framework writes it (TypeError)"
     ]
+
+
+def odd_from(row: int, kind: type[BaseException], monkeypatch: Any) -> None:
+    """Let the second session's rows lead to an error from one of them on."""
+    whole = openai._SdkSession._to_write
+
+    def cut(self: Any, branch: Any, after: Any) -> Iterator[Any]:
+        for each in whole(self, branch, after):
+            if self.key == "s1" and each[0] >= [row]:
+                raise kind("of a row")
+            yield each
+
+    monkeypatch.setattr(openai._SdkSession, "_to_write", cut)
+
+
+@pytest.mark.parametrize("before", [None, KeyboardInterrupt])
+def test_of_a_piece_that_is_refused_nothing_stays(
+    before: type[BaseException] | None,
+    tmp_path: Path,
+    take: Any,
+    engine_url: str,
+    monkeypatch: Any,
+):
+    old = filled(tmp_path / "old.db", 3, 9)  # the second one has the rows 10 to 18
+    monkeypatch.setattr(pieces, "MOST_ROWS", 2)
+    if before is not None:
+        with monkeypatch.context() as once:
+            odd_from(14, before, once)
+            with pytest.raises(before):
+                take("openai-sqlite", old)
+        assert len(contents(engine_url)["s1"]) == 2
+    odd_from(17, TypeError, monkeypatch)
+    report: ImportReport = take("openai-sqlite", old)
+    assert [(table, key) for table, key, _ in report.unsound] == [("agent_sessions", "s1")]
+    assert [*contents(engine_url)] == ["s2", "s0"]
+    (line,) = Path(str(report.quarantine)).read_text().splitlines()
+    assert json.loads(line)["row"] == {"session_id": "s1"}
+
+
+def test_what_others_made_stays_when_a_piece_is_refused(
+    tmp_path: Path, take: Any, engine_url: str, monkeypatch: Any
+):
+    old = filled(tmp_path / "old.db", 2, 9)
+    monkeypatch.setattr(pieces, "MOST_ROWS", 2)
+    with Store(engine_url) as store:
+        store.sessions.create(id="s0")
+        store.messages.save("s0", "user", "mine")
+        theirs = {IMPORTING: {"source": "another", "place": [1]}}
+        store.sessions.create(id="s1", metadata=theirs)
+        store.messages.save("s1", "user", "of another import")
+    report: ImportReport = take("openai-sqlite", old)
+    assert report.set_aside == 2
+    assert contents(engine_url) == {"s1": ["of another import"], "s0": ["mine"]}

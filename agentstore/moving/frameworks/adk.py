@@ -88,6 +88,8 @@ def _shared(
 ) -> Iterator[ImportPiece]:
     name = _APPS.name if user_id is None else _USERS.name
     try:
+        if not all(isinstance(part, str) for part in (row.app_name, user_id or "")):
+            raise BrokenRow("its id is no text in UTF-8")
         state = _object(row.state, "its state")
     except BrokenRow as broken:
         user = "" if user_id is None else f" user_id={user_id!r}"
@@ -111,7 +113,7 @@ class _SharedState(SessionPiece):
         fingerprint: str,
     ) -> None:
         users = () if user_id is None else (user_id,)
-        super().__init__(shared_id(row.app_name, *users), hands, fingerprint)
+        super().__init__(shared_id(row.app_name, *users), row._mapping, hands, fingerprint)
         self.table = _APPS.name if user_id is None else _USERS.name
         self._row, self._user_id, self._shared = row, user_id, state
 
@@ -144,7 +146,8 @@ class _AdkSession(SessionPiece):
     table = "sessions"
 
     def __init__(self, source: OpenSource, row: Row[Any], hands: Hands, *, by_id: bool) -> None:
-        super().__init__(key_of(row.app_name, row.user_id, row.id), hands, source.fingerprint)
+        id = key_of(row.app_name, row.user_id, row.id)
+        super().__init__(id, row._mapping, hands, source.fingerprint)
         self._source = source
         self._row = row
         self._by_id = by_id

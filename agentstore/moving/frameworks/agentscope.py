@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -70,7 +71,8 @@ class _AgentScopeSession(SessionPiece):
     table = "session"
 
     def __init__(self, source: OpenSource, row: Row[Any], hands: Hands) -> None:
-        super().__init__(key_of(row.user_id, row.id), hands, source.fingerprint)
+        id = key_of(row.user_id, row.id)
+        super().__init__(id, row._mapping, hands, source.fingerprint)
         self._source = source
         self._row = row
         self._count = 0
@@ -168,7 +170,9 @@ def _lines(message: dict[str, Any], marks: Any, state: State) -> Iterator[Line]:
 def _time(written: object) -> datetime | None:
     """Read the time of a message, which is local and has no zone."""
     found = time_of(written)
-    return None if found is None else found.replace(tzinfo=None).astimezone()
+    with suppress(ValueError, OverflowError):  # the calendar's first or last day, elsewhere
+        return None if found is None else found.replace(tzinfo=None).astimezone()
+    return None
 
 
 def _said(value: object) -> bytes:

@@ -22,7 +22,6 @@ from agentstore.engines.base.moving import Flaw
 from agentstore.errors import (
     AgentStoreError,
     AlreadyExists,
-    IllegalTransition,
     ImportDiffers,
     InvalidInput,
 )
@@ -30,6 +29,7 @@ from agentstore.models.tables import PLAIN, Names
 from agentstore.moving.copying.quarantine import Quarantine, SetAside
 from agentstore.moving.copying.records import OnProgress, Progress, TableReport
 from agentstore.moving.frameworks.pieces import (
+    ODD,
     BrokenRow,
     Hands,
     ImportPiece,
@@ -162,10 +162,6 @@ def import_database(
     return run.report(rows, kept.newest)
 
 
-_ODD = (TypeError, AttributeError, ValueError, ArithmeticError, RecursionError, IllegalTransition)
-"""What a row leads to whose values are of other kinds than the framework's; one piece is left."""
-
-
 class _ImportRun:
     """One run: writes each piece, reads it again from both sides, and adds up.
 
@@ -183,24 +179,27 @@ class _ImportRun:
         self.differing: list[str] = []
 
     def take(self, piece: ImportPiece) -> None:
-        """Write a piece, if it is not there, and compare both sides."""
+        """Write a piece, if it is not there, and compare both sides.
+
+        One that cannot be written whole is set aside, and nothing of it stays.
+        """
         try:
             state = piece.write(self._store, self._tell)
             theirs = _summed(piece.source_lines(self._note), piece.unordered)
             ours = _summed(piece.target_lines(self._store, state), piece.unordered)
         except (PieceRefused, BrokenRow, InvalidInput, AlreadyExists) as error:
-            self._note(flaw(piece.table, piece.key, str(error), {}))
+            self._refuse(piece, str(error))
             return
-        except _ODD as error:  # whose words may quote a row
+        except ODD as error:  # whose words may quote a row
             said = f"a row of it is not as the framework writes it ({type(error).__name__})"
-            self._note(flaw(piece.table, piece.key, said, {}))
+            self._refuse(piece, said)
             return
         self.index(at_least=_INDEXED_AT_ONCE)
         if theirs == ours:
             self._written[piece.called] += state != "there"
             self._there += state == "there"
         elif state == "there":
-            self._note(flaw(piece.table, piece.key, _TAKEN, {}))
+            self._note(flaw(piece.table, piece.key, _TAKEN, piece.row))
             return
         else:
             self.differing.append(piece.key)
@@ -233,6 +232,10 @@ class _ImportRun:
             len(rows),
             None if quarantine is None else str(quarantine),
         )
+
+    def _refuse(self, piece: ImportPiece, reason: str) -> None:
+        piece.undo(self._store)
+        self._note(flaw(piece.table, piece.key, reason, piece.row))
 
     def _tell(self, rows: int) -> None:
         self._rows += rows

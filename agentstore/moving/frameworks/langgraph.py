@@ -25,6 +25,7 @@ from agentstore.integrations.langgraph.checkpoints import (
 )
 from agentstore.moving.frameworks.langgraph_bytes import packed, typed
 from agentstore.moving.frameworks.pieces import (
+    ODD,
     BrokenRow,
     Hands,
     ImportPiece,
@@ -91,10 +92,12 @@ class LangGraphThread(ImportPiece):
     ) -> None:
         """Take its id, and where it is."""
         self.key = thread_id
+        self.row = {"thread_id": thread_id}
         self._source = source
         self._tables = tables
         self._hands = hands
         self._broken: set[tuple[str, str]] = set()
+        self._made = False
 
     def write(self, store: Store, tell: Callable[[int], None]) -> State:
         """Put the checkpoints that are not there yet, the oldest of each namespace first."""
@@ -102,12 +105,17 @@ class LangGraphThread(ImportPiece):
         wrote = False
         for chunk in in_chunks(self._missing(store, begun), self._put):
             store.run(chunk.write)
-            wrote = True
+            wrote, self._made = True, not begun
             tell(chunk.rows)
         strays = ((None, len(each[1].value), each) for each in self._stray_writes(None))
         for chunk in in_chunks(strays, self._put_strays):
             store.run(chunk.write)
         return "new" if not begun else "resumed" if wrote else "there"
+
+    def undo(self, store: Store) -> None:
+        """Delete the thread, if this run made it."""
+        if self._made:
+            store.checkpoints.delete_thread(self.key)
 
     def source_lines(self, note: Note) -> Iterator[Line]:
         """Give the checkpoints, and what tasks wrote after them."""
@@ -202,11 +210,15 @@ class LangGraphThread(ImportPiece):
         for row in self._source.rows(self._sorted(query, self._tables.checkpoints)):
             place = (row.checkpoint_ns, row.checkpoint_id)
             try:
-                yield self._checkpoint(row, note)
-            except BrokenRow as broken:
+                found = self._checkpoint(row, note)
+            except (BrokenRow, *ODD) as error:
                 self._broken.add(place)
                 if note is not None:
-                    note(flaw(self.table, self._named(*place), str(broken), row._mapping))
+                    odd = f"it is not as the saver writes it ({type(error).__name__})"
+                    said = str(error) if isinstance(error, BrokenRow) else odd
+                    note(flaw(self.table, self._named(*place), said, row._mapping))
+            else:
+                yield found
 
     def _checkpoint(self, row: Row[Any], note: Note | None) -> SavedCheckpoint:
         space, id, parent = row.checkpoint_ns, row.checkpoint_id, row.parent_checkpoint_id
@@ -277,6 +289,8 @@ class LangGraphThread(ImportPiece):
         try:
             if not all(isinstance(t, str) for t in (row.task_id, row.channel, path, row.type)):
                 raise BrokenRow("it has what is no text in UTF-8")
+            if type(row.idx) is not int:
+                raise BrokenRow("its place is no number")
             if not isinstance(value, bytes | memoryview) and value is not None:
                 raise BrokenRow("its value is not bytes")
         except BrokenRow as broken:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cached_property
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
@@ -85,10 +86,13 @@ class _SdkSession(SessionPiece):
     def __init__(
         self, source: OpenSource, session_id: str, hands: Hands, has: frozenset[str]
     ) -> None:
-        super().__init__(session_id, hands, source.fingerprint)
+        super().__init__(session_id, {"session_id": session_id}, hands, source.fingerprint)
         self._stored = StoredSession(source, session_id, has)
-        self._plan = self._stored.branches() if self._stored.has_branches() else ()
         self._counts: dict[str, int] = {}
+
+    @cached_property
+    def _plan(self) -> tuple[StoredBranch, ...]:
+        return self._stored.branches() if self._stored.has_branches() else ()
 
     # --- Writing -----------------------------------------------------------------------------
 

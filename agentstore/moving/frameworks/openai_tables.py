@@ -6,12 +6,25 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, Select, and_, column, exists, func, select, table, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Select,
+    and_,
+    column,
+    exists,
+    func,
+    or_,
+    select,
+    table,
+    tuple_,
+)
 
 from agentstore.errors import InvalidInput
 from agentstore.moving.frameworks.pieces import BrokenRow, Note, flaw
 from agentstore.moving.frameworks.sources import OpenSource
 from agentstore.repositories.messages.drafts import chat_drafts
+from agentstore.values import validation
 from agentstore.values.encoding import dump_json
 from agentstore.values.instants import EPOCH
 
@@ -47,6 +60,7 @@ USAGE = table(
 RESERVED = table("branch_reservations", column("session_id"), column("branch_id"))
 
 MAIN = "main"
+_NO_BRANCH = "its branch is not there, or has no name that can be kept"
 
 
 class StoredItem(NamedTuple):
@@ -154,7 +168,10 @@ class StoredSession:
         return self._first(rows) is not None
 
     def branches(self) -> tuple[StoredBranch, ...]:
-        """Say in which order the branches are made, and from which."""
+        """Say in which order the branches are made, and from which.
+
+        One whose name cannot be stored is left out.
+        """
         shown = STRUCTURE.c
         query = (
             select(shown.branch_id, func.min(shown.created_at))
@@ -165,7 +182,7 @@ class StoredSession:
         found = self._source.connection.execute(query).all()
         plan = [StoredBranch(MAIN, None, None, [], 0, None)]
         for name, time in found:
-            if name != MAIN:
+            if name != MAIN and _is_name(name):
                 ways = [self._growing(name, each.name, time) for each in plan]
                 plan.append(max(ways, key=lambda way: way.shared))  # the first of those
         return tuple(plan)
@@ -245,17 +262,24 @@ class StoredSession:
         return {name for (name,) in self._source.rows(query) if isinstance(name, str)}
 
     def note_strays(self, branches: list[str], note: Note) -> None:
-        """Note items that no branch shows, and what was used on branches that are not there."""
+        """Note what is of none of these branches: items, their places, and what was used."""
         messages, shown = MESSAGES.c, STRUCTURE.c
-        there = exists().where(shown.message_id == messages.id, shown.session_id == self.session_id)
+        there = exists().where(
+            shown.message_id == messages.id,
+            shown.session_id == self.session_id,
+            shown.branch_id.in_(branches),
+        )
         query = select(MESSAGES).where(messages.session_id == self.session_id, ~there)
         for row in self._source.rows(query.order_by(messages.id)):
             note(flaw(MESSAGES.name, row.id, "no branch has it", row._mapping))
-        if USAGE.name in self._has:
-            used = USAGE.c
-            lost = select(USAGE).where(used.session_id == self.session_id)
-            for row in self._source.rows(lost.where(used.branch_id.not_in(branches))):
-                note(flaw(USAGE.name, row.id, "its branch is not there", row._mapping))
+        for each in (STRUCTURE, USAGE):
+            if each.name in self._has:
+                lost = select(each).where(
+                    each.c.session_id == self.session_id,
+                    or_(each.c.branch_id.is_(None), each.c.branch_id.not_in(branches)),
+                )
+                for row in self._source.rows(lost.order_by(each.c.id)):
+                    note(flaw(each.name, row.id, _NO_BRANCH, row._mapping))
 
 
 def _parsed(data: object) -> dict[str, Any]:
@@ -297,6 +321,13 @@ def _details(stored: object) -> dict[str, Any] | None:
     except (ValueError, RecursionError, InvalidInput):
         pass
     raise BrokenRow("its details are no JSON object that can be stored")
+
+
+def _is_name(name: object) -> bool:
+    try:
+        return validation.optional_key("name", name) is not None
+    except InvalidInput:
+        return False
 
 
 def _is_amount(number: object) -> bool:

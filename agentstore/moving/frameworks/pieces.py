@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Literal
 
 from agentstore.engines.base.moving import Flaw
-from agentstore.errors import ImportOvertaken, StaleSession
+from agentstore.errors import IllegalTransition, ImportOvertaken, StaleSession
 from agentstore.records import SessionRecord
 from agentstore.settings import utc_now
 from agentstore.stores.store import Store, Transaction
@@ -25,6 +25,17 @@ IMPORTING = "agentstore_import"
 
 MOST_ROWS, MOST_BYTES = 500, 4 * 2**20
 """Rows and bytes in one transaction, but for a row that has more."""
+
+ODD = (
+    TypeError,
+    AttributeError,
+    LookupError,
+    ValueError,
+    ArithmeticError,
+    RecursionError,
+    IllegalTransition,
+)
+"""What a row leads to whose values are of other kinds than the framework's."""
 
 State = Literal["new", "resumed", "there"]
 """Whether a piece was made by this run, gone on with, or there already."""
@@ -83,6 +94,7 @@ class ImportPiece(ABC):
     Attributes:
         table: The table of the source that has a row of it.
         key: What tells it from others there.
+        row: The values of that row, as far as they are known.
         called: What it is called in words.
         unordered: The kinds of lines whose order says nothing.
     """
@@ -91,6 +103,7 @@ class ImportPiece(ABC):
     unordered: frozenset[str] = frozenset()
     table: str
     key: str
+    row: Mapping[Any, Any]
 
     @abstractmethod
     def write(self, store: Store, tell: Callable[[int], None]) -> State:
@@ -99,6 +112,10 @@ class ImportPiece(ABC):
         Raises:
             PieceRefused: It cannot be written, or another one has its place.
         """
+
+    @abstractmethod
+    def undo(self, store: Store) -> None:
+        """Delete what imports of this source made of it, and nothing else."""
 
     @abstractmethod
     def source_lines(self, note: Note) -> Iterator[Line]:
@@ -121,12 +138,16 @@ class SessionPiece(ImportPiece):
         state: What ``write`` found.
     """
 
-    def __init__(self, session_id: str, hands: Hands, fingerprint: str) -> None:
-        """Take the id, the clock to be set, and what tells the source from others."""
+    def __init__(
+        self, session_id: str, row: Mapping[Any, Any], hands: Hands, fingerprint: str
+    ) -> None:
+        """Take the id, the source's row, the clock to be set, and what tells the source apart."""
         self.session_id = self.key = session_id
+        self.row = row
         self.hands = hands
         self.state: State = "new"
         self._fingerprint = fingerprint
+        self._ended = False
 
     @abstractmethod
     def begin(self, tx: Transaction) -> SessionRecord:
@@ -160,8 +181,17 @@ class SessionPiece(ImportPiece):
             there = store.run(partial(self._write, there, chunk, following is None))
             tell(0 if chunk is None else chunk.rows)
             if following is None:
+                self._ended = True
                 return self.state
             chunk = following
+
+    def undo(self, store: Store) -> None:
+        """Delete the session, if it is of this source and unfinished, or this run finished it."""
+        there = store.sessions.find(self.session_id)
+        note = None if there is None else there.metadata.get(IMPORTING)
+        own = isinstance(note, dict) and note.get("source") == self._fingerprint
+        if own or (there is not None and self._ended):
+            store.sessions.delete(self.session_id)
 
     def _write(
         self, there: SessionRecord | None, chunk: Chunk | None, last: bool, tx: Transaction

@@ -76,19 +76,27 @@ class _TutorialUser(ImportPiece):
 
     def __init__(self, row: Row[Any], hands: Hands) -> None:
         self.key = str(row.id)
+        self.row = row._mapping
         self._row = row
         self._hands = hands
+        self._made = False
 
     def write(self, store: Store, tell: Callable[[int], None]) -> State:
         """Make the user, with what was consumed."""
         there = store.users.find(text_of(self._row.id, "its id"))
         if there is None:
             store.run(self._make)
+            self._made = True
             tell(1)
             return "new"
         if there.name != self._row.name:
             raise PieceRefused("the target has another user of this id")
         return "there"
+
+    def undo(self, store: Store) -> None:
+        """Delete the user, if this run made it."""
+        if self._made:
+            store.users.delete(self.key)
 
     def source_lines(self, note: Note) -> Iterator[Line]:
         """Give the user."""
@@ -161,7 +169,7 @@ class _TutorialSession(SessionPiece):
     unordered = frozenset({"tool logs", "tasks"})
 
     def __init__(self, source: OpenSource, row: Row[Any], hands: Hands) -> None:
-        super().__init__(str(row.id), hands, source.fingerprint)
+        super().__init__(str(row.id), row._mapping, hands, source.fingerprint)
         self._source = source
         self._row = row
         self._secrets = settings_for().secrets
