@@ -260,8 +260,8 @@ class WrongThread(AgentStoreError):
 
 
 @facts(
-    "The thread {thread_id!r} has another {owner}. Leave {owner} out to continue the thread, or "
-    "use another thread_id."
+    "The thread {thread_id!r} has another {owner}. Use another thread_id, or, in a store without "
+    "scope, leave {owner} out to continue the thread."
 )
 class WrongOwner(AgentStoreError):
     """A thread of checkpoints that belongs to another user or session than the call says."""

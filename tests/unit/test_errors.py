@@ -78,7 +78,7 @@ EXAMPLES = [
     Example(
         errors.WrongOwner("t1", "user_id"),
         {"thread_id": "t1", "owner": "user_id"},
-        ("'t1' has another user_id", "Leave user_id out"),
+        ("'t1' has another user_id", "leave user_id out"),
     ),
     Example(
         errors.SearchIndexStale("is damaged", 3),
@@ -161,7 +161,7 @@ EXAMPLES = [
     Example(
         errors.OutsideScope("user_id", "bob"),
         {"argument": "user_id", "value": "bob"},
-        ("user_id is 'bob'", "Leave user_id out"),
+        ("user_id is 'bob'", "leave user_id out"),
     ),
     Example(
         errors.OutsideScope("session_id", None),

@@ -106,7 +106,7 @@ def sums_of_sessions(unit: Unit, ids: Sequence[str], most: int | None) -> dict[s
     if most is not None:
         each = used.alias("each")
         last = select(each).where(each.c.session_id == sessions.c.id)
-        last = last.order_by(each.c.created_at.desc()).limit(most)
+        last = last.order_by(each.c.created_at.desc(), each.c.pk.desc()).limit(most)
         source, added = unit.dialect.for_each(sessions, used, last)
     query = (
         select(sessions.c.id, *_added(added, exact_sum))
