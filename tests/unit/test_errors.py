@@ -161,7 +161,7 @@ EXAMPLES = [
     Example(
         errors.OutsideScope("user_id", "bob"),
         {"argument": "user_id", "value": "bob"},
-        ("user_id is 'bob'", "leave user_id out"),
+        ("user_id is 'bob'", "Leave user_id out"),
     ),
     Example(
         errors.OutsideScope("session_id", None),
