@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from threading import Thread
@@ -105,6 +106,9 @@ def test_sums_hold_a_thousand_million_of_the_largest_calls(place, store):
         assert type(found.input_tokens) is int
         assert type(found.cost) is Decimal
         assert store.usage.sum_by(dimension, **of, top=1) == (found,)
+    whole = store.usage.of_sessions([session])[session]
+    assert (whole.cost, whole.total_tokens) == (found.cost, found.total_tokens)
+    assert store.usage.of_sessions([session], most=10)[session] == replace(whole, partial=True)
     for exact in (True, False):
         figures = store.statistics(exact=exact)
         assert figures.models[0].cost == from_nanos(9 * (LARGEST - 1)) + MOST_COST

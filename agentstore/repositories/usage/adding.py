@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from sqlalchemy import ColumnElement, Dialect, FromClause, bindparam, case, func, null, select
 from sqlalchemy.exc import DBAPIError
@@ -29,6 +29,8 @@ from agentstore.repositories.base.sums import NoWholeSum, exact_sum, halves, pla
 from agentstore.repositories.lines.lines import require
 from agentstore.repositories.usage.rows import usage_sum
 from agentstore.values.paging import check_limit
+
+T = TypeVar("T")
 
 Dimension = Literal["turn", "branch", "branch_turn", "session", "user", "model", "day", "total"]
 
@@ -74,7 +76,11 @@ def sum_usage(
     names = frozenset(name for name, value in given.items() if value is not None)
     named = isinstance(given["branch"], str)
     filters = Filters(names, last, top is not None, named)
-    sums = _any_sums(unit, dimension, filters, {**given, **({"top": top} if top else {})})
+    of = (unit.tables, unit.dialect, dialect_of(unit.connection), dimension, filters)
+    parameters = {**given, **({"top": top} if top else {})}
+    sums = _added_up(
+        unit, lambda exact: _sums(unit, _statement(*of, exact=exact), parameters, dimension)
+    )
     if not sums and named:
         require(unit, given["session_id"], given["branch"])
     # Sorted here, since the engines' collations differ.
@@ -84,22 +90,27 @@ def sum_usage(
     return tuple(sums)
 
 
-def _any_sums(
-    unit: Unit, dimension: Dimension, filters: Filters, parameters: Mapping[str, Any]
-) -> list[UsageSum]:
-    of = (unit.tables, unit.dialect, dialect_of(unit.connection), dimension, filters)
+def _added_up(unit: Unit, add: Callable[[bool], T]) -> T:
+    """Have the engine add up by itself, or, where it has no room for a sum, exactly."""
     try:
-        return _sums(unit, _statement(*of, exact=False), parameters, dimension)
+        return add(False)
     except NoWholeSum:
         pass
     except DBAPIError as error:
         if not unit.dialect.has_no_room(error):
             raise
-    return _sums(unit, _statement(*of, exact=True), parameters, dimension)
+    return add(True)
 
 
 def sums_of_sessions(unit: Unit, ids: Sequence[str], most: int | None) -> dict[str, UsageSum]:
     """Add up what each of some sessions used; those that are not there, or used nothing, lack."""
+    found = _added_up(unit, lambda exact: _sums_of_sessions(unit, ids, most, exact=exact))
+    return {id: found[id] for id in ids if id in found}
+
+
+def _sums_of_sessions(
+    unit: Unit, ids: Sequence[str], most: int | None, *, exact: bool
+) -> dict[str, UsageSum]:
     sessions, used = unit.tables.sessions, unit.tables.turn_usage
     source: FromClause = sessions.join(used, used.c.session_id == sessions.c.id)
     added = used.c
@@ -109,7 +120,7 @@ def sums_of_sessions(unit: Unit, ids: Sequence[str], most: int | None) -> dict[s
         last = last.order_by(each.c.created_at.desc(), each.c.pk.desc()).limit(most)
         source, added = unit.dialect.for_each(sessions, used, last)
     query = (
-        select(sessions.c.id, *_added(added, exact_sum))
+        select(sessions.c.id, *_added(added, exact_sum if exact else plain_sum))
         .select_from(source)
         .where(
             sessions.c.id.in_(bindparam("ids", expanding=True)),
@@ -122,7 +133,7 @@ def sums_of_sessions(unit: Unit, ids: Sequence[str], most: int | None) -> dict[s
     for chunk in chunks(ids):
         for row in unit.connection.execute(query, {"ids": list(chunk)}):
             found[row[0]] = replace(usage_sum(row[0], row), partial=row[-1] == most)
-    return {id: found[id] for id in ids if id in found}
+    return found
 
 
 def _added(used: ReadOnlyColumnCollection[str, Any], add: Callable[[Any], Any]) -> list[Any]:
