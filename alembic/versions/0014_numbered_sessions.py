@@ -135,8 +135,9 @@ def _refuse_rows_of_no_session(place: Place, old: SessionKey) -> None:
     """Refuse before anything changes: such a row could name no session afterwards."""
     for name in TABLES:
         table, sessions = _table(place, name, old.column), _table(place, "sessions", old.key)
-        known = sa.select(sessions.c[old.key])
-        lost = sa.select(table.c[old.column]).where(table.c[old.column].not_in(known)).limit(1)
+        # NOT IN would compare each with each, once the ids are more than work_mem holds.
+        known = sa.exists().where(sessions.c[old.key] == table.c[old.column])
+        lost = sa.select(table.c[old.column]).where(~known).limit(1)
         if op.get_bind().execute(lost).first() is not None:
             raise RuntimeError(
                 f"Rows of {place.table(name)} name a session that is not there, so another "

@@ -214,6 +214,12 @@ def test_a_revision_imports_nothing_that_moves_on(path):
     assert others <= {"agentstore", "alembic", "sqlalchemy"}
 
 
+@pytest.mark.parametrize("path", sorted(REVISIONS.glob("*.py")), ids=lambda path: path.stem)
+def test_a_revision_never_compares_each_row_with_each_other_one(path):
+    """PostgreSQL does so for NOT IN of a query, once its rows are more than work_mem holds."""
+    assert not re.search(r"not_in\(|NOT IN \(\s*SELECT", path.read_text(), re.IGNORECASE)
+
+
 def test_what_the_package_imports_is_what_it_depends_on():
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = {re.split(r"[\[<>=~! ]", line)[0] for line in project["dependencies"]}
