@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 class Message(Base):
     """One message.
 
-    ``seq`` numbers the messages of a session without ties, whatever the clock says. Text
-    content is in ``content``, a list of content blocks in ``blocks``; at most one of them is
-    set. ``payload`` holds a framework's own item whole. ``chat_keys`` is for the store alone: the
-    keys of a chat message in their order, where they are not the usual ones. A user message that
-    holds nothing but tools' results has the role ``tool``.
+    ``seq`` numbers the messages of a session, whatever the clock says; no two that a branch shows
+    have the same. Text content is in ``content``, a list of content blocks in ``blocks``; at most
+    one of them is set. ``payload`` holds a framework's own item whole. ``chat_keys`` is for the
+    store alone: the keys of a chat message in their order, where they are not the usual ones. A
+    user message that holds nothing but tools' results has the role ``tool``.
     """
 
     __table__ = tables.messages

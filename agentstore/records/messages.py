@@ -18,7 +18,8 @@ class MessageRecord:
     """A message.
 
     Attributes:
-        seq: Its number in its session; larger is later, and there are no ties.
+        seq: Its number in its session; larger is later. No two messages that a branch shows have
+            the same; a compaction's summary has that of the last message that it stands for.
         branch: The name of the branch in which it was written, which every call takes; None if
             that is gone, or for a compaction's summary, which has no branch of its own.
         turn: The turn that it belongs to; a user message begins one, 0 precedes the first.

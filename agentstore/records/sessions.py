@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -64,7 +64,10 @@ class SessionSummary:
     @property
     def expires_at(self) -> datetime | None:
         """When the session expires if nothing happens in it any more; None means never."""
-        return None if self.ttl is None else self.last_active_at + self.ttl
+        try:
+            return None if self.ttl is None else self.last_active_at + self.ttl
+        except OverflowError:
+            return datetime.max.replace(tzinfo=UTC)
 
 
 make_session_summary = maker(SessionSummary)

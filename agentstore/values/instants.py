@@ -30,6 +30,17 @@ def require_utc(name: str, value: datetime) -> datetime:
         raise InvalidInput(f"{name} must be in the years 1 to 9999 in UTC.") from None
 
 
+def shifted(instant: datetime, by: timedelta) -> datetime:
+    """Give an instant so much later, or earlier; but none beyond the calendar's ends."""
+    try:
+        return instant + by
+    except OverflowError:
+        return _LAST if by > timedelta() else _FIRST
+
+
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+
 def to_micros(instant: datetime) -> int:
     """Count the microseconds since 1970, exactly; before that they are negative."""
     return (instant - EPOCH) // MICROSECOND

@@ -26,6 +26,9 @@ MAX_LIMIT = 1000
 LISTED_WITHIN = 256
 """A session's ``activity`` is less than so much larger than its ``listed_activity``."""
 
+_LEAST = LISTED_WITHIN - MAX_INTEGER
+"""The least number in a cursor: lists take up to ``LISTED_WITHIN`` away from it."""
+
 OUT_OF_ORDER = timedelta(minutes=1)
 """How much earlier than one before it a message may be created where ``in_order`` is true."""
 
@@ -76,7 +79,7 @@ class Cursors:
         first, numbers = key[:texts], key[texts:]
         if (
             len(key) != length
-            or not all(type(k) is int and abs(k) <= MAX_INTEGER for k in numbers)
+            or not all(type(k) is int and _LEAST <= k <= MAX_INTEGER for k in numbers)
             or not all(type(k) is str for k in first)
         ):
             raise InvalidCursor("cannot be read")

@@ -33,7 +33,7 @@ from agentstore.errors import (
 )
 from agentstore.models.tables import tables
 from agentstore.records.checkpoints import Items
-from agentstore.repositories.checkpoints import puts
+from agentstore.repositories.checkpoints import pending, puts, threads
 from agentstore.retention import RetentionPolicy
 from tests.conftest import FULL, on
 from tests.strategies import exact, json_values, keys, texts
@@ -532,6 +532,35 @@ def test_an_id_never_moves_to_another_thread(place: Any, store: Any) -> None:
     assert store.checkpoints.get("id") == mine
     assert store.checkpoints.threads().items == threads
     assert {name: len(rows(place, name)) for name in before} == before
+
+
+def test_a_put_that_is_refused_makes_no_thread_the_most_recent(store: Any) -> None:
+    for thread, id in (("old", "a"), ("new", "b")):
+        store.checkpoints.put(thread, {"large": "x" * 600}, id)
+        store.checkpoints.put(thread, {"large": "y" * 600}, id, namespace="inner")
+    before = store.checkpoints.threads().items
+    assert [thread.id for thread in before] == ["new", "old"]
+    with pytest.raises(WrongThread):
+        store.checkpoints.put("old", {"large": "z" * 600}, "b")
+    assert store.checkpoints.threads().items == before
+    again = store.checkpoints.put("old", {"large": "z" * 600}, "a", namespace="inner")
+    assert again.id == "a"
+    assert store.checkpoints.get("a", "old", "inner").values == {"large": "z" * 600}
+
+
+def test_pending_writes_that_fail_leave_no_thread(store: Any, monkeypatch: Any) -> None:
+    made = pending.make_thread
+
+    def failing(*arguments: Any) -> None:
+        made(*arguments)
+        raise RuntimeError("between the thread and its writes")
+
+    with monkeypatch.context() as once, pytest.raises(RuntimeError):
+        once.setattr(pending, "make_thread", failing)
+        once.setattr(threads, "make_thread", failing)
+        store.checkpoints.put_writes("thread", "checkpoint", "task", [("channel", 1)])
+    assert store.checkpoints.threads().items == ()
+    assert store.checkpoints.put_writes("thread", "checkpoint", "task", [("channel", 1)]) == 1
 
 
 def test_in_other_namespaces_each_thread_has_its_own_ids(store: Any) -> None:

@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
@@ -22,6 +22,7 @@ from agentstore.errors import (
     NotFound,
     StreamUnfinished,
 )
+from agentstore.retention import RetentionPolicy
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 THREADS = 8
@@ -518,6 +519,36 @@ def test_an_update_is_refused_where_it_cannot_be_right(store, session):
         tx.messages.update(message.id, content="x")
         raise RuntimeError
     assert store.messages.get(message.id) == message
+
+
+def test_what_would_end_after_the_calendar_ends_with_it(place):
+    last = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+    year = timedelta(days=365)
+    with place.open(clock=lambda: last) as store:
+        end = datetime.max.replace(tzinfo=UTC)
+        user = store.users.create("Ada", quota_total=10).id
+        assert store.users.reserve_quota(user, 1, ttl=year).expires_at == end
+        session = store.sessions.create(user, ttl=year)
+        assert session.expires_at == end
+        assert store.sessions.update(session.id, ttl=2 * year).expires_at == end
+        store.memories.put(("a",), "key", {}, ttl=year, user_id=user)
+        store.tasks.create(session.id, "t", max_retries=1)
+        (task,) = store.tasks.claim("worker")
+        assert task.lease_expires_at == end
+        assert last < store.tasks.fail(task.id, fence=task.fence).run_at <= end
+        assert store.sessions.delete_expired().rows == {}
+        store.prune(RetentionPolicy(expired_sessions=True, expired_memories=True))
+        assert store.sessions.find(session.id) is not None
+
+
+def test_what_would_be_from_before_the_calendar_is_from_its_beginning(place):
+    first = datetime(1, 1, 1, 0, 0, 2, tzinfo=UTC)
+    with place.open(clock=lambda: first) as store:
+        session = store.sessions.create().id
+        begun = store.messages.begin(session)
+        assert store.messages.give_up_idle() == 0
+        assert [message.status for message in store.messages.history(session)] == ["streaming"]
+        store.messages.finish(begun.id)
 
 
 def test_messages_may_be_of_the_last_minute_of_the_calendar(place):

@@ -154,6 +154,19 @@ def test_expired_sessions_that_nobody_cleaned_up_are_counted(store, clock):
     assert store.statistics().expired_sessions == 0
 
 
+def test_of_equal_users_and_models_those_without_a_name_come_first(store):
+    for user in (None, "u", "U"):
+        if user is not None:
+            store.users.create(user, id=user)
+        session = store.sessions.create(user).id
+        for model in ("b", None, "B"):
+            store.usage.record(session, model=model, input_tokens=10, cost=1)
+    for most, users, models in ((1, [None], [None]), (3, [None, "U", "u"], [None, "B", "b"])):
+        found = store.statistics(top=most)
+        assert [each.user_id for each in found.users] == users
+        assert [each.key for each in found.models] == models
+
+
 def test_an_empty_database_has_statistics(store):
     for exact in (True, False):
         found = store.statistics(2, exact=exact)

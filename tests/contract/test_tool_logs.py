@@ -213,9 +213,10 @@ def test_the_most_called_tool_comes_first_and_equals_come_by_name(store, session
 
 
 def test_a_duration_is_a_number_of_milliseconds_and_an_outcome_is_yes_or_no(store, session):
-    for elapsed in (0, 0.001, 10**9, 5e-324, 10**12):
+    for elapsed in (-0.0, 0.001, 10**9, 5e-324, 10**12):
         logged = store.tool_logs.log(session.id, "t", elapsed_ms=elapsed)
         assert type(logged.elapsed_ms) is float
+        assert math.copysign(1, logged.elapsed_ms) == 1
         assert store.tool_logs.get(logged.id).elapsed_ms == logged.elapsed_ms == elapsed
     refused = (-1, math.nan, math.inf, True, "5", 10**400, 1e308, 10**12 + 1)
     for bad in ({"elapsed_ms": e} for e in refused):

@@ -239,6 +239,23 @@ BAD = {
 }
 
 
+def test_usage_of_a_branch_s_number_is_of_its_own_last_turn(store, session):
+    store.messages.save(session.id, "user", "a")
+    number = store.branches.create(session.id, name="side").number
+    store.branches.switch(session.id, "main")
+    for text in "bcd":
+        store.messages.save(session.id, "user", text)
+    for record in (store.usage.record, store.usage.replace):
+        for branch in (number, "side"):
+            made = record(session.id, branch=branch, input_tokens=1)
+            assert (made.branch, made.turn) == (number, 1)
+        assert record(session.id, branch=0, input_tokens=1).turn == 4
+        with pytest.raises(NotFound, match="branch"):
+            record(session.id, branch=99, input_tokens=1)
+        with pytest.raises(NotFound, match="session"):
+            record("nobody", branch=number, input_tokens=1)
+
+
 def test_turns_of_two_branches_are_added_up_each_for_itself_and_a_branch_has_a_name(store, session):
     for text in "ab":
         store.messages.save(session.id, "user", text)

@@ -11,11 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentstore.errors import InvalidCursor, InvalidInput, LimitOutOfRange
-from agentstore.values.paging import DEFAULT_LIMIT, MAX_LIMIT, Cursors, check_limit
+from agentstore.values.paging import DEFAULT_LIMIT, LISTED_WITHIN, MAX_LIMIT, Cursors, check_limit
 from agentstore.values.types import MAX_INTEGER
 from tests.strategies import TRAPS, json_values
 
-whole_numbers = st.integers(-MAX_INTEGER, MAX_INTEGER)
+whole_numbers = st.integers(LISTED_WITHIN - MAX_INTEGER, MAX_INTEGER)
 
 
 def forged(*document):
@@ -106,6 +106,7 @@ def test_a_cursor_that_is_no_str_is_refused(cursor):
         [[1]],
         [MAX_INTEGER + 1],
         [-MAX_INTEGER - 1],
+        [LISTED_WITHIN - MAX_INTEGER - 1],  # from which lists could take no more away
         [10**400],
     ],
 )

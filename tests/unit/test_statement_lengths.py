@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
+import pytest
 from sqlalchemy.dialects.postgresql import psycopg
 
 from agentstore.engines.postgresql.checkpoints import putting
 from agentstore.engines.postgresql.dialect import PostgreSQL
 from agentstore.models.tables import tables
-from agentstore.repositories.checkpoints.threads import unchanged
+from agentstore.repositories.checkpoints.threads import Unused, unchanged
 
 KEPT = 4_096
 """Characters up to which psycopg keeps what it read of a statement."""
 
 
-def test_a_put_that_merges_nothing_is_short_enough_for_its_driver_to_keep() -> None:
-    entered = unchanged(tables(), PostgreSQL())
+@pytest.mark.parametrize("unused", [None, *get_args(Unused)])
+def test_a_put_that_merges_nothing_is_short_enough_for_its_driver_to_keep(
+    unused: Unused | None,
+) -> None:
+    entered = unchanged(tables(), PostgreSQL(), unused)
     statement = putting(tables(), entered, merges=False)
     assert len(str(statement.compile(dialect=psycopg.dialect()))) <= KEPT

@@ -56,6 +56,9 @@ def storing_writes(entered: ReturningUpdate[Any], tables: Tables, *, replace: bo
 def putting(tables: Tables, entered: ReturningUpdate[Any] | None, *, merges: bool) -> Executable:
     """Insert all that belongs to a checkpoint; see ``EngineDialect.putting``.
 
+
+    By itself, it enters the thread only if no piece lacks, since it commits what it did.
+
     Pieces are rarely merged. Without them the text has fewer than 4,096 characters. psycopg parses
     a longer text again at each call, which takes 0.2 ms.
     """
@@ -72,12 +75,12 @@ def putting(tables: Tables, entered: ReturningUpdate[Any] | None, *, merges: boo
     if entered is None:
         putting = insert(points).values(new)
     else:
-        row = [cast(value, points.c[name].type) for name, value in new.items()]
-        rows = select(*row).select_from(entered.cte("entered"))
         if merges:
             there = exists().where(line, values.c.start == end["start"])
             lacking = select(end["line"]).select_from(ends).where(~there)
-            rows = rows.where(~lacking.exists())
+            entered = entered.where(~lacking.exists())
+        row = [cast(value, points.c[name].type) for name, value in new.items()]
+        rows = select(*row).select_from(entered.cte("entered"))
         putting = insert(points).from_select([*new], rows)
     point = putting.on_conflict_do_nothing().returning(points.c.pk).cte("point")
 

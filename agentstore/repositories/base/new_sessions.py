@@ -17,7 +17,7 @@ from agentstore.errors import AlreadyExists, InvalidInput, NotFound, OutsideScop
 from agentstore.execution.unit import Unit
 from agentstore.models.deleting import session_is_open
 from agentstore.values import validation
-from agentstore.values.instants import EPOCH
+from agentstore.values.instants import EPOCH, shifted
 from agentstore.values.states import MAIN
 
 CreateSession = bool | Mapping[str, Any]
@@ -51,7 +51,7 @@ class NewSession:
             "title": validation.optional_text("title", self.title),
             "model": validation.optional_label("model", self.model),
             "ttl_seconds": seconds_of(self.ttl),
-            "expires_at": None if self.ttl is None else now + self.ttl,
+            "expires_at": None if self.ttl is None else shifted(now, self.ttl),
             "created_at": now,
             "last_active_at": now,
             "newest_at": EPOCH,

@@ -12,7 +12,8 @@ from sqlalchemy import Dialect, bindparam, delete
 from agentstore.engines.base.dialect import EngineDialect
 from agentstore.engines.base.prepared import Prepared, dialect_of
 from agentstore.errors import InvalidInput, UnsoundRow, named, shown
-from agentstore.execution.unit import Unit
+from agentstore.execution.gathering import SeveralStatements
+from agentstore.execution.unit import Unit, in_autocommit
 from agentstore.models.tables import Tables
 from agentstore.records.base import maker
 from agentstore.records.checkpoints import WriteRecord
@@ -85,6 +86,9 @@ def store_pending(
         rows: What ``rows_of`` gave, and what else is in their rows.
         owners: As ``enter_thread`` takes them.
         replace: Whether what is there at a position gives way, or the new one does.
+
+    Raises:
+        SeveralStatements: In autocommit: there is no such thread yet.
     """
     driver = dialect_of(unit.connection)
     storing = _storing(unit.tables, unit.dialect, driver, replace)
@@ -97,6 +101,8 @@ def store_pending(
     parameters |= {"wanted": task["thread_id"], "lines": 0}
     [[entered, stored]] = storing.fetch(unit.connection, parameters)
     if not entered:
+        if in_autocommit(unit):  # a thread without these writes would stay, if the second failed
+            raise SeveralStatements
         make_thread(unit, task["thread_id"], owners)
         [[entered, stored]] = storing.fetch(unit.connection, parameters)
         if not entered:

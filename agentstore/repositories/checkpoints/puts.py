@@ -31,7 +31,7 @@ from agentstore.repositories.checkpoints.rows import (
     read_thread,
 )
 from agentstore.repositories.checkpoints.small_values import Small, divided, packed, unpacked
-from agentstore.repositories.checkpoints.threads import Lines, unchanged
+from agentstore.repositories.checkpoints.threads import Lines, Unused, unchanged
 from agentstore.repositories.checkpoints.value_lines import (
     drop_entries,
     drop_unneeded,
@@ -153,7 +153,9 @@ def _put_if_unchanged(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
         raise SeveralStatements from None
     seen = {"thread_pk": pk, "seen": last_line}
     entered = {"wanted": new.thread_id, "lines": next(numbers) - last_line, **seen}
-    if not put_at_once(unit, *planned, (unchanged(unit.tables, unit.dialect), entered)):
+    unused: Unused | None = "root" if new.namespace == ROOT else "place"
+    entering = unchanged(unit.tables, unit.dialect, None if new.id is None else unused)
+    if not put_at_once(unit, *planned, (entering, entered)):
         raise SeveralStatements
     return _info(planned[0])
 

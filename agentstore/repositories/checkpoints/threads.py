@@ -9,9 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
-from sqlalchemy import BigInteger, Dialect, Row, Select, bindparam, cast, func, not_, select, update
+from sqlalchemy import (
+    BigInteger,
+    Dialect,
+    Row,
+    Select,
+    bindparam,
+    cast,
+    exists,
+    func,
+    literal_column,
+    not_,
+    select,
+    update,
+)
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from agentstore.engines.base.dialect import EngineDialect
@@ -20,6 +33,8 @@ from agentstore.errors import AlreadyExists, NotFound, WrongOwner
 from agentstore.execution.unit import Unit
 from agentstore.models.deleting import owner_stays, session_is_open, session_stays
 from agentstore.models.tables import Tables
+
+Unused = Literal["place", "root"]
 
 _OWNERS = {"user_id": "users", "session_id": "sessions"}
 
@@ -196,19 +211,35 @@ def looking(tables: Tables) -> Select[Any]:
 
 
 @lru_cache(maxsize=256)
-def unchanged(tables: Tables, dialect: EngineDialect) -> ReturningUpdate[Any]:
+def unchanged(
+    tables: Tables, dialect: EngineDialect, unused: Unused | None
+) -> ReturningUpdate[Any]:
     """Give the statement that enters a thread, unless a checkpoint was put into it meanwhile.
 
     Beside what ``entering`` takes, it takes what was read before: the thread's ``thread_pk``, and
     its last line as ``seen``. Every put raises the last line.
 
+    Args:
+        tables: The tables.
+        dialect: The engine's.
+        unused: Where there must be no checkpoint that has the id of the new one, whose columns are
+            the statement's parameters (``c_``): in its place, or in any thread's root namespace.
+            None where the id is made for it.
+
     Removing checkpoints does not: what is left is unchanged, and where a parent or a line is gone,
     a foreign key is violated.
     """
-    threads = tables.checkpoint_threads.c
-    return entering(tables, dialect).where(
+    threads, points = tables.checkpoint_threads.c, tables.checkpoints.c
+    query = entering(tables, dialect).where(
         threads.pk == bindparam("thread_pk"), threads.last_line == bindparam("seen")
     )
+    if unused is None:
+        return query
+    names = ("id",) if unused == "root" else ("thread_id", "namespace", "id")
+    same = [points[name] == bindparam(f"c_{name}", type_=points[name].type) for name in names]
+    if unused == "root":
+        same.append(points.namespace == literal_column("''"))
+    return query.where(~exists().where(*same))
 
 
 @lru_cache(maxsize=256)

@@ -19,6 +19,7 @@ from agentstore.records import MessageRecord
 from agentstore.records.messages import make_message_record, told_role
 from agentstore.repositories.base.operations import chunks
 from agentstore.repositories.lines.partial_text import Partial, what_has_come
+from agentstore.values.instants import shifted
 from agentstore.values.states import INCOMPLETE, MAIN, STREAMING
 from agentstore.values.types import SafeText
 
@@ -119,7 +120,7 @@ def with_what_has_come(unit: Unit, records: Sequence[MessageRecord]) -> list[Mes
     if not streaming:
         return list(records)
     partial, final = streamed(unit, streaming)
-    oldest = unit.now() - timedelta(seconds=unit.settings.stream_timeout)
+    oldest = shifted(unit.now(), -timedelta(seconds=unit.settings.stream_timeout))
 
     def as_it_is(record: MessageRecord) -> MessageRecord:
         now = partial.get(record.id)

@@ -37,7 +37,7 @@ from agentstore.repositories.memories.places import (
 )
 from agentstore.values import validation
 from agentstore.values.finding import Wanted, has_all, wanted_at
-from agentstore.values.instants import from_micros, to_micros
+from agentstore.values.instants import from_micros, shifted, to_micros
 from agentstore.values.paging import DEFAULT_LIMIT, Cursors, check_limit
 from agentstore.values.text.search_terms import parse
 from agentstore.values.text.segmentation import tokens
@@ -92,7 +92,7 @@ class Memories(Repository):
             "value": validation.json_object("value", value),
             "ttl": kept,
             "updated_at": now,
-            "expires_at": None if ttl is None else now + ttl,
+            "expires_at": None if ttl is None else shifted(now, ttl),
         }
         table = self.tables.memories
         expired, present = table.c.expires_at <= now, literal(now, table.c.created_at.type)
@@ -172,7 +172,7 @@ class Memories(Repository):
             kept = self.connection.execute(select(table.c.ttl).where(*these)).scalars()
             for ttl in sorted(set(kept)):
                 longer = update(table).where(*these, table.c.ttl == ttl)
-                until = now + timedelta(microseconds=ttl)
+                until = shifted(now, timedelta(microseconds=ttl))
                 touched += self.connection.execute(longer.values(expires_at=until)).rowcount
         return touched
 

@@ -79,6 +79,7 @@ from agentstore.repositories.messages.tails import pop_last, replace_last
 from agentstore.repositories.search import finding, pages
 from agentstore.values import validation
 from agentstore.values.chat.layouts import ChatMessage
+from agentstore.values.instants import shifted
 from agentstore.values.paging import Cursors, check_limit
 from agentstore.values.states import COMPLETE, INCOMPLETE, MAIN, STREAMING
 from agentstore.values.types import MAX_INTEGER
@@ -394,7 +395,7 @@ class Messages(Repository):
             How many were given up; call again if that is the limit.
         """
         limit = check_limit(limit)
-        oldest = self.unit.now() - timedelta(seconds=self.unit.settings.stream_timeout)
+        oldest = shifted(self.unit.now(), -timedelta(seconds=self.unit.settings.stream_timeout))
         query = idle_streams(self.tables, oldest).order_by(self.tables.messages.c.pk)
         return give_up_these(self.unit, self.connection.execute(query.limit(limit)).all())
 

@@ -65,6 +65,7 @@ from agentstore.repositories.upkeep.ownership import delete_owned
 from agentstore.values import validation
 from agentstore.values.finding import Wanted
 from agentstore.values.ids import new_id
+from agentstore.values.instants import shifted
 from agentstore.values.paging import DEFAULT_LIMIT, Cursors
 from agentstore.values.states import NO_BRANCH, SESSION_STATUSES, SESSION_TRANSITIONS, sources
 from agentstore.values.types import from_nanos
@@ -425,7 +426,7 @@ class Sessions(Repository):
             validation.amount("expected_version", expected_version)
         locked = self._lock(session_id)
         if not isinstance(ttl, Unset):
-            changes["expires_at"] = None if ttl is None else locked.last_active_at + ttl
+            changes["expires_at"] = None if ttl is None else shifted(locked.last_active_at, ttl)
         self._change_documents(session_id, expected_version, documents)
         if changes:
             self._change(session_id, **changes)

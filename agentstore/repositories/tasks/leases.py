@@ -31,6 +31,7 @@ from agentstore.repositories.tasks.statements import (
     held_statement,
     settle_statement,
 )
+from agentstore.values.instants import shifted
 from agentstore.values.types import UtcDateTime
 
 _LATEST = 1_000
@@ -45,7 +46,7 @@ def until(unit: Unit, length: timedelta) -> dict[str, Any]:
     if clock_of(unit) is not None:
         return {"lease": length}
     now = unit.now()
-    return {"now": now, "expires": now + length}
+    return {"now": now, "expires": shifted(now, length)}
 
 
 def renew(unit: Unit, held: list[tuple[str, int]], length: timedelta) -> list[TaskRecord]:
@@ -128,7 +129,7 @@ def restart(unit: Unit, now: ColumnElement[Any]) -> None:
         {
             "row": row.pk,
             "begin": row.now,
-            "end": row.now + min(row.lease_expires_at - row.updated_at, _LONGEST),
+            "end": shifted(row.now, min(row.lease_expires_at - row.updated_at, _LONGEST)),
         }
         for row in unit.connection.execute(query).all()
         if row.updated_at > row.now  # it may have been renewed since it was chosen

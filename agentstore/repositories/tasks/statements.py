@@ -56,6 +56,7 @@ from agentstore.repositories.tasks.rows import (
 )
 from agentstore.values.backoff import Backoff
 from agentstore.values.encoding import load_json
+from agentstore.values.instants import shifted
 from agentstore.values.own_ids import SOUGHT_ID
 from agentstore.values.types import Document, UtcDateTime
 
@@ -271,7 +272,7 @@ def failed_attempt(
     if status in STAMPS:
         changes[STAMPS[status]] = now
     if status == "pending" and backoff is not None:
-        changes["run_at"] = now + backoff.pause(failures)
+        changes["run_at"] = shifted(now, backoff.pause(failures))
     return changes
 
 

@@ -35,6 +35,7 @@ from agentstore.repositories.upkeep.ownership import (
     found_owned,
 )
 from agentstore.values import validation
+from agentstore.values.instants import shifted
 from agentstore.values.paging import check_limit
 from agentstore.values.states import NO_BRANCH, TASK_TRANSITIONS
 
@@ -125,7 +126,7 @@ def delete_expired_now(
     matching: list[Any] = []
     for session in candidates:
         if not is_closed(session):
-            expires_at = session.last_active_at + timedelta(seconds=session.ttl_seconds)
+            expires_at = shifted(session.last_active_at, timedelta(seconds=session.ttl_seconds))
             if expires_at > deadline:
                 _change(unit, session, expires_at=expires_at)
                 continue

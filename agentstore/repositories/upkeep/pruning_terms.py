@@ -21,6 +21,7 @@ from agentstore.repositories.base.operations import window
 from agentstore.repositories.base.pacing import Pace
 from agentstore.repositories.upkeep.expiry import is_closed
 from agentstore.retention import RetentionPolicy
+from agentstore.values.instants import shifted
 
 PAGE = 1_000
 """Rows that one look goes through."""
@@ -48,7 +49,7 @@ class PruningTerms:
     def before(self, age: timedelta | None) -> datetime:
         """Give the moment before which everything is older than this age."""
         assert age is not None
-        return self.now - age
+        return shifted(self.now, -age)
 
 
 def begin(unit: Unit, policy: RetentionPolicy) -> PruningTerms:
@@ -202,7 +203,9 @@ def expires(terms: PruningTerms, session: Row[Any]) -> bool:
         return True
     if session.ttl_seconds is None or not terms.policy.expired_sessions:
         return False
-    return bool(session.last_active_at + timedelta(seconds=session.ttl_seconds) <= terms.now)
+    return bool(
+        shifted(session.last_active_at, timedelta(seconds=session.ttl_seconds)) <= terms.now
+    )
 
 
 def staying(unit: Unit, terms: PruningTerms, items: Items) -> Items:

@@ -52,6 +52,7 @@ from agentstore.repositories.base.sums import (
 )
 from agentstore.repositories.usage.rows import usage_sum
 from agentstore.values import validation
+from agentstore.values.instants import shifted
 from agentstore.values.paging import check_limit
 from agentstore.values.states import NO_BRANCH
 from agentstore.values.types import from_nanos
@@ -294,7 +295,10 @@ def _users(window: _Window, top: int, order: Order) -> tuple[UserStatistics, ...
     query = (
         select(both.user_id, func.sum(both.messages), *(each.whole() for each in sums.values()))
         .group_by(both.user_id)
-        .order_by(*(half.desc() for half in (*ranks[first], *ranks[second])), both.user_id)
+        .order_by(
+            *(half.desc() for half in (*ranks[first], *ranks[second])),
+            *_by_name(window.unit, both.user_id),
+        )
         .limit(top)
     )
     return tuple(
@@ -310,6 +314,11 @@ def _users(window: _Window, top: int, order: Order) -> tuple[UserStatistics, ...
     )
 
 
+def _by_name(unit: Unit, name: ColumnElement[Any]) -> tuple[ColumnElement[Any], ...]:
+    """Give the order of names, none first, which is the same on every server."""
+    return name.is_not(None), unit.dialect.by_bytes(name)
+
+
 def _tools(window: _Window, top: int) -> tuple[ToolStatistics, ...]:
     logs = window.unit.tables.tool_logs.c
     calls = func.count().label("calls")
@@ -318,7 +327,7 @@ def _tools(window: _Window, top: int) -> tuple[ToolStatistics, ...]:
         select(logs.tool, calls, failures, *milliseconds(logs.elapsed_ms))
         .where(*window.logs)
         .group_by(logs.tool)
-        .order_by(calls.desc(), logs.tool)
+        .order_by(calls.desc(), *_by_name(window.unit, logs.tool))
         .limit(top)
     )
     return tuple(
@@ -344,7 +353,10 @@ def _models(window: _Window, top: int, order: Order) -> tuple[UsageSum, ...]:
         )
         .where(*window.used)
         .group_by(used.model)
-        .order_by(*(half.desc() for rank in ranks for half in rank.carried()), used.model)
+        .order_by(
+            *(half.desc() for rank in ranks for half in rank.carried()),
+            *_by_name(window.unit, used.model),
+        )
         .limit(top)
     )
     return tuple(usage_sum(row[0], row) for row in window.unit.connection.execute(query))
@@ -361,6 +373,6 @@ def _expired(unit: Unit, now: datetime) -> int:
     )
     return sum(
         row.active_branch == NO_BRANCH
-        or row.last_active_at + timedelta(seconds=row.ttl_seconds) <= now
+        or shifted(row.last_active_at, timedelta(seconds=row.ttl_seconds)) <= now
         for row in unit.connection.execute(query)
     )

@@ -117,7 +117,7 @@ def _sums_of_sessions(
     if most is not None:
         each = used.alias("each")
         last = select(each).where(each.c.session_id == sessions.c.id)
-        last = last.order_by(each.c.created_at.desc(), each.c.pk.desc()).limit(most)
+        last = last.order_by(each.c.created_at.desc()).limit(most)
         source, added = unit.dialect.for_each(sessions, used, last)
     query = (
         select(sessions.c.id, *_added(added, exact_sum if exact else plain_sum))

@@ -28,10 +28,11 @@ from agentstore.values.types import from_nanos
 
 def looks_first(kwargs: Mapping[str, Any]) -> bool:
     """Say whether the session has to be asked first: for the model, and by it for the price; or for
-    the number of a branch.
+    the number of a branch, or its last turn.
     """
     priced_by_session = kwargs.get("model") is None and kwargs.get("cost") is None
-    return priced_by_session or isinstance(kwargs.get("branch"), str)
+    branch, turn = kwargs.get("branch"), kwargs.get("turn")
+    return priced_by_session or isinstance(branch, str) or (branch is not None and turn is None)
 
 
 def priced(prices: Prices, row: Mapping[str, Any], use: TokenUse) -> Decimal | None:
@@ -83,11 +84,12 @@ class NewUsage(NewRow):
     def write(cls, unit: Unit, writes: Sequence[Self], *, by_itself: bool) -> list[Any]:
         """Look the session's model up first, if need be; a group leaves such a row out.
 
-        The number of a branch, which is never used again, is looked up by itself.
+        The number of a branch, which is never used again, and its last turn are looked up by
+        itself.
         """
         if by_itself:
             row = writes[0].row
-            if isinstance(row["branch"], str):
+            if row["branch"] is not None:
                 place = place_of(unit, row["session_id"], row["branch"], row["turn"])
                 row["branch"], row["turn"] = place
             writes[0]._look_price_up(unit)

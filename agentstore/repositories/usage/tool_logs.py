@@ -271,7 +271,7 @@ def _milliseconds(value: object) -> float | None:
         number = float("inf")
     if not 0 <= number <= validation.MAX_MILLISECONDS:
         raise InvalidInput(f"elapsed_ms must be from 0 to 10**12, not {number}.")
-    return number
+    return number + 0.0  # -0.0, which one engine would keep, becomes 0.0
 
 
 def tool_log_record(row: Any) -> ToolLogRecord:

@@ -113,7 +113,9 @@ class Usage(Repository):
                 has no price there.
             details: A JSON object of the application's.
             turn: The turn; None means the active branch's last one, or that of the one named.
-            branch: The branch's number, or its name; None means the active one.
+            branch: The branch's number, or its name; None means the active one. A number that
+                comes with a turn is not looked up: what a branch used that was deleted meanwhile
+                is recorded all the same.
 
         Raises:
             NotFound: There is no such session, or it is being deleted; or no such branch.

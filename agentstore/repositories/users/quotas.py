@@ -28,6 +28,7 @@ from agentstore.repositories.base.operations import Repository, appends, reads, 
 from agentstore.repositories.base.sums import exact_sum
 from agentstore.values import validation
 from agentstore.values.ids import new_id
+from agentstore.values.instants import shifted
 from agentstore.values.types import MAX_INTEGER
 
 _MAX_TTL = timedelta(days=366)
@@ -194,7 +195,7 @@ class Quotas(Repository):
         if row is None:
             return None
         now = self.unit.now()
-        record = ReservationRecord(new_id(), row.id, tokens, now, now + ttl)
+        record = ReservationRecord(new_id(), row.id, tokens, now, shifted(now, ttl))
         new = {
             "id": record.id,
             "user_id": record.user_id,
