@@ -191,7 +191,10 @@ class AttachmentTooLarge(InvalidInput):
     limit: int
 
 
-@facts("{problem}. Use sqlite:///path/to/file.db or postgresql://user@host/database.")
+@facts(
+    "{problem}. Use sqlite:///path/to/file.db, with three slashes, or "
+    "postgresql://user@host/database."
+)
 class UnsupportedUrl(InvalidInput):
     """A database URL that cannot be read, or whose engine is not supported."""
 

@@ -176,8 +176,18 @@ class Settings:
             raise InvalidInput(
                 f"synchronous must be FULL, EXTRA, NORMAL or OFF, not {self.synchronous!r}."
             )
-        if type(self.read_only) is not bool:
-            raise InvalidInput(f"read_only must be True or False, not {shown(self.read_only)}.")
+        for name in ("create", "read_only", "telemetry"):
+            if type(getattr(self, name)) is not bool:
+                raise InvalidInput(
+                    f"{name} must be True or False, not {shown(getattr(self, name))}."
+                )
+        if not isinstance(self.secrets, Secrets):
+            raise InvalidInput(
+                'secrets must be a Secrets, such as Secrets(on_config="redact"), not '
+                f"{shown(self.secrets)}."
+            )
+        if not isinstance(self.prices, Prices):
+            raise InvalidInput(f"prices must be a Prices, not {shown(self.prices)}.")
         threshold = self.prepare_threshold
         if threshold not in (None, AUTO) and (type(threshold) is not int or threshold < 0):
             raise InvalidInput(
@@ -191,8 +201,9 @@ class Settings:
             "ping_after",
             "busy_timeout",
         ):
-            if getattr(self, name) < 0:
-                raise InvalidInput(f"{name} must be zero seconds or more.")
+            seconds = getattr(self, name)
+            if type(seconds) not in (int, float) or not seconds >= 0:
+                raise InvalidInput(f"{name} must be zero seconds or more, not {shown(seconds)}.")
         idle = self.stream_timeout
         if isinstance(idle, bool) or not isinstance(idle, int | float) or not 0 <= idle <= 10**9:
             raise InvalidInput(
@@ -205,12 +216,12 @@ class Settings:
             raise InvalidInput(
                 f"slow_after must be zero seconds or more, or None, not {shown(slow)}."
             )
-        if type(self.telemetry) is not bool:
-            raise InvalidInput(f"telemetry must be True or False, not {shown(self.telemetry)}.")
-        if self.pool_size < 1 or self.max_overflow < 0 or self.max_retries < 0:
-            raise InvalidInput(
-                "pool_size must be 1 or more, max_overflow and max_retries 0 or more."
-            )
+        for name, least in (("pool_size", 1), ("max_overflow", 0), ("max_retries", 0)):
+            number = getattr(self, name)
+            if type(number) is not int or number < least:
+                raise InvalidInput(
+                    f"{name} must be a whole number of {least} or more, not {shown(number)}."
+                )
         if type(self.session_cache) is not int or self.session_cache < 0:
             raise InvalidInput(
                 f"session_cache must be a number of sessions or 0, not {shown(self.session_cache)}."

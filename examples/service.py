@@ -4,7 +4,8 @@
     GET  /sessions/ID/messages   the last 50 messages, as JSON
     GET  /health                 200 if the database can do its work, 503 if not
 
-It takes all settings from ``AGENTSTORE_*`` and listens on ``PORT``, or 8000. SIGTERM ends it.
+Run ``agentstore upgrade`` first. It takes all settings from ``AGENTSTORE_*`` and listens on
+``PORT``, or 8000. SIGTERM ends it.
 """
 
 from __future__ import annotations
@@ -44,9 +45,7 @@ def service(store: Store, port: int) -> ThreadingHTTPServer:
                 return
 
             def save(id: str) -> Any:
-                if store.sessions.find(id) is None:
-                    store.sessions.create(id=id)
-                return {"seq": store.messages.save(id, role, content).seq}
+                return {"seq": store.messages.save(id, role, content, create_session=True).seq}
 
             self._messages(save)
 

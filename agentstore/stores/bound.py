@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
+from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentstore import repositories
 from agentstore.engines.base.dialect import Mode
-from agentstore.errors import UnscopedOnly
+from agentstore.errors import InvalidInput, UnscopedOnly
 from agentstore.execution.joining import joined
 from agentstore.execution.observation import Observer
 from agentstore.execution.scoped import Scope, ScopedRunner, VisitingRunner
@@ -186,7 +187,14 @@ def in_transaction(
 
     def body(unit: Unit) -> T:
         with joined(unit) as runner:
-            return work(Transaction(runner, observer))
+            result = work(Transaction(runner, observer))
+            if iscoroutine(result):  # none of its calls was made, and nobody would notice
+                result.close()
+                raise InvalidInput(
+                    "Pass a plain function, not a coroutine function (async def). Its calls take "
+                    "no await: tx.messages.save(...). For awaited calls use transaction()."
+                )
+            return result
 
     return body
 

@@ -49,6 +49,14 @@ class Worker(WorkerLoop[Store, Handler]):
         """
         asyncio.run(self._run(until_idle=until_idle))
 
+    def _check(self, handler: Handler) -> None:
+        super()._check(handler)
+        if asyncio.iscoroutinefunction(handler):
+            raise InvalidInput(
+                "A handler of a Worker must be a plain function; use an AsyncWorker for a "
+                "coroutine function (async def)."
+            )
+
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Awaitable[Any]:
         return asyncio.to_thread(getattr(self._store.tasks, method), *args, **kwargs)
 

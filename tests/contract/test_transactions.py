@@ -10,6 +10,7 @@ from agentstore import AsyncStore, Store
 from agentstore.errors import (
     AlreadyExists,
     IllegalTransition,
+    InvalidInput,
     NotFound,
     StaleSession,
     TransactionMisuse,
@@ -167,6 +168,16 @@ def test_a_call_outside_a_transaction_that_fails_half_way_leaves_nothing(place):
         clock.works_for = None
         assert store.sessions.get(session.id) == asked
         assert contents(store, session) == []
+
+
+def test_a_coroutine_function_is_refused_before_any_of_its_calls_is_lost(store, session):
+    async def work(tx):
+        await tx.messages.save(session.id, "user", "never")
+
+    for run in (store.run, store.read, lambda work: store.run(lambda tx: work(tx))):
+        with pytest.raises(InvalidInput, match="plain function"):
+            run(work)
+    assert store.messages.history(session.id) == []
 
 
 def test_a_function_is_run_in_a_transaction_and_its_result_given_back(store, session):

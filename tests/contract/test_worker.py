@@ -405,6 +405,8 @@ def test_a_worker_without_handlers_or_with_wrong_ones_is_refused():
             Worker(store, {"work": "print"})
         with pytest.raises(InvalidInput, match="coroutine function"):
             AsyncWorker(store, {"work": print})
+        with pytest.raises(InvalidInput, match="use an AsyncWorker"):
+            Worker(store, {"work": asyncio.sleep})
 
 
 def test_a_worker_works_on_a_database_in_memory():

@@ -390,7 +390,7 @@ def _without_sqlstate(error: DBAPIError) -> Diagnosis:
         failed = errors.DatabaseError("psycopg could not convert a value. Check the arguments.")
         return Diagnosis(Failure.FINAL, failed)
     unreachable = errors.DatabaseUnreachable(
-        f"{words} Check the host, the port, the role and its password in the URL, and that the "
-        "server is running."
+        f"{words} Check the host, the port, the role, its password and the database's name in the "
+        "URL, and that the server is running and has this database."
     )
     return Diagnosis(Failure.FINAL, unreachable)

@@ -167,7 +167,8 @@ def _content(name: str, value: Any) -> str | Document:
     if isinstance(value, list):
         return Document(dump_json(value, name))
     raise InvalidInput(
-        f"{name} must be a str, a list of blocks or None, not {type(value).__name__}."
+        f"{name} must be a str, a list of blocks or None, not {type(value).__name__}. Pass other "
+        "values, such as what a tool returned, as text: json.dumps(value)."
     )
 
 
