@@ -29,6 +29,7 @@ from agentstore.moving.frameworks.pieces import (
     State,
     flaw,
     in_chunks,
+    line_of,
     time_of,
 )
 from agentstore.moving.frameworks.sources import OpenSource
@@ -132,12 +133,12 @@ class _SharedState(SessionPiece):
 
     def source_lines(self, note: Note) -> Iterator[Line]:
         """Give the state."""
-        yield "states", _said([self.session_id, self._shared])
+        yield line_of("states", [self.session_id, self._shared])
 
     def target_lines(self, store: Store, state: State) -> Iterator[Line]:
         """Give the state that was made."""
         found = store.sessions.get(self.session_id)
-        yield "states", _said([found.id, found.state])
+        yield line_of("states", [found.id, found.state])
 
 
 class _AdkSession(SessionPiece):
@@ -193,21 +194,21 @@ class _AdkSession(SessionPiece):
         state, problem = self._state()
         if problem:
             note(flaw(self.table, self.key, problem, self._row._mapping))
-        yield "sessions", _said([self.key, None if self.state == "there" else state])
+        yield line_of("sessions", [self.key, None if self.state == "there" else state])
         self._count = 0
         for _, event in self._events(note, newest_first=True):
             if event is not None:
                 self._count += 1
-                yield "events", _said(event)
+                yield line_of("events", event)
 
     def target_lines(self, store: Store, state: State) -> Iterator[Line]:
         """Give the same of the session that was made."""
         found = store.sessions.get(self.session_id)
-        yield "sessions", _said([found.id, None if state == "there" else found.state])
+        yield line_of("sessions", [found.id, None if state == "there" else found.state])
         since = store.messages.size(self.session_id) - self._count if state == "there" else 0
         messages = store.messages.iter(self.session_id, limit=200)
         for message in islice(messages, max(0, since), None):
-            yield "events", _said(message.payload)
+            yield line_of("events", message.payload)
 
     # --- Reading -----------------------------------------------------------------------------
 
@@ -276,7 +277,3 @@ def _object(stored: object, what: str) -> dict[str, Any]:
     except InvalidInput as error:
         raise BrokenRow(str(error).partition(". ")[0]) from None
     return value
-
-
-def _said(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True).encode()

@@ -29,6 +29,7 @@ from agentstore.moving.frameworks.pieces import (
     State,
     flaw,
     in_chunks,
+    line_of,
     time_of,
 )
 from agentstore.moving.frameworks.sources import OpenSource
@@ -96,7 +97,7 @@ class _AgentScopeSession(SessionPiece):
 
     def source_lines(self, note: Note) -> Iterator[Line]:
         """Give the session and its messages, the newest first."""
-        yield "sessions", _said([self.key, self._row.user_id])
+        yield line_of("sessions", [self.key, self._row.user_id])
         self._count = 0
         for _, _, message in self._messages(note, newest_first=True):
             if message is not None:
@@ -106,7 +107,7 @@ class _AgentScopeSession(SessionPiece):
     def target_lines(self, store: Store, state: State) -> Iterator[Line]:
         """Give the same of the session that was made."""
         found = store.sessions.get(self.session_id)
-        yield "sessions", _said([found.id, found.user_id])
+        yield line_of("sessions", [found.id, found.user_id])
         since = store.messages.size(self.session_id) - self._count if state == "there" else 0
         messages = store.messages.iter(self.session_id, limit=200)
         wanted = islice(messages, max(0, since), None)
@@ -162,9 +163,9 @@ class _AgentScopeSession(SessionPiece):
 
 
 def _lines(message: dict[str, Any], marks: Any, state: State) -> Iterator[Line]:
-    yield "messages", _said({name: message[name] for name in _WHOLE})
+    yield line_of("messages", {name: message[name] for name in _WHOLE})
     for mark in sorted(marks or ()) if state != "there" else ():  # which go on changing
-        yield "marks", _said([message["external_id"], mark])
+        yield line_of("marks", [message["external_id"], mark])
 
 
 def _time(written: object) -> datetime | None:
@@ -173,7 +174,3 @@ def _time(written: object) -> datetime | None:
     with suppress(ValueError, OverflowError):  # the calendar's first or last day, elsewhere
         return None if found is None else found.replace(tzinfo=None).astimezone()
     return None
-
-
-def _said(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True).encode()

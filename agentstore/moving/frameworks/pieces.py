@@ -7,6 +7,7 @@ last one takes that away. So what has no such note is whole, or is not of an imp
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -219,6 +220,11 @@ class SessionPiece(ImportPiece):
             return tx.sessions.patch(self.session_id, metadata=note, expected_version=version)
         except StaleSession:
             raise ImportOvertaken(self.session_id) from None
+
+
+def line_of(kind: str, value: object, *, sort_keys: bool = True) -> Line:
+    """Give a line of JSON; without ``sort_keys`` the order of an object's keys counts, too."""
+    return kind, json.dumps(value, sort_keys=sort_keys).encode()
 
 
 def in_chunks(
