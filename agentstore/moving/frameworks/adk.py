@@ -53,13 +53,13 @@ _KIND = "Google ADK"
 def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
     """Give what apps share, what users share, then the sessions, the oldest change first."""
     for each in (_SESSIONS, _EVENTS, _APPS, _USERS):
-        there = source.columns(each.name)
-        if each is _EVENTS and "actions" in there and "event_data" not in there:
-            raise NotASource(
-                source.name, _KIND, "it is of version 0; run adk migrate session with it first"
-            )
-        if not set(each.c.keys()) - {"rowid"} <= there:
-            raise NotASource(source.name, _KIND, f"it has no table {each.name} like that")
+        if each is _EVENTS:
+            there = source.columns(each.name)
+            if "actions" in there and "event_data" not in there:
+                raise NotASource(
+                    source.name, _KIND, "it is of version 0; run adk migrate session with it first"
+                )
+        source.require(each, _KIND)
     versions = source.columns(_VERSIONS.name)
     if versions:
         query = select(_VERSIONS.c.value).where(_VERSIONS.c.key == "schema_version")

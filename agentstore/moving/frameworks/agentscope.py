@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import Row, column, exists, select, table, tuple_
 
-from agentstore.errors import InvalidInput, NotASource
+from agentstore.errors import InvalidInput
 from agentstore.integrations.agentscope_messages import new_message
 from agentstore.integrations.sessions import key_of
 from agentstore.moving.frameworks.pieces import (
@@ -48,10 +48,7 @@ _WHOLE = ("role", "content", "name", "external_id", "payload")
 def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
     """Give the sessions, by their ids."""
     for each in (_USERS, _SESSIONS, _MESSAGES, _MARKS):
-        if not set(each.c.keys()) <= source.columns(each.name):
-            raise NotASource(
-                source.name, "AgentScope 1.0", f"it has no table {each.name} like that"
-            )
+        source.require(each, "AgentScope 1.0")
     for row in source.rows(select(_SESSIONS).order_by(_SESSIONS.c.id)):
         if isinstance(row.id, str) and isinstance(row.user_id, str):
             yield _AgentScopeSession(source, row, hands)

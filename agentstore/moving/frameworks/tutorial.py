@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Row, exists, select
 
-from agentstore.errors import NotASource
 from agentstore.moving.frameworks.pieces import (
     BrokenRow,
     Chunk,
@@ -56,8 +55,7 @@ _TABLES = (USERS, SESSIONS, MESSAGES, LOGS, TASKS)
 def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
     """Give the users, then the sessions, the oldest first."""
     for each in _TABLES:
-        if not set(each.c.keys()) - {"rowid"} <= source.columns(each.name):
-            raise NotASource(source.name, "the tutorial", f"it has no table {each.name} like that")
+        source.require(each, "the tutorial")
     for row in source.rows(select(USERS).order_by(USERS.c.created_at, USERS.c.id)):
         yield _TutorialUser(row, hands)
     in_order = (SESSIONS.c.updated_at, SESSIONS.c.id)
