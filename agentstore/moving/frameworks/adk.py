@@ -205,9 +205,7 @@ class _AdkSession(SessionPiece):
         """Give the same of the session that was made."""
         found = store.sessions.get(self.session_id)
         yield line_of("sessions", [found.id, None if state == "there" else found.state])
-        since = store.messages.size(self.session_id) - self._count if state == "there" else 0
-        messages = store.messages.iter(self.session_id, limit=200)
-        for message in islice(messages, max(0, since), None):
+        for message in self.imported_messages(store, self._count):
             yield line_of("events", message.payload)
 
     # --- Reading -----------------------------------------------------------------------------

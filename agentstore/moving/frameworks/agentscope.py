@@ -105,10 +105,8 @@ class _AgentScopeSession(SessionPiece):
         """Give the same of the session that was made."""
         found = store.sessions.get(self.session_id)
         yield line_of("sessions", [found.id, found.user_id])
-        since = store.messages.size(self.session_id) - self._count if state == "there" else 0
-        messages = store.messages.iter(self.session_id, limit=200)
-        wanted = islice(messages, max(0, since), None)
-        while some := [*islice(wanted, 200)]:
+        messages = self.imported_messages(store, self._count)
+        while some := [*islice(messages, 200)]:
             marks = store.marks.of([each.id for each in some])
             for each in some:
                 message = {name: getattr(each, name) for name in _WHOLE}

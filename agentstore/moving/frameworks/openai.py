@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cached_property
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
@@ -205,12 +205,10 @@ class _SdkSession(SessionPiece):
         yield line_of("sessions", self.session_id)
         for name in self._names():
             try:
-                size = store.messages.size(self.session_id, branch=name)
+                messages = self.imported_messages(store, self._counts[name or ""], name)
             except NotFound:
                 continue
-            since = size - self._counts[name or ""] if state == "there" else 0
-            messages = store.messages.iter(self.session_id, branch=name, limit=200)
-            for message in islice(messages, max(0, since), None):
+            for message in messages:
                 yield line_of("items", message.to_chat(), sort_keys=False)
             if name is not None:
                 yield line_of("branches", name)

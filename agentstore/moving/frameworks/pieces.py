@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from typing import Any, Literal
 
 from agentstore.engines.base.moving import Flaw
 from agentstore.errors import IllegalTransition, ImportOvertaken, StaleSession
-from agentstore.records import SessionRecord
+from agentstore.records import MessageRecord, SessionRecord
 from agentstore.settings import utc_now
 from agentstore.stores.store import Store, Transaction
 
@@ -193,6 +194,21 @@ class SessionPiece(ImportPiece):
         own = isinstance(note, dict) and note.get("source") == self._fingerprint
         if own or (there is not None and self._ended):
             store.sessions.delete(self.session_id)
+
+    def imported_messages(
+        self, store: Store, count: int, branch: str | None = None
+    ) -> Iterator[MessageRecord]:
+        """Read the messages of a branch, the newest first.
+
+        Of a session that was there already, only the oldest ``count``: the others were added later.
+
+        Raises:
+            NotFound: There is no such branch.
+        """
+        size = store.messages.size(self.session_id, branch=branch)
+        since = max(0, size - count) if self.state == "there" else 0
+        messages = store.messages.iter(self.session_id, branch=branch, limit=200)
+        return islice(messages, since, None)
 
     def _write(
         self, there: SessionRecord | None, chunk: Chunk | None, last: bool, tx: Transaction

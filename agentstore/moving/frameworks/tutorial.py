@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from itertools import groupby, islice
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -272,9 +272,7 @@ class _TutorialSession(SessionPiece):
         values["user_id"] = found.user_id
         whole = state != "there"
         yield line_of("sessions", [found.id, found.user_id, values if whole else None])
-        since = store.messages.size(self.session_id) - self._count if state == "there" else 0
-        messages = store.messages.iter(self.session_id, limit=200)
-        for each in islice(messages, max(0, since), None):
+        for each in self.imported_messages(store, self._count):
             names_ = ("role", "content", "tool_calls", "tool_call_id", "token_count")
             yield line_of("messages", {name: getattr(each, name) for name in names_})
         if not whole:
