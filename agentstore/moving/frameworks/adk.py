@@ -30,6 +30,7 @@ from agentstore.moving.frameworks.pieces import (
     flaw,
     in_chunks,
     line_of,
+    reason_in,
     time_of,
 )
 from agentstore.moving.frameworks.sources import OpenSource
@@ -235,8 +236,7 @@ class _AdkSession(SessionPiece):
             except (BrokenRow, InvalidInput) as broken:
                 if note is not None:
                     key = f"session_id={row.session_id!r} id={row.id!r}"
-                    reason = str(broken).partition(". ")[0]
-                    note(flaw(_EVENTS.name, key, reason, row._mapping))
+                    note(flaw(_EVENTS.name, key, reason_in(broken), row._mapping))
             yield len(row.event_data) if isinstance(row.event_data, str) else 1024, event
 
 
@@ -273,5 +273,5 @@ def _object(stored: object, what: str) -> dict[str, Any]:
     try:
         validation.json_object(what, value)
     except InvalidInput as error:
-        raise BrokenRow(str(error).partition(". ")[0]) from None
+        raise BrokenRow(reason_in(error)) from None
     return value

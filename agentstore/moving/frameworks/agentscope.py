@@ -30,6 +30,7 @@ from agentstore.moving.frameworks.pieces import (
     flaw,
     in_chunks,
     line_of,
+    reason_in,
     time_of,
 )
 from agentstore.moving.frameworks.sources import OpenSource
@@ -128,8 +129,8 @@ class _AgentScopeSession(SessionPiece):
                 message = self._message(row)
             except (BrokenRow, InvalidInput) as broken:
                 if note is not None:
-                    reason = str(broken).partition(". ")[0]
-                    note(flaw(_MESSAGES.name, f"id={row.id!r}", reason, row._mapping))
+                    key = f"id={row.id!r}"
+                    note(flaw(_MESSAGES.name, key, reason_in(broken), row._mapping))
             size = len(row.msg) if isinstance(row.msg, str) else 1024
             yield [row.index, row.id], size, message
 

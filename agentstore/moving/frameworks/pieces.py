@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any, Literal
 
 from agentstore.engines.base.moving import Flaw
-from agentstore.errors import IllegalTransition, ImportOvertaken, StaleSession
+from agentstore.errors import IllegalTransition, ImportOvertaken, InvalidInput, StaleSession
 from agentstore.records import MessageRecord, SessionRecord
 from agentstore.settings import utc_now
 from agentstore.stores.store import Store, Transaction
@@ -284,6 +284,11 @@ def time_of(value: object) -> datetime | None:
     except (ValueError, OverflowError, OSError):
         pass
     return None
+
+
+def reason_in(error: BrokenRow | InvalidInput) -> str:
+    """Give the first sentence of a message; the others say what a caller should do."""
+    return str(error).partition(". ")[0]
 
 
 def flaw(table: str, key: object, reason: str, row: Mapping[Any, Any]) -> Flaw:
