@@ -249,7 +249,7 @@ def settings_for(**given: Unpack[StoreOptions]) -> Settings:
 
 
 def default_names() -> Names:
-    """Give where the tables are if nobody says so: by the environment, else the plain names."""
+    """Give where the tables are by default: by the environment, else the plain names."""
     found = _from_environment()
     return Names(found.get("schema"), found.get("table_prefix", ""))
 

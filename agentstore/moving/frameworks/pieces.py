@@ -1,4 +1,4 @@
-"""What is imported as one: a conversation, a thread, a user; and how it is gone on with.
+"""What is imported as one: a conversation, a thread, a user; and how it is resumed.
 
 A piece is written in transactions of bounded size. Where it needs several, the session says in its
 metadata, in the same transactions, how far it has come: another run goes on there, and only the
@@ -37,13 +37,13 @@ ODD = (
     RecursionError,
     IllegalTransition,
 )
-"""What a row leads to whose values are of other kinds than the framework's."""
+"""The errors that a row raises whose values have types that the framework does not write."""
 
 State = Literal["new", "resumed", "there"]
-"""Whether a piece was made by this run, gone on with, or there already."""
+"""Whether this run made a piece, resumed it, or found it there."""
 
 Line = tuple[str, bytes]
-"""What kind of thing something is, and all that it says."""
+"""What kind of thing something is, and all of its content, to be compared."""
 
 Note = Callable[[Flaw], None]
 """Takes a row that is set aside."""

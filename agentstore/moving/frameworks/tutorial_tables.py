@@ -1,4 +1,4 @@
-"""What the rows of the tutorial's tables say, as far as it can be stored."""
+"""The rows of the tutorial's tables as a store takes them, or why it does not."""
 
 from __future__ import annotations
 
