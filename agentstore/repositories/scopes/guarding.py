@@ -310,13 +310,9 @@ def checkpoint(call: ScopedCall, value: Any) -> Any:
 
 def state(call: ScopedCall, value: Any) -> Any:
     """What ``sessions.state_dict`` gave."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, Mapping) or "session_id" not in value:
         return value
-    return (
-        {**value, "session_id": session(call, value.get("session_id"))}
-        if ("session_id" in value)
-        else value
-    )
+    return {**value, "session_id": session(call, value["session_id"])}
 
 
 def task_key(call: ScopedCall, value: Any) -> Any:
