@@ -189,7 +189,7 @@ class Settings:
         if not isinstance(self.prices, Prices):
             raise InvalidInput(f"prices must be a Prices, not {shown(self.prices)}.")
         threshold = self.prepare_threshold
-        if threshold not in (None, AUTO) and (type(threshold) is not int or threshold < 0):
+        if threshold not in (None, AUTO) and not _is_whole(threshold, 0):
             raise InvalidInput(
                 "prepare_threshold must be a number of executions, zero or more, None, or "
                 f'"auto", not {shown(threshold)}.'
@@ -202,41 +202,38 @@ class Settings:
             "busy_timeout",
         ):
             seconds = getattr(self, name)
-            if type(seconds) not in (int, float) or not seconds >= 0:
+            if not _is_seconds(seconds):
                 raise InvalidInput(f"{name} must be zero seconds or more, not {shown(seconds)}.")
         idle = self.stream_timeout
-        if isinstance(idle, bool) or not isinstance(idle, int | float) or not 0 <= idle <= 10**9:
+        if not _is_seconds(idle, 10**9):
             raise InvalidInput(
                 f"stream_timeout must be from 0 to 10**9 seconds, not {shown(idle)}."
             )
         slow = self.slow_after
-        if slow is not None and (
-            isinstance(slow, bool) or not isinstance(slow, int | float) or not slow >= 0
-        ):
+        if slow is not None and not _is_seconds(slow):
             raise InvalidInput(
                 f"slow_after must be zero seconds or more, or None, not {shown(slow)}."
             )
         for name, least in (("pool_size", 1), ("max_overflow", 0), ("max_retries", 0)):
             number = getattr(self, name)
-            if type(number) is not int or number < least:
+            if not _is_whole(number, least):
                 raise InvalidInput(
                     f"{name} must be a whole number of {least} or more, not {shown(number)}."
                 )
-        if type(self.session_cache) is not int or self.session_cache < 0:
+        if not _is_whole(self.session_cache, 0):
             raise InvalidInput(
                 f"session_cache must be a number of sessions or 0, not {shown(self.session_cache)}."
             )
         most = self.max_attachment_bytes
-        if most is not None and (type(most) is not int or most < 1):
+        if most is not None and not _is_whole(most, 1):
             raise InvalidInput(
                 f"max_attachment_bytes must be a whole number above 0, or None, not {shown(most)}."
             )
-
-        most = self.search_characters
-        if most is not None and (type(most) is not int or not 1 <= most <= 10**9):
+        characters = self.search_characters
+        if characters is not None and not _is_whole(characters, 1, 10**9):
             raise InvalidInput(
                 "search_characters must be a whole number from 1 to 10**9, or None, not "
-                f"{shown(most)}."
+                f"{shown(characters)}."
             )
         if self.search_stems is not None:
             check_language(self.search_stems)
@@ -245,6 +242,15 @@ class Settings:
     def names(self) -> Names:
         """Where the tables are."""
         return Names(self.schema, self.table_prefix)
+
+
+def _is_whole(value: object, least: int, most: float = math.inf) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _is_seconds(value: object, most: float = math.inf) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and 0 <= cast("float", value) <= most
 
 
 # --- From the environment ----------------------------------------------------------------------
@@ -260,7 +266,7 @@ def settings_for(**given: Unpack[StoreOptions]) -> Settings:
 
 
 def default_names() -> Names:
-    """Give where the tables are if nobody says so: by the environment, else the plain names."""
+    """Give where the tables are by default: by the environment, else the plain names."""
     found = _from_environment()
     return Names(found.get("schema"), found.get("table_prefix", ""))
 

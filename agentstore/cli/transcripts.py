@@ -172,20 +172,12 @@ def export(
     if file is None and sys.stdout is None:
         raise InvalidInput("Standard output is closed. Pass a file to export to.")
     with Database(url, schema, table_prefix).read() as store:
-        if sharing:
-            text = _shared(store, whole_id(store, str(session)), branch, format_.value)
-            if file is None:
-                sys.stdout.buffer.write(text)
-                sys.stdout.buffer.flush()
-                return
-            _write_file([text], file, force, 1)
-            if as_json:
-                print_json({"conversations": 1, "file": str(file)})
-            else:
-                say(f"The conversation is in {file}, secrets redacted.")
-            return
         session = None if session is None else whole_id(store, session)
-        lines = transcripts.export_lines(store, session_id=session, user_id=user)
+        lines: Iterable[bytes]
+        if sharing:
+            lines = [_shared(store, str(session), branch, format_.value)]
+        else:
+            lines = transcripts.export_lines(store, session_id=session, user_id=user)
         if file is None:
             for line in lines:
                 sys.stdout.buffer.write(line)
@@ -197,6 +189,8 @@ def export(
         written, incomplete = _write_file(lines, file, force, total)
     if as_json:
         print_json({"conversations": written, "file": str(file)})
+    elif sharing:
+        say(f"The conversation is in {file}, secrets redacted.")
     else:
         are = "is" if written == 1 else "are"
         say(f"{counted(written, 'conversation')} {are} in {file}.")

@@ -8,9 +8,8 @@ about a URL never quotes it, and statements' parameters are hidden from SQLAlche
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar, cast
 from urllib.parse import quote_plus
 
 from sqlalchemy import URL, Engine, create_engine, make_url
@@ -24,6 +23,7 @@ from agentstore.settings import Settings, default_url
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+E = TypeVar("E", bound="Engine | AsyncEngine")
 
 _SHOWN = frozenset(
     (
@@ -109,40 +109,34 @@ def open_engine(url: URL, settings: Settings) -> Engine:
     Raises:
         UnsupportedUrl: The URL's engine does not understand it.
     """
-    dialect = dialect_for(url)
-    if settings.read_only or not settings.create:
-        dialect.require_existing(url)
-    sync_url = dialect.url(url, asynchronous=False)
-    options = dialect.engine_options(sync_url, settings)
-    with _refusing_odd_urls():
-        engine = create_engine(sync_url, hide_parameters=True, **options)
-    dialect.install(engine, settings, adopted=False)
-    share_statements(engine)
-    return engine
+    return _made(url, settings, create_engine, asynchronous=False)
 
 
 def open_async_engine(url: URL, settings: Settings) -> AsyncEngine:
     """Make an asynchronous engine, connection events installed; see ``open_engine``."""
     from sqlalchemy.ext.asyncio import create_async_engine  # which a synchronous store never loads
 
+    return _made(url, settings, create_async_engine, asynchronous=True)
+
+
+def _made(url: URL, settings: Settings, make: Callable[..., E], *, asynchronous: bool) -> E:
     dialect = dialect_for(url)
     if settings.read_only or not settings.create:
         dialect.require_existing(url)
-    async_url = dialect.url(url, asynchronous=True)
-    options = dialect.engine_options(async_url, settings)
-    with _refusing_odd_urls():
-        engine = create_async_engine(async_url, hide_parameters=True, **options)
-    dialect.install(engine.sync_engine, settings, adopted=False)
-    share_statements(engine.sync_engine)
+    driver_url = dialect.url(url, asynchronous=asynchronous)
+    options = dialect.engine_options(driver_url, settings)
+    try:
+        engine = make(driver_url, hide_parameters=True, **options)
+    except (ArgumentError, ValueError):
+        raise UnsupportedUrl("The URL has parts that its engine does not understand") from None
+    sync_engine = _sync(engine)
+    dialect.install(sync_engine, settings, adopted=False)
+    share_statements(sync_engine)
     return engine
 
 
-@contextmanager
-def _refusing_odd_urls() -> Iterator[None]:
-    try:
-        yield
-    except (ArgumentError, ValueError):
-        raise UnsupportedUrl("The URL has parts that its engine does not understand") from None
+def _sync(engine: Engine | AsyncEngine) -> Engine:
+    return cast("Engine", getattr(engine, "sync_engine", engine))
 
 
 def adopt_engine(
@@ -157,7 +151,7 @@ def adopt_engine(
         UnsupportedUrl: It is of an engine, or has a driver, that is not supported.
         InvalidInput: It is for the other kind of store.
     """
-    sync_engine = cast("Engine", getattr(engine, "sync_engine", engine))
+    sync_engine = _sync(engine)
     if {sync_engine is not engine, engine.dialect.is_async} != {asynchronous}:
         maker, store = (
             ("create_async_engine", "Store") if asynchronous else ("create_engine", "AsyncStore")

@@ -98,7 +98,7 @@ class Readers:
         return result
 
     def close(self) -> None:
-        """Close what nobody reads from, and the others once they come back."""
+        """Close idle connections, and the others once they come back."""
         self._closed = True
         with suppress(IndexError):
             while True:

@@ -36,7 +36,7 @@ class Scope:
     filters: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what is no user's id; nobody looks whether there is such a user."""
+        """Check that the user id can be one; whether there is such a user is not checked."""
         validation.key("user_id", self.user_id)
 
     def unit(self, unit: Unit) -> ScopedUnit:

@@ -30,7 +30,7 @@ def being_deleted(tables: Tables) -> Select[Any]:
 
 @lru_cache(maxsize=1024)
 def owner_stays(tables: Tables, user_id: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Say that a column names a user who is not being deleted, or nobody."""
+    """Require that a column is NULL, or names a user who is not being deleted."""
     return or_(user_id.is_(None), user_id.not_in(being_deleted(tables)))
 
 
@@ -45,13 +45,13 @@ def session_is_open(tables: Tables) -> ColumnElement[bool]:
 
 @lru_cache(maxsize=1024)
 def session_stays(tables: Tables, session_id: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Say that a column names a session of nobody who is being deleted, or none."""
+    """Require that the user of the session in a column, if any, is not being deleted."""
     return _unless_deleting(tables, _of_deleting(tables, session_id))
 
 
 @lru_cache(maxsize=1024)
 def thread_stays(tables: Tables, thread_id: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Say that a column names a thread of checkpoints of nobody who is being deleted."""
+    """Require that the user of the thread in a column, if any, is not being deleted."""
     threads = tables.checkpoint_threads.alias("thread_of_deleting")
     theirs = select(threads.c.pk).where(
         threads.c.id == thread_id,

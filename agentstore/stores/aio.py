@@ -98,11 +98,10 @@ if TYPE_CHECKING:
         SessionRecord,
         SessionSummary,
     )
-    from agentstore.repositories.checkpoints.checkpoints import CheckpointOrder
+    from agentstore.repositories.checkpoints.listing import CheckpointFilters
     from agentstore.repositories.sessions.filters import SessionFilters
     from agentstore.repositories.upkeep.pruning import Progress
     from agentstore.retention import RetentionPolicy
-    from agentstore.values.finding import Wanted
 
 R = TypeVar("R", bound=Repository)
 R_co = TypeVar("R_co", bound=Repository, covariant=True)
@@ -403,14 +402,9 @@ class AsyncCheckpoints(AsyncRepository[Checkpoints]):
             self,
             thread_id: str | None = None,
             *,
-            namespace: str | None = ...,
-            limit: int = ...,
-            cursor: str | None = None,
-            order: CheckpointOrder = ...,
-            before: str | None = None,
-            where: Wanted | None = None,
             values: Literal[True],
             writes: bool = False,
+            **filters: Unpack[CheckpointFilters],
         ) -> Page[CheckpointRecord]: ...
 
         @overload
@@ -418,14 +412,9 @@ class AsyncCheckpoints(AsyncRepository[Checkpoints]):
             self,
             thread_id: str | None = None,
             *,
-            namespace: str | None = ...,
-            limit: int = ...,
-            cursor: str | None = None,
-            order: CheckpointOrder = ...,
-            before: str | None = None,
-            where: Wanted | None = None,
             values: bool = False,
             writes: Literal[True],
+            **filters: Unpack[CheckpointFilters],
         ) -> Page[CheckpointRecord]: ...
 
         @overload
@@ -433,14 +422,9 @@ class AsyncCheckpoints(AsyncRepository[Checkpoints]):
             self,
             thread_id: str | None = None,
             *,
-            namespace: str | None = ...,
-            limit: int = ...,
-            cursor: str | None = None,
-            order: CheckpointOrder = ...,
-            before: str | None = None,
-            where: Wanted | None = None,
             values: bool = False,
             writes: bool = False,
+            **filters: Unpack[CheckpointFilters],
         ) -> Page[CheckpointInfo]: ...
 
         async def list(self, thread_id: str | None = None, **_: Any) -> Any:
@@ -451,14 +435,9 @@ class AsyncCheckpoints(AsyncRepository[Checkpoints]):
             self,
             thread_id: str | None = None,
             *,
-            namespace: str | None = ...,
-            limit: int = ...,
-            cursor: str | None = None,
-            order: CheckpointOrder = ...,
-            before: str | None = None,
-            where: Wanted | None = None,
             values: Literal[True],
             writes: bool = False,
+            **filters: Unpack[CheckpointFilters],
         ) -> AsyncGenerator[CheckpointRecord, None]: ...
 
         @overload
@@ -466,14 +445,9 @@ class AsyncCheckpoints(AsyncRepository[Checkpoints]):
             self,
             thread_id: str | None = None,
             *,
-            namespace: str | None = ...,
-            limit: int = ...,
-            cursor: str | None = None,
-            order: CheckpointOrder = ...,
-            before: str | None = None,
-            where: Wanted | None = None,
             values: bool = False,
             writes: Literal[True],
+            **filters: Unpack[CheckpointFilters],
         ) -> AsyncGenerator[CheckpointRecord, None]: ...
 
         @overload
@@ -481,14 +455,9 @@ class AsyncCheckpoints(AsyncRepository[Checkpoints]):
             self,
             thread_id: str | None = None,
             *,
-            namespace: str | None = ...,
-            limit: int = ...,
-            cursor: str | None = None,
-            order: CheckpointOrder = ...,
-            before: str | None = None,
-            where: Wanted | None = None,
             values: bool = False,
             writes: bool = False,
+            **filters: Unpack[CheckpointFilters],
         ) -> AsyncGenerator[CheckpointInfo, None]: ...
 
         def iter(self, thread_id: str | None = None, **_: Any) -> Any:

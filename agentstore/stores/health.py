@@ -161,7 +161,7 @@ class AsyncProbe:
 
 
 def check_timeout(timeout: float) -> None:
-    """Refuse what is no time to wait.
+    """Check a time to wait.
 
     Raises:
         InvalidInput: It is not a number of seconds above 0, up to an hour.

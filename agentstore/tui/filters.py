@@ -76,7 +76,7 @@ def _read(
 
 
 def _json(text: str) -> Any:
-    """Read JSON; what is none is a text."""
+    """Read JSON; anything else is text."""
     try:
         return json.loads(text)
     except ValueError:

@@ -176,7 +176,7 @@ class Rows(Widget, Generic[T], can_focus=True):
             self.post_message(self.Chosen())
 
     def on_resize(self) -> None:
-        """Break lines anew."""
+        """Break the lines again."""
         at_end = self.at_end
         self.redraw()
         if at_end and self._top:

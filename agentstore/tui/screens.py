@@ -184,7 +184,7 @@ class ListScreen(Screen[Any], Generic[T]):
         self.read(self.start)
 
     def on_rows_near_end(self, event: Rows.NearEnd) -> None:
-        """Read more where little is left; what brought nothing is gone on with only if asked."""
+        """Read more where little is left; after a read that brought nothing, only if asked."""
         more = self.stretch.has_earlier if event.end == "earlier" else self.stretch.has_later
         if self._busy or not more or (self._dry and not event.asked):
             return
@@ -199,7 +199,7 @@ class ListScreen(Screen[Any], Generic[T]):
         self.read(load_and_show)
 
     def action_reload(self) -> None:
-        """Try again what failed; else read anew."""
+        """Try again what failed; else read again."""
         work, self._again = self._again or self.start, None
         self.read(work)
 

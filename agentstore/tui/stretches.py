@@ -88,7 +88,7 @@ class Stretch(Generic[T]):
         return bool(self._parts) and self._parts[-1].later is not None
 
     async def open(self, place: Any = None) -> None:
-        """Begin anew at a place."""
+        """Start over at a place."""
         self._parts = [await self._source(place)]
 
     async def load_earlier(self) -> None:

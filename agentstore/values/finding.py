@@ -17,14 +17,14 @@ At = tuple[tuple[tuple[str, ...], str], ...]
 
 
 def wanted_at(name: str, wanted: Wanted | None) -> At:
-    """Read what is wanted of documents; None is nothing.
+    """Read what documents must have; None wants nothing.
 
     Args:
         name: The argument's.
         wanted: Values by paths.
 
     Raises:
-        InvalidInput: It is no dict, or a path is none.
+        InvalidInput: It is not a dict, or a path is empty or holds something else than str.
         InvalidJson: JSON cannot say a value.
     """
     if wanted is None:

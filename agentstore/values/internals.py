@@ -25,7 +25,7 @@ def raise_as_sqlalchemy(
 
 
 def has_listeners(connection: Connection) -> bool:
-    """Say whether somebody listens to what is executed: on the engine, or on all engines.
+    """Say whether there are listeners to what is executed: on the engine, or on all engines.
 
     An engine with options has listeners of its own and those of the engine that it was made from,
     its ``_proxied``; ``dispatch`` is where the listeners are. ``event.contains`` finds only a

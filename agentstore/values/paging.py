@@ -33,14 +33,14 @@ OUT_OF_ORDER = timedelta(minutes=1)
 """How much earlier than one before it a message may be created where ``in_order`` is true."""
 
 
-def check_limit(limit: int, maximum: int = MAX_LIMIT) -> int:
+def check_limit(limit: int) -> int:
     """Give the limit back if a page may have it.
 
     Raises:
-        LimitOutOfRange: It is not a whole number from 1 to the maximum.
+        LimitOutOfRange: It is not a whole number from 1 to ``MAX_LIMIT``.
     """
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= maximum:
-        raise LimitOutOfRange(limit, maximum)
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
+        raise LimitOutOfRange(limit, MAX_LIMIT)
     return limit
 
 

@@ -92,7 +92,7 @@ class Secrets:
     _finders: tuple[Find, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Compile the patterns once; refuse an action that nobody knows."""
+        """Compile the patterns once; refuse an unknown action."""
         for name in ("on_config", "on_tool_logs"):
             if getattr(self, name) not in ("refuse", "redact", "keep"):
                 raise InvalidInput(f"{name} must be 'refuse', 'redact' or 'keep'.")

@@ -47,7 +47,7 @@ class TokenUse:
     web_searches: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what is no number of tokens, and parts that are larger than the whole.
+        """Check that counts are numbers of tokens, and parts no larger than the whole.
 
         Raises:
             InvalidInput: A count is one of these.

@@ -144,7 +144,7 @@ def flag(name: str, value: object) -> bool:
 
 
 def marks(name: str, value: object) -> tuple[str, ...]:
-    """Require a mark or a collection of marks, and drop what it holds twice; None is none.
+    """Require a mark or a collection of marks, and drop duplicates; None means no marks.
 
     A mark is a str of 1 to 255 characters; an ``Enum`` whose value is a str counts as that.
 

@@ -29,6 +29,18 @@ _OF_A_THREAD = "{s}{p}thread_in_scope(thread_id)"
 _OF_A_MESSAGE = "{s}{p}message_in_scope(message_pk)"
 _ATTACHED = "{s}{p}blob_in_scope(digest)"
 
+_NUMBERED_SESSIONS = (
+    "branches",
+    "branch_segments",
+    "summaries",
+    "messages",
+    "message_tool_calls",
+    "message_marks",
+    "message_chunks",
+    "attachments",
+)
+"""The tables that say their session by number since 0014."""
+
 _POLICIES = {
     "users": "(id = (SELECT current_setting('agentstore.user_id', true)))",
     "user_preferences": _OF_ME,
@@ -36,21 +48,7 @@ _POLICIES = {
     "api_keys": _OF_ME,
     "sessions": _OF_ME,
     **dict.fromkeys(
-        (
-            "session_data",
-            "branches",
-            "branch_segments",
-            "summaries",
-            "messages",
-            "message_tool_calls",
-            "message_marks",
-            "message_chunks",
-            "attachments",
-            "tool_logs",
-            "turn_usage",
-            "tasks",
-        ),
-        _OF_A_SESSION,
+        ("session_data", *_NUMBERED_SESSIONS, "tool_logs", "turn_usage", "tasks"), _OF_A_SESSION
     ),
     "checkpoint_threads": f"({_OF_ME} OR ((user_id IS NULL) AND {_OF_A_SESSION}))",
     **dict.fromkeys(
@@ -63,18 +61,8 @@ _POLICIES = {
 }
 """What is in a scope, by table."""
 
-_NUMBERED_SESSIONS = (
-    "branches",
-    "branch_segments",
-    "summaries",
-    "messages",
-    "message_tool_calls",
-    "message_marks",
-    "message_chunks",
-    "attachments",
-)
 _BY_NUMBER = dict.fromkeys(_NUMBERED_SESSIONS, "{s}{p}session_number_in_scope(session)")
-"""What is in a scope since 0014, where a table says its session by number."""
+"""What is in a scope in these tables since 0014."""
 
 _LATER = {"memories": _OF_ME}
 """What is in a scope, in tables that came after 0004."""

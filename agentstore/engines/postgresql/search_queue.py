@@ -78,7 +78,7 @@ class PostgreSQLQueue(SearchIndex):
         *,
         new: bool = True,
     ) -> Batch:
-        """Read the queue first, then go on with the walk."""
+        """Read the queue first, then continue the walk."""
         queue, state = queue_of(tables.names).c, state_of(tables.names).c
         messages = tables.messages.c
         through, walk_through = connection.execute(
@@ -135,7 +135,7 @@ class PostgreSQLQueue(SearchIndex):
         *,
         wait: bool,
     ) -> dict[int, bool] | None:
-        """Take entries that nobody has taken, of messages that nobody is about to delete.
+        """Take entries that are not taken yet, of messages that no transaction is deleting.
 
         A message that was changed meanwhile has another entry, which stays.
         """

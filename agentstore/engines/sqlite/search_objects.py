@@ -118,9 +118,7 @@ TRIGGER_DROPS = (
 )
 _DROPS = (
     *TRIGGER_DROPS,
-    "DROP TABLE IF EXISTS {p}search_index",
-    "DROP TABLE IF EXISTS {p}search_index_beginnings",
-    "DROP TABLE IF EXISTS {p}search_queue",
+    *_EMPTY,
     "DROP TABLE IF EXISTS {p}search_state",
 )
 

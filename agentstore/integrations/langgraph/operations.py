@@ -1,15 +1,11 @@
-"""The operations of a checkpoint saver, written once for both kinds of store.
-
-An operation is a generator: what it yields is a call of ``store.checkpoints``, and what it gets
-back is the result. A saver makes these calls in its store's own way.
-"""
+"""The operations of a checkpoint saver: see ``calls``. All calls are of ``store.checkpoints``."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -26,6 +22,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from agentstore.errors import NotFound
+from agentstore.integrations.langgraph.calls import Call, Calls
 from agentstore.integrations.langgraph.checkpoints import (
     Seen,
     channel_of,
@@ -40,14 +37,6 @@ from agentstore.integrations.langgraph.checkpoints import (
     values_of,
 )
 from agentstore.records import CheckpointRecord, Page
-
-T = TypeVar("T")
-
-Call = Callable[[Any], Any]
-"""A call of ``store.checkpoints``, or what an asynchronous store's gives to be awaited."""
-
-Calls = Generator[Call, Any, T]
-"""The calls of one operation, and what comes of it."""
 
 
 class SaverOperations(BaseCheckpointSaver[str]):

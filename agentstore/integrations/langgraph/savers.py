@@ -1,6 +1,6 @@
 """The checkpoint savers: ``AgentStoreSaver`` on a ``Store``, ``AsyncAgentStoreSaver`` on another.
 
-Each makes the calls of an operation in its store's own way; see ``operations``.
+What they do is written once, in ``operations``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from agentstore.integrations.langgraph.operations import Calls, SaverOperations
+from agentstore.integrations.langgraph.calls import Calls, run, run_async
+from agentstore.integrations.langgraph.operations import SaverOperations
 
 if TYPE_CHECKING:
     from agentstore import AsyncStore, Store
@@ -47,18 +48,7 @@ class AgentStoreSaver(SaverOperations):
         self._checkpoints = store.checkpoints
 
     def _run(self, calls: Calls[T]) -> T:
-        try:
-            call = next(calls)
-            while True:
-                try:
-                    result = call(self._checkpoints)
-                except Exception as error:  # noqa: BLE001 - it is the operation's to handle
-                    call = calls.throw(error)
-                else:
-                    call = calls.send(result)
-        except StopIteration as end:
-            done: T = end.value
-            return done
+        return run(calls, self._checkpoints)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Give a checkpoint with the writes after it, of one moment; without an id, the latest."""
@@ -138,18 +128,7 @@ class AsyncAgentStoreSaver(SaverOperations):
         self._checkpoints = store.checkpoints
 
     async def _run(self, calls: Calls[T]) -> T:
-        try:
-            call = next(calls)
-            while True:
-                try:
-                    result = await call(self._checkpoints)
-                except Exception as error:  # noqa: BLE001 - it is the operation's to handle
-                    call = calls.throw(error)
-                else:
-                    call = calls.send(result)
-        except StopIteration as end:
-            done: T = end.value
-            return done
+        return await run_async(calls, self._checkpoints)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """See ``AgentStoreSaver.get_tuple``."""

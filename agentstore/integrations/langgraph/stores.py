@@ -1,14 +1,13 @@
 """LangGraph's long-term memory on agentstore: ``AgentStoreBaseStore``, and one for coroutines.
 
 An item is a memory, see ``store.memories``, under the same namespace and key. As with the savers,
-the operations are written once, as a generator of calls, which each kind of store makes in its own
-way.
+the operations are written once: see ``calls``.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import islice
@@ -29,15 +28,11 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
+from agentstore.integrations.langgraph.calls import Call, Calls, run, run_async
 from agentstore.records import MemoryRecord
 
 if TYPE_CHECKING:
     from agentstore import AsyncStore, Store
-
-Call = Callable[[Any], Any]
-"""A call of a store, or what an asynchronous store's gives to be awaited."""
-
-Calls = Generator[Call, Any, Any]
 
 _PAGE = 100
 """Memories, or namespaces, that are read at a time at least."""
@@ -56,7 +51,7 @@ class _Operations(BaseStore):
     def __init__(self, ttl: TTLConfig | None) -> None:
         self.ttl_config = ttl
 
-    def _calls_batch(self, ops: Iterable[Op]) -> Generator[Call, Any, list[Result]]:
+    def _calls_batch(self, ops: Iterable[Op]) -> Calls[list[Result]]:
         """Read first, then write: the last of several writes of an item, all or none of them."""
         results: list[Result] = []
         puts: dict[tuple[tuple[str, ...], str], PutOp] = {}
@@ -102,14 +97,7 @@ class AgentStoreBaseStore(_Operations):
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Do several operations; what they write is written together."""
-        calls = self._calls_batch(ops)
-        try:
-            call = next(calls)
-            while True:
-                call = calls.send(call(self._store))
-        except StopIteration as end:
-            results: list[Result] = end.value
-            return results
+        return run(self._calls_batch(ops), self._store)
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Do the same in a thread."""
@@ -140,14 +128,7 @@ class AsyncAgentStoreBaseStore(_Operations):
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """See ``AgentStoreBaseStore.batch``."""
-        calls = self._calls_batch(ops)
-        try:
-            call = next(calls)
-            while True:
-                call = calls.send(await call(self._store))
-        except StopIteration as end:
-            results: list[Result] = end.value
-            return results
+        return await run_async(self._calls_batch(ops), self._store)
 
     async def sweep_ttl(self) -> int:
         """See ``AgentStoreBaseStore.sweep_ttl``."""
@@ -166,7 +147,7 @@ def _change(op: PutOp) -> Call:
     return lambda store: store.memories.put(op.namespace, op.key, op.value, ttl=ttl)
 
 
-def _get(op: GetOp) -> Calls:
+def _get(op: GetOp) -> Calls[Any]:
     found = yield lambda store: store.memories.find(op.namespace, op.key)
     if found is None:
         return None
@@ -174,7 +155,7 @@ def _get(op: GetOp) -> Calls:
     return Item(**_parts(found))
 
 
-def _search(op: SearchOp) -> Calls:
+def _search(op: SearchOp) -> Calls[Any]:
     wanted = max(op.offset, 0) + op.limit
     if op.limit <= 0:
         return []
@@ -188,7 +169,7 @@ def _search(op: SearchOp) -> Calls:
     return [SearchItem(**_parts(memory), score=score) for memory, score in found]
 
 
-def _hits(op: SearchOp, query: str, wanted: int) -> Calls:
+def _hits(op: SearchOp, query: str, wanted: int) -> Calls[Any]:
     """Ask for more hits until as many pass the filter, or there are no more."""
     asked = wanted
     while True:
@@ -201,7 +182,7 @@ def _hits(op: SearchOp, query: str, wanted: int) -> Calls:
         asked *= 8
 
 
-def _listed(op: SearchOp, wanted: int) -> Calls:
+def _listed(op: SearchOp, wanted: int) -> Calls[Any]:
     found: list[tuple[MemoryRecord, None]] = []
     size, cursor = min(max(wanted, _PAGE if op.filter else 1), _MOST), None
     while True:
@@ -214,7 +195,7 @@ def _listed(op: SearchOp, wanted: int) -> Calls:
             return found
 
 
-def _namespaces(op: ListNamespacesOp) -> Calls:
+def _namespaces(op: ListNamespacesOp) -> Calls[Any]:
     conditions = op.match_conditions or ()
     prefix: Sequence[str] = max(
         (_fixed(each.path) for each in conditions if each.match_type == "prefix"),
@@ -237,7 +218,7 @@ def _namespaces(op: ListNamespacesOp) -> Calls:
     return [*islice(found, first, wanted)]
 
 
-def _touch(memories: Sequence[MemoryRecord]) -> Calls:
+def _touch(memories: Sequence[MemoryRecord]) -> Calls[Any]:
     """Have what was read be kept for its time from now on."""
     keys: dict[tuple[str, ...], list[str]] = {}
     for memory in memories:

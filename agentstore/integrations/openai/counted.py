@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from agentstore.stores.bound import Transaction
 
 
+_NUMBERS = ("requests", "input_tokens", "output_tokens", "total_tokens")
+
+
 class CountedSession(PlacedSession):
     """A session that says what its turns are, and what they have used."""
 
@@ -89,10 +92,7 @@ class CountedSession(PlacedSession):
             if used is None:
                 return
             place = self._place
-            counts: dict[str, Any] = {
-                name: getattr(used, name) or 0
-                for name in ("requests", "input_tokens", "output_tokens", "total_tokens")
-            }
+            counts: dict[str, Any] = {name: getattr(used, name) or 0 for name in _NUMBERS}
             details = {side: _details(used, side) for side in ("input", "output")}
 
             def record(tx: Transaction, branch: str) -> None:
@@ -126,8 +126,7 @@ class CountedSession(PlacedSession):
         )
         if not turns:
             return None
-        names = ("requests", "input_tokens", "output_tokens", "total_tokens")
-        sums = {name: sum(getattr(turn, name) for turn in turns) for name in names}
+        sums = {name: sum(getattr(turn, name) for turn in turns) for name in _NUMBERS}
         return {**sums, "total_turns": len(turns)}
 
     async def get_turn_usage(
@@ -173,10 +172,7 @@ def _usage(used: UsageRecord) -> dict[str, Any]:
     details = used.details or {}
     return {
         "user_turn_number": used.turn,
-        "requests": used.requests,
-        "input_tokens": used.input_tokens,
-        "output_tokens": used.output_tokens,
-        "total_tokens": used.total_tokens,
+        **{name: getattr(used, name) for name in _NUMBERS},
         "input_tokens_details": details.get("input"),
         "output_tokens_details": details.get("output"),
     }

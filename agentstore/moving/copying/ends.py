@@ -81,7 +81,7 @@ class End:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Give what tells it, with the names of its tables, from others; nobody can read it."""
+        """A hash of where it is and of its tables' names, which tells it from others."""
         words = json.dumps([*self.place, self.names.schema, self.names.prefix])
         return hashlib.sha256(words.encode()).hexdigest()
 

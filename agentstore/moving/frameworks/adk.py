@@ -29,6 +29,8 @@ from agentstore.moving.frameworks.pieces import (
     State,
     flaw,
     in_chunks,
+    line_of,
+    reason_in,
     time_of,
 )
 from agentstore.moving.frameworks.sources import OpenSource
@@ -52,13 +54,13 @@ _KIND = "Google ADK"
 def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
     """Give what apps share, what users share, then the sessions, the oldest change first."""
     for each in (_SESSIONS, _EVENTS, _APPS, _USERS):
-        there = source.columns(each.name)
-        if each is _EVENTS and "actions" in there and "event_data" not in there:
-            raise NotASource(
-                source.name, _KIND, "it is of version 0; run adk migrate session with it first"
-            )
-        if not set(each.c.keys()) - {"rowid"} <= there:
-            raise NotASource(source.name, _KIND, f"it has no table {each.name} like that")
+        if each is _EVENTS:
+            there = source.columns(each.name)
+            if "actions" in there and "event_data" not in there:
+                raise NotASource(
+                    source.name, _KIND, "it is of version 0; run adk migrate session with it first"
+                )
+        source.require(each, _KIND)
     versions = source.columns(_VERSIONS.name)
     if versions:
         query = select(_VERSIONS.c.value).where(_VERSIONS.c.key == "schema_version")
@@ -132,12 +134,12 @@ class _SharedState(SessionPiece):
 
     def source_lines(self, note: Note) -> Iterator[Line]:
         """Give the state."""
-        yield "states", _said([self.session_id, self._shared])
+        yield line_of("states", [self.session_id, self._shared])
 
     def target_lines(self, store: Store, state: State) -> Iterator[Line]:
         """Give the state that was made."""
         found = store.sessions.get(self.session_id)
-        yield "states", _said([found.id, found.state])
+        yield line_of("states", [found.id, found.state])
 
 
 class _AdkSession(SessionPiece):
@@ -193,21 +195,19 @@ class _AdkSession(SessionPiece):
         state, problem = self._state()
         if problem:
             note(flaw(self.table, self.key, problem, self._row._mapping))
-        yield "sessions", _said([self.key, None if self.state == "there" else state])
+        yield line_of("sessions", [self.key, None if self.state == "there" else state])
         self._count = 0
         for _, event in self._events(note, newest_first=True):
             if event is not None:
                 self._count += 1
-                yield "events", _said(event)
+                yield line_of("events", event)
 
     def target_lines(self, store: Store, state: State) -> Iterator[Line]:
         """Give the same of the session that was made."""
         found = store.sessions.get(self.session_id)
-        yield "sessions", _said([found.id, None if state == "there" else found.state])
-        since = store.messages.size(self.session_id) - self._count if state == "there" else 0
-        messages = store.messages.iter(self.session_id, limit=200)
-        for message in islice(messages, max(0, since), None):
-            yield "events", _said(message.payload)
+        yield line_of("sessions", [found.id, None if state == "there" else found.state])
+        for message in self.imported_messages(store, self._count):
+            yield line_of("events", message.payload)
 
     # --- Reading -----------------------------------------------------------------------------
 
@@ -236,8 +236,7 @@ class _AdkSession(SessionPiece):
             except (BrokenRow, InvalidInput) as broken:
                 if note is not None:
                     key = f"session_id={row.session_id!r} id={row.id!r}"
-                    reason = str(broken).partition(". ")[0]
-                    note(flaw(_EVENTS.name, key, reason, row._mapping))
+                    note(flaw(_EVENTS.name, key, reason_in(broken), row._mapping))
             yield len(row.event_data) if isinstance(row.event_data, str) else 1024, event
 
 
@@ -274,9 +273,5 @@ def _object(stored: object, what: str) -> dict[str, Any]:
     try:
         validation.json_object(what, value)
     except InvalidInput as error:
-        raise BrokenRow(str(error).partition(". ")[0]) from None
+        raise BrokenRow(reason_in(error)) from None
     return value
-
-
-def _said(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True).encode()

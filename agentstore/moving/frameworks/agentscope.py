@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import Row, column, exists, select, table, tuple_
 
-from agentstore.errors import InvalidInput, NotASource
+from agentstore.errors import InvalidInput
 from agentstore.integrations.agentscope_messages import new_message
 from agentstore.integrations.sessions import key_of
 from agentstore.moving.frameworks.pieces import (
@@ -29,6 +29,8 @@ from agentstore.moving.frameworks.pieces import (
     State,
     flaw,
     in_chunks,
+    line_of,
+    reason_in,
     time_of,
 )
 from agentstore.moving.frameworks.sources import OpenSource
@@ -47,10 +49,7 @@ _WHOLE = ("role", "content", "name", "external_id", "payload")
 def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
     """Give the sessions, by their ids."""
     for each in (_USERS, _SESSIONS, _MESSAGES, _MARKS):
-        if not set(each.c.keys()) <= source.columns(each.name):
-            raise NotASource(
-                source.name, "AgentScope 1.0", f"it has no table {each.name} like that"
-            )
+        source.require(each, "AgentScope 1.0")
     for row in source.rows(select(_SESSIONS).order_by(_SESSIONS.c.id)):
         if isinstance(row.id, str) and isinstance(row.user_id, str):
             yield _AgentScopeSession(source, row, hands)
@@ -96,7 +95,7 @@ class _AgentScopeSession(SessionPiece):
 
     def source_lines(self, note: Note) -> Iterator[Line]:
         """Give the session and its messages, the newest first."""
-        yield "sessions", _said([self.key, self._row.user_id])
+        yield line_of("sessions", [self.key, self._row.user_id])
         self._count = 0
         for _, _, message in self._messages(note, newest_first=True):
             if message is not None:
@@ -106,11 +105,9 @@ class _AgentScopeSession(SessionPiece):
     def target_lines(self, store: Store, state: State) -> Iterator[Line]:
         """Give the same of the session that was made."""
         found = store.sessions.get(self.session_id)
-        yield "sessions", _said([found.id, found.user_id])
-        since = store.messages.size(self.session_id) - self._count if state == "there" else 0
-        messages = store.messages.iter(self.session_id, limit=200)
-        wanted = islice(messages, max(0, since), None)
-        while some := [*islice(wanted, 200)]:
+        yield line_of("sessions", [found.id, found.user_id])
+        messages = self.imported_messages(store, self._count)
+        while some := [*islice(messages, 200)]:
             marks = store.marks.of([each.id for each in some])
             for each in some:
                 message = {name: getattr(each, name) for name in _WHOLE}
@@ -132,8 +129,8 @@ class _AgentScopeSession(SessionPiece):
                 message = self._message(row)
             except (BrokenRow, InvalidInput) as broken:
                 if note is not None:
-                    reason = str(broken).partition(". ")[0]
-                    note(flaw(_MESSAGES.name, f"id={row.id!r}", reason, row._mapping))
+                    key = f"id={row.id!r}"
+                    note(flaw(_MESSAGES.name, key, reason_in(broken), row._mapping))
             size = len(row.msg) if isinstance(row.msg, str) else 1024
             yield [row.index, row.id], size, message
 
@@ -162,9 +159,9 @@ class _AgentScopeSession(SessionPiece):
 
 
 def _lines(message: dict[str, Any], marks: Any, state: State) -> Iterator[Line]:
-    yield "messages", _said({name: message[name] for name in _WHOLE})
+    yield line_of("messages", {name: message[name] for name in _WHOLE})
     for mark in sorted(marks or ()) if state != "there" else ():  # which go on changing
-        yield "marks", _said([message["external_id"], mark])
+        yield line_of("marks", [message["external_id"], mark])
 
 
 def _time(written: object) -> datetime | None:
@@ -173,7 +170,3 @@ def _time(written: object) -> datetime | None:
     with suppress(ValueError, OverflowError):  # the calendar's first or last day, elsewhere
         return None if found is None else found.replace(tzinfo=None).astimezone()
     return None
-
-
-def _said(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True).encode()

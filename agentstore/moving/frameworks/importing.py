@@ -209,9 +209,9 @@ class _ImportRun:
             total[1].add(ours.get(kind))
 
     def index(self, *, at_least: int) -> None:
-        """Take into the search index what was written, once it is so much.
+        """Index what was written, once that is at least so many rows.
 
-        What keeps it from being written keeps no message: searches catch up by themselves.
+        A failure does no harm: searches catch up by themselves.
         """
         if self._to_index >= at_least:
             with suppress(AgentStoreError):

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sqlalchemy import Row, column, select, table, tuple_
+from sqlalchemy import Row, TableClause, column, select, table, tuple_
 
-from agentstore.errors import NotASource
 from agentstore.moving.frameworks.langgraph import SaverTables, Values, threads
 from agentstore.moving.frameworks.langgraph_bytes import parts, typed, unpacked
 from agentstore.moving.frameworks.pieces import BrokenRow, Hands, ImportPiece, Note
@@ -26,27 +25,23 @@ _BLOBS = table(
     "checkpoint_blobs",
     *(column(name) for name in (*_PLACE[:2], "channel", "version", "type", "blob")),
 )
-_OLD_WRITES = (*_PLACE, "task_id", "idx", "channel", "type", "blob")
-_WRITES = (*_PLACE, "task_path", *_OLD_WRITES[3:])
+_WRITE = ("task_id", "idx", "channel", "type", "blob")
+_OLD_WRITES = table("checkpoint_writes", *(column(name) for name in (*_PLACE, *_WRITE)))
+_WRITES = table("checkpoint_writes", *(column(name) for name in (*_PLACE, "task_path", *_WRITE)))
 _SENDS = "__pregel_tasks"
 """The channel in which checkpoints before version 4 had what was sent after their parents."""
 
 
 def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
     """Give the threads of a source."""
-    there = source.columns("checkpoint_writes")
-    for needed in (_CHECKPOINTS, _BLOBS):
-        if not source.columns(needed.name) >= set(needed.c.keys()):
-            raise NotASource(
-                source.name, "LangGraph's PostgresSaver", f"it has no table {needed.name} like that"
-            )
-    if not there >= set(_OLD_WRITES):
-        raise NotASource(
-            source.name, "LangGraph's PostgresSaver", "it has no table checkpoint_writes like that"
-        )
-    names = _WRITES if "task_path" in there else _OLD_WRITES
-    writes = table("checkpoint_writes", *(column(name) for name in names))
+    for needed in (_CHECKPOINTS, _BLOBS, _OLD_WRITES):
+        source.require(needed, "LangGraph's PostgresSaver")
+    writes = _writes_of(source)
     yield from threads(source, SaverTables(_CHECKPOINTS, writes, "C", _decode), hands, note)
+
+
+def _writes_of(source: OpenSource) -> TableClause:
+    return _WRITES if "task_path" in source.columns(_WRITES.name) else _OLD_WRITES
 
 
 def _decode(source: OpenSource, row: Row[Any]) -> tuple[Values, Mapping[str, Any]]:
@@ -93,9 +88,8 @@ def _blobs(
 
 def _sends(source: OpenSource, row: Row[Any]) -> list[bytes]:
     """Give what was sent after the parent, as LangGraph's saver does."""
-    names = [name for name in _WRITES if name in source.columns("checkpoint_writes")]
-    writes = table("checkpoint_writes", *(column(name) for name in names))
-    order = [writes.c[name] for name in ("task_path", "task_id", "idx") if name in names]
+    writes = _writes_of(source)
+    order = [writes.c[name] for name in ("task_path", "task_id", "idx") if name in writes.c]
     query = (
         select(writes.c.type, writes.c.blob)
         .where(

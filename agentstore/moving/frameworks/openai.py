@@ -7,11 +7,10 @@ before a turn; what a branch has beyond that is written to it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cached_property
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
@@ -41,6 +40,7 @@ from agentstore.moving.frameworks.pieces import (
     State,
     flaw,
     in_chunks,
+    line_of,
     time_of,
 )
 from agentstore.moving.frameworks.sources import OpenSource
@@ -184,38 +184,36 @@ class _SdkSession(SessionPiece):
                 noted.add((found.table, found.key))
                 note(found)
 
-        yield "sessions", _said(self.session_id)
+        yield line_of("sessions", self.session_id)
         for name in self._names():
             count = 0
             for row in self._stored.rows(name, once, newest_first=True):
                 if row.item is not None:
                     count += 1
-                    yield "items", _said(row.item)
+                    yield line_of("items", row.item, sort_keys=False)
             self._counts[name or ""] = count
             if name is not None:
-                yield "branches", _said(name)
+                yield line_of("branches", name)
                 for turn, row_, details in self._stored.usage(name, once):
                     numbers = [getattr(row_, each) or 0 for each in NUMBERS]
-                    yield "usage", _said([turn, numbers, details])
+                    yield line_of("usage", [turn, numbers, details], sort_keys=False)
         if self._plan:
             self._stored.note_strays([branch.name for branch in self._plan], once)
 
     def target_lines(self, store: Store, state: State) -> Iterator[Line]:
         """Give the same of the session that was made."""
-        yield "sessions", _said(self.session_id)
+        yield line_of("sessions", self.session_id)
         for name in self._names():
             try:
-                size = store.messages.size(self.session_id, branch=name)
+                messages = self.imported_messages(store, self._counts[name or ""], name)
             except NotFound:
                 continue
-            since = size - self._counts[name or ""] if state == "there" else 0
-            messages = store.messages.iter(self.session_id, branch=name, limit=200)
-            for message in islice(messages, max(0, since), None):
-                yield "items", _said(message.to_chat())
+            for message in messages:
+                yield line_of("items", message.to_chat(), sort_keys=False)
             if name is not None:
-                yield "branches", _said(name)
+                yield line_of("branches", name)
                 for used in self._recorded(store, name):
-                    yield "usage", _said(used)
+                    yield line_of("usage", used, sort_keys=False)
 
     def _recorded(self, store: Store, branch: str) -> Iterator[list[Any]]:
         for used in store.usage.iter(self.session_id, branch=branch, limit=200):
@@ -223,7 +221,3 @@ class _SdkSession(SessionPiece):
 
     def _names(self) -> list[str | None]:
         return [branch.name for branch in self._plan] or [None]
-
-
-def _said(value: object) -> bytes:
-    return json.dumps(value).encode()

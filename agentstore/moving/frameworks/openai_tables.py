@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 
 from agentstore.errors import InvalidInput
-from agentstore.moving.frameworks.pieces import BrokenRow, Note, flaw
+from agentstore.moving.frameworks.pieces import BrokenRow, Note, flaw, reason_in
 from agentstore.moving.frameworks.sources import OpenSource
 from agentstore.repositories.messages.drafts import chat_drafts
 from agentstore.values import validation
@@ -303,7 +303,7 @@ def _parsed(data: object) -> dict[str, Any]:
     try:
         (new,) = chat_drafts([item])
     except InvalidInput as error:
-        raise BrokenRow(str(error).partition(". ")[0].replace("messages[0]", "the item")) from None
+        raise BrokenRow(reason_in(error).replace("messages[0]", "the item")) from None
     new.row.update(seq=1, turn=0, branch=0, created_at=EPOCH)
     if json.dumps(new.record("").to_chat()) != json.dumps(item):
         raise BrokenRow("the adapter would not give it back as it is")

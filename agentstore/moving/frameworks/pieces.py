@@ -1,4 +1,4 @@
-"""What is imported as one: a conversation, a thread, a user; and how it is gone on with.
+"""What is imported as one: a conversation, a thread, a user; and how it is resumed.
 
 A piece is written in transactions of bounded size. Where it needs several, the session says in its
 metadata, in the same transactions, how far it has come: another run goes on there, and only the
@@ -7,16 +7,18 @@ last one takes that away. So what has no such note is whole, or is not of an imp
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from typing import Any, Literal
 
 from agentstore.engines.base.moving import Flaw
-from agentstore.errors import IllegalTransition, ImportOvertaken, StaleSession
-from agentstore.records import SessionRecord
+from agentstore.errors import IllegalTransition, ImportOvertaken, InvalidInput, StaleSession
+from agentstore.records import MessageRecord, SessionRecord
 from agentstore.settings import utc_now
 from agentstore.stores.store import Store, Transaction
 
@@ -35,13 +37,13 @@ ODD = (
     RecursionError,
     IllegalTransition,
 )
-"""What a row leads to whose values are of other kinds than the framework's."""
+"""The errors that a row raises whose values have types that the framework does not write."""
 
 State = Literal["new", "resumed", "there"]
-"""Whether a piece was made by this run, gone on with, or there already."""
+"""Whether this run made a piece, resumed it, or found it there."""
 
 Line = tuple[str, bytes]
-"""What kind of thing something is, and all that it says."""
+"""What kind of thing something is, and all of its content, to be compared."""
 
 Note = Callable[[Flaw], None]
 """Takes a row that is set aside."""
@@ -193,6 +195,21 @@ class SessionPiece(ImportPiece):
         if own or (there is not None and self._ended):
             store.sessions.delete(self.session_id)
 
+    def imported_messages(
+        self, store: Store, count: int, branch: str | None = None
+    ) -> Iterator[MessageRecord]:
+        """Read the messages of a branch, the newest first.
+
+        Of a session that was there already, only the oldest ``count``: the others were added later.
+
+        Raises:
+            NotFound: There is no such branch.
+        """
+        size = store.messages.size(self.session_id, branch=branch)
+        since = max(0, size - count) if self.state == "there" else 0
+        messages = store.messages.iter(self.session_id, branch=branch, limit=200)
+        return islice(messages, since, None)
+
     def _write(
         self, there: SessionRecord | None, chunk: Chunk | None, last: bool, tx: Transaction
     ) -> SessionRecord:
@@ -219,6 +236,11 @@ class SessionPiece(ImportPiece):
             return tx.sessions.patch(self.session_id, metadata=note, expected_version=version)
         except StaleSession:
             raise ImportOvertaken(self.session_id) from None
+
+
+def line_of(kind: str, value: object, *, sort_keys: bool = True) -> Line:
+    """Give a line of JSON; without ``sort_keys`` the order of an object's keys counts, too."""
+    return kind, json.dumps(value, sort_keys=sort_keys).encode()
 
 
 def in_chunks(
@@ -262,6 +284,11 @@ def time_of(value: object) -> datetime | None:
     except (ValueError, OverflowError, OSError):
         pass
     return None
+
+
+def reason_in(error: BrokenRow | InvalidInput) -> str:
+    """Give the first sentence of a message; the others say what a caller should do."""
+    return str(error).partition(". ")[0]
 
 
 def flaw(table: str, key: object, reason: str, row: Mapping[Any, Any]) -> Flaw:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import URL, Connection, CursorResult, Row, Select, inspect
+from sqlalchemy import URL, Connection, CursorResult, Row, Select, TableClause, inspect
 from sqlalchemy.exc import DBAPIError
 
 from agentstore.database.engine import parse_url, show_url
@@ -58,6 +58,16 @@ class OpenSource:
         if not inspector.has_table(table):
             return frozenset()
         return frozenset(column["name"] for column in inspector.get_columns(table))
+
+    def require(self, needed: TableClause, framework: str) -> None:
+        """Require a table that has these columns.
+
+        Raises:
+            NotASource: There is none.
+        """
+        wanted = set(needed.c.keys()) - {"rowid"}  # which every table has, and none lists
+        if not wanted <= self.columns(needed.name):
+            raise NotASource(self.name, framework, f"it has no table {needed.name} like that")
 
 
 def require_another(source: str, target: str | URL | None) -> None:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from itertools import groupby, islice
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Row, exists, select
 
-from agentstore.errors import NotASource
 from agentstore.moving.frameworks.pieces import (
     BrokenRow,
     Chunk,
@@ -29,6 +28,7 @@ from agentstore.moving.frameworks.pieces import (
     State,
     flaw,
     in_chunks,
+    line_of,
     time_of,
 )
 from agentstore.moving.frameworks.sources import OpenSource
@@ -55,8 +55,7 @@ _TABLES = (USERS, SESSIONS, MESSAGES, LOGS, TASKS)
 def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
     """Give the users, then the sessions, the oldest first."""
     for each in _TABLES:
-        if not set(each.c.keys()) - {"rowid"} <= source.columns(each.name):
-            raise NotASource(source.name, "the tutorial", f"it has no table {each.name} like that")
+        source.require(each, "the tutorial")
     for row in source.rows(select(USERS).order_by(USERS.c.created_at, USERS.c.id)):
         yield _TutorialUser(row, hands)
     in_order = (SESSIONS.c.updated_at, SESSIONS.c.id)
@@ -102,15 +101,15 @@ class _TutorialUser(ImportPiece):
         """Give the user."""
         for reason in self._read()[1]:
             note(flaw(self.table, self.key, reason, self._row._mapping))
-        yield "users", _said([self._row.id, *self._read()[0].values()])
+        yield line_of("users", [self._row.id, *self._read()[0].values()])
 
     def target_lines(self, store: Store, state: State) -> Iterator[Line]:
         """Give the user that was made; one that was there may have gone on."""
         found = store.users.get(self.key)
         if state == "there":
-            yield "users", _said([self._row.id, *self._read()[0].values()])
+            yield line_of("users", [self._row.id, *self._read()[0].values()])
         else:
-            yield "users", _said([found.id, *_values_of(found).values()])
+            yield line_of("users", [found.id, *_values_of(found).values()])
 
     def _make(self, tx: Transaction) -> None:
         values, _ = self._read()
@@ -252,18 +251,18 @@ class _TutorialSession(SessionPiece):
         for reason in problems:
             note(flaw(self.table, self.key, reason, self._row._mapping))
         whole = self.state != "there"
-        yield "sessions", _said([self.key, self._row.user_id, values if whole else None])
+        yield line_of("sessions", [self.key, self._row.user_id, values if whole else None])
         self._count = 0
         for row in self._rows(MESSAGES, MESSAGES.c.id, newest_first=True):
             if (message := message_of(row, note)) is not None:
                 self._count += 1
-                yield "messages", _said(message)
+                yield line_of("messages", message)
         for row in self._rows(LOGS, LOGS.c.id):
             if (log := log_of(row, note)) is not None and whole:
-                yield "tool logs", _said(self._redacted(log))
+                yield line_of("tool logs", self._redacted(log))
         for row in self._rows(TASKS, TASKS.c.rowid):
             if (task := task_of(row, note)) is not None and whole:
-                yield "tasks", _said(_of_task(task, self._secrets))
+                yield line_of("tasks", _of_task(task, self._secrets))
 
     def target_lines(self, store: Store, state: State) -> Iterator[Line]:
         """Give the same of the session that was made."""
@@ -272,18 +271,16 @@ class _TutorialSession(SessionPiece):
         values = {name: getattr(found, name) for name in names}
         values["user_id"] = found.user_id
         whole = state != "there"
-        yield "sessions", _said([found.id, found.user_id, values if whole else None])
-        since = store.messages.size(self.session_id) - self._count if state == "there" else 0
-        messages = store.messages.iter(self.session_id, limit=200)
-        for each in islice(messages, max(0, since), None):
+        yield line_of("sessions", [found.id, found.user_id, values if whole else None])
+        for each in self.imported_messages(store, self._count):
             names_ = ("role", "content", "tool_calls", "tool_call_id", "token_count")
-            yield "messages", _said({name: getattr(each, name) for name in names_})
+            yield line_of("messages", {name: getattr(each, name) for name in names_})
         if not whole:
             return
         for log in store.tool_logs.iter(session_id=self.session_id, limit=200):
-            yield "tool logs", _said({name: getattr(log, name) for name in _LOGGED})
+            yield line_of("tool logs", {name: getattr(log, name) for name in _LOGGED})
         for task in store.tasks.iter(session_id=self.session_id, limit=200):
-            yield "tasks", _said(_of_record(task))
+            yield line_of("tasks", _of_record(task))
 
     def _redacted(self, log: dict[str, Any]) -> dict[str, Any]:
         action = self._secrets.on_tool_logs
@@ -361,7 +358,3 @@ def _of_task(task: dict[str, Any], secrets: Any) -> dict[str, Any]:
 def _of_record(task: TaskRecord) -> dict[str, Any]:
     names = ("kind", "payload", "priority", "max_retries", "idempotency_key", "status", "result")
     return {name: getattr(task, name) for name in (*names, "error")}
-
-
-def _said(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True).encode()

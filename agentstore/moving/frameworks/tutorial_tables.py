@@ -1,4 +1,4 @@
-"""What the rows of the tutorial's tables say, as far as it can be stored."""
+"""The rows of the tutorial's tables as a store takes them, or why it does not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Row, column, table
 
 from agentstore.errors import InvalidInput
-from agentstore.moving.frameworks.pieces import BrokenRow, Note, flaw
+from agentstore.moving.frameworks.pieces import BrokenRow, Note, flaw, reason_in
 from agentstore.repositories.messages.drafts import draft
 from agentstore.values import validation
 
@@ -103,7 +103,7 @@ def _unless_broken(
         return make()
     except (BrokenRow, InvalidInput) as broken:
         if note is not None:
-            note(flaw(name, row.id, str(broken).partition(". ")[0], row._mapping))
+            note(flaw(name, row.id, reason_in(broken), row._mapping))
         return None
 
 
@@ -149,5 +149,5 @@ def object_of(stored: object, what: str) -> dict[str, Any]:
     try:
         validation.json_object(what, value)
     except InvalidInput as error:
-        raise BrokenRow(str(error).partition(". ")[0]) from None
+        raise BrokenRow(reason_in(error)) from None
     return value or {}

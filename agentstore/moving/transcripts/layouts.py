@@ -85,7 +85,7 @@ def to_conversation(
 
 
 def _valid(layout: Any) -> tuple[list[str], dict[str, Any]] | None:
-    """Give the keys and the values that a stored layout may speak of; None if it is none."""
+    """Give the usable keys and values of a stored layout; None if it is not a layout."""
     if not isinstance(layout, dict):
         return None
     keys, extra = layout.get("keys"), layout.get("extra")

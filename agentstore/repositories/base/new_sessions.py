@@ -119,7 +119,7 @@ def session_to_create(unit: Unit, session_id: str, given: CreateSession) -> NewS
 
 
 def make_unless_there(unit: Unit, new: NewSession) -> None:
-    """Make a session, unless somebody does so right now, or did.
+    """Make a session, unless another caller does so right now, or did.
 
     Raises:
         AlreadyExists: It is there and somebody else's, or being deleted.

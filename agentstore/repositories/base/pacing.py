@@ -53,7 +53,7 @@ class Pace:
     __slots__ = ("_began", "_most", "_pauses", "_quiet", "_seen", "_took", "_units", "rows")
 
     def __init__(self, units: Units, most: int) -> None:
-        """Begin small, for nobody knows yet how large the rows are.
+        """Begin small: how large the rows are is not known yet.
 
         Args:
             units: Runs the transactions.

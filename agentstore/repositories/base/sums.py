@@ -105,7 +105,7 @@ def exact_sum(column: ColumnElement[Any]) -> ColumnElement[int]:
 
 
 class NoWholeSum(Exception):
-    """A sum is no whole number, as something that was added up is none."""
+    """A sum is not a whole number, because one of the values is not."""
 
 
 def plain_sum(column: ColumnElement[Any]) -> ColumnElement[Any]:

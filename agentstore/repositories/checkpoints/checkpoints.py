@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from sqlalchemy import select
 
@@ -33,7 +33,13 @@ from agentstore.repositories.base.operations import (
     writes,
 )
 from agentstore.repositories.checkpoints.copies import copy_all
-from agentstore.repositories.checkpoints.listing import ORDERS, Asked, checkpoints_page
+from agentstore.repositories.checkpoints.listing import (
+    ORDERS,
+    Asked,
+    CheckpointFilters,
+    CheckpointOrder,
+    checkpoints_page,
+)
 from agentstore.repositories.checkpoints.pending import (
     WRITE,
     in_order,
@@ -81,9 +87,6 @@ from agentstore.values.ids import new_id
 from agentstore.values.instants import require_utc
 from agentstore.values.paging import DEFAULT_LIMIT, Cursors
 from agentstore.values.types import Document
-
-CheckpointOrder = Literal["step", "id"]
-"""What says which checkpoint is the latest."""
 
 _PARENT_MISSING = ("refuse", "root")
 _ON_EXISTING = ("refuse", "replace")
@@ -252,14 +255,9 @@ class Checkpoints(Repository):
         /,
         thread_id: str | None = None,
         *,
-        namespace: str | None = ROOT,
-        limit: int = DEFAULT_LIMIT,
-        cursor: str | None = None,
-        order: CheckpointOrder = "step",
-        before: str | None = None,
-        where: Wanted | None = None,
         values: Literal[True],
         writes: bool = False,
+        **filters: Unpack[CheckpointFilters],
     ) -> Page[CheckpointRecord]: ...
 
     @overload
@@ -268,14 +266,9 @@ class Checkpoints(Repository):
         /,
         thread_id: str | None = None,
         *,
-        namespace: str | None = ROOT,
-        limit: int = DEFAULT_LIMIT,
-        cursor: str | None = None,
-        order: CheckpointOrder = "step",
-        before: str | None = None,
-        where: Wanted | None = None,
         values: bool = False,
         writes: Literal[True],
+        **filters: Unpack[CheckpointFilters],
     ) -> Page[CheckpointRecord]: ...
 
     @overload
@@ -284,14 +277,9 @@ class Checkpoints(Repository):
         /,
         thread_id: str | None = None,
         *,
-        namespace: str | None = ROOT,
-        limit: int = DEFAULT_LIMIT,
-        cursor: str | None = None,
-        order: CheckpointOrder = "step",
-        before: str | None = None,
-        where: Wanted | None = None,
         values: bool = False,
         writes: bool = False,
+        **filters: Unpack[CheckpointFilters],
     ) -> Page[CheckpointInfo]: ...
 
     @reads
@@ -340,14 +328,9 @@ class Checkpoints(Repository):
             /,
             thread_id: str | None = None,
             *,
-            namespace: str | None = ...,
-            limit: int = ...,
-            cursor: str | None = None,
-            order: CheckpointOrder = ...,
-            before: str | None = None,
-            where: Wanted | None = None,
             values: Literal[True],
             writes: bool = False,
+            **filters: Unpack[CheckpointFilters],
         ) -> Generator[CheckpointRecord, None, None]: ...
 
         @overload
@@ -356,14 +339,9 @@ class Checkpoints(Repository):
             /,
             thread_id: str | None = None,
             *,
-            namespace: str | None = ...,
-            limit: int = ...,
-            cursor: str | None = None,
-            order: CheckpointOrder = ...,
-            before: str | None = None,
-            where: Wanted | None = None,
             values: bool = False,
             writes: Literal[True],
+            **filters: Unpack[CheckpointFilters],
         ) -> Generator[CheckpointRecord, None, None]: ...
 
         @overload
@@ -372,14 +350,9 @@ class Checkpoints(Repository):
             /,
             thread_id: str | None = None,
             *,
-            namespace: str | None = ...,
-            limit: int = ...,
-            cursor: str | None = None,
-            order: CheckpointOrder = ...,
-            before: str | None = None,
-            where: Wanted | None = None,
             values: bool = False,
             writes: bool = False,
+            **filters: Unpack[CheckpointFilters],
         ) -> Generator[CheckpointInfo, None, None]: ...
 
         def iter(self, thread_id: str | None = None, **_: Any) -> Any:

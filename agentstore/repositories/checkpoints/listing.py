@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from sqlalchemy import Row, literal, tuple_
 
@@ -23,10 +23,27 @@ from agentstore.values import validation
 from agentstore.values.finding import At, Wanted, has_all, wanted_at
 from agentstore.values.paging import Cursors, check_limit
 
+CheckpointOrder = Literal["step", "id"]
+"""What says which checkpoint is the latest."""
+
 ORDERS = ("step", "id")
 
 _LOOKED_AT = 250
 """Checkpoints that are read at a time where metadata decide which of them are listed."""
+
+
+class CheckpointFilters(TypedDict, total=False):
+    """What ``checkpoints.list`` and ``iter`` take by name, for type checkers.
+
+    All but ``values`` and ``writes``, which say what is given.
+    """
+
+    namespace: str | None
+    limit: int
+    cursor: str | None
+    order: CheckpointOrder
+    before: str | None
+    where: Wanted | None
 
 
 @dataclass(frozen=True, slots=True)

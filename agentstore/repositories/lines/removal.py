@@ -13,7 +13,7 @@ from sqlalchemy import case, delete, func, select, update
 from agentstore.engines.base.dialect import Change
 from agentstore.errors import NotFound
 from agentstore.execution.unit import Unit
-from agentstore.models.deleting import session_is_open
+from agentstore.models.deleting import session_is_open, session_stays
 from agentstore.repositories.attachments.blobs import attached_to, drop_unattached
 from agentstore.repositories.base.sums import exact_sum
 from agentstore.repositories.lines.counters import count_in, mend_sessions
@@ -67,6 +67,22 @@ def lock_session(unit: Unit, session_id: str) -> LockedSession:
     if row is None:
         raise NotFound("session", session_id)
     return LockedSession(session_id, *row)
+
+
+def lock_session_of(unit: Unit, message_id: str) -> None:
+    """Lock the session of a message until the unit ends. The message may be deleted meanwhile.
+
+    Raises:
+        NotFound: There is no such message.
+    """
+    messages = unit.tables.messages.c
+    owner = select(messages.session_id).where(
+        messages.id == message_id, session_stays(unit.tables, messages.session_id)
+    )
+    session_id = unit.connection.execute(owner).scalar()
+    if session_id is None:
+        raise NotFound("message", message_id)
+    lock_session(unit, session_id)
 
 
 def branch_number(unit: Unit, session: LockedSession, name: str | None) -> int:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import select
-
 from agentstore.errors import InvalidInput, NotFound, StreamUnfinished
 from agentstore.execution.unit import Unit
-from agentstore.models.deleting import session_stays
 from agentstore.records import MessageRecord
-from agentstore.repositories.lines.removal import lock_session
+from agentstore.repositories.lines.removal import lock_session_of
 from agentstore.repositories.lines.rows import message_record, select_messages
 from agentstore.repositories.messages.drafts import draft
 from agentstore.repositories.messages.rewriting import rewrite_message
@@ -37,15 +34,8 @@ def change_message(unit: Unit, message_id: str, given: Mapping[str, Any]) -> Mes
         given: Arguments of ``save``, by their names.
     """
     draft({"role": "user", **given})  # so that nothing is read for what cannot be stored
-    messages = unit.tables.messages.c
-    owner = select(messages.session_id).where(
-        messages.id == message_id, session_stays(unit.tables, messages.session_id)
-    )
-    session_id = unit.connection.execute(owner).scalar()
-    if session_id is None:
-        raise NotFound("message", message_id)
-    lock_session(unit, session_id)
-    this = select_messages(unit.tables).where(messages.id == message_id)
+    lock_session_of(unit, message_id)
+    this = select_messages(unit.tables).where(unit.tables.messages.c.id == message_id)
     row = unit.connection.execute(this).first()
     if row is None:  # deleted meanwhile
         raise NotFound("message", message_id)

@@ -31,7 +31,7 @@ from agentstore.execution.unit import Unit
 from agentstore.models.deleting import session_stays
 from agentstore.models.tables import Tables
 from agentstore.records import MessageRecord
-from agentstore.repositories.lines.removal import lock_session
+from agentstore.repositories.lines.removal import lock_session, lock_session_of
 from agentstore.repositories.lines.rows import message_records, select_messages
 from agentstore.repositories.messages.drafts import Draft
 from agentstore.repositories.messages.rewriting import rewrite_message
@@ -114,14 +114,7 @@ def end_stream(
         status: The one in which it ends.
         ending: What it is to have then; what has no value in it stays as it is.
     """
-    messages = unit.tables.messages.c
-    owner = select(messages.session_id).where(
-        messages.id == message_id, session_stays(unit.tables, messages.session_id)
-    )
-    session_id = unit.connection.execute(owner).scalar()
-    if session_id is None:
-        raise NotFound("message", message_id)
-    lock_session(unit, session_id)
+    lock_session_of(unit, message_id)
     _require_streaming(unit, message_id)
     _end(unit, _read(unit, message_id), status, ending)
     return _read(unit, message_id)

@@ -252,7 +252,7 @@ thread = _of(_thread)
 
 
 def session_to_save(call: ScopedCall, value: Any) -> Any:
-    """A session that may be made if it is not there: somebody else's id cannot be had."""
+    """A session that may be created if it does not exist; the id of another user's is refused."""
     given = session(call, value)
     if given is value or not call.arguments["create_session"]:
         return given
@@ -262,7 +262,7 @@ def session_to_save(call: ScopedCall, value: Any) -> Any:
 
 
 def own_session(call: ScopedCall, value: Any) -> Any:
-    """A session in which something is made that belongs to nobody without one."""
+    """The session of what would have no user without one."""
     if value is None:
         raise OutsideScope("session_id", None)
     return session(call, value)
@@ -290,7 +290,7 @@ def few_messages(call: ScopedCall, values: Any) -> Any:
 
 
 def thread_to_put(call: ScopedCall, value: Any) -> Any:
-    """A thread that is made if it is not there: an id that somebody else's has cannot be had."""
+    """A thread that is created if it does not exist; the id of another user's is refused."""
     hidden = isinstance(value, str) and call.find(_thread, value) is None
     if hidden and call.find(_any_thread, value) is not None:
         raise WrongOwner(value, "user_id")
@@ -310,17 +310,13 @@ def checkpoint(call: ScopedCall, value: Any) -> Any:
 
 def state(call: ScopedCall, value: Any) -> Any:
     """What ``sessions.state_dict`` gave."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, Mapping) or "session_id" not in value:
         return value
-    return (
-        {**value, "session_id": session(call, value.get("session_id"))}
-        if ("session_id" in value)
-        else value
-    )
+    return {**value, "session_id": session(call, value["session_id"])}
 
 
 def task_key(call: ScopedCall, value: Any) -> Any:
-    """An idempotency key of a task: it may be taken in the queue by somebody else's."""
+    """An idempotency key of a task; refused if another user's task in the queue has it."""
     queue = call.arguments["queue"]
     if isinstance(value, str) and isinstance(queue, str):
         tasks = call.unit.tables.tasks.c

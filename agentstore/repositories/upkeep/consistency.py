@@ -203,7 +203,7 @@ def copies(connection: Connection, tables: Tables) -> Iterator[Finding]:
 
 
 def unfinished_deletions(connection: Connection, tables: Tables) -> Iterator[Finding]:
-    """Name users who are being deleted: by somebody now, or by nobody any more."""
+    """Find users who are being deleted, and those whose deletion was interrupted."""
     found = list(connection.execute(being_deleted(tables).limit(_MOST)).scalars())
     if found:
         yield Finding(

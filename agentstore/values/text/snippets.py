@@ -11,7 +11,7 @@ from agentstore.values.text.search_terms import SearchTerms, Term
 from agentstore.values.text.segmentation import joined, normalized, position_map, spans
 
 OPEN, CLOSE = "⟦", "⟧"
-"""What stands before and after a hit. Texts of models are full of Markdown, so it is none."""
+"""What stands before and after a hit. Not Markdown, of which texts of models are full."""
 
 LENGTH = 160
 """Characters of the text in a snippet; marks and ellipses come on top."""
