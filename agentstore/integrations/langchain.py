@@ -157,8 +157,13 @@ def _new_message(message: BaseMessage) -> dict[str, Any]:
     return new
 
 
+_LONGEST_NAME = 255
+"""Characters of a tool's name by which its calls can be found."""
+
+
 def _call(call: Any) -> dict[str, Any]:
-    function = {"name": call["name"], "arguments": json.dumps(call["args"], default=str)}
+    name = call["name"][:_LONGEST_NAME] or "unnamed"  # the payload has it as it is
+    function = {"name": name, "arguments": json.dumps(call["args"], default=str)}
     return {"id": call["id"], "type": "function", "function": function}
 
 

@@ -149,6 +149,8 @@ def _blocks(part: dict[str, Any]) -> list[dict[str, Any]]:
             text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
             result = {"tool_use_id": part["tool_call_id"], "content": text}
             return [{"type": "tool_result", **result}]
+        case "retry-prompt" if part["tool_name"] is not None:
+            return _blocks({**part, "part_kind": "tool-return"})
         case "text" | "system-prompt" | "user-prompt":
             said = [content] if isinstance(content, str) else content or []
             return [{"type": "text", "text": text} for text in said if isinstance(text, str)]

@@ -110,6 +110,16 @@ def test_all_or_none_is_added_and_what_is_no_json_is_refused(engine_url):
         assert history_of(store).messages == []
 
 
+@pytest.mark.parametrize("name", ["", "n" * 300])
+def test_a_call_of_any_name_comes_back_equal(name, engine_url):
+    with Store(engine_url) as store:
+        asked = AIMessage("x", tool_calls=[{"name": name, "args": {}, "id": "c"}])
+        history_of(store).add_messages(
+            [HumanMessage("?"), asked, ToolMessage("y", tool_call_id="c")]
+        )
+        assert history_of(store).messages[1] == asked
+
+
 def test_a_store_of_the_other_kind_says_what_to_do(engine_url):
     async def run():
         async with AsyncStore(engine_url) as store:

@@ -24,7 +24,7 @@ from langgraph.store.base import (
 from langgraph.store.memory import InMemoryStore
 
 from agentstore import AsyncStore, Store
-from agentstore.errors import InvalidJson, UnscopedOnly
+from agentstore.errors import InvalidInput, InvalidJson, UnscopedOnly
 from agentstore.integrations.langgraph import AgentStoreBaseStore, AsyncAgentStoreBaseStore
 
 Test = Callable[[Any], Coroutine[Any, Any, Any]]
@@ -173,6 +173,25 @@ def test_numbers_and_texts_are_compared_in_their_order(within: Within) -> None:
         assert await found({"$lte": "2"}) == ["c"]
         with pytest.raises(ValueError, match="Unsupported operator"):
             await found({"$like": "%"})
+
+    within(test)
+
+
+def test_what_no_item_can_have_is_not_found_and_not_put(within: Within) -> None:
+    async def test(memory: Memory) -> None:
+        await memory("put", ("n",), "k", {"t": "hello"})
+        found = await memory("search", ("n",), query="hello " * 2_000)
+        assert [item.key for item in found] == ["k"]
+        assert [item.key for item in await memory("search", ("n",), query=" \n")] == ["k"]
+        assert await memory("search", ("n",), query="-hello") == []
+        for key in ("", "k" * 300):
+            assert await memory("get", ("n",), key) is None
+            with pytest.raises(InvalidInput):
+                await memory("put", ("n",), key, {})
+        assert await memory("search", ("n" * 3_000,)) == []
+        assert await memory("list_namespaces", prefix=("n" * 3_000,)) == []
+        with pytest.raises(InvalidInput, match="not nan"):
+            await memory("put", ("n",), "k", {}, ttl=float("nan"))
 
     within(test)
 

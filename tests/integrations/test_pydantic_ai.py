@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 from pydantic_ai import Agent
-from pydantic_ai.exceptions import UserError
+from pydantic_ai.exceptions import PydanticAIDeprecationWarning, UserError
 from pydantic_ai.messages import (
     BinaryContent,
     ModelMessagesTypeAdapter,
     ModelRequest,
     ModelResponse,
+    RetryPromptPart,
     SystemPromptPart,
     TextPart,
     ThinkingPart,
@@ -107,6 +108,18 @@ def test_a_cut_keeps_a_call_with_its_result(engine_url):
         history_of(store).append(messages)
         assert history_of(store, limit=1).load() == messages[-1:]
         assert call("look", 1).parts == history_of(store, limit=2).load()[-3].parts
+
+
+def test_a_retry_of_a_call_is_its_result(engine_url):
+    with Store(engine_url) as store:
+        prompt = ModelRequest(parts=[UserPromptPart("?")])
+        with pytest.warns(PydanticAIDeprecationWarning):
+            retry = RetryPromptPart("wrong", tool_name="look", tool_call_id="c1")
+        done = ModelResponse(parts=[TextPart("!")])
+        history_of(store).append([prompt, call("look", 1), ModelRequest(parts=[retry]), done])
+        shown = history_of(store, limit=2).load()
+        assert call("look", 1).parts == shown[-3].parts
+        assert [message.turn for message in store.messages.history("chat-1", None)] == [1, 1, 1, 1]
 
 
 def test_a_lost_result_is_kept_open_or_has_a_stub(engine_url):

@@ -7,6 +7,7 @@ the operations are written once: see ``calls``.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -28,6 +29,7 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
+from agentstore.errors import InvalidInput
 from agentstore.integrations.langgraph.calls import Call, Calls, run, run_async
 from agentstore.records import MemoryRecord
 
@@ -38,6 +40,9 @@ _PAGE = 100
 """Memories, or namespaces, that are read at a time at least."""
 
 _MOST = 1_000
+
+_LONGEST_QUERY = 1_000
+"""Characters that a search takes; of a longer query, its first words are looked for."""
 
 _MOST_MINUTES = 10**9
 """More than a memory may live, and no more than a timedelta has room for."""
@@ -143,12 +148,17 @@ def _make(transaction: Any, changes: Sequence[Call]) -> None:
 def _change(op: PutOp) -> Call:
     if op.value is None:
         return lambda store: store.memories.delete(op.namespace, op.key)
+    if op.ttl is not None and math.isnan(op.ttl):
+        raise InvalidInput("ttl must be a number of minutes, not nan.")
     ttl = None if op.ttl is None else timedelta(minutes=min(op.ttl, _MOST_MINUTES))
     return lambda store: store.memories.put(op.namespace, op.key, op.value, ttl=ttl)
 
 
 def _get(op: GetOp) -> Calls[Any]:
-    found = yield lambda store: store.memories.find(op.namespace, op.key)
+    try:
+        found = yield lambda store: store.memories.find(op.namespace, op.key)
+    except InvalidInput:  # no item can have such a key
+        return None
     if found is None:
         return None
     yield from _touch([found] if op.refresh_ttl else [])
@@ -160,10 +170,13 @@ def _search(op: SearchOp) -> Calls[Any]:
     if op.limit <= 0:
         return []
     found: list[tuple[MemoryRecord, float | None]]
-    if op.query:
-        found = yield from _hits(op, op.query, wanted)
-    else:
-        found = yield from _listed(op, wanted)
+    query = (op.query or "").strip()
+    if len(query) > _LONGEST_QUERY:
+        query = query[:_LONGEST_QUERY].rsplit(maxsplit=1)[0]  # without half a word
+    try:
+        found = yield from (_hits(op, query, wanted) if query else _listed(op, wanted))
+    except InvalidInput:  # no item can be in such a namespace, or be found by such a query
+        return []
     found = found[max(op.offset, 0) : wanted]
     yield from _touch([memory for memory, _ in found] if op.refresh_ttl else [])
     return [SearchItem(**_parts(memory), score=score) for memory, score in found]
@@ -206,9 +219,12 @@ def _namespaces(op: ListNamespacesOp) -> Calls[Any]:
     wanted, cursor = first + max(op.limit, 0), None
     found: dict[tuple[str, ...], None] = {}
     while len(found) < wanted:
-        page = yield lambda store, cursor=cursor: store.memories.namespaces(  # type: ignore[misc]
-            prefix, limit=min(max(wanted, _PAGE), _MOST), cursor=cursor
-        )
+        try:
+            page = yield lambda store, cursor=cursor: store.memories.namespaces(  # type: ignore[misc]
+                prefix, limit=min(max(wanted, _PAGE), _MOST), cursor=cursor
+            )
+        except InvalidInput:  # no namespace can begin so
+            break
         for names in page:
             if all(_matches(each, names) for each in conditions):
                 found[names if op.max_depth is None else names[: op.max_depth]] = None
