@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Row, Select, column, exists, select, table
+from sqlalchemy import Row, Select, exists, select
 
 from agentstore.errors import InvalidInput, NotASource
 from agentstore.integrations.adk_events import new_message, shared_id, shared_title
@@ -33,21 +33,19 @@ from agentstore.moving.frameworks.pieces import (
     reason_in,
     time_of,
 )
-from agentstore.moving.frameworks.sources import OpenSource
+from agentstore.moving.frameworks.sources import OpenSource, table_of
 from agentstore.records import SessionRecord
 from agentstore.repositories.messages.drafts import draft
 from agentstore.stores.store import Store, Transaction
 from agentstore.values import validation
 
 _PLACE = ("app_name", "user_id")
-_SESSIONS = table(
-    "sessions", *(column(n) for n in (*_PLACE, "id", "state", "create_time", "update_time"))
-)
+_SESSIONS = table_of("sessions", *_PLACE, "id", "state", "create_time", "update_time")
 _EVENT = (*_PLACE, "session_id", "id", "invocation_id", "timestamp", "event_data")
-_EVENTS = table("events", *(column(name) for name in _EVENT), column("rowid"))
-_APPS = table("app_states", *(column(name) for name in ("app_name", "state", "update_time")))
-_USERS = table("user_states", *(column(name) for name in (*_PLACE, "state", "update_time")))
-_VERSIONS = table("adk_internal_metadata", column("key"), column("value"))
+_EVENTS = table_of("events", *_EVENT, "rowid")
+_APPS = table_of("app_states", "app_name", "state", "update_time")
+_USERS = table_of("user_states", *_PLACE, "state", "update_time")
+_VERSIONS = table_of("adk_internal_metadata", "key", "value")
 _KIND = "Google ADK"
 
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Row, column, exists, select, table, tuple_
+from sqlalchemy import Row, exists, select, tuple_
 
 from agentstore.errors import InvalidInput
 from agentstore.integrations.agentscope_messages import new_message
@@ -33,15 +33,15 @@ from agentstore.moving.frameworks.pieces import (
     reason_in,
     time_of,
 )
-from agentstore.moving.frameworks.sources import OpenSource
+from agentstore.moving.frameworks.sources import OpenSource, table_of
 from agentstore.records import SessionRecord
 from agentstore.repositories.messages.drafts import draft
 from agentstore.stores.store import Store, Transaction
 
-_USERS = table("users", column("id"))
-_SESSIONS = table("session", column("id"), column("user_id"))
-_MESSAGES = table("message", *(column(name) for name in ("id", "msg", "session_id", "index")))
-_MARKS = table("message_mark", column("msg_id"), column("mark"))
+_USERS = table_of("users", "id")
+_SESSIONS = table_of("session", "id", "user_id")
+_MESSAGES = table_of("message", "id", "msg", "session_id", "index")
+_MARKS = table_of("message_mark", "msg_id", "mark")
 _WHOLE = ("role", "content", "name", "external_id", "payload")
 """What is compared of a message."""
 

@@ -11,53 +11,29 @@ from sqlalchemy import (
     Row,
     Select,
     and_,
-    column,
     exists,
     func,
     or_,
     select,
-    table,
     tuple_,
 )
 
 from agentstore.errors import InvalidInput
 from agentstore.moving.frameworks.pieces import BrokenRow, Note, flaw, reason_in
-from agentstore.moving.frameworks.sources import OpenSource
+from agentstore.moving.frameworks.sources import OpenSource, table_of
 from agentstore.repositories.messages.drafts import chat_drafts
 from agentstore.values import validation
 from agentstore.values.encoding import dump_json
 from agentstore.values.instants import EPOCH
 
-SESSIONS = table("agent_sessions", column("session_id"), column("created_at"))
-MESSAGES = table(
-    "agent_messages",
-    column("id"),
-    column("session_id"),
-    column("message_data"),
-    column("created_at"),
-)
-STRUCTURE = table(
-    "message_structure",
-    column("id"),
-    column("session_id"),
-    column("message_id"),
-    column("branch_id"),
-    column("sequence_number"),
-    column("user_turn_number"),
-    column("created_at"),
-)
+SESSIONS = table_of("agent_sessions", "session_id", "created_at")
+MESSAGES = table_of("agent_messages", "id", "session_id", "message_data", "created_at")
+_SHOWN = ("id", "session_id", "message_id", "branch_id", "sequence_number", "user_turn_number")
+STRUCTURE = table_of("message_structure", *_SHOWN, "created_at")
 NUMBERS = ("requests", "input_tokens", "output_tokens", "total_tokens")
-DETAILS = ("input_tokens_details", "output_tokens_details")
-USAGE = table(
-    "turn_usage",
-    column("id"),
-    column("session_id"),
-    column("branch_id"),
-    column("user_turn_number"),
-    column("created_at"),
-    *(column(name) for name in (*NUMBERS, *DETAILS)),
-)
-RESERVED = table("branch_reservations", column("session_id"), column("branch_id"))
+_USED = ("id", "session_id", "branch_id", "user_turn_number", "created_at")
+USAGE = table_of("turn_usage", *_USED, *NUMBERS, "input_tokens_details", "output_tokens_details")
+RESERVED = table_of("branch_reservations", "session_id", "branch_id")
 
 MAIN = "main"
 _NO_BRANCH = "its branch is not there, or has no name that can be kept"

@@ -6,10 +6,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import Row, column, table
+from sqlalchemy import Row
 
 from agentstore.errors import InvalidInput
 from agentstore.moving.frameworks.pieces import BrokenRow, Note, flaw, reason_in
+from agentstore.moving.frameworks.sources import table_of
 from agentstore.repositories.messages.drafts import draft
 from agentstore.values import validation
 
@@ -18,14 +19,11 @@ _SESSION = ("id", "user_id", "title", "status", "model", "metadata_json", "creat
 _MESSAGE = ("id", "session_id", "role", "content", "tool_calls_json", "tool_call_id")
 _LOG = ("id", "session_id", "message_id", "tool_name", "input_json", "output_json", "elapsed_ms")
 _TASK = ("rowid", "id", "session_id", "type", "payload_json", "status", "result_json", "priority")
-USERS = table("users", *(column(name) for name in _USER))
-SESSIONS = table("sessions", *(column(n) for n in (*_SESSION, "updated_at")))
-MESSAGES = table("messages", *(column(n) for n in (*_MESSAGE, "token_count", "created_at")))
-LOGS = table("tool_logs", *(column(n) for n in (*_LOG, "success", "error_message", "created_at")))
-TASKS = table(
-    "tasks",
-    *(column(n) for n in (*_TASK, "max_retries", "created_at", "started_at", "completed_at")),
-)
+USERS = table_of("users", *_USER)
+SESSIONS = table_of("sessions", *_SESSION, "updated_at")
+MESSAGES = table_of("messages", *_MESSAGE, "token_count", "created_at")
+LOGS = table_of("tool_logs", *_LOG, "success", "error_message", "created_at")
+TASKS = table_of("tasks", *_TASK, "max_retries", "created_at", "started_at", "completed_at")
 _MOST = 2**31 - 1
 """A priority, or so many retries."""
 
