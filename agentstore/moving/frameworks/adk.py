@@ -43,6 +43,7 @@ _PLACE = ("app_name", "user_id")
 _SESSIONS = table_of("sessions", *_PLACE, "id", "state", "create_time", "update_time")
 _EVENT = (*_PLACE, "session_id", "id", "invocation_id", "timestamp", "event_data")
 _EVENTS = table_of("events", *_EVENT, "rowid")
+_EVENT_ROWS: Select[Any] = select(*(_EVENTS.c[name] for name in _EVENT))
 _APPS = table_of("app_states", "app_name", "state", "update_time")
 _USERS = table_of("user_states", *_PLACE, "state", "update_time")
 _VERSIONS = table_of("adk_internal_metadata", "key", "value")
@@ -78,8 +79,7 @@ def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
             note(flaw(_SESSIONS.name, "id", "its id is no text in UTF-8", row._mapping))
     own = (getattr(_SESSIONS.c, n) == getattr(_EVENTS.c, n) for n in _PLACE)
     lost = ~exists().where(*own, _SESSIONS.c.id == _EVENTS.c.session_id)
-    columns = [each for each in _EVENTS.c if each.name != "rowid"]
-    for row in source.rows(select(*columns).where(lost).order_by(_EVENTS.c.id)):
+    for row in source.rows(_EVENT_ROWS.where(lost).order_by(_EVENTS.c.id)):
         note(flaw(_EVENTS.name, f"id={row.id!r}", "its session is not there", row._mapping))
 
 
@@ -219,9 +219,8 @@ class _AdkSession(SessionPiece):
         self, note: Note | None, *, newest_first: bool = False
     ) -> Iterator[tuple[int, dict[str, Any] | None]]:
         events = _EVENTS.c
-        columns = [each for each in events if each.name != "rowid"]
         order = [events.timestamp, events.id if self._by_id else events.rowid]
-        query: Select[Any] = select(*columns).where(
+        query = _EVENT_ROWS.where(
             events.app_name == self._row.app_name,
             events.user_id == self._row.user_id,
             events.session_id == self._row.id,
