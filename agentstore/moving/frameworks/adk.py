@@ -20,12 +20,12 @@ from agentstore.integrations.sessions import key_of
 from agentstore.moving.frameworks.pieces import (
     BrokenRow,
     Chunk,
-    Hands,
     ImportPiece,
     Line,
     Mapped,
     Note,
     SessionPiece,
+    SetClock,
     State,
     flaw,
     in_chunks,
@@ -50,7 +50,7 @@ _VERSIONS = table_of("adk_internal_metadata", "key", "value")
 _KIND = "Google ADK"
 
 
-def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
+def read(source: OpenSource, clock: SetClock, note: Note) -> Iterator[ImportPiece]:
     """Give what apps share, what users share, then the sessions, the oldest change first."""
     for each in (_SESSIONS, _EVENTS, _APPS, _USERS):
         if each is _EVENTS:
@@ -67,14 +67,14 @@ def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
         if version != "1":
             raise NotASource(source.name, _KIND, "its schema is of a version that is not known")
     for row in source.rows(select(_APPS).order_by(_APPS.c.app_name)):
-        yield from _shared(row, None, hands, source, note)
+        yield from _shared(row, None, clock, source, note)
     for row in source.rows(select(_USERS).order_by(_USERS.c.app_name, _USERS.c.user_id)):
-        yield from _shared(row, row.user_id, hands, source, note)
+        yield from _shared(row, row.user_id, clock, source, note)
     in_order = (_SESSIONS.c.update_time, _SESSIONS.c.user_id, _SESSIONS.c.id)
     for row in source.rows(select(_SESSIONS).order_by(*in_order)):
         if all(isinstance(part, str) for part in (row.app_name, row.user_id, row.id)):
             # One of the two services breaks ties by the id, the other by the order of writing.
-            yield _AdkSession(source, row, hands, by_id=bool(versions))
+            yield _AdkSession(source, row, clock, by_id=bool(versions))
         else:
             note(flaw(_SESSIONS.name, "id", "its id is no text in UTF-8", row._mapping))
     own = (getattr(_SESSIONS.c, n) == getattr(_EVENTS.c, n) for n in _PLACE)
@@ -84,7 +84,7 @@ def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
 
 
 def _shared(
-    row: Row[Any], user_id: str | None, hands: Hands, source: OpenSource, note: Note
+    row: Row[Any], user_id: str | None, clock: SetClock, source: OpenSource, note: Note
 ) -> Iterator[ImportPiece]:
     name = _APPS.name if user_id is None else _USERS.name
     try:
@@ -96,7 +96,7 @@ def _shared(
         note(flaw(name, f"app_name={row.app_name!r}{user}", str(broken), row._mapping))
         return
     if state:
-        yield _SharedState(row, user_id, state, hands, source.fingerprint)
+        yield _SharedState(row, user_id, state, clock, source.fingerprint)
 
 
 class _SharedState(SessionPiece):
@@ -109,17 +109,17 @@ class _SharedState(SessionPiece):
         row: Row[Any],
         user_id: str | None,
         state: dict[str, Any],
-        hands: Hands,
+        clock: SetClock,
         fingerprint: str,
     ) -> None:
         users = () if user_id is None else (user_id,)
-        super().__init__(shared_id(row.app_name, *users), row._mapping, hands, fingerprint)
+        super().__init__(shared_id(row.app_name, *users), row._mapping, clock, fingerprint)
         self.table = _APPS.name if user_id is None else _USERS.name
         self._row, self._user_id, self._shared = row, user_id, state
 
     def begin(self, tx: Transaction) -> SessionRecord:
         """Make the session, with the state."""
-        self.hands.set(time_of(self._row.update_time))
+        self.clock.set(time_of(self._row.update_time))
         _make_user(tx, self._user_id)
         title = shared_title(self._row.app_name)
         return tx.sessions.create(
@@ -145,9 +145,9 @@ class _AdkSession(SessionPiece):
 
     table = "sessions"
 
-    def __init__(self, source: OpenSource, row: Row[Any], hands: Hands, *, by_id: bool) -> None:
+    def __init__(self, source: OpenSource, row: Row[Any], clock: SetClock, *, by_id: bool) -> None:
         id = key_of(row.app_name, row.user_id, row.id)
-        super().__init__(id, row._mapping, hands, source.fingerprint)
+        super().__init__(id, row._mapping, clock, source.fingerprint)
         self._source = source
         self._row = row
         self._by_id = by_id
@@ -157,7 +157,7 @@ class _AdkSession(SessionPiece):
 
     def begin(self, tx: Transaction) -> SessionRecord:
         """Make the session with its state, and its user unless the user exists."""
-        self.hands.set(time_of(self._row.create_time))
+        self.clock.set(time_of(self._row.create_time))
         _make_user(tx, self._row.user_id)
         return tx.sessions.create(
             self._row.user_id,
@@ -183,7 +183,7 @@ class _AdkSession(SessionPiece):
 
     def _save(self, tx: Transaction, events: list[dict[str, Any]]) -> None:
         for event in events:
-            self.hands.set(time_of(event["timestamp"]))
+            self.clock.set(time_of(event["timestamp"]))
             tx.messages.save_many(self.session_id, [new_message(event)], on_duplicate="skip")
 
     # --- Comparing ---------------------------------------------------------------------------

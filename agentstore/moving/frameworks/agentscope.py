@@ -21,11 +21,11 @@ from agentstore.integrations.sessions import key_of
 from agentstore.moving.frameworks.pieces import (
     BrokenRow,
     Chunk,
-    Hands,
     ImportPiece,
     Line,
     Note,
     SessionPiece,
+    SetClock,
     State,
     flaw,
     in_chunks,
@@ -46,13 +46,13 @@ _WHOLE = ("role", "content", "name", "external_id", "payload")
 """What is compared of a message."""
 
 
-def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
+def read(source: OpenSource, clock: SetClock, note: Note) -> Iterator[ImportPiece]:
     """Give the sessions, by their ids."""
     for each in (_USERS, _SESSIONS, _MESSAGES, _MARKS):
         source.require(each, "AgentScope 1.0")
     for row in source.rows(select(_SESSIONS).order_by(_SESSIONS.c.id)):
         if isinstance(row.id, str) and isinstance(row.user_id, str):
-            yield _AgentScopeSession(source, row, hands)
+            yield _AgentScopeSession(source, row, clock)
         else:
             note(flaw(_SESSIONS.name, "id", "its id is no text in UTF-8", row._mapping))
     lost = ~exists().where(_SESSIONS.c.id == _MESSAGES.c.session_id)
@@ -69,9 +69,9 @@ class _AgentScopeSession(SessionPiece):
 
     table = "session"
 
-    def __init__(self, source: OpenSource, row: Row[Any], hands: Hands) -> None:
+    def __init__(self, source: OpenSource, row: Row[Any], clock: SetClock) -> None:
         id = key_of(row.user_id, row.id)
-        super().__init__(id, row._mapping, hands, source.fingerprint)
+        super().__init__(id, row._mapping, clock, source.fingerprint)
         self._source = source
         self._row = row
         self._count = 0
@@ -90,7 +90,7 @@ class _AgentScopeSession(SessionPiece):
 
     def _save(self, tx: Transaction, messages: list[dict[str, Any]]) -> None:
         for message in messages:
-            self.hands.set(_time(message["payload"]["timestamp"]))
+            self.clock.set(_time(message["payload"]["timestamp"]))
             tx.messages.save_many(self.session_id, [message], on_duplicate="refuse")
 
     def source_lines(self, note: Note) -> Iterator[Line]:

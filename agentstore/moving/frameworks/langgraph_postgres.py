@@ -13,7 +13,7 @@ from sqlalchemy import Row, TableClause, select, tuple_
 
 from agentstore.moving.frameworks.langgraph import SaverTables, Values, threads
 from agentstore.moving.frameworks.langgraph_bytes import parts, typed, unpacked
-from agentstore.moving.frameworks.pieces import BrokenRow, Hands, ImportPiece, Note
+from agentstore.moving.frameworks.pieces import BrokenRow, ImportPiece, Note, SetClock
 from agentstore.moving.frameworks.sources import OpenSource, table_of
 
 _PLACE = ("thread_id", "checkpoint_ns", "checkpoint_id")
@@ -26,12 +26,12 @@ _SENDS = "__pregel_tasks"
 """The channel in which checkpoints before version 4 had what was sent after their parents."""
 
 
-def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
+def read(source: OpenSource, clock: SetClock, note: Note) -> Iterator[ImportPiece]:
     """Give the threads of a source."""
     for needed in (_CHECKPOINTS, _BLOBS, _OLD_WRITES):
         source.require(needed, "LangGraph's PostgresSaver")
     writes = _writes_of(source)
-    yield from threads(source, SaverTables(_CHECKPOINTS, writes, "C", _decode), hands, note)
+    yield from threads(source, SaverTables(_CHECKPOINTS, writes, "C", _decode), clock, note)
 
 
 def _writes_of(source: OpenSource) -> TableClause:

@@ -9,7 +9,7 @@ from sqlalchemy import Row
 
 from agentstore.moving.frameworks.langgraph import SaverTables, Values, threads
 from agentstore.moving.frameworks.langgraph_bytes import parts, unpacked
-from agentstore.moving.frameworks.pieces import BrokenRow, Hands, ImportPiece, Note
+from agentstore.moving.frameworks.pieces import BrokenRow, ImportPiece, Note, SetClock
 from agentstore.moving.frameworks.sources import OpenSource, table_of
 
 _PLACE = ("thread_id", "checkpoint_ns", "checkpoint_id")
@@ -21,12 +21,12 @@ _OLD_WRITES = table_of("writes", *_PLACE, *_WRITE)
 _WRITES = table_of("writes", *_PLACE, "task_path", *_WRITE)
 
 
-def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
+def read(source: OpenSource, clock: SetClock, note: Note) -> Iterator[ImportPiece]:
     """Give the threads of a source."""
     for needed in (_CHECKPOINTS, _OLD_WRITES):
         source.require(needed, "LangGraph's SqliteSaver")
     writes = _WRITES if "task_path" in source.columns("writes") else _OLD_WRITES
-    yield from threads(source, SaverTables(_CHECKPOINTS, writes, None, _decode), hands, note)
+    yield from threads(source, SaverTables(_CHECKPOINTS, writes, None, _decode), clock, note)
 
 
 def _decode(_: OpenSource, row: Row[Any]) -> tuple[Values, Mapping[str, Any]]:

@@ -59,8 +59,8 @@ class BrokenRow(Exception):
     """A row of a source cannot be stored; says why, without quoting it."""
 
 
-class Hands:
-    """A clock that is set: what is imported is as old as it was."""
+class SetClock:
+    """A clock that an import sets, so that what it writes is as old as in the source."""
 
     def __init__(self) -> None:
         """Begin at the present."""
@@ -141,12 +141,12 @@ class SessionPiece(ImportPiece):
     """
 
     def __init__(
-        self, session_id: str, row: Mapping[Any, Any], hands: Hands, fingerprint: str
+        self, session_id: str, row: Mapping[Any, Any], clock: SetClock, fingerprint: str
     ) -> None:
         """Take the id, the source's row, the clock to be set, and what tells the source apart."""
         self.session_id = self.key = session_id
         self.row = row
-        self.hands = hands
+        self.clock = clock
         self.state: State = "new"
         self._fingerprint = fingerprint
         self._ended = False
