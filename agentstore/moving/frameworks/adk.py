@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -32,6 +33,7 @@ from agentstore.moving.frameworks.pieces import (
     line_of,
     reason_in,
     time_of,
+    unless_broken,
 )
 from agentstore.moving.frameworks.sources import OpenSource, table_of
 from agentstore.records import SessionRecord
@@ -227,13 +229,8 @@ class _AdkSession(SessionPiece):
         )
         query = query.order_by(*(each.desc() if newest_first else each for each in order))
         for row in self._source.rows(query):
-            event: dict[str, Any] | None = None
-            try:
-                event = _event(row)
-            except (BrokenRow, InvalidInput) as broken:
-                if note is not None:
-                    key = f"session_id={row.session_id!r} id={row.id!r}"
-                    note(flaw(_EVENTS.name, key, reason_in(broken), row._mapping))
+            key = f"session_id={row.session_id!r} id={row.id!r}"
+            event = unless_broken(partial(_event, row), _EVENTS.name, key, row._mapping, note)
             yield len(row.event_data) if isinstance(row.event_data, str) else 1024, event
 
 

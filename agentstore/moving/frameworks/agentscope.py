@@ -10,12 +10,12 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from sqlalchemy import Row, exists, select, tuple_
 
-from agentstore.errors import InvalidInput
 from agentstore.integrations.agentscope_messages import new_message
 from agentstore.integrations.sessions import key_of
 from agentstore.moving.frameworks.pieces import (
@@ -30,8 +30,8 @@ from agentstore.moving.frameworks.pieces import (
     flaw,
     in_chunks,
     line_of,
-    reason_in,
     time_of,
+    unless_broken,
 )
 from agentstore.moving.frameworks.sources import OpenSource, table_of
 from agentstore.records import SessionRecord
@@ -124,13 +124,8 @@ class _AgentScopeSession(SessionPiece):
             query = query.where(tuple_(*order) > tuple_(*after))
         query = query.order_by(*(each.desc() if newest_first else each for each in order))
         for row in self._source.rows(query):
-            message: dict[str, Any] | None = None
-            try:
-                message = self._message(row)
-            except (BrokenRow, InvalidInput) as broken:
-                if note is not None:
-                    key = f"id={row.id!r}"
-                    note(flaw(_MESSAGES.name, key, reason_in(broken), row._mapping))
+            make, key = partial(self._message, row), f"id={row.id!r}"
+            message = unless_broken(make, _MESSAGES.name, key, row._mapping, note)
             size = len(row.msg) if isinstance(row.msg, str) else 1024
             yield [row.index, row.id], size, message
 

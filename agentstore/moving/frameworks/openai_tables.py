@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -19,7 +20,7 @@ from sqlalchemy import (
 )
 
 from agentstore.errors import InvalidInput
-from agentstore.moving.frameworks.pieces import BrokenRow, Note, flaw, reason_in
+from agentstore.moving.frameworks.pieces import BrokenRow, Note, flaw, reason_in, unless_broken
 from agentstore.moving.frameworks.sources import OpenSource, table_of
 from agentstore.repositories.messages.drafts import chat_drafts
 from agentstore.values import validation
@@ -127,12 +128,8 @@ class StoredSession:
             if note is not None:
                 note(flaw(STRUCTURE.name, place[1], "its message is not there", shown))
         else:
-            try:
-                item = _parsed(data)
-            except BrokenRow as broken:
-                if note is not None:
-                    shown = {"id": row.id, "session_id": self.session_id, "message_data": data}
-                    note(flaw(MESSAGES.name, row.id, str(broken), shown))
+            shown = {"id": row.id, "session_id": self.session_id, "message_data": data}
+            item = unless_broken(partial(_parsed, data), MESSAGES.name, row.id, shown, note)
         size = len(data) if isinstance(data, str | bytes) else 0
         return StoredItem(place, message, size, row.created_at, item)
 

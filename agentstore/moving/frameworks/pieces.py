@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from agentstore.engines.base.moving import Flaw
 from agentstore.errors import IllegalTransition, ImportOvertaken, InvalidInput, StaleSession
 from agentstore.records import MessageRecord, SessionRecord
 from agentstore.settings import utc_now
 from agentstore.stores.store import Store, Transaction
+
+T = TypeVar("T")
 
 IMPORTING = "agentstore_import"
 """Where in a session's metadata it is noted how far its import has come."""
@@ -289,6 +291,18 @@ def time_of(value: object) -> datetime | None:
 def reason_in(error: BrokenRow | InvalidInput) -> str:
     """Give the first sentence of a message; the others say what a caller should do."""
     return str(error).partition(". ")[0]
+
+
+def unless_broken(
+    make: Callable[[], T], table: str, key: object, row: Mapping[Any, Any], note: Note | None
+) -> T | None:
+    """Give what is made of a row; None if it cannot be stored, which is noted if wanted."""
+    try:
+        return make()
+    except (BrokenRow, InvalidInput) as broken:
+        if note is not None:
+            note(flaw(table, key, reason_in(broken), row))
+        return None
 
 
 def flaw(table: str, key: object, reason: str, row: Mapping[Any, Any]) -> Flaw:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Row
 
 from agentstore.errors import InvalidInput
-from agentstore.moving.frameworks.pieces import BrokenRow, Note, flaw, reason_in
+from agentstore.moving.frameworks.pieces import BrokenRow, Note, reason_in, unless_broken
 from agentstore.moving.frameworks.sources import table_of
 from agentstore.repositories.messages.drafts import draft
 from agentstore.values import validation
@@ -44,7 +43,7 @@ def message_of(row: Row[Any], note: Note | None) -> dict[str, Any] | None:
         draft(message, "its ")
         return message
 
-    return _unless_broken(made, MESSAGES.name, row, note)
+    return unless_broken(made, MESSAGES.name, row.id, row._mapping, note)
 
 
 def log_of(row: Row[Any], note: Note | None) -> dict[str, Any] | None:
@@ -65,7 +64,7 @@ def log_of(row: Row[Any], note: Note | None) -> dict[str, Any] | None:
             "error": validation.optional_text("its error", row.error_message),
         }
 
-    return _unless_broken(made, LOGS.name, row, note)
+    return unless_broken(made, LOGS.name, row.id, row._mapping, note)
 
 
 def task_of(row: Row[Any], note: Note | None) -> dict[str, Any] | None:
@@ -91,18 +90,7 @@ def task_of(row: Row[Any], note: Note | None) -> dict[str, Any] | None:
             "result": result,
         }
 
-    return _unless_broken(made, TASKS.name, row, note)
-
-
-def _unless_broken(
-    make: Callable[[], dict[str, Any]], name: str, row: Row[Any], note: Note | None
-) -> dict[str, Any] | None:
-    try:
-        return make()
-    except (BrokenRow, InvalidInput) as broken:
-        if note is not None:
-            note(flaw(name, row.id, reason_in(broken), row._mapping))
-        return None
+    return unless_broken(made, TASKS.name, row.id, row._mapping, note)
 
 
 def text_of(value: object, what: str) -> str:
