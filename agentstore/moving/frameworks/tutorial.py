@@ -44,12 +44,19 @@ from agentstore.moving.frameworks.tutorial_tables import (
     task_of,
     text_of,
 )
-from agentstore.records import SessionRecord, TaskRecord, UserRecord
+from agentstore.records import SessionRecord, UserRecord
 from agentstore.settings import settings_for
 from agentstore.stores.store import Store, Transaction
 from agentstore.values import validation
 
 _TABLES = (USERS, SESSIONS, MESSAGES, LOGS, TASKS)
+
+_SESSION = ("title", "model", "metadata", "status", "user_id")
+_MESSAGE = ("role", "content", "tool_calls", "tool_call_id", "token_count")
+_LOG = ("tool", "input", "output", "elapsed_ms", "success", "error")
+_GIVEN = ("kind", "payload", "priority", "max_retries", "idempotency_key")
+_TASK = (*_GIVEN, "status", "result", "error")
+"""What is compared of each."""
 
 
 def read(source: OpenSource, clock: SetClock, note: Note) -> Iterator[ImportPiece]:
@@ -267,25 +274,22 @@ class _TutorialSession(SessionPiece):
     def target_lines(self, store: Store, state: State) -> Iterator[Line]:
         """Give the same of the session that was made."""
         found = store.sessions.get(self.session_id)
-        names = ("title", "model", "metadata", "status")
-        values = {name: getattr(found, name) for name in names}
-        values["user_id"] = found.user_id
         whole = state != "there"
-        yield line_of("sessions", [found.id, found.user_id, values if whole else None])
+        values = _fields(found, _SESSION) if whole else None
+        yield line_of("sessions", [found.id, found.user_id, values])
         for each in self.imported_messages(store, self._count):
-            names_ = ("role", "content", "tool_calls", "tool_call_id", "token_count")
-            yield line_of("messages", {name: getattr(each, name) for name in names_})
+            yield line_of("messages", _fields(each, _MESSAGE))
         if not whole:
             return
         for log in store.tool_logs.iter(session_id=self.session_id, limit=200):
-            yield line_of("tool logs", {name: getattr(log, name) for name in _LOGGED})
+            yield line_of("tool logs", _fields(log, _LOG))
         for task in store.tasks.iter(session_id=self.session_id, limit=200):
-            yield line_of("tasks", _of_record(task))
+            yield line_of("tasks", _fields(task, _TASK))
 
     def _redacted(self, log: dict[str, Any]) -> dict[str, Any]:
         action = self._secrets.on_tool_logs
         hidden = {k: self._secrets.apply(action, log[k], k) for k in ("input", "output", "error")}
-        return {name: {**log, **hidden}[name] for name in _LOGGED}
+        return {name: {**log, **hidden}[name] for name in _LOG}
 
     # --- Reading -----------------------------------------------------------------------------
 
@@ -341,9 +345,6 @@ class _TutorialSession(SessionPiece):
         yield from self._source.rows(query.order_by(LOGS.c.id))
 
 
-_LOGGED = ("tool", "input", "output", "elapsed_ms", "success", "error")
-
-
 def _of_task(task: dict[str, Any], secrets: Any) -> dict[str, Any]:
     """Say what becomes of a task."""
     failed = task["status"] == "failed" and task["result"] is not None
@@ -355,6 +356,5 @@ def _of_task(task: dict[str, Any], secrets: Any) -> dict[str, Any]:
     }
 
 
-def _of_record(task: TaskRecord) -> dict[str, Any]:
-    names = ("kind", "payload", "priority", "max_retries", "idempotency_key", "status", "result")
-    return {name: getattr(task, name) for name in (*names, "error")}
+def _fields(record: object, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
