@@ -194,8 +194,8 @@ class _SdkSession(SessionPiece):
             self._counts[name or ""] = count
             if name is not None:
                 yield line_of("branches", name)
-                for turn, row_, details in self._stored.usage(name, once):
-                    numbers = [getattr(row_, each) or 0 for each in NUMBERS]
+                for turn, used, details in self._stored.usage(name, once):
+                    numbers = [getattr(used, each) or 0 for each in NUMBERS]
                     yield line_of("usage", [turn, numbers, details], sort_keys=False)
         if self._plan:
             self._stored.note_strays([branch.name for branch in self._plan], once)
