@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Row, Select, column, exists, select, table
+from sqlalchemy import Row, Select, exists, select
 
 from agentstore.errors import InvalidInput, NotASource
 from agentstore.integrations.adk_events import new_message, shared_id, shared_title
@@ -20,38 +21,38 @@ from agentstore.integrations.sessions import key_of
 from agentstore.moving.frameworks.pieces import (
     BrokenRow,
     Chunk,
-    Hands,
     ImportPiece,
     Line,
     Mapped,
     Note,
     SessionPiece,
+    SetClock,
     State,
     flaw,
     in_chunks,
     line_of,
     reason_in,
     time_of,
+    unless_broken,
 )
-from agentstore.moving.frameworks.sources import OpenSource
+from agentstore.moving.frameworks.sources import OpenSource, table_of
 from agentstore.records import SessionRecord
 from agentstore.repositories.messages.drafts import draft
 from agentstore.stores.store import Store, Transaction
 from agentstore.values import validation
 
 _PLACE = ("app_name", "user_id")
-_SESSIONS = table(
-    "sessions", *(column(n) for n in (*_PLACE, "id", "state", "create_time", "update_time"))
-)
+_SESSIONS = table_of("sessions", *_PLACE, "id", "state", "create_time", "update_time")
 _EVENT = (*_PLACE, "session_id", "id", "invocation_id", "timestamp", "event_data")
-_EVENTS = table("events", *(column(name) for name in _EVENT), column("rowid"))
-_APPS = table("app_states", *(column(name) for name in ("app_name", "state", "update_time")))
-_USERS = table("user_states", *(column(name) for name in (*_PLACE, "state", "update_time")))
-_VERSIONS = table("adk_internal_metadata", column("key"), column("value"))
+_EVENTS = table_of("events", *_EVENT, "rowid")
+_EVENT_ROWS: Select[Any] = select(*(_EVENTS.c[name] for name in _EVENT))
+_APPS = table_of("app_states", "app_name", "state", "update_time")
+_USERS = table_of("user_states", *_PLACE, "state", "update_time")
+_VERSIONS = table_of("adk_internal_metadata", "key", "value")
 _KIND = "Google ADK"
 
 
-def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
+def read(source: OpenSource, clock: SetClock, note: Note) -> Iterator[ImportPiece]:
     """Give what apps share, what users share, then the sessions, the oldest change first."""
     for each in (_SESSIONS, _EVENTS, _APPS, _USERS):
         if each is _EVENTS:
@@ -68,25 +69,24 @@ def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
         if version != "1":
             raise NotASource(source.name, _KIND, "its schema is of a version that is not known")
     for row in source.rows(select(_APPS).order_by(_APPS.c.app_name)):
-        yield from _shared(row, None, hands, source, note)
+        yield from _shared(row, None, clock, source, note)
     for row in source.rows(select(_USERS).order_by(_USERS.c.app_name, _USERS.c.user_id)):
-        yield from _shared(row, row.user_id, hands, source, note)
+        yield from _shared(row, row.user_id, clock, source, note)
     in_order = (_SESSIONS.c.update_time, _SESSIONS.c.user_id, _SESSIONS.c.id)
     for row in source.rows(select(_SESSIONS).order_by(*in_order)):
         if all(isinstance(part, str) for part in (row.app_name, row.user_id, row.id)):
             # One of the two services breaks ties by the id, the other by the order of writing.
-            yield _AdkSession(source, row, hands, by_id=bool(versions))
+            yield _AdkSession(source, row, clock, by_id=bool(versions))
         else:
             note(flaw(_SESSIONS.name, "id", "its id is no text in UTF-8", row._mapping))
     own = (getattr(_SESSIONS.c, n) == getattr(_EVENTS.c, n) for n in _PLACE)
     lost = ~exists().where(*own, _SESSIONS.c.id == _EVENTS.c.session_id)
-    columns = [each for each in _EVENTS.c if each.name != "rowid"]
-    for row in source.rows(select(*columns).where(lost).order_by(_EVENTS.c.id)):
+    for row in source.rows(_EVENT_ROWS.where(lost).order_by(_EVENTS.c.id)):
         note(flaw(_EVENTS.name, f"id={row.id!r}", "its session is not there", row._mapping))
 
 
 def _shared(
-    row: Row[Any], user_id: str | None, hands: Hands, source: OpenSource, note: Note
+    row: Row[Any], user_id: str | None, clock: SetClock, source: OpenSource, note: Note
 ) -> Iterator[ImportPiece]:
     name = _APPS.name if user_id is None else _USERS.name
     try:
@@ -98,7 +98,7 @@ def _shared(
         note(flaw(name, f"app_name={row.app_name!r}{user}", str(broken), row._mapping))
         return
     if state:
-        yield _SharedState(row, user_id, state, hands, source.fingerprint)
+        yield _SharedState(row, user_id, state, clock, source.fingerprint)
 
 
 class _SharedState(SessionPiece):
@@ -111,17 +111,17 @@ class _SharedState(SessionPiece):
         row: Row[Any],
         user_id: str | None,
         state: dict[str, Any],
-        hands: Hands,
+        clock: SetClock,
         fingerprint: str,
     ) -> None:
         users = () if user_id is None else (user_id,)
-        super().__init__(shared_id(row.app_name, *users), row._mapping, hands, fingerprint)
+        super().__init__(shared_id(row.app_name, *users), row._mapping, clock, fingerprint)
         self.table = _APPS.name if user_id is None else _USERS.name
         self._row, self._user_id, self._shared = row, user_id, state
 
     def begin(self, tx: Transaction) -> SessionRecord:
         """Make the session, with the state."""
-        self.hands.set(time_of(self._row.update_time))
+        self.clock.set(time_of(self._row.update_time))
         _make_user(tx, self._user_id)
         title = shared_title(self._row.app_name)
         return tx.sessions.create(
@@ -147,9 +147,9 @@ class _AdkSession(SessionPiece):
 
     table = "sessions"
 
-    def __init__(self, source: OpenSource, row: Row[Any], hands: Hands, *, by_id: bool) -> None:
+    def __init__(self, source: OpenSource, row: Row[Any], clock: SetClock, *, by_id: bool) -> None:
         id = key_of(row.app_name, row.user_id, row.id)
-        super().__init__(id, row._mapping, hands, source.fingerprint)
+        super().__init__(id, row._mapping, clock, source.fingerprint)
         self._source = source
         self._row = row
         self._by_id = by_id
@@ -159,7 +159,7 @@ class _AdkSession(SessionPiece):
 
     def begin(self, tx: Transaction) -> SessionRecord:
         """Make the session with its state, and its user unless the user exists."""
-        self.hands.set(time_of(self._row.create_time))
+        self.clock.set(time_of(self._row.create_time))
         _make_user(tx, self._row.user_id)
         return tx.sessions.create(
             self._row.user_id,
@@ -185,7 +185,7 @@ class _AdkSession(SessionPiece):
 
     def _save(self, tx: Transaction, events: list[dict[str, Any]]) -> None:
         for event in events:
-            self.hands.set(time_of(event["timestamp"]))
+            self.clock.set(time_of(event["timestamp"]))
             tx.messages.save_many(self.session_id, [new_message(event)], on_duplicate="skip")
 
     # --- Comparing ---------------------------------------------------------------------------
@@ -221,22 +221,16 @@ class _AdkSession(SessionPiece):
         self, note: Note | None, *, newest_first: bool = False
     ) -> Iterator[tuple[int, dict[str, Any] | None]]:
         events = _EVENTS.c
-        columns = [each for each in events if each.name != "rowid"]
         order = [events.timestamp, events.id if self._by_id else events.rowid]
-        query: Select[Any] = select(*columns).where(
+        query = _EVENT_ROWS.where(
             events.app_name == self._row.app_name,
             events.user_id == self._row.user_id,
             events.session_id == self._row.id,
         )
         query = query.order_by(*(each.desc() if newest_first else each for each in order))
         for row in self._source.rows(query):
-            event: dict[str, Any] | None = None
-            try:
-                event = _event(row)
-            except (BrokenRow, InvalidInput) as broken:
-                if note is not None:
-                    key = f"session_id={row.session_id!r} id={row.id!r}"
-                    note(flaw(_EVENTS.name, key, reason_in(broken), row._mapping))
+            key = f"session_id={row.session_id!r} id={row.id!r}"
+            event = unless_broken(partial(_event, row), _EVENTS.name, key, row._mapping, note)
             yield len(row.event_data) if isinstance(row.event_data, str) else 1024, event
 
 

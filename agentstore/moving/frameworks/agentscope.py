@@ -10,49 +10,49 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Row, column, exists, select, table, tuple_
+from sqlalchemy import Row, exists, select, tuple_
 
-from agentstore.errors import InvalidInput
 from agentstore.integrations.agentscope_messages import new_message
 from agentstore.integrations.sessions import key_of
 from agentstore.moving.frameworks.pieces import (
     BrokenRow,
     Chunk,
-    Hands,
     ImportPiece,
     Line,
     Note,
     SessionPiece,
+    SetClock,
     State,
     flaw,
     in_chunks,
     line_of,
-    reason_in,
     time_of,
+    unless_broken,
 )
-from agentstore.moving.frameworks.sources import OpenSource
+from agentstore.moving.frameworks.sources import OpenSource, table_of
 from agentstore.records import SessionRecord
 from agentstore.repositories.messages.drafts import draft
 from agentstore.stores.store import Store, Transaction
 
-_USERS = table("users", column("id"))
-_SESSIONS = table("session", column("id"), column("user_id"))
-_MESSAGES = table("message", *(column(name) for name in ("id", "msg", "session_id", "index")))
-_MARKS = table("message_mark", column("msg_id"), column("mark"))
+_USERS = table_of("users", "id")
+_SESSIONS = table_of("session", "id", "user_id")
+_MESSAGES = table_of("message", "id", "msg", "session_id", "index")
+_MARKS = table_of("message_mark", "msg_id", "mark")
 _WHOLE = ("role", "content", "name", "external_id", "payload")
 """What is compared of a message."""
 
 
-def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
+def read(source: OpenSource, clock: SetClock, note: Note) -> Iterator[ImportPiece]:
     """Give the sessions, by their ids."""
     for each in (_USERS, _SESSIONS, _MESSAGES, _MARKS):
         source.require(each, "AgentScope 1.0")
     for row in source.rows(select(_SESSIONS).order_by(_SESSIONS.c.id)):
         if isinstance(row.id, str) and isinstance(row.user_id, str):
-            yield _AgentScopeSession(source, row, hands)
+            yield _AgentScopeSession(source, row, clock)
         else:
             note(flaw(_SESSIONS.name, "id", "its id is no text in UTF-8", row._mapping))
     lost = ~exists().where(_SESSIONS.c.id == _MESSAGES.c.session_id)
@@ -69,9 +69,9 @@ class _AgentScopeSession(SessionPiece):
 
     table = "session"
 
-    def __init__(self, source: OpenSource, row: Row[Any], hands: Hands) -> None:
+    def __init__(self, source: OpenSource, row: Row[Any], clock: SetClock) -> None:
         id = key_of(row.user_id, row.id)
-        super().__init__(id, row._mapping, hands, source.fingerprint)
+        super().__init__(id, row._mapping, clock, source.fingerprint)
         self._source = source
         self._row = row
         self._count = 0
@@ -90,7 +90,7 @@ class _AgentScopeSession(SessionPiece):
 
     def _save(self, tx: Transaction, messages: list[dict[str, Any]]) -> None:
         for message in messages:
-            self.hands.set(_time(message["payload"]["timestamp"]))
+            self.clock.set(_time(message["payload"]["timestamp"]))
             tx.messages.save_many(self.session_id, [message], on_duplicate="refuse")
 
     def source_lines(self, note: Note) -> Iterator[Line]:
@@ -124,13 +124,8 @@ class _AgentScopeSession(SessionPiece):
             query = query.where(tuple_(*order) > tuple_(*after))
         query = query.order_by(*(each.desc() if newest_first else each for each in order))
         for row in self._source.rows(query):
-            message: dict[str, Any] | None = None
-            try:
-                message = self._message(row)
-            except (BrokenRow, InvalidInput) as broken:
-                if note is not None:
-                    key = f"id={row.id!r}"
-                    note(flaw(_MESSAGES.name, key, reason_in(broken), row._mapping))
+            make, key = partial(self._message, row), f"id={row.id!r}"
+            message = unless_broken(make, _MESSAGES.name, key, row._mapping, note)
             size = len(row.msg) if isinstance(row.msg, str) else 1024
             yield [row.index, row.id], size, message
 

@@ -31,11 +31,11 @@ from agentstore.moving.copying.records import OnProgress, Progress, TableReport
 from agentstore.moving.frameworks.pieces import (
     ODD,
     BrokenRow,
-    Hands,
     ImportPiece,
     Line,
     Note,
     PieceRefused,
+    SetClock,
     flaw,
 )
 from agentstore.moving.frameworks.sources import OpenSource, opened, require_another
@@ -59,7 +59,7 @@ _TAKEN = "the target has another one of this name, or has changed it; it was lef
 class FrameworkSource(Protocol):
     """What each framework's module has as ``read``: the pieces of a source."""
 
-    def __call__(self, source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
+    def __call__(self, source: OpenSource, clock: SetClock, note: Note) -> Iterator[ImportPiece]:
         """Give the pieces, in an order that a second run has, too.
 
         Raises:
@@ -128,7 +128,7 @@ def import_database(
         raise InvalidInput(f"The framework must be one of {', '.join(FRAMEWORKS)}.")
     require_another(source, target)
     kept = Quarantine(quarantine or Path("set-aside.jsonl"), resumed=True)
-    hands = Hands()
+    clock = SetClock()
     try:
         read = cast("FrameworkSource", import_module(FRAMEWORKS[framework]).read)
     except ModuleNotFoundError as error:
@@ -143,14 +143,14 @@ def import_database(
         def note(flaw: Flaw) -> None:
             rows.add([flaw])
 
-        pieces = read(found, hands, note)
+        pieces = read(found, clock, note)
         first = [*islice(pieces, 1)]  # before a target is made for what is no source
         with Store(
             target,
             create=True,
             schema=names.schema,
             table_prefix=names.prefix,
-            clock=hands,
+            clock=clock,
         ) as store:
             run = _ImportRun(store, note, progress or (lambda _: None))
             for piece in chain(first, pieces):

@@ -27,11 +27,11 @@ from agentstore.moving.frameworks.langgraph_bytes import packed, typed
 from agentstore.moving.frameworks.pieces import (
     ODD,
     BrokenRow,
-    Hands,
     ImportPiece,
     Line,
     Note,
     PieceRefused,
+    SetClock,
     State,
     flaw,
     in_chunks,
@@ -88,14 +88,14 @@ class LangGraphThread(ImportPiece):
     table = "checkpoints"
 
     def __init__(
-        self, source: OpenSource, thread_id: str, tables: SaverTables, hands: Hands
+        self, source: OpenSource, thread_id: str, tables: SaverTables, clock: SetClock
     ) -> None:
         """Take its id, and where it is."""
         self.key = thread_id
         self.row = {"thread_id": thread_id}
         self._source = source
         self._tables = tables
-        self._hands = hands
+        self._clock = clock
         self._broken: set[tuple[str, str]] = set()
         self._made = False
 
@@ -164,7 +164,7 @@ class LangGraphThread(ImportPiece):
     def _put(self, tx: Transaction, checkpoints: list[SavedCheckpoint]) -> None:
         """Put checkpoints as the saver does."""
         for each in checkpoints:
-            self._hands.set(time_of(each.time))
+            self._clock.set(time_of(each.time))
             space = space_of(each.namespace)
             tx.checkpoints.put(
                 self.key,
@@ -313,14 +313,14 @@ class LangGraphThread(ImportPiece):
 
 
 def threads(
-    source: OpenSource, tables: SaverTables, hands: Hands, note: Note
+    source: OpenSource, tables: SaverTables, clock: SetClock, note: Note
 ) -> Iterator[ImportPiece]:
     """Give the threads of a source, by their ids."""
     ids = [select(each.c.thread_id) for each in (tables.checkpoints, tables.writes)]
     both = ids[0].union(ids[1]).subquery()
     for (thread_id,) in source.rows(select(both.c.thread_id).order_by(both.c.thread_id)):
         if isinstance(thread_id, str):
-            yield LangGraphThread(source, thread_id, tables, hands)
+            yield LangGraphThread(source, thread_id, tables, clock)
         else:
             row = {"thread_id": thread_id}
             note(flaw(tables.checkpoints.name, "thread_id", "it is no text in UTF-8", row))

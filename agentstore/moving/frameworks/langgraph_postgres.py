@@ -9,35 +9,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sqlalchemy import Row, TableClause, column, select, table, tuple_
+from sqlalchemy import Row, TableClause, select, tuple_
 
 from agentstore.moving.frameworks.langgraph import SaverTables, Values, threads
 from agentstore.moving.frameworks.langgraph_bytes import parts, typed, unpacked
-from agentstore.moving.frameworks.pieces import BrokenRow, Hands, ImportPiece, Note
-from agentstore.moving.frameworks.sources import OpenSource
+from agentstore.moving.frameworks.pieces import BrokenRow, ImportPiece, Note, SetClock
+from agentstore.moving.frameworks.sources import OpenSource, table_of
 
 _PLACE = ("thread_id", "checkpoint_ns", "checkpoint_id")
-_CHECKPOINTS = table(
-    "checkpoints",
-    *(column(name) for name in (*_PLACE, "parent_checkpoint_id", "checkpoint", "metadata")),
-)
-_BLOBS = table(
-    "checkpoint_blobs",
-    *(column(name) for name in (*_PLACE[:2], "channel", "version", "type", "blob")),
-)
+_CHECKPOINTS = table_of("checkpoints", *_PLACE, "parent_checkpoint_id", "checkpoint", "metadata")
+_BLOBS = table_of("checkpoint_blobs", *_PLACE[:2], "channel", "version", "type", "blob")
 _WRITE = ("task_id", "idx", "channel", "type", "blob")
-_OLD_WRITES = table("checkpoint_writes", *(column(name) for name in (*_PLACE, *_WRITE)))
-_WRITES = table("checkpoint_writes", *(column(name) for name in (*_PLACE, "task_path", *_WRITE)))
+_OLD_WRITES = table_of("checkpoint_writes", *_PLACE, *_WRITE)
+_WRITES = table_of("checkpoint_writes", *_PLACE, "task_path", *_WRITE)
 _SENDS = "__pregel_tasks"
 """The channel in which checkpoints before version 4 had what was sent after their parents."""
 
 
-def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
+def read(source: OpenSource, clock: SetClock, note: Note) -> Iterator[ImportPiece]:
     """Give the threads of a source."""
     for needed in (_CHECKPOINTS, _BLOBS, _OLD_WRITES):
         source.require(needed, "LangGraph's PostgresSaver")
     writes = _writes_of(source)
-    yield from threads(source, SaverTables(_CHECKPOINTS, writes, "C", _decode), hands, note)
+    yield from threads(source, SaverTables(_CHECKPOINTS, writes, "C", _decode), clock, note)
 
 
 def _writes_of(source: OpenSource) -> TableClause:

@@ -5,33 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sqlalchemy import Row, column, table
+from sqlalchemy import Row
 
-from agentstore.errors import NotASource
 from agentstore.moving.frameworks.langgraph import SaverTables, Values, threads
 from agentstore.moving.frameworks.langgraph_bytes import parts, unpacked
-from agentstore.moving.frameworks.pieces import BrokenRow, Hands, ImportPiece, Note
-from agentstore.moving.frameworks.sources import OpenSource
+from agentstore.moving.frameworks.pieces import BrokenRow, ImportPiece, Note, SetClock
+from agentstore.moving.frameworks.sources import OpenSource, table_of
 
 _PLACE = ("thread_id", "checkpoint_ns", "checkpoint_id")
-_CHECKPOINTS = table(
-    "checkpoints",
-    *(column(name) for name in (*_PLACE, "parent_checkpoint_id", "type", "checkpoint", "metadata")),
+_CHECKPOINTS = table_of(
+    "checkpoints", *_PLACE, "parent_checkpoint_id", "type", "checkpoint", "metadata"
 )
-_OLD_WRITES = (*_PLACE, "task_id", "idx", "channel", "type", "value")
-_WRITES = (*_PLACE, "task_path", *_OLD_WRITES[3:])
+_WRITE = ("task_id", "idx", "channel", "type", "value")
+_OLD_WRITES = table_of("writes", *_PLACE, *_WRITE)
+_WRITES = table_of("writes", *_PLACE, "task_path", *_WRITE)
 
 
-def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
+def read(source: OpenSource, clock: SetClock, note: Note) -> Iterator[ImportPiece]:
     """Give the threads of a source."""
-    there = source.columns("checkpoints"), source.columns("writes")
-    if not there[0] >= set(_CHECKPOINTS.c.keys()) or not there[1] >= set(_OLD_WRITES):
-        raise NotASource(
-            source.name, "LangGraph's SqliteSaver", "it has no tables checkpoints and writes"
-        )
-    names = _WRITES if "task_path" in there[1] else _OLD_WRITES
-    writes = table("writes", *(column(name) for name in names))
-    yield from threads(source, SaverTables(_CHECKPOINTS, writes, None, _decode), hands, note)
+    for needed in (_CHECKPOINTS, _OLD_WRITES):
+        source.require(needed, "LangGraph's SqliteSaver")
+    writes = _WRITES if "task_path" in source.columns("writes") else _OLD_WRITES
+    yield from threads(source, SaverTables(_CHECKPOINTS, writes, None, _decode), clock, note)
 
 
 def _decode(_: OpenSource, row: Row[Any]) -> tuple[Values, Mapping[str, Any]]:

@@ -31,12 +31,12 @@ from agentstore.moving.frameworks.openai_tables import (
 )
 from agentstore.moving.frameworks.pieces import (
     Chunk,
-    Hands,
     ImportPiece,
     Line,
     Mapped,
     Note,
     SessionPiece,
+    SetClock,
     State,
     flaw,
     in_chunks,
@@ -50,7 +50,7 @@ from agentstore.stores.store import Store, Transaction
 _Rows = list[tuple[Any, dict[str, Any]]]
 
 
-def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
+def read(source: OpenSource, clock: SetClock, note: Note) -> Iterator[ImportPiece]:
     """Give the sessions of a source: those without items, then that with the oldest last item."""
     if not {"id", "session_id", "message_data"} <= source.columns(MESSAGES.name):
         raise NotASource(source.name, "the OpenAI Agents SDK", "it has no table agent_messages")
@@ -65,7 +65,7 @@ def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
     for query in queries:
         for (session_id,) in source.rows(query):
             if isinstance(session_id, str):
-                yield _SdkSession(source, session_id, hands, has)
+                yield _SdkSession(source, session_id, clock, has)
             else:
                 values = {"session_id": session_id}
                 note(flaw(SESSIONS.name, "session_id", "its id is no text in UTF-8", values))
@@ -84,9 +84,9 @@ class _SdkSession(SessionPiece):
     table = "agent_sessions"
 
     def __init__(
-        self, source: OpenSource, session_id: str, hands: Hands, has: frozenset[str]
+        self, source: OpenSource, session_id: str, clock: SetClock, has: frozenset[str]
     ) -> None:
-        super().__init__(session_id, {"session_id": session_id}, hands, source.fingerprint)
+        super().__init__(session_id, {"session_id": session_id}, clock, source.fingerprint)
         self._stored = StoredSession(source, session_id, has)
         self._counts: dict[str, int] = {}
 
@@ -98,7 +98,7 @@ class _SdkSession(SessionPiece):
 
     def begin(self, tx: Transaction) -> SessionRecord:
         """Make the session, as the adapter does."""
-        self.hands.set(time_of(self._stored.created_at()))
+        self.clock.set(time_of(self._stored.created_at()))
         return tx.sessions.create(id=self.session_id)
 
     def chunks(self, after: Any) -> Iterator[Chunk]:
@@ -125,7 +125,7 @@ class _SdkSession(SessionPiece):
             return {}
         for branch in self._plan:
             for turn, row, details in self._stored.usage(branch.name, None):
-                self.hands.set(time_of(row.created_at))
+                self.clock.set(time_of(row.created_at))
                 numbers: dict[str, Any] = {name: getattr(row, name) or 0 for name in NUMBERS}
                 tx.usage.replace(
                     self.session_id,
@@ -153,7 +153,7 @@ class _SdkSession(SessionPiece):
 
         def save(tx: Transaction, rows: _Rows) -> None:
             for time, some in groupby(rows, key=itemgetter(0)):
-                self.hands.set(time_of(time))
+                self.clock.set(time_of(time))
                 items = [item for _, item in some]
                 tx.messages.save_chat(self.session_id, items, branch=branch)
 
@@ -161,7 +161,7 @@ class _SdkSession(SessionPiece):
 
     def _make(self, tx: Transaction, branch: StoredBranch) -> None:
         """Make a branch that begins with what it shares, and nothing else."""
-        self.hands.set(time_of(branch.time))
+        self.clock.set(time_of(branch.time))
         tx.branches.create(
             self.session_id,
             after_turn=branch.turn,
@@ -194,8 +194,8 @@ class _SdkSession(SessionPiece):
             self._counts[name or ""] = count
             if name is not None:
                 yield line_of("branches", name)
-                for turn, row_, details in self._stored.usage(name, once):
-                    numbers = [getattr(row_, each) or 0 for each in NUMBERS]
+                for turn, used, details in self._stored.usage(name, once):
+                    numbers = [getattr(used, each) or 0 for each in NUMBERS]
                     yield line_of("usage", [turn, numbers, details], sort_keys=False)
         if self._plan:
             self._stored.note_strays([branch.name for branch in self._plan], once)

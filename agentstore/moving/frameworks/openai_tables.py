@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -11,53 +12,29 @@ from sqlalchemy import (
     Row,
     Select,
     and_,
-    column,
     exists,
     func,
     or_,
     select,
-    table,
     tuple_,
 )
 
 from agentstore.errors import InvalidInput
-from agentstore.moving.frameworks.pieces import BrokenRow, Note, flaw, reason_in
-from agentstore.moving.frameworks.sources import OpenSource
+from agentstore.moving.frameworks.pieces import BrokenRow, Note, flaw, reason_in, unless_broken
+from agentstore.moving.frameworks.sources import OpenSource, table_of
 from agentstore.repositories.messages.drafts import chat_drafts
 from agentstore.values import validation
 from agentstore.values.encoding import dump_json
 from agentstore.values.instants import EPOCH
 
-SESSIONS = table("agent_sessions", column("session_id"), column("created_at"))
-MESSAGES = table(
-    "agent_messages",
-    column("id"),
-    column("session_id"),
-    column("message_data"),
-    column("created_at"),
-)
-STRUCTURE = table(
-    "message_structure",
-    column("id"),
-    column("session_id"),
-    column("message_id"),
-    column("branch_id"),
-    column("sequence_number"),
-    column("user_turn_number"),
-    column("created_at"),
-)
+SESSIONS = table_of("agent_sessions", "session_id", "created_at")
+MESSAGES = table_of("agent_messages", "id", "session_id", "message_data", "created_at")
+_SHOWN = ("id", "session_id", "message_id", "branch_id", "sequence_number", "user_turn_number")
+STRUCTURE = table_of("message_structure", *_SHOWN, "created_at")
 NUMBERS = ("requests", "input_tokens", "output_tokens", "total_tokens")
-DETAILS = ("input_tokens_details", "output_tokens_details")
-USAGE = table(
-    "turn_usage",
-    column("id"),
-    column("session_id"),
-    column("branch_id"),
-    column("user_turn_number"),
-    column("created_at"),
-    *(column(name) for name in (*NUMBERS, *DETAILS)),
-)
-RESERVED = table("branch_reservations", column("session_id"), column("branch_id"))
+_USED = ("id", "session_id", "branch_id", "user_turn_number", "created_at")
+USAGE = table_of("turn_usage", *_USED, *NUMBERS, "input_tokens_details", "output_tokens_details")
+RESERVED = table_of("branch_reservations", "session_id", "branch_id")
 
 MAIN = "main"
 _NO_BRANCH = "its branch is not there, or has no name that can be kept"
@@ -151,12 +128,8 @@ class StoredSession:
             if note is not None:
                 note(flaw(STRUCTURE.name, place[1], "its message is not there", shown))
         else:
-            try:
-                item = _parsed(data)
-            except BrokenRow as broken:
-                if note is not None:
-                    shown = {"id": row.id, "session_id": self.session_id, "message_data": data}
-                    note(flaw(MESSAGES.name, row.id, str(broken), shown))
+            shown = {"id": row.id, "session_id": self.session_id, "message_data": data}
+            item = unless_broken(partial(_parsed, data), MESSAGES.name, row.id, shown, note)
         size = len(data) if isinstance(data, str | bytes) else 0
         return StoredItem(place, message, size, row.created_at, item)
 

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from agentstore.engines.base.moving import Flaw
 from agentstore.errors import IllegalTransition, ImportOvertaken, InvalidInput, StaleSession
 from agentstore.records import MessageRecord, SessionRecord
 from agentstore.settings import utc_now
 from agentstore.stores.store import Store, Transaction
+
+T = TypeVar("T")
 
 IMPORTING = "agentstore_import"
 """Where in a session's metadata it is noted how far its import has come."""
@@ -59,8 +61,8 @@ class BrokenRow(Exception):
     """A row of a source cannot be stored; says why, without quoting it."""
 
 
-class Hands:
-    """A clock that is set: what is imported is as old as it was."""
+class SetClock:
+    """A clock that an import sets, so that what it writes is as old as in the source."""
 
     def __init__(self) -> None:
         """Begin at the present."""
@@ -141,12 +143,12 @@ class SessionPiece(ImportPiece):
     """
 
     def __init__(
-        self, session_id: str, row: Mapping[Any, Any], hands: Hands, fingerprint: str
+        self, session_id: str, row: Mapping[Any, Any], clock: SetClock, fingerprint: str
     ) -> None:
         """Take the id, the source's row, the clock to be set, and what tells the source apart."""
         self.session_id = self.key = session_id
         self.row = row
-        self.hands = hands
+        self.clock = clock
         self.state: State = "new"
         self._fingerprint = fingerprint
         self._ended = False
@@ -289,6 +291,18 @@ def time_of(value: object) -> datetime | None:
 def reason_in(error: BrokenRow | InvalidInput) -> str:
     """Give the first sentence of a message; the others say what a caller should do."""
     return str(error).partition(". ")[0]
+
+
+def unless_broken(
+    make: Callable[[], T], table: str, key: object, row: Mapping[Any, Any], note: Note | None
+) -> T | None:
+    """Give what is made of a row; None if it cannot be stored, which is noted if wanted."""
+    try:
+        return make()
+    except (BrokenRow, InvalidInput) as broken:
+        if note is not None:
+            note(flaw(table, key, reason_in(broken), row))
+        return None
 
 
 def flaw(table: str, key: object, reason: str, row: Mapping[Any, Any]) -> Flaw:

@@ -12,7 +12,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import URL, Connection, CursorResult, Row, Select, TableClause, inspect
+from sqlalchemy import (
+    URL,
+    Connection,
+    CursorResult,
+    Row,
+    Select,
+    TableClause,
+    column,
+    inspect,
+    table,
+)
 from sqlalchemy.exc import DBAPIError
 
 from agentstore.database.engine import parse_url, show_url
@@ -22,6 +32,11 @@ from agentstore.errors import InvalidInput, NotASource
 
 _AT_ONCE = 50
 """Rows of a query that are in memory."""
+
+
+def table_of(name: str, *columns: str) -> TableClause:
+    """Describe a table of a framework: those of its columns that are read."""
+    return table(name, *map(column, columns))
 
 
 @dataclass(frozen=True, slots=True)

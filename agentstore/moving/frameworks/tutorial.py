@@ -18,13 +18,13 @@ from sqlalchemy import ColumnElement, Row, exists, select
 from agentstore.moving.frameworks.pieces import (
     BrokenRow,
     Chunk,
-    Hands,
     ImportPiece,
     Line,
     Mapped,
     Note,
     PieceRefused,
     SessionPiece,
+    SetClock,
     State,
     flaw,
     in_chunks,
@@ -44,23 +44,30 @@ from agentstore.moving.frameworks.tutorial_tables import (
     task_of,
     text_of,
 )
-from agentstore.records import SessionRecord, TaskRecord, UserRecord
+from agentstore.records import SessionRecord, UserRecord
 from agentstore.settings import settings_for
 from agentstore.stores.store import Store, Transaction
 from agentstore.values import validation
 
 _TABLES = (USERS, SESSIONS, MESSAGES, LOGS, TASKS)
 
+_SESSION = ("title", "model", "metadata", "status", "user_id")
+_MESSAGE = ("role", "content", "tool_calls", "tool_call_id", "token_count")
+_LOG = ("tool", "input", "output", "elapsed_ms", "success", "error")
+_GIVEN = ("kind", "payload", "priority", "max_retries", "idempotency_key")
+_TASK = (*_GIVEN, "status", "result", "error")
+"""What is compared of each."""
 
-def read(source: OpenSource, hands: Hands, note: Note) -> Iterator[ImportPiece]:
+
+def read(source: OpenSource, clock: SetClock, note: Note) -> Iterator[ImportPiece]:
     """Give the users, then the sessions, the oldest first."""
     for each in _TABLES:
         source.require(each, "the tutorial")
     for row in source.rows(select(USERS).order_by(USERS.c.created_at, USERS.c.id)):
-        yield _TutorialUser(row, hands)
+        yield _TutorialUser(row, clock)
     in_order = (SESSIONS.c.updated_at, SESSIONS.c.id)
     for row in source.rows(select(SESSIONS).order_by(*in_order)):
-        yield _TutorialSession(source, row, hands)
+        yield _TutorialSession(source, row, clock)
     for each in (MESSAGES, LOGS, TASKS):
         lost = ~exists().where(SESSIONS.c.id == each.c.session_id)
         for row in source.rows(select(each).where(lost).order_by(each.c.id)):
@@ -73,11 +80,11 @@ class _TutorialUser(ImportPiece):
     called = "user"
     table = "users"
 
-    def __init__(self, row: Row[Any], hands: Hands) -> None:
+    def __init__(self, row: Row[Any], clock: SetClock) -> None:
         self.key = str(row.id)
         self.row = row._mapping
         self._row = row
-        self._hands = hands
+        self._clock = clock
         self._made = False
 
     def write(self, store: Store, tell: Callable[[int], None]) -> State:
@@ -114,7 +121,7 @@ class _TutorialUser(ImportPiece):
     def _make(self, tx: Transaction) -> None:
         values, _ = self._read()
         used, total = values.pop("quota_used"), values.pop("quota_total")
-        self._hands.set(time_of(self._row.created_at))
+        self._clock.set(time_of(self._row.created_at))
         tx.users.create(id=self._row.id, **values)
         while used:
             some = min(used, validation.MAX_TOKENS)
@@ -167,8 +174,8 @@ class _TutorialSession(SessionPiece):
     table = "sessions"
     unordered = frozenset({"tool logs", "tasks"})
 
-    def __init__(self, source: OpenSource, row: Row[Any], hands: Hands) -> None:
-        super().__init__(str(row.id), row._mapping, hands, source.fingerprint)
+    def __init__(self, source: OpenSource, row: Row[Any], clock: SetClock) -> None:
+        super().__init__(str(row.id), row._mapping, clock, source.fingerprint)
         self._source = source
         self._row = row
         self._secrets = settings_for().secrets
@@ -178,7 +185,7 @@ class _TutorialSession(SessionPiece):
 
     def begin(self, tx: Transaction) -> SessionRecord:
         """Make the session."""
-        self.hands.set(time_of(self._row.created_at))
+        self.clock.set(time_of(self._row.created_at))
         values, _ = self._read()
         values.pop("status")
         if tx.users.find(text_of(self._row.user_id, "its user")) is None:
@@ -191,7 +198,7 @@ class _TutorialSession(SessionPiece):
 
     def finish(self, tx: Transaction) -> Mapped:
         """Set the status, which is the last thing that happened."""
-        self.hands.set(time_of(self._row.updated_at))
+        self.clock.set(time_of(self._row.updated_at))
         status = self._read()[0]["status"]
         moves = {
             "paused": tx.sessions.pause,
@@ -217,13 +224,13 @@ class _TutorialSession(SessionPiece):
 
     def _write_parts(self, tx: Transaction, parts: list[SessionPart]) -> None:
         for part in parts:
-            self.hands.set(time_of(part.time))
+            self.clock.set(time_of(part.time))
             message = None
             if part.message is not None:
                 message = tx.messages.save_many(self.session_id, [part.message])[0].id
             for row in part.logs:
                 if (log := log_of(row, None)) is not None:
-                    self.hands.set(time_of(row.created_at))
+                    self.clock.set(time_of(row.created_at))
                     tx.tool_logs.log(self.session_id, message_id=message, **log)
             if part.task is not None and (task := task_of(part.task, None)) is not None:
                 self._write_task(tx, part.task, task)
@@ -232,9 +239,9 @@ class _TutorialSession(SessionPiece):
         status, result = task.pop("status"), task.pop("result")
         made = tx.tasks.create(self.session_id, **task)
         if status in ("running", "completed", "failed"):
-            self.hands.set(time_of(row.started_at))
+            self.clock.set(time_of(row.started_at))
             tx.tasks.start(made.id)
-        self.hands.set(time_of(row.completed_at))
+        self.clock.set(time_of(row.completed_at))
         if status == "completed":
             tx.tasks.complete(made.id, result)
         elif status == "failed":
@@ -267,25 +274,22 @@ class _TutorialSession(SessionPiece):
     def target_lines(self, store: Store, state: State) -> Iterator[Line]:
         """Give the same of the session that was made."""
         found = store.sessions.get(self.session_id)
-        names = ("title", "model", "metadata", "status")
-        values = {name: getattr(found, name) for name in names}
-        values["user_id"] = found.user_id
         whole = state != "there"
-        yield line_of("sessions", [found.id, found.user_id, values if whole else None])
+        values = _fields(found, _SESSION) if whole else None
+        yield line_of("sessions", [found.id, found.user_id, values])
         for each in self.imported_messages(store, self._count):
-            names_ = ("role", "content", "tool_calls", "tool_call_id", "token_count")
-            yield line_of("messages", {name: getattr(each, name) for name in names_})
+            yield line_of("messages", _fields(each, _MESSAGE))
         if not whole:
             return
         for log in store.tool_logs.iter(session_id=self.session_id, limit=200):
-            yield line_of("tool logs", {name: getattr(log, name) for name in _LOGGED})
+            yield line_of("tool logs", _fields(log, _LOG))
         for task in store.tasks.iter(session_id=self.session_id, limit=200):
-            yield line_of("tasks", _of_record(task))
+            yield line_of("tasks", _fields(task, _TASK))
 
     def _redacted(self, log: dict[str, Any]) -> dict[str, Any]:
         action = self._secrets.on_tool_logs
         hidden = {k: self._secrets.apply(action, log[k], k) for k in ("input", "output", "error")}
-        return {name: {**log, **hidden}[name] for name in _LOGGED}
+        return {name: {**log, **hidden}[name] for name in _LOG}
 
     # --- Reading -----------------------------------------------------------------------------
 
@@ -341,9 +345,6 @@ class _TutorialSession(SessionPiece):
         yield from self._source.rows(query.order_by(LOGS.c.id))
 
 
-_LOGGED = ("tool", "input", "output", "elapsed_ms", "success", "error")
-
-
 def _of_task(task: dict[str, Any], secrets: Any) -> dict[str, Any]:
     """Say what becomes of a task."""
     failed = task["status"] == "failed" and task["result"] is not None
@@ -355,6 +356,5 @@ def _of_task(task: dict[str, Any], secrets: Any) -> dict[str, Any]:
     }
 
 
-def _of_record(task: TaskRecord) -> dict[str, Any]:
-    names = ("kind", "payload", "priority", "max_retries", "idempotency_key", "status", "result")
-    return {name: getattr(task, name) for name in (*names, "error")}
+def _fields(record: object, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}

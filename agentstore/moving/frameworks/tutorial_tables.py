@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import Row, column, table
+from sqlalchemy import Row
 
 from agentstore.errors import InvalidInput
-from agentstore.moving.frameworks.pieces import BrokenRow, Note, flaw, reason_in
+from agentstore.moving.frameworks.pieces import BrokenRow, Note, reason_in, unless_broken
+from agentstore.moving.frameworks.sources import table_of
 from agentstore.repositories.messages.drafts import draft
 from agentstore.values import validation
 
@@ -18,14 +18,11 @@ _SESSION = ("id", "user_id", "title", "status", "model", "metadata_json", "creat
 _MESSAGE = ("id", "session_id", "role", "content", "tool_calls_json", "tool_call_id")
 _LOG = ("id", "session_id", "message_id", "tool_name", "input_json", "output_json", "elapsed_ms")
 _TASK = ("rowid", "id", "session_id", "type", "payload_json", "status", "result_json", "priority")
-USERS = table("users", *(column(name) for name in _USER))
-SESSIONS = table("sessions", *(column(n) for n in (*_SESSION, "updated_at")))
-MESSAGES = table("messages", *(column(n) for n in (*_MESSAGE, "token_count", "created_at")))
-LOGS = table("tool_logs", *(column(n) for n in (*_LOG, "success", "error_message", "created_at")))
-TASKS = table(
-    "tasks",
-    *(column(n) for n in (*_TASK, "max_retries", "created_at", "started_at", "completed_at")),
-)
+USERS = table_of("users", *_USER)
+SESSIONS = table_of("sessions", *_SESSION, "updated_at")
+MESSAGES = table_of("messages", *_MESSAGE, "token_count", "created_at")
+LOGS = table_of("tool_logs", *_LOG, "success", "error_message", "created_at")
+TASKS = table_of("tasks", *_TASK, "max_retries", "created_at", "started_at", "completed_at")
 _MOST = 2**31 - 1
 """A priority, or so many retries."""
 
@@ -46,7 +43,7 @@ def message_of(row: Row[Any], note: Note | None) -> dict[str, Any] | None:
         draft(message, "its ")
         return message
 
-    return _unless_broken(made, MESSAGES.name, row, note)
+    return unless_broken(made, MESSAGES.name, row.id, row._mapping, note)
 
 
 def log_of(row: Row[Any], note: Note | None) -> dict[str, Any] | None:
@@ -67,7 +64,7 @@ def log_of(row: Row[Any], note: Note | None) -> dict[str, Any] | None:
             "error": validation.optional_text("its error", row.error_message),
         }
 
-    return _unless_broken(made, LOGS.name, row, note)
+    return unless_broken(made, LOGS.name, row.id, row._mapping, note)
 
 
 def task_of(row: Row[Any], note: Note | None) -> dict[str, Any] | None:
@@ -93,18 +90,7 @@ def task_of(row: Row[Any], note: Note | None) -> dict[str, Any] | None:
             "result": result,
         }
 
-    return _unless_broken(made, TASKS.name, row, note)
-
-
-def _unless_broken(
-    make: Callable[[], dict[str, Any]], name: str, row: Row[Any], note: Note | None
-) -> dict[str, Any] | None:
-    try:
-        return make()
-    except (BrokenRow, InvalidInput) as broken:
-        if note is not None:
-            note(flaw(name, row.id, reason_in(broken), row._mapping))
-        return None
+    return unless_broken(made, TASKS.name, row.id, row._mapping, note)
 
 
 def text_of(value: object, what: str) -> str:
