@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.strip import Strip
-from textual.widgets import Input
 
 from agentstore.records import Page, SessionSummary
 from agentstore.tui.conversation import ConversationScreen
@@ -40,7 +39,6 @@ class SessionsScreen(ListScreen[SessionSummary]):
         """Show all sessions."""
         super().__init__()
         self._filters: dict[str, Any] = {}
-        self._line = ""
         self.rows = Rows(_row, lambda session: session.id, empty="No sessions.")
 
     async def start(self) -> None:
@@ -65,9 +63,9 @@ class SessionsScreen(ListScreen[SessionSummary]):
 
     def _say(self) -> None:
         where = Text.assemble(("agentstore", "bold"), "  ", (self.browser.where, "dim"))
-        if self._line:
+        if self.line:
             where.append("  only ", style="dim")
-            where.append(on_one_line(self._line), style="yellow")
+            where.append(on_one_line(self.line), style="yellow")
         columns = _cells({name: Text(name) for name in _FACTS}, self.size.width)
         names = Text("  ").append_text(columns).append("TITLE")
         names.stylize("dim")
@@ -75,7 +73,7 @@ class SessionsScreen(ListScreen[SessionSummary]):
 
     def show(self) -> None:
         """Show what is held."""
-        few = "No session is like this." if self._line else "No sessions."
+        few = "No session is like this." if self.line else "No sessions."
         if self.stretch.has_later and not self.stretch.items:
             few = "Nothing yet: ↓ looks further back."
         self.rows.show(self.stretch.items, empty=few)
@@ -83,7 +81,7 @@ class SessionsScreen(ListScreen[SessionSummary]):
     def asked(self, line: str) -> None:
         """Filter."""
         self._filters = session_filters(line, self.browser.instant)
-        self._line = line.strip()
+        self.line = line.strip()
         self.remove_class("asking")
         self.refresh_bindings()
         self._say()
@@ -93,13 +91,13 @@ class SessionsScreen(ListScreen[SessionSummary]):
         """Leave the line, or the filter."""
         if self.has_class("asking"):
             super().action_back()
-        elif self._line:
-            self.query_one(Input).value = ""
+        elif self.line:
+            self.notice(None)
             self.asked("")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer a way back only if there is one."""
-        return action != "back" or bool(self._line) or self.has_class("asking")
+        return action != "back" or bool(self.line) or self.has_class("asking")
 
     def on_rows_chosen(self) -> None:
         """Open the session."""

@@ -112,6 +112,38 @@ async def test_sessions_are_listed_filtered_and_opened_in_80_columns_and_more(ur
 
 @pytest.mark.long(but=["sqlite"])
 @in_a_loop
+async def test_a_line_that_was_refused_is_forgotten_with_what_was_said_of_it(url):
+    async with browsing(url) as hand:
+        await hand.press("f")
+        assert "status must be one of" in await hand.type("status:bogus")
+        assert "status must be" not in await hand.press("escape")
+        await hand.press("f")
+        assert "bogus" not in hand.text
+        await hand.type("status:bogus")
+        assert "status must be" not in await hand.type("user:alice")
+        await hand.press("f")
+        await hand.type("status:bogus")
+        await hand.press("escape")
+        assert "bogus" not in hand.text
+        narrowed = await hand.press("f", "space", "w", "e", "a", "enter")
+        assert "only user:alice wea " in f"{narrowed.splitlines()[0]} "
+        await hand.press("escape", "/")
+        assert "role must be one of" in await hand.type("marmot role:nobody")
+        assert "role must be" not in await hand.type("marmot")
+        await hand.press("/")
+        await hand.type("marmot role:nobody")
+        assert "role must be" not in await hand.press("escape")
+        await hand.press("/")
+        assert "what not" in await hand.type("-no")
+        assert "what not" not in await hand.type("marmot")
+        await hand.press("escape")
+    async with browsing(url, user="alice") as hand:
+        assert "open it, and press f" in await hand.press("F")
+        assert "open it" not in await hand.press("r")
+
+
+@pytest.mark.long(but=["sqlite"])
+@in_a_loop
 async def test_messages_unfold_in_place_and_are_shown_whole_and_as_written(url):
     async with browsing(url, wish=Wish("talk")) as hand:
         await hand.press("home", "j", "j", "enter")
