@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from agentstore import Store
 from agentstore.errors import DatabaseBusy
-from agentstore.tui import conversation, screens
+from agentstore.tui import conversation, screens, sessions
 from agentstore.tui.application import Wish
 from agentstore.tui.conversation import ConversationScreen
 from agentstore.tui.entries import PAGE
@@ -75,7 +75,7 @@ esc Back q Quit ? Keys o Whole e Unfold b Branches t Turns / Search f Follow
 
 
 @in_a_loop
-async def test_sessions_are_listed_filtered_and_opened_in_80_columns_and_more(url):
+async def test_sessions_are_listed_filtered_and_opened_in_80_columns_and_more(url, monkeypatch):
     async with browsing(url) as hand:
         listed = await hand.press()
         assert "TITLE" in listed
@@ -92,6 +92,10 @@ async def test_sessions_are_listed_filtered_and_opened_in_80_columns_and_more(ur
         assert "only user:alice" in narrowed
         assert "escapes" not in narrowed
         assert "Weather" in narrowed.splitlines()[2]
+        assert re.search(r" 2 +912 +0\.50  ", narrowed.splitlines()[2])
+        monkeypatch.setattr(sessions, "_ADDED_UP", 1)
+        assert re.search(r" 2 +912\+ +0\.50\+  ", (await hand.press("r")).splitlines()[2])
+        monkeypatch.undo()
         await hand.press("f")
         assert "must be one of active, paused" in await hand.type("status:none")
         await hand.type("user:nobody")
