@@ -23,7 +23,7 @@ from agentstore.cli.output import (
     rule,
 )
 from agentstore.cli.times import seconds
-from agentstore.errors import InvalidInput, LimitOutOfRange
+from agentstore.errors import InvalidInput
 from agentstore.records import CountedBranch, MessageRecord, SessionRecord, UsageSum
 from agentstore.records.findings import counted
 from agentstore.stores.store import Store
@@ -217,7 +217,7 @@ def tail(
     Example: `agentstore tail --lines 5`
     """
     if not 0 <= lines <= 1_000:
-        raise LimitOutOfRange(lines, 1_000)
+        raise InvalidInput(f"--lines must be from 0 to 1000, not {lines}.")
     if not 0.01 <= interval <= 3_600:
         raise InvalidInput("--interval must be from 0.01 to 3600 seconds.")
     with Database(url, schema, table_prefix).read() as store:

@@ -58,7 +58,10 @@ class Order(StrEnum):
 def stats(
     days: Annotated[int, typer.Option(metavar="N", help="How many days to look back.")] = 14,
     top: Annotated[
-        int, typer.Option(metavar="N", help="How many users, tools and models to show.")
+        int,
+        typer.Option(
+            metavar="N", min=1, max=1_000, help="How many users, tools and models to show."
+        ),
     ] = 5,
     by: Annotated[Order, typer.Option(help="How to order users and models.")] = Order.COST,
     exact: Annotated[

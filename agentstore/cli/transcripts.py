@@ -14,7 +14,7 @@ import typer
 from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, Url, app, whole_id
 from agentstore.cli.output import print_json, progress, say
 from agentstore.cli.taking_over import take_over
-from agentstore.errors import ExportIncomplete, InvalidInput, TargetExists
+from agentstore.errors import AgentStoreError, ExportIncomplete, InvalidInput, TargetExists
 from agentstore.explorer import needing_extra
 from agentstore.moving import transcripts
 from agentstore.moving.frameworks import FRAMEWORKS
@@ -170,7 +170,7 @@ def export(
         raise InvalidInput("--branch goes with --format html or md.")
     file = Path(given[0]) if given else None
     if file is None and sys.stdout is None:
-        raise InvalidInput("Standard output is closed. Pass a file to export to.")
+        raise AgentStoreError("Standard output is closed. Pass a file to export to.")
     with Database(url, schema, table_prefix).read() as store:
         if sharing:
             text = _shared(store, whole_id(store, str(session)), branch, format_.value)

@@ -179,8 +179,8 @@ def test_health_writes_nothing_and_says_in_one_line_what_is_wrong(run, tmp_path)
     nowhere = "postgres://me@127.0.0.1:1/x"
     found = json.loads(run("health", "--json", "--url", nowhere, code=4).stdout)
     assert (found["ok"], found["engine"], found["revision"]) == (False, "postgresql", None)
-    assert "timeout must be" in run("health", "--timeout", "0", code=1).stderr
-    assert "Use sqlite" in run("health", "--url", "nothing", code=1).stderr
+    assert "timeout must be" in run("health", "--timeout", "0", code=2).stderr
+    assert "Use sqlite" in run("health", "--url", "nothing", code=2).stderr
 
 
 def test_health_ends_in_time_when_nobody_answers(run, url, monkeypatch):
