@@ -66,6 +66,10 @@ def show(
 
     Example: `agentstore show 0198c3d2-5a7e --limit 10`
     """
+    if tree and (limit is not None or everything or branch is not None or full):
+        raise InvalidInput(
+            "--tree shows no messages. Leave out --limit, --all, --branch and --full, or --tree."
+        )
     with Database(url, schema, table_prefix).read() as store:
         found = store.sessions.get(whole_id(store, session))
         used = store.usage.sum_by("total", session_id=found.id)

@@ -164,8 +164,13 @@ def export(
     sharing = format_ is not _ExportFormat.CHAT
     if sharing and session is None and given:
         session = given.pop(0)
-    if len(given) > 1 or (sharing and (session is None or user is not None)):
-        raise InvalidInput("Pass a file; or --format html (or md), a session, and a file.")
+    if sharing and (session is None or user is not None):
+        raise InvalidInput(
+            f"--format {format_.value} exports one session. Pass SESSION, and FILE unless it is "
+            "to go to standard output."
+        )
+    if len(given) > 1:
+        raise InvalidInput("Pass one FILE, or none to export to standard output.")
     if branch is not None and not sharing:
         raise InvalidInput("--branch goes with --format html or md.")
     file = Path(given[0]) if given else None
