@@ -311,6 +311,20 @@ def test_what_is_read_fits_a_terminal_of_any_width(run, talk, monkeypatch, colum
     assert re.search(r"^messages +\d", numbers, re.MULTILINE)
 
 
+def test_what_stats_sum_up_is_broken_between_words_on_a_narrow_terminal(run, talk, monkeypatch):
+    with Store(talk) as store:
+        store.sessions.pause(store.sessions.create().id)
+        store.sessions.cancel(store.sessions.create().id)
+        store.messages.save("talk", "user", "Long.", token_count=123_456_789)
+    wide(monkeypatch, 40)
+    shown = run("stats", AGENTSTORE_URL=talk).stdout.partition("tables")[0]
+    assert widest("\n".join(shown.splitlines()[1:])) <= 40
+    words = " ".join(shown.split())
+    assert re.search(r"sessions: .*1 cancelled, 1 paused.* tokens: 123,456,\d+ in mes", words)
+    wide(monkeypatch, 40, terminal=False)
+    assert widest(run("stats", AGENTSTORE_URL=talk).stdout.partition("tables")[0]) > 40
+
+
 @pytest.mark.parametrize("columns", [40, 80])
 def test_nothing_is_cut_or_broken_where_there_is_no_terminal(run, talk, monkeypatch, columns):
     wide(monkeypatch, columns, terminal=False)
