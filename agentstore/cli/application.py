@@ -1,8 +1,9 @@
 """The application, what all commands share, and how failures are reported.
 
 Every command takes the database from ``--url``, else ``AGENTSTORE_URL``, else it is
-``sqlite:///agentstore.db``. A failure is one line on standard error that says what to do; the exit
-code says whose it is: 1 the world's, 2 the command line's, 70 this library's, 130 an interrupt.
+``sqlite:///agentstore.db``. A failure is one line on standard error that says what to do, see
+``failures``; the exit code says whose it is: 1 the world's, 2 the command line's, 70 this
+library's, 130 an interrupt.
 ``--debug``, wherever it stands, shows where it came from.
 """
 
@@ -20,10 +21,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from agentstore.cli.failures import FAILED, code_of, words_of, words_of_system, words_of_typer
 from agentstore.cli.help import Group
 from agentstore.cli.output import err, out, say
 from agentstore.database.engine import parse_url, show_url
-from agentstore.errors import AgentStoreError, InvalidInput
+from agentstore.errors import AgentStoreError
 from agentstore.migrations import HEAD
 from agentstore.models.tables import Names
 from agentstore.repositories.sessions.ids import is_beginning
@@ -117,7 +119,7 @@ def whole_id(store: Store, given: str) -> str:
     """Give the id of the session that is meant: the one with this id, or that alone begins so.
 
     Raises:
-        InvalidInput: Several begin so.
+        AgentStoreError: Several begin so.
     """
     if store.sessions.find(given) is not None or not is_beginning(given.lower()):
         return given
@@ -125,7 +127,7 @@ def whole_id(store: Store, given: str) -> str:
     if len(found) > 1:
         named = ", ".join(found[:_MOST_NAMED])
         more = " and others" if len(found) > _MOST_NAMED else ""
-        raise InvalidInput(
+        raise AgentStoreError(
             f"Several session ids begin like this: {named}{more}. Give more of the id."
         )
     return found[0] if found else given
@@ -189,12 +191,11 @@ def _run(arguments: list[str]) -> int:
         code = app(arguments, prog_name="agentstore", standalone_mode=False)
         out.file.flush()
     except AgentStoreError as error:
-        return _failed(error, str(error), 1)
+        return _failed(error, words_of(error), code_of(error))
     except BrokenPipeError:  # the reader, such as head, has seen enough
-        return 1
+        return FAILED
     except OSError as error:
-        where = "" if error.filename is None else f": {error.filename}"
-        return _failed(error, f"{error.strerror}{where}" if error.strerror else str(error), 1)
+        return _failed(error, words_of_system(error), FAILED)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last one who can say what to do
@@ -211,7 +212,7 @@ def _other(error: Exception) -> int:
     code, words = getattr(error, "exit_code", None), getattr(error, "format_message", None)
     if isinstance(code, int) and callable(words):
         path = getattr(getattr(error, "ctx", None), "command_path", "agentstore")
-        said = words()
+        said = words_of_typer(words())
         end = "" if said.endswith((".", "?", "!")) else "."
         return _failed(error, f"{said}{end} Try: {path} --help", code)
     return _failed(

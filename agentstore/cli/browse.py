@@ -9,7 +9,7 @@ import typer
 
 from agentstore.cli.application import LOOK, Database, Prefix, Schema, Url, app, whole_id
 from agentstore.cli.times import instant
-from agentstore.errors import InvalidInput
+from agentstore.errors import AgentStoreError, InvalidInput
 
 
 @app.command(rich_help_panel=LOOK)
@@ -33,7 +33,7 @@ def browse(
     Example: `agentstore browse 0198c3d2-5a7e`
     """
     if not is_terminal():
-        raise InvalidInput("browse needs a terminal. Elsewhere use ls, show, tail and search.")
+        raise AgentStoreError("browse needs a terminal. Elsewhere use ls, show, tail and search.")
     if follow and user is not None and session is None:
         raise InvalidInput("--follow with --user needs a session.")
     try:

@@ -23,7 +23,7 @@ from agentstore.cli.output import (
     rule,
 )
 from agentstore.cli.times import seconds
-from agentstore.errors import InvalidInput, LimitOutOfRange
+from agentstore.errors import InvalidInput
 from agentstore.records import CountedBranch, MessageRecord, SessionRecord, UsageSum
 from agentstore.records.findings import counted
 from agentstore.stores.store import Store
@@ -66,6 +66,10 @@ def show(
 
     Example: `agentstore show 0198c3d2-5a7e --limit 10`
     """
+    if tree and (limit is not None or everything or branch is not None or full):
+        raise InvalidInput(
+            "--tree shows no messages. Leave out --limit, --all, --branch and --full, or --tree."
+        )
     with Database(url, schema, table_prefix).read() as store:
         found = store.sessions.get(whole_id(store, session))
         used = store.usage.sum_by("total", session_id=found.id)
@@ -217,7 +221,7 @@ def tail(
     Example: `agentstore tail --lines 5`
     """
     if not 0 <= lines <= 1_000:
-        raise LimitOutOfRange(lines, 1_000)
+        raise InvalidInput(f"--lines must be from 0 to 1000, not {lines}.")
     if not 0.01 <= interval <= 3_600:
         raise InvalidInput("--interval must be from 0.01 to 3600 seconds.")
     with Database(url, schema, table_prefix).read() as store:

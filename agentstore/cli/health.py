@@ -58,7 +58,10 @@ class Order(StrEnum):
 def stats(
     days: Annotated[int, typer.Option(metavar="N", help="How many days to look back.")] = 14,
     top: Annotated[
-        int, typer.Option(metavar="N", help="How many users, tools and models to show.")
+        int,
+        typer.Option(
+            metavar="N", min=1, max=1_000, help="How many users, tools and models to show."
+        ),
     ] = 5,
     by: Annotated[Order, typer.Option(help="How to order users and models.")] = Order.COST,
     exact: Annotated[
@@ -208,16 +211,16 @@ def _print(title: str, found: Statistics) -> None:
     about = "" if found.exact else "about "
     log = f", {decimal(found.log_bytes)} in the log" if found.log_bytes else ""
     free = f", {decimal(found.free_bytes)} of it free" if found.free_bytes else ""
-    say(f"{about}{counted(found.rows, 'row')}, {decimal(found.bytes)}{free}{log}")
+    _fact(f"{about}{counted(found.rows, 'row')}, {decimal(found.bytes)}{free}{log}")
     if found.exact:
         by_status = ", ".join(f"{n:,} {status}" for status, n in found.sessions_by_status.items())
-        say(f"sessions: {by_status or 'none'}")
+        _fact(f"sessions: {by_status or 'none'}")
         cost = max(found.cost or Decimal(0), found.used_cost or Decimal(0))
-        say(f"tokens: {found.tokens:,} in messages, {found.used_tokens:,} used")
-        say(f"cost: {money(cost)}")
+        _fact(f"tokens: {found.tokens:,} in messages, {found.used_tokens:,} used")
+        _fact(f"cost: {money(cost)}")
     if found.expired_sessions:
         have = "has expired and waits" if found.expired_sessions == 1 else "have expired and wait"
-        say(f"{counted(found.expired_sessions, 'session')} {have} to be cleaned up")
+        _fact(f"{counted(found.expired_sessions, 'session')} {have} to be cleaned up")
     largest = max((table.bytes for table in found.tables), default=0)
     _rows(
         "tables",
@@ -295,6 +298,11 @@ def _print(title: str, found: Statistics) -> None:
             for model in found.models
         ],
     )
+
+
+def _fact(line: str) -> None:
+    """Print a line, broken where a terminal ends."""
+    out.print(Text(printable(line, kept="")), soft_wrap=not out.is_terminal)
 
 
 def _rows(title: str, names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:

@@ -211,7 +211,7 @@ def erase_user(
     with database.open() as store:
         if not yes and store.users.find(user) is not None:  # or only what is left is to go
             if sys.stdin is None or not sys.stdin.isatty():
-                raise InvalidInput(
+                raise AgentStoreError(
                     "Cannot ask for confirmation without a terminal. Pass --yes to erase the user."
                 )
             sessions = store.sessions.count(user_id=user)

@@ -25,7 +25,7 @@ from rich.text import Text
 
 from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, app
 from agentstore.cli.output import err, plain, print_json, print_table, say, table
-from agentstore.errors import AgentStoreError, CopyDiffers, InvalidInput, UnsoundRows
+from agentstore.errors import AgentStoreError, CopyDiffers, UnsoundRows
 from agentstore.models.tables import Names
 from agentstore.moving import copying as transfer
 from agentstore.records.findings import counted
@@ -271,7 +271,7 @@ def _asking() -> transfer.Ready:
             err.print(Text(_ENTER), end="", soft_wrap=True)
             waiting.start()
         if answers == [""]:
-            raise InvalidInput("--follow must run in a terminal, because it waits for Enter.")
+            raise AgentStoreError("--follow must run in a terminal, because it waits for Enter.")
         return bool(answers)
 
     waiting = threading.Thread(target=wait, daemon=True)

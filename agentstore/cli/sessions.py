@@ -63,7 +63,7 @@ def list_sessions(
     Example: `agentstore ls --status waiting_user`
     """
     if limit < 1:
-        raise InvalidInput(f"limit must be 1 or more, not {limit}.")
+        raise InvalidInput(f"--limit must be 1 or more, not {limit}.")
     with Database(url, schema, table_prefix).read() as store:
         most = None if everything else limit
         pages = _pages(store, user, status, most, as_json)

@@ -73,6 +73,8 @@ def usage(
 
     Example: `agentstore usage --by model --days 7`
     """
+    if by in ("turn", "branch") and session is None:
+        raise InvalidInput(f"--by {by} needs a session. Pass --session ID.")
     if days is not None:
         if since is not None:
             raise InvalidInput("--days and --since both set the beginning. Pass only one of them.")

@@ -14,7 +14,7 @@ import typer
 from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, Url, app, whole_id
 from agentstore.cli.output import print_json, progress, say
 from agentstore.cli.taking_over import take_over
-from agentstore.errors import ExportIncomplete, InvalidInput, TargetExists
+from agentstore.errors import AgentStoreError, ExportIncomplete, InvalidInput, TargetExists
 from agentstore.explorer import needing_extra
 from agentstore.moving import transcripts
 from agentstore.moving.frameworks import FRAMEWORKS
@@ -164,13 +164,18 @@ def export(
     sharing = format_ is not _ExportFormat.CHAT
     if sharing and session is None and given:
         session = given.pop(0)
-    if len(given) > 1 or (sharing and (session is None or user is not None)):
-        raise InvalidInput("Pass a file; or --format html (or md), a session, and a file.")
+    if sharing and (session is None or user is not None):
+        raise InvalidInput(
+            f"--format {format_.value} exports one session. Pass SESSION, and FILE unless it is "
+            "to go to standard output."
+        )
+    if len(given) > 1:
+        raise InvalidInput("Pass one FILE, or none to export to standard output.")
     if branch is not None and not sharing:
         raise InvalidInput("--branch goes with --format html or md.")
     file = Path(given[0]) if given else None
     if file is None and sys.stdout is None:
-        raise InvalidInput("Standard output is closed. Pass a file to export to.")
+        raise AgentStoreError("Standard output is closed. Pass a file to export to.")
     with Database(url, schema, table_prefix).read() as store:
         session = None if session is None else whole_id(store, session)
         lines: Iterable[bytes]

@@ -15,7 +15,7 @@ import typer
 
 from agentstore.cli.application import LOOK, Database, Prefix, Schema, Url, app
 from agentstore.cli.output import hint, say
-from agentstore.errors import InvalidInput
+from agentstore.errors import AgentStoreError, InvalidInput
 from agentstore.explorer import explorer, needing_extra
 
 if TYPE_CHECKING:
@@ -93,18 +93,18 @@ def _password() -> str:
     """Read the password from the environment, or ask for it.
 
     Raises:
-        InvalidInput: There is none, or it is short.
+        AgentStoreError: There is none, or it is short.
     """
     password = os.environ.get(PASSWORD_VARIABLE)
     if password is None:
         if not sys.stdin.isatty():
-            raise InvalidInput(
+            raise AgentStoreError(
                 f"Others could reach the explorer. Set {PASSWORD_VARIABLE}, or pass --behind-proxy "
                 "if a proxy in front of it has a login."
             )
         password = str(typer.prompt("A password for the explorer", hide_input=True, err=True))
     if len(password) < SHORTEST_PASSWORD:
-        raise InvalidInput(f"The password must have {SHORTEST_PASSWORD} characters or more.")
+        raise AgentStoreError(f"The password must have {SHORTEST_PASSWORD} characters or more.")
     return password
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from string import digits
 from typing import Any
 
 from agentstore.errors import InvalidInput
@@ -17,6 +18,9 @@ Instant = Callable[[str], datetime]
 SESSION_WORDS = "user: status: model: since: until: KEY=VALUE  words of the title"
 SEARCH_WORDS = "words  user: session: role: since: until: order:recent"
 
+_NO_FILTER = ("/", ":", *digits)
+"""How what is behind a colon begins in an address or a time: https://, std::list, localhost:80."""
+
 _WORD = re.compile(r'([a-z]+):("[^"]*"|\S+)|([^\s"=:]+)=("[^"]*"|\S+)|("[^"]*"|\S+)')
 
 
@@ -24,15 +28,15 @@ def session_filters(line: str, instant: Instant) -> dict[str, Any]:
     """Read the filters of a list of sessions.
 
     Raises:
-        InvalidInput: A status or a time cannot be read.
+        InvalidInput: There is no such filter, or a status or a time cannot be read.
     """
     choices: dict[str, Sequence[str]] = {"status": SESSION_STATUSES}
     names = {"user": "user_id", "status": "status", "model": "model"}
     found, metadata, rest = _read(line, names, instant, choices)
     if metadata:
         found["metadata"] = metadata
-    if rest:
-        found["title"] = rest
+    if title := " ".join(word.strip('"') for word in rest):
+        found["title"] = title
     return found
 
 
@@ -40,12 +44,12 @@ def search_filters(line: str, instant: Instant) -> tuple[str, dict[str, Any]]:
     """Read what to search for, and where.
 
     Raises:
-        InvalidInput: A role, an order or a time cannot be read.
+        InvalidInput: There is no such filter, or a role, an order or a time cannot be read.
     """
     names = {"user": "user_id", "session": "session_id", "role": "role", "order": "order"}
     choices: dict[str, Sequence[str]] = {"role": ROLES, "order": ("relevance", "recent")}
     found, _, rest = _read(line, names, instant, choices, pairs=False)
-    return rest, found
+    return " ".join(rest), found
 
 
 def _read(
@@ -55,7 +59,7 @@ def _read(
     choices: dict[str, Sequence[str]],
     *,
     pairs: bool = True,
-) -> tuple[dict[str, Any], dict[tuple[str, ...], Any], str]:
+) -> tuple[dict[str, Any], dict[tuple[str, ...], Any], list[str]]:
     found: dict[str, Any] = {}
     metadata: dict[tuple[str, ...], Any] = {}
     rest: list[str] = []
@@ -70,9 +74,14 @@ def _read(
             found[names[name]] = value
         elif path and pairs:
             metadata[tuple(path.split("."))] = _json(wanted)
+        elif name and not value.startswith(_NO_FILTER):
+            known = ", ".join(f"{each}:" for each in (*names, "since", "until"))
+            raise InvalidInput(
+                f"There is no filter {name}:, only {known}. Put words with a colon in quotes."
+            )
         else:
             rest.append(word.group())
-    return found, metadata, " ".join(rest)
+    return found, metadata, rest
 
 
 def _json(text: str) -> Any:

@@ -60,6 +60,7 @@ class ListScreen(Screen[Any], Generic[T]):
     def __init__(self) -> None:
         """Read nothing yet."""
         super().__init__()
+        self.line = ""  # what was typed last, and holds
         self.stretch: Stretch[T] = Stretch(nothing)
         self._busy = self._dry = self._failing = False
         self._readings = 0
@@ -111,7 +112,7 @@ class ListScreen(Screen[Any], Generic[T]):
             try:
                 await work()
             except InvalidInput as error:
-                self.notice(str(error))
+                self._fail(str(error))
             except AgentStoreError as error:
                 self._again = work
                 self._fail(f"{error} (r: try again)")
@@ -200,11 +201,13 @@ class ListScreen(Screen[Any], Generic[T]):
 
     def action_reload(self) -> None:
         """Try again what failed; else read again."""
+        self.notice(None)
         work, self._again = self._again or self.start, None
         self.read(work)
 
     def action_back(self) -> None:
         """Leave the line, or the screen."""
+        self.notice(None)
         if self.has_class("asking"):
             self.remove_class("asking")
             self.rows.focus()
@@ -220,9 +223,12 @@ class ListScreen(Screen[Any], Generic[T]):
         self.rows.go_to_end()
 
     def action_ask(self) -> None:
-        """Open the line."""
+        """Open the line, with what holds in it."""
         self.add_class("asking")
-        self.query_one(Input).focus()
+        line = self.query_one(Input)
+        line.value = self.line
+        line.cursor_position = len(self.line)
+        line.focus()
 
     def action_keys(self) -> None:
         """Show all keys."""
@@ -236,6 +242,7 @@ class ListScreen(Screen[Any], Generic[T]):
     def take_line(self, event: Input.Submitted) -> None:
         """Do what was typed, and go to the list."""
         self.rows.focus()
+        self.notice(None)
         try:
             self.asked(event.value)
         except InvalidInput as error:

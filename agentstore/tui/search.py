@@ -67,6 +67,7 @@ class SearchScreen(ListScreen[SearchHit]):
     def asked(self, line: str) -> None:
         """Search."""
         self._words, self._filters = search_filters(line, self.browser.instant)
+        self.line = line.strip()
         if self._session_id is not None:
             self._filters["session_id"] = self._session_id
         self._say()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.strip import Strip
-from textual.widgets import Input
 
-from agentstore.records import Page, SessionSummary
+from agentstore.records import Page, SessionSummary, UsageSum
 from agentstore.tui.conversation import ConversationScreen
 from agentstore.tui.drawing import cut
 from agentstore.tui.filters import SESSION_WORDS, session_filters
@@ -20,13 +20,24 @@ from agentstore.tui.stretches import ByCursor, Stretch
 from agentstore.values.text.terminal import STATUS_STYLES, age, brief, money, on_one_line
 
 _PAGE = 50
+_ADDED_UP = 200
+"""Requests of each session: of one that made more, the last ones are added up."""
+
 _FACTS = {"ACTIVE": 6, "STATUS": 12, "TURNS": 5, "MSGS": 5, "TOKENS": 6, "COST": 8}
 _FACTS |= {"USER": 12, "MODEL": 18}
 _WIDE = {"MSGS": 88, "USER": 104, "MODEL": 124}
 """From how many columns on these are shown."""
 
 
-class SessionsScreen(ListScreen[SessionSummary]):
+@dataclass(frozen=True, slots=True)
+class ListedSession:
+    """A session, and what its requests used; None if nothing was recorded."""
+
+    summary: SessionSummary
+    used: UsageSum | None
+
+
+class SessionsScreen(ListScreen[ListedSession]):
     """The sessions."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -40,19 +51,21 @@ class SessionsScreen(ListScreen[SessionSummary]):
         """Show all sessions."""
         super().__init__()
         self._filters: dict[str, Any] = {}
-        self._line = ""
-        self.rows = Rows(_row, lambda session: session.id, empty="No sessions.")
+        self.rows = Rows(_row, lambda each: each.summary.id, empty="No sessions.")
 
     async def start(self) -> None:
         """Read the first page."""
         self.stretch = Stretch(ByCursor(self._page))
         await super().start()
 
-    async def _page(self, cursor: str | None) -> Page[SessionSummary]:
-        page: Page[SessionSummary] = await self.browser.store.sessions.list(
+    async def _page(self, cursor: str | None) -> Page[ListedSession]:
+        store = self.browser.store
+        page: Page[SessionSummary] = await store.sessions.list(
             limit=_PAGE, cursor=cursor, preview=True, **self._filters
         )
-        return page
+        used = await store.usage.of_sessions([each.id for each in page], most=_ADDED_UP)
+        listed = tuple(ListedSession(each, used.get(each.id)) for each in page)
+        return Page(listed, page.next_cursor)
 
     def begin(self) -> None:
         """Begin to read."""
@@ -65,9 +78,9 @@ class SessionsScreen(ListScreen[SessionSummary]):
 
     def _say(self) -> None:
         where = Text.assemble(("agentstore", "bold"), "  ", (self.browser.where, "dim"))
-        if self._line:
+        if self.line:
             where.append("  only ", style="dim")
-            where.append(on_one_line(self._line), style="yellow")
+            where.append(on_one_line(self.line), style="yellow")
         columns = _cells({name: Text(name) for name in _FACTS}, self.size.width)
         names = Text("  ").append_text(columns).append("TITLE")
         names.stylize("dim")
@@ -75,7 +88,7 @@ class SessionsScreen(ListScreen[SessionSummary]):
 
     def show(self) -> None:
         """Show what is held."""
-        few = "No session is like this." if self._line else "No sessions."
+        few = "No session is like this." if self.line else "No sessions."
         if self.stretch.has_later and not self.stretch.items:
             few = "Nothing yet: ↓ looks further back."
         self.rows.show(self.stretch.items, empty=few)
@@ -83,7 +96,7 @@ class SessionsScreen(ListScreen[SessionSummary]):
     def asked(self, line: str) -> None:
         """Filter."""
         self._filters = session_filters(line, self.browser.instant)
-        self._line = line.strip()
+        self.line = line.strip()
         self.remove_class("asking")
         self.refresh_bindings()
         self._say()
@@ -93,18 +106,18 @@ class SessionsScreen(ListScreen[SessionSummary]):
         """Leave the line, or the filter."""
         if self.has_class("asking"):
             super().action_back()
-        elif self._line:
-            self.query_one(Input).value = ""
+        elif self.line:
+            self.notice(None)
             self.asked("")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer a way back only if there is one."""
-        return action != "back" or bool(self._line) or self.has_class("asking")
+        return action != "back" or bool(self.line) or self.has_class("asking")
 
     def on_rows_chosen(self) -> None:
         """Open the session."""
-        if (session := self.rows.chosen) is not None:
-            self.app.push_screen(ConversationScreen(session.id))
+        if (chosen := self.rows.chosen) is not None:
+            self.app.push_screen(ConversationScreen(chosen.summary.id))
 
     def action_search(self) -> None:
         """Search all messages."""
@@ -133,14 +146,19 @@ def _cells(cells: dict[str, Text], width: int) -> Text:
     return line
 
 
-def _row(session: SessionSummary, width: int) -> list[Strip]:
+def _row(listed: ListedSession, width: int) -> list[Strip]:
+    session, used = listed.summary, listed.used
+    tokens, cost = session.total_tokens, session.total_cost
+    if used is not None:
+        tokens, cost = used.total_tokens, max(cost, used.cost)
+    more = "+" if used is not None and used.partial else ""
     cells = {
         "ACTIVE": Text(age(session.last_active_at)),
         "STATUS": Text(session.status, style=STATUS_STYLES[session.status]),
         "TURNS": Text(brief(session.last_turn)),
         "MSGS": Text(brief(session.message_count)),
-        "TOKENS": Text(brief(session.total_tokens)),
-        "COST": Text(money(session.total_cost) if session.total_cost else "-"),
+        "TOKENS": Text(f"{brief(tokens)}{more}"),
+        "COST": Text(f"{money(cost)}{more}" if cost else "-"),
         "USER": Text(on_one_line(session.user_id or "-")),
         "MODEL": Text(on_one_line(session.model or "-")),
     }

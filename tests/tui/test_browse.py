@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from agentstore import Store
 from agentstore.errors import DatabaseBusy
-from agentstore.tui import conversation, screens
+from agentstore.tui import conversation, screens, sessions
 from agentstore.tui.application import Wish
 from agentstore.tui.conversation import ConversationScreen
 from agentstore.tui.entries import PAGE
@@ -75,7 +75,7 @@ esc Back q Quit ? Keys o Whole e Unfold b Branches t Turns / Search f Follow
 
 
 @in_a_loop
-async def test_sessions_are_listed_filtered_and_opened_in_80_columns_and_more(url):
+async def test_sessions_are_listed_filtered_and_opened_in_80_columns_and_more(url, monkeypatch):
     async with browsing(url) as hand:
         listed = await hand.press()
         assert "TITLE" in listed
@@ -92,6 +92,10 @@ async def test_sessions_are_listed_filtered_and_opened_in_80_columns_and_more(ur
         assert "only user:alice" in narrowed
         assert "escapes" not in narrowed
         assert "Weather" in narrowed.splitlines()[2]
+        assert re.search(r" 2 +912 +0\.50  ", narrowed.splitlines()[2])
+        monkeypatch.setattr(sessions, "_ADDED_UP", 1)
+        assert re.search(r" 2 +912\+ +0\.50\+  ", (await hand.press("r")).splitlines()[2])
+        monkeypatch.undo()
         await hand.press("f")
         assert "must be one of active, paused" in await hand.type("status:none")
         await hand.type("user:nobody")
@@ -108,6 +112,38 @@ async def test_sessions_are_listed_filtered_and_opened_in_80_columns_and_more(ur
             "ACTIVE", "STATUS", "TURNS", "MSGS", "TOKENS", "COST", "USER", "MODEL", "TITLE",
         ]  # fmt: skip
         assert re.search(r"bob +small +number 119$", first[2])
+
+
+@pytest.mark.long(but=["sqlite"])
+@in_a_loop
+async def test_a_line_that_was_refused_is_forgotten_with_what_was_said_of_it(url):
+    async with browsing(url) as hand:
+        await hand.press("f")
+        assert "status must be one of" in await hand.type("status:bogus")
+        assert "status must be" not in await hand.press("escape")
+        await hand.press("f")
+        assert "bogus" not in hand.text
+        await hand.type("status:bogus")
+        assert "status must be" not in await hand.type("user:alice")
+        await hand.press("f")
+        await hand.type("status:bogus")
+        await hand.press("escape")
+        assert "bogus" not in hand.text
+        narrowed = await hand.press("f", "space", "w", "e", "a", "enter")
+        assert "only user:alice wea " in f"{narrowed.splitlines()[0]} "
+        await hand.press("escape", "/")
+        assert "role must be one of" in await hand.type("marmot role:nobody")
+        assert "role must be" not in await hand.type("marmot")
+        await hand.press("/")
+        await hand.type("marmot role:nobody")
+        assert "role must be" not in await hand.press("escape")
+        await hand.press("/")
+        assert "what not" in await hand.type("-no")
+        assert "what not" not in await hand.type("marmot")
+        await hand.press("escape")
+    async with browsing(url, user="alice") as hand:
+        assert "open it, and press f" in await hand.press("F")
+        assert "open it" not in await hand.press("r")
 
 
 @pytest.mark.long(but=["sqlite"])

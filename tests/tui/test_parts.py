@@ -89,12 +89,16 @@ def test_one_line_of_filters_is_read_and_what_cannot_be_is_said():
         "status": "failed",
         "model": "my model",
         "since": now,
-        "title": 'two "words here"',
+        "title": "two words here",
     }
-    assert read("team.name=red size=3 note:this") == {
+    assert read('team.name=red size=3 "note:this" http://x localhost:80 at:12:30') == {
         "metadata": {("team", "name"): "red", ("size",): 3},
-        "title": "note:this",
+        "title": "note:this http://x localhost:80 at:12:30",
     }
+    with pytest.raises(InvalidInput, match=r"no filter stauts:, only user:, status:, model:, s"):
+        read("stauts:active")
+    with pytest.raises(InvalidInput, match=r"no filter status:, only user:, session:, role:, o"):
+        search_filters("status:active", lambda _: now)
     with pytest.raises(InvalidInput, match="status must be one of active"):
         read("status:none")
     assert search_filters('"a b" -c session:s role:tool order:recent d=e', lambda _: now) == (

@@ -71,10 +71,6 @@ FAILURES = {
     "a session that is not there": (("show", "nobody"), "no session"),
     "a file that is not there": (("import", "nothing.jsonl"), "No such file"),
     "a database that is not there": (("stats", "--url", "sqlite:///nothing.db"), "no file"),
-    "an engine that is not supported": (
-        ("stats", "--url", "mysql://root:hunter2@localhost/x"),
-        "not supported",
-    ),
     "a server that does not answer": (
         ("stats", "--url", "postgresql://root:hunter2@127.0.0.1:1/x"),
         "Check the host",

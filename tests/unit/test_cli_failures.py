@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -65,6 +66,69 @@ def test_a_command_line_that_cannot_be_understood_is_one_line_and_exits_with_2(
     assert word in said
     assert said.count("\n") == 1
     assert "Try: agentstore" in said
+
+
+WRONG_VALUES = {
+    ("usage", "--days", "0"): "--days",
+    ("stats", "--days", "0"): "days must be",
+    ("stats", "--top", "-1"): "Invalid value for '--top'",
+    ("ls", "--limit", "-3"): "--limit must be 1 or more, not -3.",
+    ("tasks", "--limit", "-3"): "--limit must be a whole number from 1 to 1000, not -3.",
+    ("show", "s", "--limit", "-3"): "--limit must be a whole number zero or more, not -3.",
+    ("ls", "--status", "bogus"): "must be one of active",
+    ("tasks", "--dead", "--status", "failed"): "Pass only one of them",
+    ("show", "s", "--tree", "--limit", "3"): "--tree shows no messages.",
+    ("show", "s", "--tree", "--all"): "--tree shows no messages.",
+    ("show", "s", "--tree", "--branch", "main"): "--tree shows no messages.",
+    ("show", "s", "--tree", "--full"): "--tree shows no messages.",
+    ("export", "--format", "html"): "Pass SESSION, and FILE unless",
+    ("export", "--format", "md", "s", "--user", "u"): "Pass SESSION, and FILE unless",
+    ("export", "--format", "md", "s", "a", "b"): "Pass one FILE, or none",
+    ("usage", "--by", "branch"): "--by branch needs a session. Pass --session ID.",
+    ("ui", "--port", "99999"): "--port must be from 0 to 65535",
+    ("export", "--format", "pdf"): "Invalid value for '--format': 'pdf' is not one of",
+    ("search", "x", "--since", "soon"): "Invalid value for '--since': A time must be like",
+    ("stats", "--url", "mysql://root:hunter2@localhost/x"): "not supported",
+}
+
+
+@pytest.mark.parametrize(("arguments", "words"), WRONG_VALUES.items())
+def test_a_value_that_an_option_cannot_have_exits_with_2_whoever_refuses_it(
+    run, talk, arguments, words
+):
+    said = run(*arguments, code=2)
+    assert words in said
+    assert said.count("\n") == 1
+    for unfit in ("Value error", "Page for more", "session_id", "hunter2"):
+        assert unfit not in said
+
+
+NOT_THERE = {
+    ("show", "nope"): "There is no session 'nope'. Check the id: agentstore ls shows them.",
+    ("browse", "nope"): "There is no session 'nope'. Check the id: agentstore ls shows them.",
+    ("show", "01"): (
+        "There is no session '01'. Give more of the id, as much as agentstore ls prints."
+    ),
+    ("show", "s", "--branch", "nope"): (
+        "There is no branch 'nope'. agentstore show --tree shows which there are."
+    ),
+    ("erase-user", "nope", "--yes"): "There is no user 'nope'. Check the id.",
+}
+
+
+@pytest.mark.parametrize(("arguments", "words"), NOT_THERE.items())
+def test_what_is_not_there_exits_with_1_and_names_commands_and_no_methods(
+    run, talk, monkeypatch, arguments, words
+):
+    monkeypatch.setattr("agentstore.cli.browse.is_terminal", lambda: True)
+    assert run(*arguments, code=1) == f"error: {words}\n"
+
+
+def test_a_model_without_a_price_and_a_taken_port_name_the_option_that_helps(run, talk):
+    assert "Pass --file with a table of your own." in run("prices", "gpt-nobody", code=1)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert "Choose another one with --port" in run("ui", "--port", port, code=1)
 
 
 def test_a_bug_is_one_line_too_which_quotes_nothing_and_exits_with_70(run, monkeypatch):
@@ -284,8 +348,8 @@ def test_the_last_messages_come_and_then_the_end(run, tmp_path):
     found = [json.loads(line) for line in run("tail", "--json", "-n", "2").splitlines()]
     assert [each["content"] for each in found] == ["message 18", "message 19"]
     assert run("tail", "-n", "0") == ""
-    assert "--interval" in run("tail", "--interval", "0", code=1)
-    assert "from 1 to 1000, not 1001" in run("tail", "-n", "1001", code=1)
+    assert "--interval" in run("tail", "--interval", "0", code=2)
+    assert "--lines must be from 0 to 1000, not 1001" in run("tail", "-n", "1001", code=2)
     assert "no session" in run("tail", "nobody", code=1)
 
 
@@ -395,7 +459,7 @@ def test_browsing_says_what_it_needs(run, monkeypatch):
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "textual", None)
     assert "Run: pip install 'agentstore-db[tui]'" in run("browse", code=1)
-    assert "needs a session" in run("browse", "--follow", "--user", "alice", code=1)
+    assert "needs a session" in run("browse", "--follow", "--user", "alice", code=2)
 
 
 def test_the_table_of_commands_names_those_of_each_module():

@@ -179,8 +179,8 @@ def test_health_writes_nothing_and_says_in_one_line_what_is_wrong(run, tmp_path)
     nowhere = "postgres://me@127.0.0.1:1/x"
     found = json.loads(run("health", "--json", "--url", nowhere, code=4).stdout)
     assert (found["ok"], found["engine"], found["revision"]) == (False, "postgresql", None)
-    assert "timeout must be" in run("health", "--timeout", "0", code=1).stderr
-    assert "Use sqlite" in run("health", "--url", "nothing", code=1).stderr
+    assert "timeout must be" in run("health", "--timeout", "0", code=2).stderr
+    assert "Use sqlite" in run("health", "--url", "nothing", code=2).stderr
 
 
 def test_health_ends_in_time_when_nobody_answers(run, url, monkeypatch):
@@ -309,6 +309,20 @@ def test_what_is_read_fits_a_terminal_of_any_width(run, talk, monkeypatch, colum
     assert shown[1].endswith("…")
     numbers = run("stats", "--days", "2", AGENTSTORE_URL=talk).stdout
     assert re.search(r"^messages +\d", numbers, re.MULTILINE)
+
+
+def test_what_stats_sum_up_is_broken_between_words_on_a_narrow_terminal(run, talk, monkeypatch):
+    with Store(talk) as store:
+        store.sessions.pause(store.sessions.create().id)
+        store.sessions.cancel(store.sessions.create().id)
+        store.messages.save("talk", "user", "Long.", token_count=123_456_789)
+    wide(monkeypatch, 40)
+    shown = run("stats", AGENTSTORE_URL=talk).stdout.partition("tables")[0]
+    assert widest("\n".join(shown.splitlines()[1:])) <= 40
+    words = " ".join(shown.split())
+    assert re.search(r"sessions: .*1 cancelled, 1 paused.* tokens: 123,456,\d+ in mes", words)
+    wide(monkeypatch, 40, terminal=False)
+    assert widest(run("stats", AGENTSTORE_URL=talk).stdout.partition("tables")[0]) > 40
 
 
 @pytest.mark.parametrize("columns", [40, 80])

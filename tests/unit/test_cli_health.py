@@ -77,16 +77,16 @@ def test_a_finding_is_one_line_whatever_it_is_about(capsys):
 @pytest.mark.parametrize("size", ["9" * 400, "9" * 5_000, "1" + "0" * 29 + "TB", "8388608TiB"])
 def test_a_size_that_no_database_can_have_is_refused(told, tmp_path, size):
     for option in ("--warn-bytes", "--fail-bytes"):
-        assert "size" in told("stats", option, size, code=1)
+        assert "size" in told("stats", option, size, code=2)
     (tmp_path / "agentstore.toml").write_text(f'[alerts]\nwarn_bytes = "{size}"\n')
-    assert "size" in told("stats", code=1)
+    assert "size" in told("stats", code=2)
 
 
 @pytest.mark.parametrize("limit", ["9" * 400, "9" * 5_000, "0x" + "f" * 5_000])
 def test_a_limit_of_any_number_of_digits_is_refused_in_a_line(told, tmp_path, limit):
     for name in ("warn_bytes", "warn_rows"):
         (tmp_path / "agentstore.toml").write_text(f"[alerts]\n{name} = {limit}\n")
-        assert told("stats", code=1).count("\n") == 1
+        assert told("stats", code=2).count("\n") == 1
 
 
 def test_the_largest_size_is_read_to_the_byte():
@@ -123,8 +123,8 @@ def test_limits_in_the_file_count_and_an_option_comes_before_them(run, tmp_path)
     (tmp_path / "other.toml").write_text('[alerts]\nfail_bytes = "1KB"\n')
     run("stats", "--config", "other.toml", code=4)
     (tmp_path / "agentstore.toml").write_text("[alerts]\nwarn = 1\n")
-    assert "warn_bytes" in run("stats", code=1).stderr
-    assert "5GB" in run("stats", "--warn-bytes", "much", "--config", "other.toml", code=1).stderr
+    assert "warn_bytes" in run("stats", code=2).stderr
+    assert "5GB" in run("stats", "--warn-bytes", "much", "--config", "other.toml", code=2).stderr
 
 
 def test_the_doctor_reports_mends_and_exits_by_the_worst_finding(run, engine_url):

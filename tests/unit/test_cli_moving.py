@@ -89,7 +89,7 @@ def test_a_second_list_is_named_as_it_is(run, source, tmp_path, unfinished):
     done = run("copy", SOURCE, TARGET, "--resume", "--quarantine", "aside.jsonl", code=3)
     assert "set aside in aside.2.jsonl" in done.stderr
     assert (tmp_path / "aside.jsonl").read_text() == "the first\n"
-    refused = run("copy", SOURCE, "sqlite:///more.db", "--quarantine", "aside.jsonl", code=1)
+    refused = run("copy", SOURCE, "sqlite:///more.db", "--quarantine", "aside.jsonl", code=2)
     assert "Choose another file" in refused.stderr
 
 

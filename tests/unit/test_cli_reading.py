@@ -111,8 +111,8 @@ def test_lists_can_be_narrowed_and_end_where_asked(run, store):
     assert "There are more" in run("ls")
     assert "There are more" not in run("ls", "-n", "30")
     assert run("ls", "--user", "nobody") == "No sessions.\n"
-    assert "must be one of active, paused" in run("ls", "--status", "asleep", code=1)
-    assert "limit must be 1 or more, not 0" in run("ls", "-n", "0", code=1)
+    assert "must be one of active, paused" in run("ls", "--status", "asleep", code=2)
+    assert "--limit must be 1 or more, not 0" in run("ls", "-n", "0", code=2)
 
 
 def test_all_sessions_come_page_by_page_as_one_table(run, store, monkeypatch):
@@ -298,7 +298,7 @@ def test_a_search_can_be_narrowed_and_paged(run, store, talk):
     second, end = found("--order", "recent", "-n", "1", "--cursor", cursor)
     assert (first, second, end) == ([1], [2], None)
     assert "2026-03-01" in run("search", "x", "--since", "yesterday", code=2)
-    assert "must be one of relevance, recent" in run("search", "x", "--order", "best", code=1)
+    assert "must be one of relevance, recent" in run("search", "x", "--order", "best", code=2)
 
 
 def test_a_search_reads_what_is_not_indexed_and_writes_nothing(run, store, talk):
@@ -371,9 +371,9 @@ def test_usage_is_added_up_by_whatever_is_asked_for(run, spent):
         assert fits(run("usage", "--by", by))
         assert fits(run("usage", "--by", by, "--cost"))
     assert run("usage", "--user", "nobody") == "No usage was recorded.\n"
-    assert "must be one of turn" in run("usage", "--by", "hour", code=1)
-    assert "need a session" in run("usage", "--by", "turn", code=1)
-    assert "Pass only one of them" in run("usage", "--days", "1", "--since", "2026-01-01", code=1)
+    assert "must be one of turn" in run("usage", "--by", "hour", code=2)
+    assert "needs a session. Pass --session" in run("usage", "--by", "turn", code=2)
+    assert "Pass only one of them" in run("usage", "--days", "1", "--since", "2026-01-01", code=2)
 
 
 # --- tasks ----------------------------------------------------------------------------------------
@@ -399,7 +399,7 @@ def test_tasks_are_counted_and_listed_and_dead_letters_found(run, store):
     assert len(page["tasks"]) + len(rest["tasks"]) == 15
     assert run("tasks", "--session", "nobody") == "No tasks.\n"
     assert "None of them" in run("tasks", "--status", "running")
-    assert "Pass only one of them" in run("tasks", "--dead", "--status", "failed", code=1)
+    assert "Pass only one of them" in run("tasks", "--dead", "--status", "failed", code=2)
 
 
 # --- What all have in common ----------------------------------------------------------------------

@@ -138,7 +138,7 @@ def test_a_report_of_another_backup_is_noticed(run, tmp_path):
     assert not (tmp_path / "new.db").exists()
     run("restore", "one.db", "new.db", "--expect", "one.json")
     (tmp_path / "one.json").write_text("[]")
-    refused = run("restore", "one.db", "x.db", "--expect", "one.json", code=1)
+    refused = run("restore", "one.db", "x.db", "--expect", "one.json", code=2)
     assert "must be the output of agentstore backup --json" in refused.stderr
 
 
