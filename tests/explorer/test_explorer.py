@@ -473,10 +473,106 @@ def test_a_tail_grows_and_is_silent_while_nothing_happens(store):
         store.messages.finish(message)
         store.messages.save(session, "user", "And tomorrow?")
         further = client.get(tail(grown.text)).text
-        assert [*re.findall(r'id="(turn-\d)"', further)] == ["turn-1", "turn-2"]
+        assert re.findall(r"turn \d", further) == ["turn 1", "turn 2"]
         assert client.get(tail(further)).status_code == 204
         store.sessions.complete(session)
-        assert "hx-get" not in client.get(f"/session?id={session}").text
+        over = client.get(tail(further))
+        assert (over.status_code, "And tomorrow?" in over.text) == (286, True)
+        for html in (over.text, client.get(f"/session?id={session}").text):
+            assert "every 2s" not in html
+            assert 'class="chip completed" id="status"' in html
+
+
+def grown(client, html):
+    """Poll as a page does, and put what comes in the place of its end."""
+    at = html.index('<div id="tail"')
+    got = client.get("/" + re.search(r'hx-get="([^"]+)"', html[at:])[1].replace("&amp;", "&"))
+    if got.status_code == 204:
+        return html
+    assert got.status_code == 200
+    assert looked_at(got.text) == []
+    return html[:at] + got.text
+
+
+def test_a_page_that_grows_keeps_what_it_showed_and_says_what_it_left_out(store):
+    session = store.sessions.create().id
+
+    def said(*roles):
+        store.messages.save_many(session, [{"role": each, "content": "x"} for each in roles])
+
+    def shown(html):
+        return [int(n) for n in re.findall(r'id="m(\d+)"', html)]
+
+    said("user", *["assistant"] * 20)
+    with visiting(store) as client:
+        html = client.get(f"/session?id={session}").text
+        for n in range(40):
+            said("assistant")
+            if n % 13 == 0:
+                html = grown(client, html)
+        html = grown(client, html)
+        assert shown(html) == [*range(1, 62)]
+        assert grown(client, html) == html
+        said(*["user"] * 50)
+        html = grown(client, html)
+        assert shown(html) == [*range(1, 62), *range(72, 112)]
+        missed = re.search(r'<a href="([^"]+)">read them', html)[1].replace("&amp;", "&")
+        assert shown(client.get(f"/{missed}").text) == [*range(62, 102)]
+        said("assistant")
+        html = grown(client, html)
+        assert shown(html) == [*range(1, 62), *range(72, 113)]
+        assert html.count("read them") == 1
+
+
+@pytest.mark.parametrize("state", ["active", "waiting_user", "paused"])
+def test_a_session_that_may_go_on_is_asked_though_it_says_nothing_yet(store, state):
+    session = store.sessions.create().id
+    if state == "waiting_user":
+        store.sessions.wait_for_user(session, "Which day?")
+    elif state == "paused":
+        store.sessions.pause(session)
+    with visiting(store) as client:
+        html = client.get(f"/session?id={session}").text
+        assert "Nothing was said here." in html
+        assert grown(client, html) == html
+        if state == "paused":
+            store.sessions.resume(session)
+        if state == "waiting_user":
+            store.sessions.answer(session, "Tuesday")
+        else:
+            store.messages.save(session, "user", "Tuesday")
+        html = grown(client, html)
+        assert "Tuesday" in html
+        assert "Nothing was said here." not in html
+        assert "Which day?" not in html[html.index('id="status" hx-swap-oob') :]
+
+
+def test_a_call_without_a_result_says_whether_one_may_come(store):
+    session = store.sessions.create().id
+    call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    asking = {"role": "assistant", "content": None, "tool_calls": [call]}
+    store.messages.save_many(session, [{"role": "user", "content": "x"}] * 39 + [asking])
+    never, later, soon = "never answered", "result on the next page", "no result yet"
+
+    def said(client, query=""):
+        html = client.get(f"/session?id={session}{query}").text
+        return [words for words in (never, later, soon) if words in html]
+
+    with visiting(store) as client:
+        html = client.get(f"/session?id={session}").text
+        assert soon in html
+        store.messages.save(session, "tool", "sun", tool_call_id="a")
+        store.messages.save_many(session, [{"role": "user", "content": "y"}] * 40)
+        assert "result below" in grown(client, html)
+        assert said(client, "&through=40") == [later]
+        assert said(client, "&through=41") == []
+        store.messages.save(session, "assistant", None, tool_calls=[call | {"id": "b"}])
+        assert said(client) == [soon]
+        store.messages.save(session, "user", "And?")
+        assert said(client) == [never]
+        store.messages.save(session, "assistant", None, tool_calls=[call | {"id": "c"}])
+        store.sessions.complete(session)
+        assert said(client, "&after=83") == [never]
 
 
 def test_a_page_of_sessions_is_two_calls_however_many_it_has(store, monkeypatch):

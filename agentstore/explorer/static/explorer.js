@@ -17,15 +17,14 @@
   }
 
   // A tail that is exchanged leaves open what was unfolded.
-  const folds = (turn) => [...turn.querySelectorAll("details")];
+  const folds = () => [...document.querySelectorAll(".split > div details")];
   let unfolded = [];
-  document.addEventListener("htmx:beforeSwap", (event) => {
-    unfolded = folds(event.target).map((each) => each.open);
+  document.addEventListener("htmx:beforeSwap", () => {
+    unfolded = folds().map((each) => each.open);
   });
-  document.addEventListener("htmx:afterSwap", (event) => {
-    const turn = document.getElementById(event.detail.target.id);
-    folds(turn ?? document.body).forEach((each, n) => {
-      if (turn && n in unfolded) each.open = unfolded[n];
+  document.addEventListener("htmx:afterSwap", () => {
+    folds().forEach((each, n) => {
+      if (n in unfolded) each.open = unfolded[n];
     });
   });
 
