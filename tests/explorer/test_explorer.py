@@ -633,3 +633,19 @@ def test_a_message_that_is_very_long_is_read_by_pages(store):
     assert store.messages.find("nobody") is None
     with pytest.raises(NotFound):
         store.messages.get("nobody")
+
+
+def test_a_hit_in_the_result_of_a_call_is_unfolded_where_it_leads(store):
+    session = store.sessions.create().id
+    calls = [
+        {"id": n, "type": "function", "function": {"name": n, "arguments": "{}"}} for n in "ab"
+    ]
+    store.messages.save(session, "assistant", None, tool_calls=calls)
+    store.messages.save(session, "tool", "sun", tool_call_id="a")
+    store.messages.save(session, "tool", "needle", tool_call_id="b")
+    with visiting(store) as client:
+        hits = client.get("/search?q=needle").text
+        into = re.search(r'<h2 dir="auto"><a href="([^"]+)#m3"', hits)[1].replace("&amp;", "&")
+        html = client.get(f"/{into}").text
+        assert re.findall(r'id="(m\d)" open', html) == ["m3"]
+        assert " open" not in client.get(f"/session?id={session}").text

@@ -248,8 +248,6 @@ def _documents(session: SessionRecord) -> list[tuple[str, Any]]:
 
 
 def of_message(message: MessageRecord) -> str:
-    """Give the address of a message in its conversation."""
-    return (
-        link("session", id=message.session_id, branch=message.branch, through=message.seq + 10)
-        + f"#m{message.seq}"
-    )
+    """Give the address of a message in its conversation, where it is unfolded."""
+    id, branch, seq = message.session_id, message.branch, message.seq
+    return f"{link('session', id=id, branch=branch, through=seq + 10, hit=seq)}#m{seq}"
