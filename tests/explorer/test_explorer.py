@@ -649,3 +649,25 @@ def test_a_hit_in_the_result_of_a_call_is_unfolded_where_it_leads(store):
         html = client.get(f"/{into}").text
         assert re.findall(r'id="(m\d)" open', html) == ["m3"]
         assert " open" not in client.get(f"/session?id={session}").text
+
+
+def test_control_characters_are_shown_by_their_numbers_which_every_font_has(store):
+    session = store.sessions.create().id
+    store.messages.save(session, "user", "a\x1bb\x7fc\x85d\u202ee")
+    with visiting(store) as client:
+        html = client.get(f"/session?id={session}").text
+    assert "a‹U+001B›b‹U+007F›c‹U+0085›d‹U+202E›e" in html
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_a_long_prompt_is_folded_unless_a_search_leads_there(store, role):
+    session = store.sessions.create().id
+    store.messages.save(session, role, "Be <b>brief</b>.")
+    store.messages.save(session, "user", "Be kind. " * 90)
+    store.messages.save(session, role, "Be <i>careful</i>. " * 50)
+    folded = '<details class="prompt"><summary dir="auto">Be &lt;i&gt;careful&lt;/i&gt;. Be'
+    with visiting(store) as client:
+        for page in ("session?", "export?format=html&"):
+            html = client.get(f"/{page}id={session}").text
+            assert html.count('class="prompt"') == html.count(folded) == 1
+        assert 'class="prompt" open' in client.get(f"/session?id={session}&hit=3").text
