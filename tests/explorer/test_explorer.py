@@ -193,12 +193,20 @@ def test_every_response_tells_the_browser_what_it_may_do(store):
 
 
 def test_what_cannot_be_asked_is_said_and_leads_back(store):
+    store.sessions.create(id="here")
     with visiting(store) as client:
         wrong = {
             "/session": (400, "id="),
             "/session?id=nobody": (404, "Not found"),
             "/session?id=%ff": (400, "UTF-8"),
-            "/sessions?cursor=nonsense": (400, "cursor"),
+            "/sessions?cursor=nonsense": (400, "no longer there"),
+            "/sessions?value=1": (400, "path="),
+            "/tasks?status=bogus": (400, "status"),
+            "/session?id=here&through=abc": (400, "through="),
+            "/usage?days=all": (400, "days="),
+            "/thread?id=nobody": (404, "Not found"),
+            "/search?q=-refund": (400, 'name="q" value="-refund"'),
+            "/search?q=-x&session=here": (400, 'name="session" value="here"'),
             "/sessions?since=yesterday": (400, "2026-01-31"),
             "/sessions?status=odd": (400, "status"),
             "/search?q=-x": (400, "not"),
@@ -671,3 +679,33 @@ def test_a_long_prompt_is_folded_unless_a_search_leads_there(store, role):
             html = client.get(f"/{page}id={session}").text
             assert html.count('class="prompt"') == html.count(folded) == 1
         assert 'class="prompt" open' in client.get(f"/session?id={session}&hit=3").text
+
+
+def test_a_page_that_is_gone_leads_to_the_first_one(store):
+    with visiting(store) as client:
+        html = client.get("/sessions?title=x&cursor=nonsense").text
+        assert '<a href="sessions?title=x">The first page</a>' in html
+
+
+def test_the_window_of_usage_is_marked_whichever_it_is(store):
+    with visiting(store) as client:
+        for days in (5, 14):
+            html = client.get(f"/usage?days={days}").text
+            assert re.findall(r'aria-current="true">([^<]*)', html) == [f"{days} days"]
+
+
+def test_one_searches_in_one_conversation(store):
+    first, second = (store.sessions.create(title=title).id for title in ("One", "Two"))
+    for session in (first, second):
+        store.messages.save(session, "developer", "needle")
+    with visiting(store) as client:
+        html = client.get(f"/session?id={first}").text
+        into = re.search(r'<a href="([^"]+)">Search in this conversation', html)[1]
+        kept = f'<input type="hidden" name="session" value="{first}">'
+        for address in (into, f"{into}&q=needle", f"{into}&q=+"):
+            html = client.get(f"/{address}").text
+            assert kept in html
+            assert ("One</a>" in html) == ("needle" in address)
+            assert "Two</a>" not in html
+        assert ">developer</a>" in client.get("/search?q=needle").text
+        assert kept not in client.get("/search?q=needle").text

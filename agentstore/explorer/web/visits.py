@@ -85,10 +85,17 @@ class Visit(Asker):
         return found
 
     def whole(self, name: str, default: int, *, least: int, most: int) -> int:
-        """Give a whole number of the query, no smaller and no larger than that."""
-        found = self.query.get(name, "")
-        plain = found.isascii() and found.isdigit() and len(found) < len(str(most)) + 2
-        return min(max(int(found) if plain else default, least), most)
+        """Give a whole number of the query, no smaller and no larger than that.
+
+        Raises:
+            InvalidInput: It is none.
+        """
+        found = self.given(name)
+        if found is None:
+            return default
+        if not (found.isascii() and found.isdigit()):
+            raise InvalidInput(f"{name}= must be a whole number.")
+        return min(max(int(found[:20]), least), most)
 
     def here(self, **changes: object) -> str:
         """Give this page's address with other values in the query; None takes one out."""
