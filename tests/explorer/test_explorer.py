@@ -709,3 +709,20 @@ def test_one_searches_in_one_conversation(store):
             assert "Two</a>" not in html
         assert ">developer</a>" in client.get("/search?q=needle").text
         assert kept not in client.get("/search?q=needle").text
+
+
+def test_tasks_say_what_the_error_is_and_whose_they_are_before_who_works(store):
+    session = store.sessions.create(title="Mail <Ada>").id
+    for _ in range(2):
+        store.tasks.create(session, "mail")
+    (dead, _) = store.tasks.claim("worker", limit=2)
+    trace = "Traceback (most recent call last):\n  File x\nValueError: no such day\n\n"
+    store.tasks.fail(dead.id, trace, fence=dead.fence)
+    store.checkpoints.put("thread", {}, session_id=session)
+    back = f'<a href="session?id={session}"><bdi>Mail &lt;Ada&gt;</bdi></a>'
+    with visiting(store) as client:
+        html = client.get(f"/tasks?session={session}").text
+        assert '<div class="first bad">ValueError: no such day</div>' in html
+        assert html.index("ValueError") < html.index("<h2>Workers</h2>")
+        for page in ("tasks?", "tasks?status=dead&", "checkpoints?"):
+            assert back in client.get(f"/{page}session={session}").text

@@ -23,7 +23,7 @@ async def page(visit: Visit) -> Response:
         limit=_ON_A_PAGE,
         cursor=visit.given("cursor"),
     )
-    return visit.page("checkpoints.html", found=found)
+    return visit.page("checkpoints.html", found=found, session=await visit.narrowed_to())
 
 
 async def thread(visit: Visit) -> Response:

@@ -48,6 +48,7 @@ async def page(visit: Visit) -> Response:
     status = cast("TaskStatus | None", visit.given("status"))
     listed = visit.store.tasks.list
     queue, session = visit.given("queue"), visit.given("session")
+    of = await visit.narrowed_to()
     if status is not None:
         found = await visit.ask(
             listed,
@@ -57,7 +58,8 @@ async def page(visit: Visit) -> Response:
             limit=_ON_A_PAGE,
             cursor=visit.given("cursor"),
         )
-        return visit.page("tasks.html", states=_STATES, groups=[(status, found)], workers=None)
+        groups = [(status, found)]
+        return visit.page("tasks.html", states=_STATES, groups=groups, workers=None, session=of)
     groups = []
     for each in _STATES:
         most = _MOST_RUNNING if each == "running" else _OF_A_STATE
@@ -68,7 +70,8 @@ async def page(visit: Visit) -> Response:
             )
         )
     running = dict(groups)["running"]
-    return visit.page("tasks.html", states=_STATES, groups=groups, workers=_workers(running))
+    workers = _workers(running)
+    return visit.page("tasks.html", states=_STATES, groups=groups, workers=workers, session=of)
 
 
 async def counts(visit: Visit) -> Response:

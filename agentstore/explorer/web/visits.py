@@ -15,6 +15,7 @@ from agentstore.errors import InvalidInput
 from agentstore.explorer.web.rendering import link, render
 
 if TYPE_CHECKING:
+    from agentstore.records import SessionRecord
     from agentstore.stores.health import Probe
     from agentstore.stores.store import Store
     from agentstore.values.redaction import Secrets
@@ -96,6 +97,11 @@ class Visit(Asker):
         if not (found.isascii() and found.isdigit()):
             raise InvalidInput(f"{name}= must be a whole number.")
         return min(max(int(found[:20]), least), most)
+
+    async def narrowed_to(self) -> SessionRecord | None:
+        """Give the session to whose records the page is narrowed, if it is there."""
+        id = self.given("session")
+        return None if id is None else await self.ask(self.store.sessions.find, id)
 
     def here(self, **changes: object) -> str:
         """Give this page's address with other values in the query; None takes one out."""
