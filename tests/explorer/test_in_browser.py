@@ -184,6 +184,14 @@ def test_a_tail_is_seen_to_grow_and_keeps_what_was_unfolded(place, browser):
         store.messages.save(session, "user", "And tomorrow?")
         page.get_by_text("And tomorrow?").wait_for()
         assert page.locator("section.turn").count() == 2
+        store.messages.save_many(session, [{"role": "assistant", "content": "x"}] * 90)
+        page.get_by_text("read them").wait_for()
+        assert page.locator("details.call").get_attribute("open") is not None
+        numbers = [each.get_attribute("id") for each in page.locator("article.msg").all()]
+        assert numbers == [f"m{n}" for n in (1, 2, 4, 5, *range(56, 96))]
+        store.sessions.complete(session)
+        page.locator("#status.completed").wait_for()
+        assert page.locator("[hx-get]").count() == 0
         assert trouble == []
 
 

@@ -87,9 +87,9 @@ async def tail(visit: Visit) -> Response:
             left_out = link("session", id=session.id, branch=branch.name, after=to)
     before = _before(found, fresh, joined=joined)
     live = await _turns(visit, session, fresh, last=True, before=before)
-    if visit.given("seen") == _seen(session, live) and not is_over(session):
-        return Response(status_code=204)
     over = is_over(session)
+    if visit.given("seen") == _seen(session, live) and not over:
+        return Response(status_code=204)
     values = {
         "visit": visit,
         "session": session,
@@ -107,7 +107,7 @@ async def tail(visit: Visit) -> Response:
 def _before(
     found: Sequence[MessageRecord], shown: Sequence[MessageRecord], *, joined: bool
 ) -> MessageRecord | None:
-    """Give the message before the last of those found; None if what it called stands elsewhere."""
+    """Give the message before those that are shown; None if calls between are shown with it."""
     return found[-len(shown) - 1] if len(found) > len(shown) and not joined else None
 
 
