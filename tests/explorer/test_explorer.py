@@ -571,7 +571,7 @@ def test_a_call_without_a_result_says_whether_one_may_come(store):
         assert soon in html
         store.messages.save(session, "tool", "sun", tool_call_id="a")
         store.messages.save_many(session, [{"role": "user", "content": "y"}] * 40)
-        assert "result below" in grown(client, html)
+        assert "no result up to here" in grown(client, html)
         assert said(client, "&through=40") == [later]
         assert said(client, "&through=41") == []
         store.messages.save(session, "assistant", None, tool_calls=[call | {"id": "b"}])
