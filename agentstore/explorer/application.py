@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from agentstore.errors import AgentStoreError, InvalidInput
+from agentstore.errors import AgentStoreError, InvalidCursor, InvalidInput
 from agentstore.explorer.pages import (
     attachment,
     branches,
@@ -29,7 +29,7 @@ from agentstore.explorer.pages import (
     usage,
 )
 from agentstore.explorer.web.headers import WithHeaders
-from agentstore.explorer.web.rendering import render, static_file
+from agentstore.explorer.web.rendering import link, render, static_file
 from agentstore.explorer.web.visits import Visit
 
 
@@ -80,6 +80,8 @@ _SAID: Final = {
     404: ("Not found", "There is nothing here, or it is not yours to see."),
     405: ("Only to look at", "The explorer reads and never writes."),
 }
+_GONE: Final = ("This page is no longer there", "The list that it was of is another one now.")
+_CURSORS: Final = ("cursor", "left_before", "right_before")
 _OTHERWISE: Final = ("This did not work", "The log of the program that serves this page says why.")
 
 
@@ -100,17 +102,23 @@ def application(store: object) -> ASGIApp:
         return RedirectResponse(pages[0].name)
 
     def failed(request: Request, error: Exception) -> Response:
-        status, words = _status(error), None
-        if isinstance(error, InvalidInput) or (status == 503 and not scoped):
-            words = str(error)
+        status, words, first = _status(error), None, None
+        asked = dict(request.query_params)
         title, otherwise = _SAID.get(status, _OTHERWISE)
         inside = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+        if isinstance(error, InvalidCursor):
+            title, otherwise = _GONE
+            there = {name: each for name, each in asked.items() if name not in _CURSORS}
+            first = link(inside.removeprefix("/"), **there)
+        elif isinstance(error, InvalidInput) or (status == 503 and not scoped):
+            words = str(error)
         values = {
             "nav": [(name, named, False) for name, named in nav.items() if named],
             "up": "../" * (inside.count("/") - 1),
             "title": title,
             "words": words or otherwise,
-            "query": {},
+            "asked": asked,
+            "first": first,
         }
         headers = getattr(error, "headers", None)
         return HTMLResponse(render("error.html", values), status, headers=headers)

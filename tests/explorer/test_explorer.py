@@ -193,12 +193,20 @@ def test_every_response_tells_the_browser_what_it_may_do(store):
 
 
 def test_what_cannot_be_asked_is_said_and_leads_back(store):
+    store.sessions.create(id="here")
     with visiting(store) as client:
         wrong = {
             "/session": (400, "id="),
             "/session?id=nobody": (404, "Not found"),
             "/session?id=%ff": (400, "UTF-8"),
-            "/sessions?cursor=nonsense": (400, "cursor"),
+            "/sessions?cursor=nonsense": (400, "no longer there"),
+            "/sessions?value=1": (400, "path="),
+            "/tasks?status=bogus": (400, "status"),
+            "/session?id=here&through=abc": (400, "through="),
+            "/usage?days=all": (400, "days="),
+            "/thread?id=nobody": (404, "Not found"),
+            "/search?q=-refund": (400, 'name="q" value="-refund"'),
+            "/search?q=-x&session=here": (400, 'name="session" value="here"'),
             "/sessions?since=yesterday": (400, "2026-01-31"),
             "/sessions?status=odd": (400, "status"),
             "/search?q=-x": (400, "not"),
@@ -473,10 +481,106 @@ def test_a_tail_grows_and_is_silent_while_nothing_happens(store):
         store.messages.finish(message)
         store.messages.save(session, "user", "And tomorrow?")
         further = client.get(tail(grown.text)).text
-        assert [*re.findall(r'id="(turn-\d)"', further)] == ["turn-1", "turn-2"]
+        assert re.findall(r"turn \d", further) == ["turn 1", "turn 2"]
         assert client.get(tail(further)).status_code == 204
         store.sessions.complete(session)
-        assert "hx-get" not in client.get(f"/session?id={session}").text
+        over = client.get(tail(further))
+        assert (over.status_code, "And tomorrow?" in over.text) == (286, True)
+        for html in (over.text, client.get(f"/session?id={session}").text):
+            assert "every 2s" not in html
+            assert 'class="chip completed" id="status"' in html
+
+
+def grown(client, html):
+    """Poll as a page does, and put what comes in the place of its end."""
+    at = html.index('<div id="tail"')
+    got = client.get("/" + re.search(r'hx-get="([^"]+)"', html[at:])[1].replace("&amp;", "&"))
+    if got.status_code == 204:
+        return html
+    assert got.status_code == 200
+    assert looked_at(got.text) == []
+    return html[:at] + got.text
+
+
+def test_a_page_that_grows_keeps_what_it_showed_and_says_what_it_left_out(store):
+    session = store.sessions.create().id
+
+    def said(*roles):
+        store.messages.save_many(session, [{"role": each, "content": "x"} for each in roles])
+
+    def shown(html):
+        return [int(n) for n in re.findall(r'id="m(\d+)"', html)]
+
+    said("user", *["assistant"] * 20)
+    with visiting(store) as client:
+        html = client.get(f"/session?id={session}").text
+        for n in range(40):
+            said("assistant")
+            if n % 13 == 0:
+                html = grown(client, html)
+        html = grown(client, html)
+        assert shown(html) == [*range(1, 62)]
+        assert grown(client, html) == html
+        said(*["user"] * 50)
+        html = grown(client, html)
+        assert shown(html) == [*range(1, 62), *range(72, 112)]
+        missed = re.search(r'<a href="([^"]+)">read them', html)[1].replace("&amp;", "&")
+        assert shown(client.get(f"/{missed}").text) == [*range(62, 102)]
+        said("assistant")
+        html = grown(client, html)
+        assert shown(html) == [*range(1, 62), *range(72, 113)]
+        assert html.count("read them") == 1
+
+
+@pytest.mark.parametrize("state", ["active", "waiting_user", "paused"])
+def test_a_session_that_may_go_on_is_asked_though_it_says_nothing_yet(store, state):
+    session = store.sessions.create().id
+    if state == "waiting_user":
+        store.sessions.wait_for_user(session, "Which day?")
+    elif state == "paused":
+        store.sessions.pause(session)
+    with visiting(store) as client:
+        html = client.get(f"/session?id={session}").text
+        assert "Nothing was said here." in html
+        assert grown(client, html) == html
+        if state == "paused":
+            store.sessions.resume(session)
+        if state == "waiting_user":
+            store.sessions.answer(session, "Tuesday")
+        else:
+            store.messages.save(session, "user", "Tuesday")
+        html = grown(client, html)
+        assert "Tuesday" in html
+        assert "Nothing was said here." not in html
+        assert "Which day?" not in html[html.index('id="status" hx-swap-oob') :]
+
+
+def test_a_call_without_a_result_says_whether_one_may_come(store):
+    session = store.sessions.create().id
+    call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    asking = {"role": "assistant", "content": None, "tool_calls": [call]}
+    store.messages.save_many(session, [{"role": "user", "content": "x"}] * 39 + [asking])
+    never, later, soon = "never answered", "result on the next page", "no result yet"
+
+    def said(client, query=""):
+        html = client.get(f"/session?id={session}{query}").text
+        return [words for words in (never, later, soon) if words in html]
+
+    with visiting(store) as client:
+        html = client.get(f"/session?id={session}").text
+        assert soon in html
+        store.messages.save(session, "tool", "sun", tool_call_id="a")
+        store.messages.save_many(session, [{"role": "user", "content": "y"}] * 40)
+        assert "no result up to here" in grown(client, html)
+        assert said(client, "&through=40") == [later]
+        assert said(client, "&through=41") == []
+        store.messages.save(session, "assistant", None, tool_calls=[call | {"id": "b"}])
+        assert said(client) == [soon]
+        store.messages.save(session, "user", "And?")
+        assert said(client) == [never]
+        store.messages.save(session, "assistant", None, tool_calls=[call | {"id": "c"}])
+        store.sessions.complete(session)
+        assert said(client, "&after=83") == [never]
 
 
 def test_a_page_of_sessions_is_two_calls_however_many_it_has(store, monkeypatch):
@@ -537,3 +641,88 @@ def test_a_message_that_is_very_long_is_read_by_pages(store):
     assert store.messages.find("nobody") is None
     with pytest.raises(NotFound):
         store.messages.get("nobody")
+
+
+def test_a_hit_in_the_result_of_a_call_is_unfolded_where_it_leads(store):
+    session = store.sessions.create().id
+    calls = [
+        {"id": n, "type": "function", "function": {"name": n, "arguments": "{}"}} for n in "ab"
+    ]
+    store.messages.save(session, "assistant", None, tool_calls=calls)
+    store.messages.save(session, "tool", "sun", tool_call_id="a")
+    store.messages.save(session, "tool", "needle", tool_call_id="b")
+    with visiting(store) as client:
+        hits = client.get("/search?q=needle").text
+        into = re.search(r'<h2 dir="auto"><a href="([^"]+)#m3"', hits)[1].replace("&amp;", "&")
+        html = client.get(f"/{into}").text
+        assert re.findall(r'id="(m\d)" open', html) == ["m3"]
+        assert " open" not in client.get(f"/session?id={session}").text
+
+
+def test_control_characters_are_shown_by_their_numbers_which_every_font_has(store):
+    session = store.sessions.create().id
+    store.messages.save(session, "user", "a\x1bb\x7fc\x85d\u202ee")
+    with visiting(store) as client:
+        html = client.get(f"/session?id={session}").text
+    assert "a‹U+001B›b‹U+007F›c‹U+0085›d‹U+202E›e" in html
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_a_long_prompt_is_folded_unless_a_search_leads_there(store, role):
+    session = store.sessions.create().id
+    store.messages.save(session, role, "Be <b>brief</b>.")
+    store.messages.save(session, "user", "Be kind. " * 90)
+    store.messages.save(session, role, "Be <i>careful</i>. " * 50)
+    folded = '<details class="prompt"><summary dir="auto">Be &lt;i&gt;careful&lt;/i&gt;. Be'
+    with visiting(store) as client:
+        for page in ("session?", "export?format=html&"):
+            html = client.get(f"/{page}id={session}").text
+            assert html.count('class="prompt"') == html.count(folded) == 1
+        assert 'class="prompt" open' in client.get(f"/session?id={session}&hit=3").text
+
+
+def test_a_page_that_is_gone_leads_to_the_first_one(store):
+    with visiting(store) as client:
+        html = client.get("/sessions?title=x&cursor=nonsense").text
+        assert '<a href="sessions?title=x">The first page</a>' in html
+
+
+def test_the_window_of_usage_is_marked_whichever_it_is(store):
+    with visiting(store) as client:
+        for days in (5, 14):
+            html = client.get(f"/usage?days={days}").text
+            assert re.findall(r'aria-current="true">([^<]*)', html) == [f"{days} days"]
+
+
+def test_one_searches_in_one_conversation(store):
+    first, second = (store.sessions.create(title=title).id for title in ("One", "Two"))
+    for session in (first, second):
+        store.messages.save(session, "developer", "needle")
+    with visiting(store) as client:
+        html = client.get(f"/session?id={first}").text
+        into = re.search(r'<a href="([^"]+)">Search in this conversation', html)[1]
+        kept = f'<input type="hidden" name="session" value="{first}">'
+        for address in (into, f"{into}&q=needle", f"{into}&q=+"):
+            html = client.get(f"/{address}").text
+            assert kept in html
+            assert ("One</a>" in html) == ("needle" in address)
+            assert "Two</a>" not in html
+        assert ">developer</a>" in client.get("/search?q=needle").text
+        assert kept not in client.get("/search?q=needle").text
+
+
+def test_tasks_say_what_the_error_is_and_whose_they_are_before_who_works(store):
+    session = store.sessions.create(title="Mail <Ada>").id
+    for _ in range(2):
+        store.tasks.create(session, "mail")
+    (dead, _) = store.tasks.claim("worker", limit=2)
+    trace = "Traceback (most recent call last):\n  File x\nValueError: no such day\n\n"
+    store.tasks.fail(dead.id, trace, fence=dead.fence)
+    store.checkpoints.put("thread", {}, session_id=session)
+    back = f'<a href="session?id={session}"><bdi>Mail &lt;Ada&gt;</bdi></a>'
+    with visiting(store) as client:
+        html = client.get(f"/tasks?session={session}").text
+        assert '<div class="first bad">ValueError: no such day</div>' in html
+        assert html.index("ValueError") < html.index("<h2>Workers</h2>")
+        for page in ("tasks?", "tasks?status=dead&", "checkpoints?"):
+            assert back in client.get(f"/{page}session={session}").text

@@ -139,6 +139,26 @@ def test_one_searches_follows_links_and_moves_by_keys(place, browser):
         assert trouble == []
 
 
+@pytest.mark.long(but=["sqlite3"])
+def test_keys_begin_where_one_looks(place, browser):
+    trouble = []
+    with place.open() as store, served(store) as home, tab(browser, trouble) as page:
+        session = store.sessions.create().id
+        store.messages.save_many(session, [{"role": "user", "content": "x"}] * 30)
+
+        def row(address, script="0"):
+            page.goto(f"{home}session?id={session}{address}")
+            page.evaluate(script)
+            page.keyboard.press("j")
+            return page.locator(".here").get_attribute("id")
+
+        assert row("&through=29#m12") == "m12"
+        assert row("") == "m1"
+        below = "document.getElementById('m20').getBoundingClientRect().top - 50"
+        assert row("&through=30", f"scrollBy({{top: {below}, behavior: 'instant'}})") == "m20"
+        assert trouble == []
+
+
 @pytest.mark.long(but=["psycopg-async"])
 def test_a_tail_is_seen_to_grow_and_keeps_what_was_unfolded(place, browser):
     trouble = []
@@ -164,6 +184,14 @@ def test_a_tail_is_seen_to_grow_and_keeps_what_was_unfolded(place, browser):
         store.messages.save(session, "user", "And tomorrow?")
         page.get_by_text("And tomorrow?").wait_for()
         assert page.locator("section.turn").count() == 2
+        store.messages.save_many(session, [{"role": "assistant", "content": "x"}] * 90)
+        page.get_by_text("read them").wait_for()
+        assert page.locator("details.call").get_attribute("open") is not None
+        numbers = [each.get_attribute("id") for each in page.locator("article.msg").all()]
+        assert numbers == [f"m{n}" for n in (1, 2, 4, 5, *range(56, 96))]
+        store.sessions.complete(session)
+        page.locator("#status.completed").wait_for()
+        assert page.locator("[hx-get]").count() == 0
         assert trouble == []
 
 

@@ -170,7 +170,7 @@ ADDRESSES: dict[str, Callable[[Filled], str]] = {
 }
 """Every page: how to find it in what was stored."""
 
-LISTS = {"sessions", "search", "checkpoints", "thread", "tasks", "task-counts", "usage"}
+LISTS = {"sessions", "search", "checkpoints", "tasks", "task-counts", "usage"}
 """First words of what lists whatever the store shows, be it nothing."""
 
 OF_ALL = {"health"}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from starlette.responses import Response
 
+from agentstore.explorer.web.besides import is_over
 from agentstore.explorer.web.branch_tree import MOST_BRANCHES, draw
 from agentstore.explorer.web.cards import Beside, turns_of
 from agentstore.explorer.web.rendering import link
@@ -41,7 +44,8 @@ async def compare(visit: Visit) -> Response:
     ]
     shown = side_by_side(left, right, shared_by(known.items, *names))
     room = Allowance(_CHARACTERS)
-    cards = [turns_of(part, _NOTHING, room) for part in (shown.common, shown.left, shown.right)]
+    beside = replace(_NOTHING, over=is_over(session))
+    cards = [turns_of(part, beside, room) for part in (shown.common, shown.left, shown.right)]
     return visit.page(
         "compare.html",
         session=session,

@@ -6,6 +6,7 @@ from collections import Counter
 
 from starlette.responses import Response
 
+from agentstore.errors import NotFound
 from agentstore.explorer.web.differences import changes, difference_tree, left_out, state_tree
 from agentstore.explorer.web.visits import Visit
 from agentstore.records.checkpoints import CheckpointRecord
@@ -22,18 +23,21 @@ async def page(visit: Visit) -> Response:
         limit=_ON_A_PAGE,
         cursor=visit.given("cursor"),
     )
-    return visit.page("checkpoints.html", found=found)
+    return visit.page("checkpoints.html", found=found, session=await visit.narrowed_to())
 
 
 async def thread(visit: Visit) -> Response:
     """List the steps of a thread, the latest first."""
+    id, listed = visit.needed("id"), visit.store.checkpoints.list
     found = await visit.ask(
-        visit.store.checkpoints.list,
-        visit.needed("id"),
+        listed,
+        id,
         namespace=None if visit.given("all") else visit.query.get("ns", ""),
         limit=_ON_A_PAGE,
         cursor=visit.given("cursor"),
     )
+    if not found.items and not (await visit.ask(listed, id, namespace=None, limit=1)).items:
+        raise NotFound("thread", id)
     forks = Counter((each.namespace, each.parent_id) for each in found)
     steps = {(each.namespace, each.id): each.step for each in found}
     return visit.page("thread.html", found=found, forks=forks, steps=steps)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from starlette.responses import HTMLResponse, Response
 
 from agentstore.explorer.web import texts
-from agentstore.explorer.web.besides import beside_of
+from agentstore.explorer.web.besides import beside_of, is_over
 from agentstore.explorer.web.cards import TurnCards, last_through, turns_of
 from agentstore.explorer.web.rendering import link, render
 from agentstore.explorer.web.texts import Allowance
@@ -35,8 +36,10 @@ async def page(visit: Visit) -> Response:
     last = "through" not in visit.query and "after" not in visit.query
     if not last and (not messages or messages[-1].seq >= session.last_seq):
         last = True
-    beside = await beside_of(visit, session, messages, last=last, before=before)
-    turns = turns_of(messages, beside, Allowance())
+    turns = await _turns(visit, session, messages, last=last, before=before)
+    going = last and not is_over(session)
+    live = turns[-1:] if going else []
+    of_live = [each for each in messages if live and each.turn == live[0].number] or messages
     used = await visit.ask(visit.store.usage.of_sessions, [session.id], most=_MOST_REQUESTS)
     begun = before is None and visit.query.get("after") in (None, "0")
     return visit.page(
@@ -44,7 +47,11 @@ async def page(visit: Visit) -> Response:
         session=session,
         branch=branch,
         turns=turns,
-        tail=_tail(turns) if last and session.status == "active" else None,
+        settled=turns[: len(turns) - len(live)],
+        live=live,
+        poll=_poll(session, branch, live, of_live, joined=len(turns) > 1) if going else None,
+        left_out=None,
+        grown=False,
         **await _summary(visit, branch, turns, None if last else messages[-1].seq),
         used=used.get(session.id),
         documents=_documents(session),
@@ -56,25 +63,64 @@ async def page(visit: Visit) -> Response:
 
 
 async def tail(visit: Visit) -> Response:
-    """Give the turns from one on, of the end of a branch; 204 if they are as they were.
+    """Give what stands at the end of a branch now; 204 if it is as it was, 286 if that is all.
 
-    A page asks for this every two seconds: streaming messages grow, and new ones come.
+    A page asks for this every two seconds: streaming messages grow, and new ones come. What takes
+    the place of its end has all messages that were there. If there is no room for them and the new
+    ones, they stay, and the new ones are the end from then on; what was missed gets a link.
     """
     session = await visit.ask(visit.store.sessions.get, visit.needed("id"))
     branch = await _branch(visit, session.id)
-    found = await visit.ask(
-        visit.store.messages.page, session.id, limit=ON_A_PAGE, branch=branch.name
-    )
-    first = visit.whole("turn", 0, least=0, most=10**12)
-    messages = [each for each in found if each.turn >= first]
-    beside = await beside_of(visit, session, messages, last=True)
-    turns = turns_of(messages, beside, Allowance())
-    seen = _tail(turns)
-    if seen["seen"] == visit.given("seen"):
+    after, to = (visit.whole(name, 0, least=0, most=2**53) for name in ("after", "to"))
+    page = partial(visit.store.messages.page, session.id, branch=branch.name)
+    found = (await visit.ask(page, limit=ON_A_PAGE + 1)).items
+    fresh = [each for each in found if each.seq > after]
+    settled: list[TurnCards] = []
+    left_out, joined = None, visit.given("joined") is not None
+    if len(fresh) > ON_A_PAGE:
+        shown = (await visit.ask(page, limit=ON_A_PAGE + 1, through=to)).items
+        stay = [each for each in shown if each.seq > after][-ON_A_PAGE:]
+        before = _before(shown, stay, joined=joined)
+        settled = await _turns(visit, session, stay, last=False, before=before)
+        fresh, joined = [each for each in found[1:] if each.seq > to], False
+        if found[-len(fresh) - 1].seq > to:
+            left_out = link("session", id=session.id, branch=branch.name, after=to)
+    before = _before(found, fresh, joined=joined)
+    live = await _turns(visit, session, fresh, last=True, before=before)
+    over = is_over(session)
+    if visit.given("seen") == _seen(session, live) and not over:
         return Response(status_code=204)
-    values = {"turns": turns, "session": session, "branch": branch, "tail": seen, "visit": visit}
-    values |= await _summary(visit, branch, turns)
-    return HTMLResponse(render("turns.html", values))
+    values = {
+        "visit": visit,
+        "session": session,
+        "branch": branch,
+        "settled": settled,
+        "live": live,
+        "poll": None if over else _poll(session, branch, live, fresh, joined=joined),
+        "left_out": left_out,
+        "grown": True,
+    }
+    values |= await _summary(visit, branch, [*settled, *live])
+    return HTMLResponse(render("tail.html", values), 286 if over else 200)
+
+
+def _before(
+    found: Sequence[MessageRecord], shown: Sequence[MessageRecord], *, joined: bool
+) -> MessageRecord | None:
+    """Give the message before those that are shown; None if calls between are shown with it."""
+    return found[-len(shown) - 1] if len(found) > len(shown) and not joined else None
+
+
+async def _turns(
+    visit: Visit,
+    session: SessionRecord,
+    messages: Sequence[MessageRecord],
+    *,
+    last: bool,
+    before: MessageRecord | None,
+) -> list[TurnCards]:
+    beside = await beside_of(visit, session, messages, last=last, before=before)
+    return turns_of(messages, beside, Allowance())
 
 
 async def _summary(
@@ -151,21 +197,47 @@ async def _after(
     return (), None
 
 
-def _tail(turns: Sequence[TurnCards]) -> dict[str, Any]:
-    """Say which turn goes on, and what of it is shown: a digest."""
-    number = turns[-1].number if turns else 0
-    last = [turn for turn in turns if turn.number >= number]
+def _poll(
+    session: SessionRecord,
+    branch: BranchRecord,
+    turns: Sequence[TurnCards],
+    messages: Sequence[MessageRecord],
+    *,
+    joined: bool,
+) -> str:
+    """Give the address that says what of the end is new.
+
+    Args:
+        session: The session.
+        branch: The branch.
+        turns: The end, as it is shown.
+        messages: What is in it.
+        joined: Whether what was called just before it is shown with the turn before it.
+    """
+    return link(
+        "tail",
+        id=session.id,
+        branch=branch.name,
+        after=messages[0].seq - 1 if messages else 0,
+        to=messages[-1].seq if messages else 0,
+        seen=_seen(session, turns),
+        joined=1 if joined else None,
+    )
+
+
+def _seen(session: SessionRecord, turns: Sequence[TurnCards]) -> str:
+    """Give a digest of what is shown."""
     shown = repr(
         [
             (card.message.id, card.message.status, card.left, card.parts, card.marks)
-            for turn in last
+            for turn in turns
             for card in turn.cards
         ]
-        + [(call.name, call.state, call.result) for turn in last for call in turn.calls]
-        + [turn.used for turn in last]
+        + [(call.name, call.state, call.result) for turn in turns for call in turn.calls]
+        + [turn.used for turn in turns]
+        + [session.status, session.question]
     )
-    digest = hashlib.sha256(shown.encode("utf-8", "backslashreplace")).hexdigest()[:16]
-    return {"turn": number, "seen": digest}
+    return hashlib.sha256(shown.encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
 def _documents(session: SessionRecord) -> list[tuple[str, Any]]:
@@ -176,8 +248,6 @@ def _documents(session: SessionRecord) -> list[tuple[str, Any]]:
 
 
 def of_message(message: MessageRecord) -> str:
-    """Give the address of a message in its conversation."""
-    return (
-        link("session", id=message.session_id, branch=message.branch, through=message.seq + 10)
-        + f"#m{message.seq}"
-    )
+    """Give the address of a message in its conversation, where it is unfolded."""
+    id, branch, seq = message.session_id, message.branch, message.seq
+    return f"{link('session', id=id, branch=branch, through=seq + 10, hit=seq)}#m{seq}"

@@ -21,7 +21,7 @@ _MARKED = re.compile("⟦([^⟦⟧]*)⟧")
 
 async def page(visit: Visit) -> Response:
     """Search."""
-    text = visit.given("q")
+    text = visit.query.get("q", "").strip() or None
     found: Page[SearchHit] = Page((), None)
     order = visit.given("order") or "relevance"
     if text is not None:
@@ -50,7 +50,7 @@ async def page(visit: Visit) -> Response:
         ],
         roles=[
             (role or "everybody", visit.here(role=role, cursor=None), visit.given("role") == role)
-            for role in (None, "user", "assistant", "tool", "system")
+            for role in (None, "user", "assistant", "tool", "system", "developer")
         ],
         hits=[
             (said, titles[said.session_id], marked(hit.snippet), of_message(said))

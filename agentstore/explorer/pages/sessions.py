@@ -32,6 +32,8 @@ _FIELDS = {
 async def page(visit: Visit) -> Response:
     """List sessions."""
     path = visit.given("path")
+    if path is None and visit.given("value"):
+        raise InvalidInput("value= is what stands at a path= in the metadata, which is missing.")
     order = visit.given("order") or "newest"
     found = await visit.ask(
         visit.store.sessions.list,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import cast, get_args
+from typing import cast
 
 from starlette.responses import Response
 
@@ -45,10 +45,10 @@ class HeldTasks:
 
 async def page(visit: Visit) -> Response:
     """List the newest tasks of each state, or all of one state."""
-    asked = visit.given("status")
-    status = cast("TaskStatus", asked) if asked in get_args(TaskStatus) else None
+    status = cast("TaskStatus | None", visit.given("status"))
     listed = visit.store.tasks.list
     queue, session = visit.given("queue"), visit.given("session")
+    of = await visit.narrowed_to()
     if status is not None:
         found = await visit.ask(
             listed,
@@ -58,7 +58,8 @@ async def page(visit: Visit) -> Response:
             limit=_ON_A_PAGE,
             cursor=visit.given("cursor"),
         )
-        return visit.page("tasks.html", states=_STATES, groups=[(status, found)], workers=None)
+        groups = [(status, found)]
+        return visit.page("tasks.html", states=_STATES, groups=groups, workers=None, session=of)
     groups = []
     for each in _STATES:
         most = _MOST_RUNNING if each == "running" else _OF_A_STATE
@@ -69,7 +70,8 @@ async def page(visit: Visit) -> Response:
             )
         )
     running = dict(groups)["running"]
-    return visit.page("tasks.html", states=_STATES, groups=groups, workers=_workers(running))
+    workers = _workers(running)
+    return visit.page("tasks.html", states=_STATES, groups=groups, workers=workers, session=of)
 
 
 async def counts(visit: Visit) -> Response:

@@ -43,7 +43,7 @@ async def page(visit: Visit) -> Response:
     return visit.page(
         "usage.html",
         days=days,
-        choices=_DAYS,
+        choices=sorted({*_DAYS, days}),
         total=_total(by_day),
         by_day=by_day,
         plots=(

@@ -4,11 +4,18 @@
   const rows = () => [...document.querySelectorAll("[data-row]")];
   const here = () => document.querySelector("[data-row].here");
 
+  // Where what the address points to is, or else what is seen first below the head.
+  function begin(all) {
+    const aimed = all.findIndex((each) => each.matches(":target"));
+    const seen = (each) => each.getBoundingClientRect().bottom > 64;
+    return aimed < 0 ? Math.max(all.findIndex(seen), 0) : aimed;
+  }
+
   function move(by) {
     const all = rows();
     if (!all.length) return;
     const at = all.indexOf(here());
-    const next = at < 0 ? 0 : Math.min(Math.max(at + by, 0), all.length - 1);
+    const next = at < 0 ? begin(all) : Math.min(Math.max(at + by, 0), all.length - 1);
     all[at]?.classList.remove("here");
     all[next].classList.add("here");
     all[next].scrollIntoView({ block: "nearest" });
@@ -17,15 +24,14 @@
   }
 
   // A tail that is exchanged leaves open what was unfolded.
-  const folds = (turn) => [...turn.querySelectorAll("details")];
+  const folds = () => [...document.querySelectorAll(".split > div details")];
   let unfolded = [];
-  document.addEventListener("htmx:beforeSwap", (event) => {
-    unfolded = folds(event.target).map((each) => each.open);
+  document.addEventListener("htmx:beforeSwap", () => {
+    unfolded = folds().map((each) => each.open);
   });
-  document.addEventListener("htmx:afterSwap", (event) => {
-    const turn = document.getElementById(event.detail.target.id);
-    folds(turn ?? document.body).forEach((each, n) => {
-      if (turn && n in unfolded) each.open = unfolded[n];
+  document.addEventListener("htmx:afterSwap", () => {
+    folds().forEach((each, n) => {
+      if (n in unfolded) each.open = unfolded[n];
     });
   });
 

@@ -11,6 +11,7 @@ from agentstore.explorer.web.timeline import TurnUse, use_by_turns
 from agentstore.explorer.web.visits import Asker
 from agentstore.records import AttachmentRecord, MessageRecord, SessionRecord, ToolLogRecord
 from agentstore.values.paging import MAX_LIMIT
+from agentstore.values.states import SESSION_TRANSITIONS
 
 _MOST = 200
 """Tool logs, and attachments."""
@@ -20,6 +21,11 @@ _LATE = timedelta(hours=1)
 
 _SOON = timedelta(seconds=1)
 """The same, where very much was logged."""
+
+
+def is_over(session: SessionRecord) -> bool:
+    """Say whether nothing more will be said in a session."""
+    return not SESSION_TRANSITIONS[session.status]
 
 
 async def beside_of(
@@ -54,6 +60,7 @@ async def beside_of(
         before=before,
         newest=session.last_seq,
         last=last,
+        over=is_over(session),
     )
 
 

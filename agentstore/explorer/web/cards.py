@@ -22,7 +22,7 @@ _MOST_INDENTED = 4_000
 _MOST_LOGS = 40
 """Logs that name no message, on a page."""
 
-State = Literal["answered", "failed", "interrupted", "elsewhere", "logged"]
+State = Literal["answered", "failed", "interrupted", "elsewhere", "pending", "logged"]
 
 
 @dataclass(slots=True)
@@ -31,7 +31,8 @@ class CallCard:
 
     Attributes:
         state: ``interrupted`` was never answered; the answer of one that is ``elsewhere`` is on
-            a later page, or yet to come. Of one that was only ``logged`` no message is known.
+            the next page, of one that is ``pending`` yet to come. Of one that was only ``logged``
+            no message is known.
         brief: Its arguments, on one line.
         log: Its tool log, if one was written.
         answer: The message that answers it.
@@ -102,6 +103,7 @@ class Beside:
         before: The message before the page, if it is known.
         newest: The number of the session's last message.
         last: Whether the page ends where the branch ends.
+        over: Whether the session is over, so that nothing more will be answered.
     """
 
     marks: Mapping[str, Sequence[str]]
@@ -112,6 +114,7 @@ class Beside:
     before: MessageRecord | None = None
     newest: int = 0
     last: bool
+    over: bool = False
 
 
 def turns_of(messages: Sequence[MessageRecord], beside: Beside, room: Allowance) -> list[TurnCards]:
@@ -142,8 +145,7 @@ def turns_of(messages: Sequence[MessageRecord], beside: Beside, room: Allowance)
                 answers.get(call.key) if call.key is not None else None,
                 _take(logs, message.id, call.name),
                 room,
-                over=_goes_on(held[at + 1 :]) or not beside.last,
-                last=beside.last,
+                unanswered=_unanswered(held[at + 1 :], beside),
             )
             for call in holds.calls
         ]
@@ -179,9 +181,13 @@ def _take(
     return found.pop(0) if found else None
 
 
-def _goes_on(following: Iterable[MessageParts]) -> bool:
-    """Say whether something else than results follows, which is too late for an answer."""
-    return any(each.texts or each.calls for each in following)
+def _unanswered(following: Iterable[MessageParts], beside: Beside) -> State:
+    """Say what a call without a result is: what follows is too late for an answer, but results."""
+    if any(each.texts or each.calls for each in following):
+        return "interrupted"
+    if not beside.last:
+        return "elsewhere"
+    return "interrupted" if beside.over else "pending"
 
 
 def _only_answers(holds: MessageParts, shown: set[str]) -> bool:
@@ -195,15 +201,14 @@ def _call_card(
     log: ToolLogRecord | None,
     room: Allowance,
     *,
-    over: bool,
-    last: bool,
+    unanswered: State,
 ) -> CallCard:
     result, answer = answered or (None, None)
     state: State = "answered"
     if (result is not None and result.failed) or (log is not None and not log.success):
         state = "failed"
     elif result is None and log is None:
-        state = "interrupted" if over and last else "elsewhere"
+        state = unanswered
     value: Any = result.value if result is not None else None
     if result is None and log is not None:
         value = log.output

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from agentstore.explorer.web.plots import bar
 from agentstore.explorer.web.visible import visible
-from agentstore.explorer.web.words import ahead, brief, weight
+from agentstore.explorer.web.words import ahead, brief, last_line, weight
 
 _PACKAGE = "agentstore.explorer"
 
@@ -54,6 +54,7 @@ def environment() -> Environment:
         "clock": lambda instant: _time(instant, f"{instant:%H:%M:%S}"),
         "day": lambda instant: f"{instant:%Y-%m-%d}",
         "duration": duration,
+        "last_line": last_line,
         "money": money,
         "number": number,
         "short": short,

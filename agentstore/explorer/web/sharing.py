@@ -17,7 +17,7 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from agentstore.explorer.web import texts
-from agentstore.explorer.web.besides import beside_of
+from agentstore.explorer.web.besides import beside_of, is_over
 from agentstore.explorer.web.cards import Beside, last_through, turns_of
 from agentstore.explorer.web.held import held_by
 from agentstore.explorer.web.rendering import render, static_file
@@ -77,7 +77,7 @@ async def conversation_of(
     if branch is None:
         branch = (await asker.ask(store.branches.active, session_id)).name
     messages: list[MessageRecord] = []
-    beside = Beside({}, (), (), {}, newest=session.last_seq, last=True)
+    beside = Beside({}, (), (), {}, newest=session.last_seq, last=True, over=is_over(session))
     before: str | None = None
     while most is None or len(messages) < most:
         page = await asker.ask(
@@ -146,7 +146,6 @@ def _as_html(told: SharedConversation) -> str:
         "summary_after": summary and last_through(turns, summary.through_seq),
         "turns": turns,
         "visit": None,
-        "tail": None,
     }
     return render("share.html", values)
 

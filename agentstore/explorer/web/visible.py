@@ -21,7 +21,4 @@ def visible(text: str) -> str:
 
 
 def _shown(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "␡" if code == 0x7F else f"‹U+{code:04X}›"
+    return f"‹U+{ord(found[0]):04X}›"

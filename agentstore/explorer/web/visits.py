@@ -15,6 +15,7 @@ from agentstore.errors import InvalidInput
 from agentstore.explorer.web.rendering import link, render
 
 if TYPE_CHECKING:
+    from agentstore.records import SessionRecord
     from agentstore.stores.health import Probe
     from agentstore.stores.store import Store
     from agentstore.values.redaction import Secrets
@@ -85,10 +86,22 @@ class Visit(Asker):
         return found
 
     def whole(self, name: str, default: int, *, least: int, most: int) -> int:
-        """Give a whole number of the query, no smaller and no larger than that."""
-        found = self.query.get(name, "")
-        plain = found.isascii() and found.isdigit() and len(found) < len(str(most)) + 2
-        return min(max(int(found) if plain else default, least), most)
+        """Give a whole number of the query, no smaller and no larger than that.
+
+        Raises:
+            InvalidInput: It is none.
+        """
+        found = self.given(name)
+        if found is None:
+            return default
+        if not (found.isascii() and found.isdigit()):
+            raise InvalidInput(f"{name}= must be a whole number.")
+        return min(max(int(found[:20]), least), most)
+
+    async def narrowed_to(self) -> SessionRecord | None:
+        """Give the session to whose records the page is narrowed, if it is there."""
+        id = self.given("session")
+        return None if id is None else await self.ask(self.store.sessions.find, id)
 
     def here(self, **changes: object) -> str:
         """Give this page's address with other values in the query; None takes one out."""

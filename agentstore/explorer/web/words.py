@@ -13,6 +13,11 @@ def brief(number: float) -> str:
     return f"{number:.3g}"
 
 
+def last_line(text: str) -> str:
+    """Give the last line of a text that is not empty: of a traceback, the error."""
+    return text.rstrip().rpartition("\n")[2].strip()
+
+
 def ahead(instant: datetime) -> str:
     """Write how far ahead a time is, such as in 4 min; of one that has passed, that it is over."""
     seconds = (instant - datetime.now(UTC)).total_seconds()
