@@ -149,6 +149,8 @@ def export(
 ) -> None:
     """Export conversations in chat format, one a line, in the order of their creation.
 
+    Only the active branch of each, and only its messages: a backup keeps everything.
+
     The file appears when it is complete, and only this user can read it. A link is never followed.
     The conversations are always JSON; --json changes only the report about a written file. Without
     a file, standard output has the conversations and nothing else.
