@@ -16,7 +16,7 @@ from agentstore.records import Page
 T = TypeVar("T")
 
 MOST = 300
-"""Items that are held, and less than one part more; of these ``put`` makes one."""
+"""Items that are held, and one part more while it is added."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import io
 import os
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -59,3 +60,22 @@ def told(run, url):
         return printed.stdout if code == 0 else printed.stderr
 
     return run_command
+
+
+@pytest.fixture
+def lacking(monkeypatch):
+    """Have a package of ours be imported again, without what an extra brings.
+
+    What was imported before is there again after the test, also as attributes of its packages:
+    otherwise later tests would change one copy of a module, and run another.
+    """
+
+    def lack(package, *brought):
+        for module in [name for name in sys.modules if name.startswith(f"{package}.")]:
+            parent, _, name = module.rpartition(".")
+            monkeypatch.delattr(sys.modules.get(parent), name, raising=False)
+            monkeypatch.delitem(sys.modules, module)
+        for module in brought:
+            monkeypatch.setitem(sys.modules, module, None)
+
+    return lack

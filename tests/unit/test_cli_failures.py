@@ -452,12 +452,10 @@ def test_the_page_about_the_command_line_shows_every_command():
     assert shown == set(COMMANDS)
 
 
-def test_browsing_says_what_it_needs(run, monkeypatch):
+def test_browsing_says_what_it_needs(run, lacking, monkeypatch):
     assert "browse needs a terminal. Elsewhere use ls, show" in run("browse", code=1)
     monkeypatch.setattr("agentstore.cli.browse.is_terminal", lambda: True)
-    for module in [name for name in sys.modules if name.startswith("agentstore.tui.")]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, "textual", None)
+    lacking("agentstore.tui", "textual")
     assert "Run: pip install 'agentstore-db[tui]'" in run("browse", code=1)
     assert "needs a session" in run("browse", "--follow", "--user", "alice", code=2)
 

@@ -118,11 +118,8 @@ def test_the_command_serves_a_file_that_it_cannot_write(tmp_path):
         assert program.wait(30) == 0
 
 
-def test_without_the_extra_it_says_what_to_install(run, url, monkeypatch):
-    for module in [name for name in sys.modules if name.startswith("agentstore.explorer.")]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, "starlette", None)
-    monkeypatch.setitem(sys.modules, "starlette.applications", None)
+def test_without_the_extra_it_says_what_to_install(run, url, lacking):
+    lacking("agentstore.explorer", "starlette", "starlette.applications")
     said = run("ui", "--no-open", "--url", url, code=1).stderr
     assert "pip install 'agentstore-db[ui]'" in said
 
