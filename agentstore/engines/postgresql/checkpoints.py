@@ -56,8 +56,8 @@ def storing_writes(entered: ReturningUpdate[Any], tables: Tables, *, replace: bo
 def putting(tables: Tables, entered: ReturningUpdate[Any] | None, *, merges: bool) -> Executable:
     """Insert all that belongs to a checkpoint; see ``EngineDialect.putting``.
 
-
-    By itself, it enters the thread only if no piece lacks, since it commits what it did.
+    Where it enters the thread too, it does so only if no piece is missing: alone in its
+    transaction, it would commit a thread that is entered and a checkpoint that is not there.
 
     Pieces are rarely merged. Without them the text has fewer than 4,096 characters. psycopg parses
     a longer text again at each call, which takes 0.2 ms.

@@ -89,7 +89,7 @@ class Visit(Asker):
         """Give a whole number of the query, no smaller and no larger than that.
 
         Raises:
-            InvalidInput: It is none.
+            InvalidInput: What the query has is not a whole number.
         """
         found = self.given(name)
         if found is None:

@@ -78,7 +78,7 @@ class OpenSource:
         """Require a table that has these columns.
 
         Raises:
-            NotASource: There is none.
+            NotASource: The table is missing, or lacks a column.
         """
         wanted = set(needed.c.keys()) - {"rowid"}  # which every table has, and none lists
         if not wanted <= self.columns(needed.name):
