@@ -115,12 +115,11 @@ class SaverOperations(BaseCheckpointSaver[str]):
         task_path: str,
     ) -> Calls[None]:
         thread, space, id = _place(config)
-        special = all(channel in WRITES_IDX_MAP for channel, _ in writes)
-        placed: dict[int, tuple[str, bytes]] = {}
-        for n, (channel, value) in enumerate(writes):
-            at = WRITES_IDX_MAP.get(channel, n)
-            if special or at not in placed:
-                placed[at] = (channel, dumped(self.serde, value))
+        # Of a special channel there is one write, the last: an answer, an error. Others stay.
+        placed = {
+            WRITES_IDX_MAP.get(channel, n): (channel, dumped(self.serde, value))
+            for n, (channel, value) in enumerate(writes)
+        }
         yield lambda c: c.put_writes(
             thread,
             id,
@@ -129,7 +128,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
             task_path=task_path,
             namespace=space,
             positions=[*placed],
-            replace=special,
+            replace=[*WRITES_IDX_MAP],
         )
 
     def _calls_page(
