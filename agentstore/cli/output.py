@@ -153,12 +153,14 @@ def fitting(widths: Mapping[str, int], less_wanted: Iterable[str], room: int) ->
     return left
 
 
-def progress(total: int) -> Progress:
+def progress(total: int | None) -> Progress:
     """Make a bar on standard error; none where that is no terminal."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        DownloadColumn() if total > 10_000 else TextColumn("{task.completed}/{task.total}"),
+        DownloadColumn()
+        if total is None or total > 10_000
+        else TextColumn("{task.completed}/{task.total}"),
         TimeRemainingColumn(),
         console=err,
         transient=True,

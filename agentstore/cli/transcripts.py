@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterable
+from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, BinaryIO, cast
 
 import typer
+from rich.text import Text
 
 from agentstore.cli.application import MOVE, AsJson, Database, Prefix, Schema, Url, app, whole_id
-from agentstore.cli.output import print_json, progress, say
+from agentstore.cli.moving import SET_ASIDE
+from agentstore.cli.output import err, print_json, progress, say
 from agentstore.cli.taking_over import take_over
 from agentstore.errors import AgentStoreError, ExportIncomplete, InvalidInput, TargetExists
 from agentstore.explorer import needing_extra
@@ -21,6 +24,10 @@ from agentstore.moving.frameworks import FRAMEWORKS
 from agentstore.moving.new_files import NewFile, translating
 from agentstore.records.findings import counted
 from agentstore.stores.store import Store
+from agentstore.values.text.terminal import on_one_line
+
+STANDARD = "-"
+"""Standard input or output; a file of that name is ./-."""
 
 
 class _TranscriptFormat(StrEnum):
@@ -37,7 +44,10 @@ class _Framework(StrEnum):
 def import_(
     source: Annotated[
         str,
-        typer.Argument(help="A JSONL file, one conversation a line; with --from a file or URL."),
+        typer.Argument(
+            help="A JSONL file, one conversation a line, - for standard input; with --from a file "
+            "or URL."
+        ),
     ],
     from_: Annotated[
         _Framework | None,
@@ -48,7 +58,8 @@ def import_(
         typer.Option(
             "--quarantine",
             metavar="FILE",
-            help="With --from: where broken rows are listed; default: set-aside.jsonl.",
+            help="List broken lines here and import all others. With --from: where broken rows "
+            "are listed; default: set-aside.jsonl.",
         ),
     ] = None,
     atomic: Annotated[bool, typer.Option("--atomic", help="Import everything or nothing.")] = False,
@@ -66,7 +77,8 @@ def import_(
     Conversations that exist already are skipped.
 
     A broken line ends the import: what came before stays, unless you pass --atomic, and all broken
-    lines are named.
+    lines are named. With --quarantine they are listed in a file, and all others imported: exit
+    code 3.
 
     With --from the database of another framework becomes what agentstore's adapter for it would
     have written. It is only read, and compared in the end; run the command again if it was
@@ -77,27 +89,57 @@ def import_(
     Example: `agentstore import --from openai-sqlite conversations.db`
     """
     if from_ is not None:
+        if source == STANDARD:
+            raise InvalidInput(
+                "Pass the file or URL of a database with --from, not standard input."
+            )
         if atomic or format_ is not _TranscriptFormat.CHAT:
             raise InvalidInput("--atomic and --format are for files of conversations.")
         database = Database(url, schema, table_prefix)
         take_over(from_.value, source, database, quarantine, as_json=as_json)
         return
-    if quarantine is not None:
-        raise InvalidInput("--quarantine is for --from.")
-    file = Path(source)
-    size = file.stat().st_size  # before a database is made for a file that is not there
-    with Database(url, schema, table_prefix).open(create=True) as store, progress(size) as bar:
-        task = bar.add_task("importing", total=size)
-        done = transcripts.import_file(
-            store,
-            file,
-            atomic=atomic,
-            format=format_.value,
-            progress=lambda read: bar.advance(task, read),
-        )
+    done = _import_lines(
+        source,
+        Database(url, schema, table_prefix),
+        atomic=atomic,
+        format=format_.value,
+        quarantine=quarantine,
+    )
     if as_json:
         print_json(done)
-        return
+    else:
+        _show_imported(done)
+    if done.set_aside:
+        for number, problem in done.problems:
+            err.print(Text(f"line {number}: {on_one_line(problem)}"), soft_wrap=True)
+        words = f"{counted(done.set_aside, 'line')} not imported, but set aside in "
+        err.print(Text(f"{words}{on_one_line(str(done.quarantine))}."), soft_wrap=True)
+        raise typer.Exit(SET_ASIDE)
+
+
+def _import_lines(source: str, database: Database, **options: Any) -> transcripts.Imported:
+    lines: BinaryIO
+    size: int | None
+    with ExitStack() as stack:
+        # Opened before a database is made, for a file that is not there.
+        if source == STANDARD:
+            if sys.stdin is None:
+                raise AgentStoreError("Standard input is closed. Pass a file to import.")
+            lines, name, size = sys.stdin.buffer, "standard input", None
+        else:
+            lines = stack.enter_context(Path(source).open("rb"))
+            name, size = source, Path(source).stat().st_size
+        store = stack.enter_context(database.open(create=True))
+        bar = stack.enter_context(progress(size))
+        task = bar.add_task("importing", total=size)
+
+        def tell(read: int) -> None:
+            bar.advance(task, read)
+
+        return transcripts.import_lines(store, lines, name, progress=tell, **options)
+
+
+def _show_imported(done: transcripts.Imported) -> None:
     said = counted(done.conversations, "conversation"), counted(done.messages, "message")
     say(f"Imported {', '.join(said)}.")
     if done.unnamed:
@@ -123,7 +165,8 @@ def export(
         list[str] | None,
         typer.Argument(
             metavar="[SESSION] [FILE]",
-            help="The file to create; default: standard output. For html and md the session first.",
+            help="The file to create; default, and -: standard output. For html and md the session "
+            "first.",
         ),
     ] = None,
     format_: Annotated[
@@ -175,7 +218,7 @@ def export(
         raise InvalidInput("Pass one FILE, or none to export to standard output.")
     if branch is not None and not sharing:
         raise InvalidInput("--branch goes with --format html or md.")
-    file = Path(given[0]) if given else None
+    file = Path(given[0]) if given and given[0] != STANDARD else None
     if file is None and sys.stdout is None:
         raise AgentStoreError("Standard output is closed. Pass a file to export to.")
     with Database(url, schema, table_prefix).read() as store:

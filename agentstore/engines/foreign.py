@@ -16,7 +16,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import URL, Engine, NullPool, create_engine, event
+from sqlalchemy import (
+    URL,
+    ColumnClause,
+    ColumnElement,
+    Connection,
+    DateTime,
+    Engine,
+    NullPool,
+    cast,
+    create_engine,
+    event,
+    func,
+)
 from sqlalchemy.exc import DBAPIError
 
 from agentstore.engines.sqlite.saving import SQLiteFiles
@@ -41,6 +53,17 @@ def foreign(url: URL) -> Iterator[Engine]:
     else:  # the names of other drivers in a URL mean the same database
         engine = create_engine(url.set(drivername="postgresql+psycopg"), poolclass=NullPool)
         yield engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+
+
+def in_utc(connection: Connection, time: ColumnClause[Any]) -> ColumnElement[Any]:
+    """Give a column of times that the database set by itself, in UTC.
+
+    SQLite's own clock is in UTC. A server writes the time of its own zone, or of the role or the
+    database, where the column has none.
+    """
+    if connection.dialect.name == "sqlite":
+        return time
+    return func.timezone("UTC", cast(time, DateTime(timezone=True))).label(time.name)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import re
 import tracemalloc
 from decimal import Decimal
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -521,6 +522,8 @@ def test_in_a_scope_a_line_without_a_user_is_the_scope_s_and_skipped_the_second_
 # --- Lines that would not come out as they went in ----------------------------------------------
 
 
+FLOATS = (0.1, 0.1 + 0.2, 2 / 3, 1e23, 1.7976931348623157e308, 2.2250738585072014e-308, -1e-5)
+
 LOSSY = {
     "a key twice": (b'{"id": "s", "messages": [], "id": "t"}', "key twice .'id'"),
     "a key twice, deep inside": (
@@ -533,6 +536,10 @@ LOSSY = {
     ),
     "a number beyond the largest float": (b'{"messages": [], "x": 1e400}', "character 23"),
     "a number below the smallest float": (b'{"messages": [], "x": 1e-400}', "character 23"),
+    "17 digits of no float": (b'{"messages": [], "x": 0.10000000000000002}', "character 23"),
+    "18 digits of no float": (b'{"messages": [], "x": 0.100000000000000001}', "character 23"),
+    "a whole number beyond 53 bits": (b'{"messages": [], "x": 9007199254740993.0}', "character 23"),
+    "a million digits": (b'{"messages": [], "x": 0.1' + b"1" * 10**6 + b"}", "character 23"),
     "an endless exponent": (b'{"messages": [], "x": -1e-99999999999999999999}', "character 23"),
     "an integer with 5,000 digits": (
         b'{"messages": [], "x": ' + b"7" * 5000 + b"}",
@@ -558,6 +565,220 @@ def test_a_number_that_is_the_same_in_other_words_is_kept(store, number):
     line = f'{{"id": "s", "messages": [], "x": {number}}}'.encode()
     transcripts.import_lines(store, [line])
     assert Decimal(json.dumps(exported(store)[0]["x"])) == Decimal(number)
+
+
+@pytest.mark.parametrize(
+    ("literal", "value"),
+    [
+        *(
+            (f"{value:.{digits}g}", value)
+            for value in FLOATS
+            for digits in (16, 17, 18, 25)
+            if float(f"{value:.{digits}g}") == value
+        ),
+        *((f"{value:.17e}".upper(), value) for value in FLOATS),
+        ("0.1000000000000000055511151231257827021181583404541015625", 0.1),
+        ("4.9406564584124654e-324", 5e-324),
+        (f"{5e-324:.766e}", 5e-324),
+        ("0.10000000000000001000", None),
+    ],
+)
+def test_a_number_that_is_a_float_in_more_digits_is_kept(store, literal, value):
+    """Programs print 17 digits of a float, or all that it has."""
+    line = f'{{"id": "s", "messages": [], "x": {literal}}}'.encode()
+    if value is None:
+        with pytest.raises(TranscriptError, match="character 30"):
+            transcripts.import_lines(store, [line])
+        return
+    transcripts.import_lines(store, [line])
+    assert exported(store)[0]["x"] == value
+
+
+# --- Nulls, and numbers as ids ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"id": "s", "metadata": null, "messages": []}',
+        b'{"metadata": null, "messages": []}',
+        b'{"id": 7, "user": 8, "messages": []}',
+        b'{"id": 0, "title": null, "user": null, "model": null, "messages": []}',
+        b'{"id": -7, "title": null, "user": 0, "model": null, "metadata": null, "messages": []}',
+        b'{"user": 7, "messages": []}',
+        b'{"id": ' + b"9" * 255 + b', "messages": []}',
+    ],
+)
+def test_null_as_metadata_and_whole_numbers_as_ids_come_out_as_they_went_in(store, line):
+    assert transcripts.import_lines(store, [line]).conversations == 1
+    assert transcripts.import_lines(store, [line]).skipped == 1
+    (out,) = transcripts.export_lines(store)
+    assert out.rstrip() == line
+    assert transcripts.import_lines(store, [out]).skipped == 1
+    (session,) = store.sessions.list()
+    said = json.loads(line)
+    assert session.metadata == {}
+    assert session.user_id == (None if said.get("user") is None else str(said["user"]))
+    assert "id" not in said or session.id == str(said["id"])
+    store.sessions.update(session.id, metadata={"a": 1})
+    assert exported(store)[0]["metadata"] == {"a": 1}
+
+
+def test_a_number_as_an_id_and_its_digits_are_one_id(store):
+    lines = [b'{"id": 7, "messages": []}', b'{"id": "7", "messages": []}']
+    assert transcripts.import_lines(store, lines[:1]).conversations == 1
+    assert transcripts.import_lines(store, lines[1:]).skipped == 1
+    with pytest.raises(TranscriptError, match="line 2: it has the id of line 1"):
+        transcripts.import_lines(store, lines)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'"id": 1.0',
+        b'"id": true',
+        b'"user": 1e3',
+        b'"user": false',
+        b'"id": ' + b"9" * 256,
+        b'"title": 7',
+        b'"model": 7',
+        b'"metadata": []',
+        b'"metadata": 0',
+        b'"metadata": ""',
+    ],
+)
+def test_what_is_no_id_and_no_metadata_is_refused(store, line):
+    with pytest.raises(TranscriptError, match="must be|at most|up to"):
+        transcripts.import_lines(store, [b"{" + line + b', "messages": []}'])
+    assert store.sessions.count() == 0
+
+
+# --- What other programs write ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"type": "human", "data": {"content": "hi"}},
+        {"type": "human", "content": "hi"},
+        {"type": "ai", "content": "hi"},
+        {"type": "constructor", "lc": 1, "id": ["langchain"], "kwargs": {"content": "hi"}},
+        {"type": "user", "message": {"role": "user", "content": "hi"}},
+        {"type": "assistant", "message": {"role": "assistant", "content": "hi"}},
+        {"type": "summary", "summary": "hi"},
+        {"type": "response_item", "payload": {"type": "message", "role": "user"}},
+        {"type": "event_msg", "payload": {"type": "user_message", "message": "hi"}},
+        {"type": "TextMessage", "source": "user", "content": "hi"},
+        {"type": "message", "content": "hi"},
+        {"type": "some_new_call", "call_id": "1"},
+        {"type": "function_call_output", "output": "of no call"},
+        {"type": "", "content": "hi"},
+        {"type": None, "content": "hi"},
+        {"type": 1, "content": "hi"},
+        {"content": "hi"},
+        {},
+    ],
+)
+def test_an_object_without_a_role_that_is_no_item_is_refused(store, said):
+    lines = lines_of(conversation("s", chat("hi"), said))
+    with pytest.raises(TranscriptError, match=r"messages\[1\] must have a role") as caught:
+        transcripts.import_lines(store, lines)
+    assert "line 1" in str(caught.value)
+    with pytest.raises(InvalidInput, match="must have a role"):
+        transcripts.import_conversation(store, json.loads(lines[0]))
+    assert store.sessions.count() == 0
+
+
+def test_every_item_of_the_responses_api_that_needs_no_role_is_imported(store):
+    param = pytest.importorskip("openai.types.responses.response_input_item_param")
+    named = {}
+    for each in get_args(param.ResponseInputItemParam):
+        hints = get_type_hints(each)
+        kinds = [
+            kind for part in (hints["type"], *get_args(hints["type"])) for kind in get_args(part)
+        ]
+        named |= {kind: hints for kind in kinds if isinstance(kind, str) and "role" not in hints}
+    items = [
+        {"type": kind, "call_id": "c", "id": "i", "approval_request_id": "a"} for kind in named
+    ]
+    assert len(items) > 25
+    line = conversation("s", *items)
+    transcripts.import_lines(store, lines_of(line))
+    assert exported(store) == [line]
+
+
+# --- Broken lines set aside ---------------------------------------------------------------------
+
+
+BROKEN = [
+    (b"\xff\xfe", "not UTF-8"),
+    (b"{", "not JSON"),
+    (b"[1]", "not a JSON object"),
+    (b'{"messages": 1}', "'messages' must be"),
+    (b'{"id": "bad", "messages": [{"role": "nobody"}]}', "role must be"),
+    (b'{"id": "bad", "messages": [{"role": "nobody"}]}', "role must be"),
+    (b'{"id": "bad", "messages": []}', "it has the id of line"),
+    (b'{"id": "anns", "user": "bob", "messages": []}', "another user's session"),
+    (b'{"conversations": []}', "--format sharegpt"),
+    (b'{"messages": [], "x": 1e400}', "a float cannot hold"),
+]
+
+
+@pytest.mark.parametrize("every", [1, 3, 700])
+def test_broken_lines_are_set_aside_and_all_others_are_imported(store, tmp_path, every):
+    store.users.create("Ann", id="ann")
+    store.sessions.create("ann", id="anns")
+    lines = [b'{"id": "first", "messages": []}\n', b"\n"]
+    sound = ["first"]
+    for number, (raw, _) in enumerate(BROKEN):
+        for count in range(every):
+            sound.append(f"{number} {count}")
+            lines += lines_of(conversation(sound[-1], chat("hi")))
+        lines.append(raw + b"\r\n")
+    target = tmp_path / "aside.jsonl"
+    done = transcripts.import_lines(store, lines, quarantine=target)
+    assert (done.conversations, done.skipped, done.set_aside) == (len(sound), 0, len(BROKEN))
+    assert {session.id for session in store.sessions.iter()} == {*sound, "anns"}
+    assert done.quarantine == str(target)
+    listed = [json.loads(line) for line in target.read_bytes().splitlines()]
+    listed.sort(key=lambda each: each["row"]["line"])
+    assert [each["row"]["line"] for each in listed] == [number for number, _ in done.problems]
+    for (raw, words), each, (number, problem) in zip(BROKEN, listed, done.problems, strict=True):
+        text = each["row"]["text"]
+        assert (bytes.fromhex(text["hex"]) if isinstance(text, dict) else text.encode()) == raw
+        assert lines[number - 1].rstrip() == raw
+        assert words in each["reason"]
+        assert each["reason"] == problem
+    again = transcripts.import_lines(store, lines, quarantine=target)
+    assert (again.conversations, again.skipped, again.set_aside) == (0, len(sound), len(BROKEN))
+    assert again.quarantine == str(tmp_path / "aside.2.jsonl")
+
+
+def test_without_a_broken_line_no_list_is_made(store, tmp_path):
+    target = tmp_path / "aside.jsonl"
+    done = transcripts.import_lines(store, lines_of(conversation("s")), quarantine=target)
+    assert (done.set_aside, done.problems, done.quarantine) == (0, (), None)
+    assert not target.exists()
+
+
+def test_a_file_of_another_form_is_refused_whole_and_not_set_aside(store, tmp_path):
+    target = tmp_path / "aside.jsonl"
+    for lines in ([b"[\n", b"{}\n"], [b'{"conversations": []}\n'] * 3, [b"{\n", b"}\n"]):
+        with pytest.raises(TranscriptError):
+            transcripts.import_lines(store, lines, quarantine=target)
+    assert not target.exists()
+
+
+def test_an_import_of_all_or_nothing_sets_nothing_aside(store, tmp_path):
+    with pytest.raises(InvalidInput, match="not both"):
+        transcripts.import_lines(store, [], atomic=True, quarantine=tmp_path / "aside.jsonl")
+
+
+def test_in_a_scope_broken_lines_are_set_aside_too(store, tmp_path):
+    alice = two_users(store)
+    lines = lines_of(conversation("a"), conversation("b", user="bob"), conversation("c"))
+    done = transcripts.import_lines(alice, lines, quarantine=tmp_path / "aside.jsonl")
+    assert (done.conversations, done.set_aside) == (2, 1)
 
 
 # --- Files of other forms -----------------------------------------------------------------------
@@ -603,7 +824,7 @@ def test_a_file_that_is_an_array_is_not_read_whole(store, tmp_path):
 
 SHAREGPT = b"""
 {"id": "a", "conversations": [{"from": "system", "value": "Be kind."}, {"from": "human", "value":
- "hi", "weight": 0}, {"from": "gpt", "value": "hello"}, {"from": "observation", "value": "42"}]}
+ "hi", "weight": 0}, {"from": "gpt", "value": "hello"}, {"from": "chatgpt", "value": "42"}]}
 """.replace(b"\n", b"")
 
 
@@ -617,13 +838,87 @@ def test_conversations_of_sharegpt_become_chat_messages(store):
                 chat("Be kind.", "system"),
                 {"role": "user", "content": "hi", "weight": 0},
                 chat("hello", "assistant"),
-                chat("42", "tool"),
+                chat("42", "assistant"),
             ],
         }
     ]
+    said_by = [message.metadata for message in store.messages.history("a")]
+    assert said_by == [{"from": each} for each in ("system", "human", "gpt", "chatgpt")]
     unnamed = [SHAREGPT.replace(b'"id": "a", ', b"")]
     assert transcripts.import_lines(store, unnamed, format="sharegpt").conversations == 1
     assert transcripts.import_lines(store, unnamed, format="sharegpt").skipped == 1
+
+
+def turn(speaker, value="x"):
+    return {"from": speaker, "value": value}
+
+
+CALL = '{"name": "look", "arguments": {"city": "Köln", "days": 1.50}}'
+
+
+def test_calls_and_results_of_sharegpt_become_calls_and_their_results(store):
+    turns = [
+        turn("human", "weather?"),
+        {**turn("function_call", CALL), "weight": 1},
+        {**turn("observation", "rain"), "weight": 0},
+        turn("function_call", f"[{CALL}, {CALL}]"),
+        turn("function_response", "sun"),
+        turn("tool", "snow"),
+        turn("function_call", [{"name": "a", "arguments": {}}, {"name": "b", "arguments": "{}"}]),
+        turn("observation", '["one", {"two": 2}]'),
+        turn("function_call", '{"name": "last", "arguments": {}}'),
+        turn("gpt", "done"),
+    ]
+    transcripts.import_lines(
+        store, lines_of({"id": "s", "conversations": turns}), format="sharegpt"
+    )
+
+    def called(number, name="look", arguments='{"city": "Köln", "days": 1.5}'):
+        function = {"name": name, "arguments": arguments}
+        return {"id": f"call_{number}", "type": "function", "function": function}
+
+    def calls(*made, **rest):
+        return {"role": "assistant", "content": None, "tool_calls": list(made), **rest}
+
+    def result(number, content):
+        return {"role": "tool", "content": content, "tool_call_id": f"call_{number}"}
+
+    (line,) = transcripts.export_lines(store)
+    assert json.loads(line)["messages"] == [
+        chat("weather?"),
+        calls(called(1), weight=1),
+        {**result(1, "rain"), "weight": 0},
+        calls(called(2), called(3)),
+        result(2, "sun"),
+        result(3, "snow"),
+        calls(called(4, "a", "{}"), called(5, "b", "{}")),
+        result(4, "one"),
+        result(5, '{"two": 2}'),
+        calls(called(6, "last", "{}")),
+        chat("done", "assistant"),
+    ]
+    said_by = [message.metadata["from"] for message in store.messages.history("s")]
+    expected = [each["from"] for each in turns]
+    assert said_by == [*expected[:8], "observation", *expected[8:]]
+    assert [m.content for m in store.messages.history("s", 100) if m.role == "tool"] == [
+        "rain",
+        "sun",
+        "snow",
+        "one",
+        '{"two": 2}',
+    ]
+
+
+def test_a_result_of_sharegpt_that_names_its_call_is_kept_with_it(store):
+    call = {"id": "mine", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    turns = [{**turn("gpt"), "tool_calls": [call]}, {**turn("tool"), "tool_call_id": "mine"}]
+    transcripts.import_lines(
+        store, lines_of({"id": "s", "conversations": turns}), format="sharegpt"
+    )
+    assert exported(store)[0]["messages"] == [
+        {"role": "assistant", "content": "x", "tool_calls": [call]},
+        {"role": "tool", "content": "x", "tool_call_id": "mine"},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -642,6 +937,58 @@ def test_conversations_of_sharegpt_become_chat_messages(store):
         ),
         ({"conversations": [{"from": "gpt"}]}, "must have a 'value'"),
         ({"conversations": [{"from": "gpt", "value": 1}]}, "content must be"),
+        *(
+            ({"conversations": [turn("function_call", value)]}, r"\[0\] must be a call as JSON")
+            for value in (
+                5,
+                None,
+                [],
+                "[]",
+                '"search"',
+                '{"name": "f"}',
+                '{"name": 1, "arguments": {}}',
+                '{"name": "f", "arguments": null}',
+                '{"name": "f", "arguments": {}, "thought": "lost"}',
+                '[{"name": "f", "arguments": {}}, 1]',
+            )
+        ),
+        ({"conversations": [turn("function_call", "f(my diagnosis)")]}, r"\[0\]: not JSON"),
+        (
+            {"conversations": [turn("function_call", '{"name": "f", "arguments": {"a":1,"a":2}}')]},
+            "key twice",
+        ),
+        (
+            {"conversations": [{**turn("function_call", CALL), "tool_calls": []}]},
+            "both a call and 'tool_calls'",
+        ),
+        *(
+            ({"conversations": turns}, "a result without a call")
+            for speaker in ("observation", "function_response", "tool")
+            for turns in (
+                [turn(speaker)],
+                [turn("gpt"), turn(speaker)],
+                [{**turn(speaker), "tool_call_id": None}],
+                [turn("function_call", CALL), turn("human"), turn(speaker)],
+                [turn("function_call", CALL), turn("gpt"), turn(speaker)],
+                [turn("function_call", CALL), turn(speaker), turn("gpt"), turn(speaker)],
+            )
+        ),
+        (
+            {"conversations": [turn("function_call", CALL), turn("tool"), turn("tool")]},
+            "1 calls wait for results, not 2",
+        ),
+        *(
+            (
+                {"conversations": [turn("function_call", f"[{CALL},{CALL},{CALL}]"), *results]},
+                "3 calls",
+            )
+            for results in (
+                [turn("tool")],
+                [turn("tool", "[1, 2]")],
+                [turn("tool"), turn("tool")],
+                [turn("tool"), turn("gpt"), turn("tool"), turn("tool")],
+            )
+        ),
     ],
 )
 def test_what_is_not_sharegpt_is_refused(store, line, words):

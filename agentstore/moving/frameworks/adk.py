@@ -68,9 +68,15 @@ def read(source: OpenSource, clock: SetClock, note: Note) -> Iterator[ImportPiec
         version = source.connection.execute(query).scalar()
         if version != "1":
             raise NotASource(source.name, _KIND, "its schema is of a version that is not known")
-    for row in source.rows(select(_APPS).order_by(_APPS.c.app_name)):
+    # ADK leaves the times of shared state to the database; all others it writes in UTC.
+    apps = select(_APPS.c.app_name, _APPS.c.state, source.set_by_database(_APPS.c.update_time))
+    for row in source.rows(apps.order_by(_APPS.c.app_name)):
         yield from _shared(row, None, clock, source, note)
-    for row in source.rows(select(_USERS).order_by(_USERS.c.app_name, _USERS.c.user_id)):
+    users = select(
+        *(_USERS.c[name] for name in (*_PLACE, "state")),
+        source.set_by_database(_USERS.c.update_time),
+    )
+    for row in source.rows(users.order_by(_USERS.c.app_name, _USERS.c.user_id)):
         yield from _shared(row, row.user_id, clock, source, note)
     in_order = (_SESSIONS.c.update_time, _SESSIONS.c.user_id, _SESSIONS.c.id)
     for row in source.rows(select(_SESSIONS).order_by(*in_order)):

@@ -83,9 +83,8 @@ class StoredSession:
         """Say when it was made, as far as that is known."""
         if SESSIONS.name not in self._has:
             return None
-        return self._first(
-            select(SESSIONS.c.created_at).where(SESSIONS.c.session_id == self.session_id)
-        )
+        time = self._source.set_by_database(SESSIONS.c.created_at)
+        return self._first(select(time).where(SESSIONS.c.session_id == self.session_id))
 
     def _first(self, query: Select[Any]) -> Any:
         return self._source.connection.execute(query.limit(1)).scalar()
@@ -100,7 +99,8 @@ class StoredSession:
     ) -> Iterator[StoredItem]:
         """Read the rows of a branch, or of a session that has none, in their order."""
         messages, shown = MESSAGES.c, STRUCTURE.c
-        columns = (messages.id, messages.message_data, messages.created_at)
+        time = self._source.set_by_database(messages.created_at)
+        columns = (messages.id, messages.message_data, time)
         if branch is None:
             order: tuple[ColumnElement[Any], ...] = (messages.id,)
             query = select(*columns).where(messages.session_id == self.session_id)

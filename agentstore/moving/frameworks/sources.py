@@ -14,6 +14,8 @@ from typing import Any
 
 from sqlalchemy import (
     URL,
+    ColumnClause,
+    ColumnElement,
     Connection,
     CursorResult,
     Row,
@@ -26,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from agentstore.database.engine import parse_url, show_url
-from agentstore.engines.foreign import foreign
+from agentstore.engines.foreign import foreign, in_utc
 from agentstore.engines.registry import database_files, dialect_for
 from agentstore.errors import InvalidInput, NotASource
 
@@ -66,6 +68,10 @@ class OpenSource:
                 yield from result
             finally:
                 self.unread.discard(result)
+
+    def set_by_database(self, time: ColumnClause[Any]) -> ColumnElement[Any]:
+        """Give a column of times that the database itself set, in UTC."""
+        return in_utc(self.connection, time)
 
     def columns(self, table: str) -> frozenset[str]:
         """Give the names of a table's columns; none if there is no such table."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,10 +17,10 @@ from agentstore.errors import (
     OutsideScope,
     UnscopedOnly,
 )
-from agentstore.moving.transcripts.layouts import conversation_id, layout_of, with_user
-from agentstore.moving.transcripts.reading import Format, Line, Reading
+from agentstore.moving.copying.quarantine import Quarantine, SetAside
+from agentstore.moving.transcripts.layouts import as_key, conversation_id, layout_of, with_user
+from agentstore.moving.transcripts.reading import Format, Line, Reading, new_messages
 from agentstore.stores.store import Repositories, Store, Transaction
-from agentstore.values.chat.layouts import from_chat
 
 Progress = Callable[[int], None]
 """Called with the bytes that were read since the last call."""
@@ -35,6 +37,9 @@ class Imported:
             were left as they are.
         unnamed: How many of those that were stored had no id, and got one that says what they hold.
         skipped_unnamed: How many of those that were skipped had no id: the same is there.
+        set_aside: How many lines were broken and set aside.
+        problems: The first twenty of these, each as its number and what is wrong.
+        quarantine: The file that lists them; None if there are none.
     """
 
     conversations: int
@@ -42,9 +47,12 @@ class Imported:
     skipped: int
     unnamed: int = 0
     skipped_unnamed: int = 0
+    set_aside: int = 0
+    problems: tuple[tuple[int, str], ...] = ()
+    quarantine: str | None = None
 
     def __add__(self, other: Imported) -> Imported:
-        """Add up."""
+        """Add up what was stored and skipped."""
         return Imported(
             self.conversations + other.conversations,
             self.messages + other.messages,
@@ -73,6 +81,7 @@ def import_file(
     atomic: bool = False,
     format: Format = "chat",
     progress: Progress | None = None,
+    quarantine: Path | None = None,
 ) -> Imported:
     """Import a file of conversations, in batches, reading it once and never whole.
 
@@ -84,7 +93,8 @@ def import_file(
     Each batch goes into the search index once it is stored, unless the store is a scope.
 
     A line that is broken, or cannot be stored, ends the storing. The lines after it are still
-    checked, so that the error names them all.
+    checked, so that the error names them all. With ``quarantine`` such lines are listed in a file
+    instead, and all others are stored.
 
     Args:
         store: Where to.
@@ -94,18 +104,25 @@ def import_file(
         format: ``chat``, or ``sharegpt`` for lines with ``conversations`` of ``from`` and
             ``value``, which become chat messages, and are exported as such.
         progress: Called with the bytes that were read since the last call.
+        quarantine: A file to be made for broken lines, if there are any: a JSON object a line,
+            with the ``reason`` and, in ``row``, the number of the line and its ``text``. If there
+            is such a file, another is made beside it, with a number in its name.
 
     Raises:
+        InvalidInput: Both ``atomic`` and ``quarantine`` were passed, or that file cannot be made.
         TranscriptError: Lines are not conversations; one has another's id; one's id is that of
             another user's session. It names the lines.
         OSError: The file cannot be read.
     """
     with Path(path).open("rb") as file:
-        # One JSON array may be one line of gigabytes: its first bytes are enough to refuse it.
-        is_array = file.peek(1).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
-        lines = [b"["] if is_array else file
         return import_lines(
-            store, lines, str(path), atomic=atomic, format=format, progress=progress
+            store,
+            file,
+            str(path),
+            atomic=atomic,
+            format=format,
+            progress=progress,
+            quarantine=quarantine,
         )
 
 
@@ -117,9 +134,21 @@ def import_lines(
     atomic: bool = False,
     format: Format = "chat",
     progress: Progress | None = None,
+    quarantine: Path | None = None,
 ) -> Imported:
     """Import conversations from lines of bytes; see ``import_file``."""
-    reading = Reading(lines, source, format, store.sessions._scope())
+    if atomic and quarantine is not None:
+        raise InvalidInput(
+            "Pass atomic (--atomic) or quarantine (--quarantine), not both: with the one, a broken "
+            "line leaves nothing imported; with the other, everything else is."
+        )
+    kept = None if quarantine is None else Quarantine(quarantine, resumed=True)
+    aside = None if kept is None else SetAside(kept)
+    if isinstance(lines, BufferedReader):
+        # One JSON array may be one line of gigabytes: its first bytes are enough to refuse it.
+        is_array = lines.peek(1).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+        lines = [b"["] if is_array else lines
+    reading = Reading(lines, source, format, store.sessions._scope(), aside)
     tell = progress or (lambda _: None)
     store_all = _store_at_once if atomic else _store_in_batches
     total = store_all(store, reading, tell)
@@ -127,7 +156,11 @@ def import_lines(
         for size in reading.check_rest():
             tell(size)
         raise reading.error(total.conversations)
-    return total
+    if kept is None or not aside:
+        return total
+    kept.keep(aside)
+    problems, file = tuple(reading.problems), str(kept.newest)
+    return replace(total, set_aside=len(aside), problems=problems, quarantine=file)
 
 
 def import_conversation(repositories: Repositories, conversation: dict[str, Any]) -> int | None:
@@ -185,19 +218,26 @@ def _index(store: Store, messages: int) -> None:
 
 
 def _store_in_transactions(store: Store, reading: Reading, batch: Sequence[Line]) -> Imported:
-    """Store a batch in one transaction; if a line is refused, those before it in another."""
-    try:
-        return store.run(lambda transaction: _store_batch(transaction, batch))
-    except _LineRefused as refused:
-        before = [line for line in batch if line.number < refused.line.number]
-        _refuse(reading, refused, batch)
-        return _store_in_transactions(store, reading, before) if before else Imported(0, 0, 0)
+    """Store a batch in one transaction; if a line is refused, those before it in another.
+
+    Where broken lines are set aside, those behind it follow in the same way.
+    """
+    total = Imported(0, 0, 0)
+    while batch:
+        try:
+            return total + store.run(partial(_store_batch, batch=batch))
+        except _LineRefused as refused:
+            place = batch.index(refused.line)
+            _refuse(reading, refused, batch)
+            total += _store_in_transactions(store, reading, batch[:place])
+            batch = batch[place + 1 :] if reading.aside is not None else ()
+    return total
 
 
 def _refuse(reading: Reading, refused: _LineRefused, batch: Sequence[Line]) -> None:
-    """Note a line that the store does not take, and check those behind it."""
-    reading.refuse(refused.line.number, refused.problem)
-    for line in batch:
+    """Note a line that the store does not take; if it ends the import, check those behind it."""
+    reading.refuse(refused.line.number, refused.problem, refused.line.raw)
+    for line in batch if reading.aside is None else ():
         if line.number > refused.line.number:
             reading.check(line)
 
@@ -206,7 +246,7 @@ def _store_batch(transaction: Transaction, batch: Sequence[Line]) -> Imported:
     done = Imported(0, 0, 0)
     for line in batch:
         try:
-            count = None if line.again else _store(transaction, line.session_id, line.conversation)
+            count = _store(transaction, line.session_id, line.conversation)
         except (InvalidInput, AlreadyExists, OutsideScope, UnscopedOnly) as error:
             raise _LineRefused(line, str(error)) from error
         unnamed = int(line.conversation.get("id") is None)
@@ -216,12 +256,13 @@ def _store_batch(transaction: Transaction, batch: Sequence[Line]) -> Imported:
 
 
 def _store(repositories: Repositories, session_id: str, conversation: dict[str, Any]) -> int | None:
-    user = conversation.get("user")
+    user = as_key(conversation.get("user"))
     there = repositories.sessions.find(session_id)
     if there is not None:
         if there.user_id != user:
             raise InvalidInput("Its id is taken by another user's session. Give it another id.")
         return None
+    messages = new_messages(conversation)
     if user is not None and repositories.users.find(user) is None:
         repositories.users.create(user, id=user)
     repositories.sessions.create(
@@ -234,7 +275,6 @@ def _store(repositories: Repositories, session_id: str, conversation: dict[str, 
     layout = layout_of(conversation)
     if layout is not None:
         repositories.sessions._keep_layout(session_id, layout)
-    messages = [from_chat(message) for message in conversation["messages"]]
     if messages:
         repositories.messages.save_many(session_id, messages)
     return len(messages)

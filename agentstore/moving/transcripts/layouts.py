@@ -16,21 +16,28 @@ from agentstore.records import MessageRecord, SessionRecord
 KEYS = ("id", "title", "user", "model", "metadata", "messages")
 """The keys of a conversation that have a place of their own, in their usual order."""
 
+_IDS = ("id", "user")
+
 
 def conversation_id(conversation: dict[str, Any]) -> str:
     """Give the id of the session that a conversation is stored as.
 
     Returns:
-        Its ``id``. Without one, ``sha256:`` and the SHA-256, in hexadecimal, of the conversation
-        as JSON in ASCII, without ``id``, its keys sorted and no spaces between: the user is a part
-        of it, and two lines that say the same have the same.
+        Its ``id``, a whole number in its decimal digits. Without one, ``sha256:`` and the SHA-256,
+        in hexadecimal, of the conversation as JSON in ASCII, without ``id``, its keys sorted and no
+        spaces between: the user is a part of it, and two lines that say the same have the same.
     """
-    given: str | None = conversation.get("id")
+    given: str | None = as_key(conversation.get("id"))
     if given is not None:
         return given
     named = {key: value for key, value in conversation.items() if key != "id"}
     text = json.dumps(named, sort_keys=True, separators=(",", ":"))
     return f"sha256:{hashlib.sha256(text.encode('ascii')).hexdigest()}"
+
+
+def as_key(value: Any) -> Any:
+    """Give an id as it is stored: of a whole number its decimal digits."""
+    return str(value) if type(value) is int else value
 
 
 def with_user(conversation: dict[str, Any], user_id: str | None) -> dict[str, Any]:
@@ -43,10 +50,14 @@ def with_user(conversation: dict[str, Any], user_id: str | None) -> dict[str, An
 def layout_of(conversation: dict[str, Any]) -> dict[str, Any] | None:
     """Give what has to be kept of a line beside its columns; None where it is a usual one."""
     usual = [key for key in KEYS if key != "metadata" or conversation.get(key)]
-    if list(conversation) == usual:
+    given = {key: conversation[key] for key in _IDS if type(conversation.get(key)) is int}
+    if conversation.get("metadata", {}) is None:
+        given["metadata"] = None
+    if list(conversation) == usual and not given:
         return None
     extra = {key: value for key, value in conversation.items() if key not in KEYS}
-    return {"keys": list(conversation), "extra": extra}
+    layout = {"keys": list(conversation), "extra": extra}
+    return {**layout, "given": given} if given else layout
 
 
 def to_conversation(
@@ -71,6 +82,7 @@ def to_conversation(
     if found is None:
         return {key: value for key, value in values.items() if key != "metadata" or value}
     keys, extra = found
+    values |= _given(layout, values)
     laid_out = {key: extra[key] if key in extra else values[key] for key in keys}
     # What was set since stands before what the line had.
     since = {
@@ -94,3 +106,21 @@ def _valid(layout: Any) -> tuple[list[str], dict[str, Any]] | None:
     others = {key: value for key, value in extra.items() if key not in KEYS}
     known = [key for key in keys if isinstance(key, str) and (key in KEYS or key in others)]
     return known, others
+
+
+def _given(layout: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Give what a line had in other words than the columns: ids as numbers, null as metadata.
+
+    Only what says the same as the columns do.
+    """
+    given = layout.get("given")
+    if not isinstance(given, dict):
+        return {}
+    found = {
+        key: given[key]
+        for key in _IDS
+        if type(given.get(key)) is int and as_key(given[key]) == values[key]
+    }
+    if given.get("metadata", {}) is None and not values["metadata"]:
+        found["metadata"] = None
+    return found

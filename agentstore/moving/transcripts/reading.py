@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal, NoReturn
 
+from agentstore.engines.base.moving import Flaw
 from agentstore.errors import InvalidInput, TranscriptError, shown
-from agentstore.moving.transcripts.layouts import conversation_id, layout_of, with_user
+from agentstore.moving.copying.quarantine import SetAside
+from agentstore.moving.transcripts.layouts import as_key, conversation_id, layout_of, with_user
 from agentstore.moving.transcripts.lines_seen import LinesSeen
 from agentstore.repositories.messages.drafts import draft
 from agentstore.values import validation
-from agentstore.values.chat.layouts import from_chat
+from agentstore.values.chat.formats import is_known_item
+from agentstore.values.chat.layouts import FromChat, from_chat
 
 Format = Literal["chat", "sharegpt"]
 """How the conversations of a file are written."""
@@ -35,6 +40,9 @@ _BATCH_MESSAGES = 2000
 
 _BATCH_BYTES = 8 * 2**20
 """Bytes of lines in memory, but for a line that has more."""
+
+_MOST_DIGITS = 767
+"""Digits of the longest float, written out whole."""
 
 _SHAREGPT_ROLES = {
     "human": "user",
@@ -68,14 +76,14 @@ class Line:
 
     Attributes:
         session_id: The id of the session that it is stored as.
-        again: Whether an earlier line of the file is the same.
+        raw: Its bytes, where broken lines are set aside.
     """
 
     number: int
     size: int
     session_id: str
     conversation: dict[str, Any]
-    again: bool
+    raw: bytes
 
 
 class _Broken(Exception):
@@ -87,10 +95,20 @@ class _NotLines(_Broken):
 
 
 class Reading:
-    """Reads lines, once and one by one, and keeps what is wrong with them."""
+    """Reads lines, once and one by one, and keeps what is wrong with them.
+
+    Attributes:
+        aside: Where broken lines are set aside; None if the first of them ends the import.
+        problems: The first broken lines, each as its number and what is wrong.
+    """
 
     def __init__(
-        self, lines: Iterable[bytes], source: str, form: Format, user_id: str | None = None
+        self,
+        lines: Iterable[bytes],
+        source: str,
+        form: Format,
+        user_id: str | None = None,
+        aside: SetAside | None = None,
     ) -> None:
         """Take the lines of a source; those that name no user are this one's."""
         if form not in FORMATS:
@@ -101,12 +119,14 @@ class Reading:
         self._user_id = user_id
         self._seen = LinesSeen()
         self._first = True
-        self._problems: list[tuple[int, str]] = []
+        self.aside = aside
+        self.problems: list[tuple[int, str]] = []
         self._broken = 0
+        self._ended = False
 
     def is_sound(self) -> bool:
-        """Whether nothing is wrong so far."""
-        return not self._broken
+        """Whether nothing is wrong so far that ends the import."""
+        return not (self._broken if self.aside is None else self._ended)
 
     def batches(self) -> Iterator[list[Line]]:
         """Give conversations in batches, up to the first line that is broken."""
@@ -129,17 +149,25 @@ class Reading:
         if batch:
             yield batch
 
-    def refuse(self, number: int, problem: str) -> None:
-        """Note what is wrong with a line."""
+    def refuse(self, number: int, problem: str, raw: bytes) -> None:
+        """Note what is wrong with a line, and set it aside where broken lines are."""
         self._broken += 1
-        self._problems = sorted([*self._problems, (number, problem)])[:_MOST_NAMED]
+        self.problems = sorted([*self.problems, (number, problem)])[:_MOST_NAMED]
+        if self.aside is not None:
+            line = raw.rstrip(b"\r\n")
+            try:
+                text: Any = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError:
+                text = {"hex": line.hex()}
+            row = {"line": number, "text": text}
+            self.aside.add([Flaw("lines", f"line {number}", problem, 0, row)])
 
     def check(self, line: Line) -> None:
         """Note what is wrong with a conversation, as far as it says that by itself."""
         try:
             _check(line.conversation)
         except InvalidInput as error:
-            self.refuse(line.number, str(error))
+            self.refuse(line.number, str(error), line.raw)
 
     def check_rest(self) -> Iterator[int]:
         """Note what is wrong with the lines that were not read yet, and give their sizes."""
@@ -151,7 +179,7 @@ class Reading:
 
     def error(self, imported: int) -> TranscriptError:
         """Give the error that names the broken lines."""
-        return TranscriptError(self._source, tuple(self._problems), self._broken, imported)
+        return TranscriptError(self._source, tuple(self.problems), self._broken, imported)
 
     def _read(self, number: int, raw: bytes) -> Line | None:
         """Read a line; None if it is empty, or broken, which is noted."""
@@ -163,14 +191,15 @@ class Reading:
             whole = raw.strip() if conversation.get("id") is not None else b""
             before = self._seen.note(session_id, whole, number)
         except _Broken as broken:
-            self.refuse(number, str(broken))
             if isinstance(broken, _NotLines):
+                self._ended = True
                 self._lines = enumerate(())
+            self.refuse(number, str(broken), raw)
             return None
         if before is not None and not before.same:
-            self.refuse(number, f"it has the id of line {before.number} but differs from it")
+            self.refuse(number, f"it has the id of line {before.number} but differs from it", raw)
             return None
-        return Line(number, len(raw), session_id, conversation, before is not None)
+        return Line(number, len(raw), session_id, conversation, b"" if self.aside is None else raw)
 
     def _parse(self, number: int, raw: bytes) -> dict[str, Any] | None:
         try:
@@ -217,14 +246,24 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _number(literal: str) -> float:
     value = float(literal)
-    if repr(value) != literal:
-        try:
-            equal = Decimal(literal) == Decimal(repr(value))
-        except ArithmeticError:
-            equal = False
-        if not equal:
-            raise _Inexact(literal)
+    if repr(value) != literal and not _is_print_of(literal, value):
+        raise _Inexact(literal)
     return value
+
+
+def _is_print_of(literal: str, value: float) -> bool:
+    """Say whether a literal is a float, printed in its shortest form or in more digits.
+
+    Many programs print 17 digits, which is 0.10000000000000001 for 0.1.
+    """
+    try:
+        said = Decimal(literal)
+        digits = len(said.as_tuple().digits)
+        return said == Decimal(repr(value)) or (
+            digits <= _MOST_DIGITS and said == Decimal(f"{value:.{digits - 1}e}")
+        )
+    except ArithmeticError:
+        return False
 
 
 def _constant(name: str) -> NoReturn:
@@ -261,11 +300,14 @@ def _require_conversation(conversation: dict[str, Any]) -> None:
     messages = conversation.get("messages")
     if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
         raise _Broken("'messages' must be a list of objects")
-    for key in ("id", "title", "user", "model"):
+    for key in ("id", "user"):
+        if not isinstance(as_key(conversation.get(key)), str | None):
+            raise _Broken(f"{key!r} must be a string, a whole number or null")
+    for key in ("title", "model"):
         if not isinstance(conversation.get(key), str | None):
             raise _Broken(f"{key!r} must be a string or null")
-    if not isinstance(conversation.get("metadata", {}), dict):
-        raise _Broken("'metadata' must be an object")
+    if not isinstance(conversation.get("metadata"), dict | None):
+        raise _Broken("'metadata' must be an object or null")
 
 
 def _check(conversation: dict[str, Any]) -> None:
@@ -274,12 +316,50 @@ def _check(conversation: dict[str, Any]) -> None:
     Raises:
         InvalidInput: Something in it cannot be stored.
     """
-    validation.optional_key("id", conversation.get("id"))
-    validation.optional_key("user", conversation.get("user"))
+    validation.optional_key("id", as_key(conversation.get("id")))
+    validation.optional_key("user", as_key(conversation.get("user")))
     validation.json_object("metadata", conversation.get("metadata"))
     validation.document("line", layout_of(conversation))
-    for number, message in enumerate(conversation["messages"]):
-        draft(from_chat(message), f"messages[{number}].")
+    for number, message in enumerate(new_messages(conversation)):
+        draft(message, f"messages[{number}].")
+
+
+def new_messages(conversation: dict[str, Any]) -> list[FromChat]:
+    """Give the messages of a conversation as the arguments that save them.
+
+    Raises:
+        InvalidInput: One has no role, and is no item of the Responses API.
+    """
+    messages = []
+    for number, said in enumerate(conversation["messages"]):
+        if "role" not in said and not is_known_item(said):
+            raise InvalidInput(
+                f"messages[{number}] must have a role, or be an item of the Responses API, of a "
+                "known type and, if it is a result, with the id of its call. Convert what another "
+                "program wrote to chat format first."
+            )
+        message = from_chat(said)
+        if isinstance(said, _Turn):
+            message["metadata"] = {"from": said.speaker}
+        messages.append(message)
+    return messages
+
+
+# --- ShareGPT ----------------------------------------------------------------------------------
+
+
+class _Turn(dict[str, Any]):
+    """A turn of ShareGPT's form as a chat message.
+
+    Attributes:
+        speaker: Its ``from``, which is kept in the message's metadata.
+    """
+
+    __slots__ = ("speaker",)
+
+    def __init__(self, speaker: str, message: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.speaker = speaker
 
 
 def _from_sharegpt(conversation: dict[str, Any]) -> dict[str, Any]:
@@ -289,19 +369,137 @@ def _from_sharegpt(conversation: dict[str, Any]) -> dict[str, Any]:
         raise _Broken("'conversations' must be a list of objects")
     if "messages" in conversation:
         raise _Broken("it must not have both 'conversations' and 'messages'")
-    messages = [_from_turn(turn, f"conversations[{n}]") for n, turn in enumerate(turns)]
+    messages = _from_turns(turns)
     return {
         "messages" if key == "conversations" else key: messages if key == "conversations" else value
         for key, value in conversation.items()
     }
 
 
-def _from_turn(turn: dict[str, Any], place: str) -> dict[str, Any]:
+def _from_turns(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Give turns as messages: each result of a tool with the id of the call that it answers."""
+    messages: list[dict[str, Any]] = []
+    waiting: deque[str] = deque()
+    made = 0
+    unplaced = _unplaced_results(turns)
+    for n, turn in enumerate(turns):
+        place, speaker, value = f"conversations[{n}]", turn["from"], turn["value"]
+        rest = {key: each for key, each in turn.items() if key not in ("from", "value")}
+        said = [{"role": _SHAREGPT_ROLES[speaker], "content": value, **rest}]
+        if speaker == "function_call":
+            if "tool_calls" in rest:
+                raise _Broken(f"{place} must not have both a call and 'tool_calls'")
+            calls = _calls(value, place, made)
+            made += len(calls)
+            waiting = deque(call["id"] for call in calls)
+            said = [{"role": "assistant", "content": None, "tool_calls": calls, **rest}]
+        elif unplaced[n]:
+            values = [value]
+            if not n or not unplaced[n - 1]:  # the first of a run
+                values = _results(value, place, unplaced[n], len(waiting))
+            said = [
+                {"role": "tool", "content": each, **rest, "tool_call_id": waiting.popleft()}
+                for each in values
+            ]
+        elif said[0]["role"] != "tool":
+            waiting.clear()
+        messages += (_Turn(speaker, each) for each in said)
+    return messages
+
+
+def _unplaced_results(turns: list[dict[str, Any]]) -> list[int]:
+    """Say of each turn how many results without the id of a call follow each other from it on."""
+    counts: list[int] = []
+    count = 0
+    for n in reversed(range(len(turns))):
+        role = _role_of(turns[n], f"conversations[{n}]")
+        placed = turns[n].get("tool_call_id") is not None
+        count = count + 1 if role == "tool" and not placed else 0
+        counts.append(count)
+    return counts[::-1]
+
+
+def _role_of(turn: dict[str, Any], place: str) -> str:
     speaker = turn.get("from")
     if not isinstance(speaker, str) or speaker not in _SHAREGPT_ROLES:
         known = ", ".join(_SHAREGPT_ROLES)
         raise _Broken(f"{place}.from must be one of {known}, not {shown(speaker)}")
     if "role" in turn or "content" in turn or "value" not in turn:
         raise _Broken(f"{place} must have a 'value', and no 'role' or 'content'")
-    rest = {key: value for key, value in turn.items() if key not in ("from", "value")}
-    return {"role": _SHAREGPT_ROLES[speaker], "content": turn["value"], **rest}
+    return _SHAREGPT_ROLES[speaker]
+
+
+def _calls(value: Any, place: str, before: int) -> list[dict[str, Any]]:
+    """Give the calls of a turn: a JSON object with name and arguments, or a list of such."""
+    given = _inner(value, place)
+    if isinstance(given, dict):
+        given = [given]
+    if not isinstance(given, list) or not given or not all(map(_is_call, given)):
+        raise _Broken(
+            f'{place} must be a call as JSON, {{"name": ..., "arguments": {{...}}}} and nothing '
+            "else, or a list of calls"
+        )
+    return [
+        {
+            "id": f"call_{number}",
+            "type": "function",
+            "function": {"name": call["name"], "arguments": _arguments(call)},
+        }
+        for number, call in enumerate(given, before + 1)
+    ]
+
+
+def _is_call(call: Any) -> bool:
+    return (
+        isinstance(call, dict)
+        and call.keys() == {"name", "arguments"}
+        and isinstance(call["name"], str)
+        and isinstance(call["arguments"], dict | str)
+    )
+
+
+def _arguments(call: dict[str, Any]) -> str:
+    given = call["arguments"]
+    return given if isinstance(given, str) else _as_json(given)
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _results(value: Any, place: str, results: int, calls: int) -> list[Any]:
+    """Give the first of several results, or all of them, where one turn has them in a JSON list.
+
+    Args:
+        value: What the turn says.
+        place: Where it is.
+        results: How many results follow each other, this one included.
+        calls: How many calls wait for one.
+    """
+    if not calls:
+        raise _Broken(
+            f"{place} is a result without a call: put a turn from function_call before it, whose "
+            'value is {"name": ..., "arguments": {...}}'
+        )
+    if results == calls:
+        return [value]
+    given = None
+    if results == 1:
+        with suppress(_Broken):
+            given = _inner(value, place)
+    if not isinstance(given, list) or len(given) != calls:
+        raise _Broken(
+            f"{place}: {calls} calls wait for results, not {results}. Give one for each, in the "
+            "order of the calls, or a single JSON list of them"
+        )
+    return [each if isinstance(each, str) else _as_json(each) for each in given]
+
+
+def _inner(value: Any, place: str) -> Any:
+    """Read JSON within a turn as strictly as the line."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return _load(value)
+    except _Broken as broken:
+        raise _Broken(f"{place}: {broken}") from None

@@ -154,6 +154,54 @@ def _answered_by(kind: str, item: dict[str, Any]) -> str | None:
     return None
 
 
+ITEM_TYPES = frozenset(
+    [
+        "apply_patch_call",
+        "apply_patch_call_output",
+        "code_interpreter_call",
+        "compaction",
+        "compaction_trigger",
+        "computer_call",
+        "computer_call_output",
+        "configuration_update",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "file_search_call",
+        "function_call",
+        "function_call_output",
+        "image_generation_call",
+        "item_reference",
+        "local_shell_call",
+        "local_shell_call_output",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "mcp_call",
+        "mcp_list_tools",
+        "program",
+        "program_output",
+        "reasoning",
+        "shell_call",
+        "shell_call_output",
+        "tool_search_call",
+        "tool_search_output",
+        "web_search_call",
+    ]
+)
+"""The types of the Responses API's input items that need no role."""
+
+
+def is_known_item(item: dict[str, Any]) -> bool:
+    """Say whether an object without a role is an item of the Responses API.
+
+    One that gives a call's result has to name the call.
+    """
+    kind = item.get("type")
+    if not isinstance(kind, str) or kind not in ITEM_TYPES:
+        return False
+    answers = kind in _ANSWERS or kind.endswith("_call_output")
+    return not answers or _answered_by(kind, item) is not None
+
+
 def item_role(item: dict[str, Any]) -> str:
     """Give the role under which an item without a role is stored."""
     return "tool" if _answered_by(str(item.get("type")), item) is not None else "assistant"
