@@ -536,7 +536,7 @@ LOSSY = {
     ),
     "a number beyond the largest float": (b'{"messages": [], "x": 1e400}', "character 23"),
     "a number below the smallest float": (b'{"messages": [], "x": 1e-400}', "character 23"),
-    "17 digits of no float": (b'{"messages": [], "x": 0.10000000000000002}', "character 23"),
+    "17 digits of no float": (b'{"messages": [], "x": 1.0000000000000001}', "character 23"),
     "18 digits of no float": (b'{"messages": [], "x": 0.100000000000000001}', "character 23"),
     "a whole number beyond 53 bits": (b'{"messages": [], "x": 9007199254740993.0}', "character 23"),
     "a million digits": (b'{"messages": [], "x": 0.1' + b"1" * 10**6 + b"}", "character 23"),
@@ -580,16 +580,12 @@ def test_a_number_that_is_the_same_in_other_words_is_kept(store, number):
         ("0.1000000000000000055511151231257827021181583404541015625", 0.1),
         ("4.9406564584124654e-324", 5e-324),
         (f"{5e-324:.766e}", 5e-324),
-        ("0.10000000000000001000", None),
+        ("0.10000000000000001000", 0.1),
     ],
 )
 def test_a_number_that_is_a_float_in_more_digits_is_kept(store, literal, value):
     """Programs print 17 digits of a float, or all that it has."""
     line = f'{{"id": "s", "messages": [], "x": {literal}}}'.encode()
-    if value is None:
-        with pytest.raises(TranscriptError, match="character 30"):
-            transcripts.import_lines(store, [line])
-        return
     transcripts.import_lines(store, [line])
     assert exported(store)[0]["x"] == value
 
@@ -615,7 +611,7 @@ def test_null_as_metadata_and_whole_numbers_as_ids_come_out_as_they_went_in(stor
     (out,) = transcripts.export_lines(store)
     assert out.rstrip() == line
     assert transcripts.import_lines(store, [out]).skipped == 1
-    (session,) = store.sessions.list()
+    session = store.sessions.get(store.sessions.list().items[0].id)
     said = json.loads(line)
     assert session.metadata == {}
     assert session.user_id == (None if said.get("user") is None else str(said["user"]))
@@ -648,7 +644,7 @@ def test_a_number_as_an_id_and_its_digits_are_one_id(store):
     ],
 )
 def test_what_is_no_id_and_no_metadata_is_refused(store, line):
-    with pytest.raises(TranscriptError, match="must be|at most|up to"):
+    with pytest.raises(TranscriptError, match=r"must be|up to"):
         transcripts.import_lines(store, [b"{" + line + b', "messages": []}'])
     assert store.sessions.count() == 0
 
@@ -691,16 +687,13 @@ def test_an_object_without_a_role_that_is_no_item_is_refused(store, said):
 
 def test_every_item_of_the_responses_api_that_needs_no_role_is_imported(store):
     param = pytest.importorskip("openai.types.responses.response_input_item_param")
-    named = {}
+    named = []
     for each in get_args(param.ResponseInputItemParam):
         hints = get_type_hints(each)
-        kinds = [
-            kind for part in (hints["type"], *get_args(hints["type"])) for kind in get_args(part)
-        ]
-        named |= {kind: hints for kind in kinds if isinstance(kind, str) and "role" not in hints}
-    items = [
-        {"type": kind, "call_id": "c", "id": "i", "approval_request_id": "a"} for kind in named
-    ]
+        parts = (hints["type"], *get_args(hints["type"]))
+        kinds = [kind for part in parts for kind in get_args(part) if isinstance(kind, str)]
+        named += [] if "role" in hints else kinds
+    items = [{"type": kind, "call_id": "c", "approval_request_id": "a"} for kind in named]
     assert len(items) > 25
     line = conversation("s", *items)
     transcripts.import_lines(store, lines_of(line))
@@ -869,9 +862,8 @@ def test_calls_and_results_of_sharegpt_become_calls_and_their_results(store):
         turn("function_call", '{"name": "last", "arguments": {}}'),
         turn("gpt", "done"),
     ]
-    transcripts.import_lines(
-        store, lines_of({"id": "s", "conversations": turns}), format="sharegpt"
-    )
+    lines = lines_of({"id": "s", "conversations": turns})
+    transcripts.import_lines(store, lines, format="sharegpt")
 
     def called(number, name="look", arguments='{"city": "Köln", "days": 1.5}'):
         function = {"name": name, "arguments": arguments}
@@ -897,24 +889,17 @@ def test_calls_and_results_of_sharegpt_become_calls_and_their_results(store):
         calls(called(6, "last", "{}")),
         chat("done", "assistant"),
     ]
-    said_by = [message.metadata["from"] for message in store.messages.history("s")]
+    history = store.messages.history("s", unanswered="keep")
+    said_by = [message.metadata["from"] for message in history]
     expected = [each["from"] for each in turns]
     assert said_by == [*expected[:8], "observation", *expected[8:]]
-    assert [m.content for m in store.messages.history("s", 100) if m.role == "tool"] == [
-        "rain",
-        "sun",
-        "snow",
-        "one",
-        '{"two": 2}',
-    ]
 
 
 def test_a_result_of_sharegpt_that_names_its_call_is_kept_with_it(store):
     call = {"id": "mine", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     turns = [{**turn("gpt"), "tool_calls": [call]}, {**turn("tool"), "tool_call_id": "mine"}]
-    transcripts.import_lines(
-        store, lines_of({"id": "s", "conversations": turns}), format="sharegpt"
-    )
+    lines = lines_of({"id": "s", "conversations": turns})
+    transcripts.import_lines(store, lines, format="sharegpt")
     assert exported(store)[0]["messages"] == [
         {"role": "assistant", "content": "x", "tool_calls": [call]},
         {"role": "tool", "content": "x", "tool_call_id": "mine"},
@@ -975,14 +960,14 @@ def test_a_result_of_sharegpt_that_names_its_call_is_kept_with_it(store):
         ),
         (
             {"conversations": [turn("function_call", CALL), turn("tool"), turn("tool")]},
-            "1 calls wait for results, not 2",
+            "2 results for 1 call",
         ),
         *(
             (
-                {"conversations": [turn("function_call", f"[{CALL},{CALL},{CALL}]"), *results]},
+                {"conversations": [turn("function_call", f"[{CALL},{CALL},{CALL}]"), *rest]},
                 "3 calls",
             )
-            for results in (
+            for rest in (
                 [turn("tool")],
                 [turn("tool", "[1, 2]")],
                 [turn("tool"), turn("tool")],

@@ -10,6 +10,7 @@ import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +96,54 @@ def test_states_of_no_app_and_no_user_are_set_aside_alone(source: Callable[[str]
     assert [row[0] for row in more] == ["app_states", "user_states"]
     assert {row[2] for row in more} == {"its id is no text in UTF-8"}
     assert report.written == 7
+
+
+ZONES = ["Asia/Tokyo", "America/New_York", "Asia/Kathmandu", "UTC"]
+
+
+def on_server(url: str, zone: str, *statements: str) -> str:
+    """Run statements on a database whose clock is of a zone; give a URL without a driver."""
+    psycopg = pytest.importorskip("psycopg")
+    plain = url.replace("+psycopg", "")
+    with psycopg.connect(plain, autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute(f"ALTER DATABASE \"{name}\" SET timezone = '{zone}'")
+    with psycopg.connect(plain) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    return plain
+
+
+@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize("kind", ["timestamp", "timestamptz"])
+def test_times_of_shared_state_are_those_of_the_server_s_zone(
+    empty_server: str, take: Any, engine_url: str, zone: str, kind: str
+):
+    """ADK leaves them to the server, which writes its own time into a column without a zone."""
+    state = f"state jsonb, update_time {kind} DEFAULT now()"
+    made = "app_name text, user_id text"
+    url = on_server(
+        empty_server,
+        zone,
+        f"CREATE TABLE app_states (app_name text, {state})",
+        f"CREATE TABLE user_states ({made}, {state})",
+        f"CREATE TABLE sessions ({made}, id text, state jsonb, create_time timestamp, "
+        "update_time timestamp)",
+        f"CREATE TABLE events ({made}, session_id text, id text, invocation_id text, "
+        "timestamp timestamp, event_data jsonb)",
+        "CREATE TABLE adk_internal_metadata (key text, value text)",
+        "INSERT INTO adk_internal_metadata VALUES ('schema_version', '1')",
+        "INSERT INTO app_states (app_name, state) VALUES ('a', '{\"x\": 1}')",
+        "INSERT INTO user_states (app_name, user_id, state) VALUES ('a', 'u', '{\"y\": 2}')",
+        "INSERT INTO sessions VALUES ('a', 'u', 's', '{}', '2025-01-01 12:00', '2025-01-02')",
+    )
+    before = datetime.now(UTC)
+    report: ImportReport = take("adk", url)
+    assert report.set_aside == 0
+    with Store(engine_url) as store:
+        for id in (shared_id("a"), shared_id("a", "u")):
+            at = store.sessions.get(id).created_at
+            assert before - timedelta(minutes=15) < at <= before
+        session = store.sessions.get(key_of("a", "u", "s"))
+        assert session.created_at == datetime(2025, 1, 1, 12, tzinfo=UTC)  # ADK's own, in UTC
+    assert take("adk", url).written == 0

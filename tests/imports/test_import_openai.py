@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from agentstore.errors import AlreadyExists
 from agentstore.integrations.openai import AgentStoreAdvancedSession, AgentStoreSession
 from agentstore.moving.frameworks import ImportReport
 from tests.imports.make_fixtures import AWKWARD
+from tests.imports.test_import_adk import ZONES, on_server
 
 PLAIN = ("plain", "popped until it was empty", "no row in agent_sessions")
 BRANCHES = {
@@ -199,3 +201,27 @@ def test_branches_whose_names_cannot_be_stored_are_set_aside_alone(
     with Store(engine_url) as store:
         names = {branch.name for branch in store.branches.list("branches")}
         assert names == set(BRANCHES["branches"])
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_times_that_a_server_set_are_those_of_its_zone(
+    empty_server: str, take: Any, engine_url: str, zone: str
+):
+    """SQLAlchemySession leaves them to the server, in columns without a zone."""
+    time = "created_at timestamp DEFAULT CURRENT_TIMESTAMP"
+    url = on_server(
+        empty_server,
+        zone,
+        f"CREATE TABLE agent_sessions (session_id text PRIMARY KEY, {time})",
+        f"CREATE TABLE agent_messages (id serial, session_id text, message_data text, {time})",
+        "INSERT INTO agent_sessions VALUES ('s')",
+        "INSERT INTO agent_messages (session_id, message_data) "
+        'VALUES (\'s\', \'{"role": "user", "content": "hi"}\')',
+    )
+    before = datetime.now(UTC)
+    take("openai-sqlite", url)
+    with Store(engine_url) as store:
+        (session,) = store.sessions.iter()
+        (message,) = store.messages.history(session.id)
+        for at in (session.created_at, message.created_at):
+            assert before - timedelta(minutes=15) < at <= before

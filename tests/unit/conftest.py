@@ -31,7 +31,7 @@ def run(tmp_path, monkeypatch, capsys):
     def run_command(*arguments, code=0, given="", **environment):
         capsys.readouterr()
         with monkeypatch.context() as during:
-            during.setattr("sys.stdin", io.StringIO(given))
+            during.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
             for name, value in environment.items():
                 during.setenv(name, value)
             with pytest.raises(SystemExit) as ended:

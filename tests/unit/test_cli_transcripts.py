@@ -217,3 +217,49 @@ def test_an_import_says_what_became_of_lines_without_an_id_the_first_time_and_th
 def test_an_import_of_a_file_that_is_not_there_makes_no_database(run, tmp_path):
     run("import", "nothing.jsonl", code=1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dash_is_standard_input_and_output(run, url, tmp_path):
+    lines = '{"id": "a", "messages": []}\n{"id": "b", "messages": []}\n'
+    assert "Imported 2" in run("import", "-", given=lines, AGENTSTORE_URL=url).stdout
+    assert [
+        json.loads(line)["id"]
+        for line in run("export", "-", AGENTSTORE_URL=url).stdout.splitlines()
+    ] == ["a", "b"]
+    assert not (tmp_path / "-").exists()
+    said = run("import", "-", given="broken\n", code=1, AGENTSTORE_URL=url).stderr
+    assert "standard input, line 1: not JSON" in said
+    said = run("import", "-", given="[{}]", code=1, AGENTSTORE_URL=url).stderr
+    assert "JSON array" in said
+    run("import", "-", "--from", "adk", code=2, AGENTSTORE_URL=url)
+    (tmp_path / "-").write_text(lines)
+    assert "Skipped 2" in run("import", "./-", AGENTSTORE_URL=url).stdout
+
+
+def test_a_shared_conversation_goes_to_standard_output_for_a_dash(told, filled, tmp_path):
+    assert told("export", "--format", "md", "s0", "-") == told("export", "--format", "md", "s0")
+    assert not (tmp_path / "-").exists()
+
+
+@pytest.mark.parametrize("source", ["talks.jsonl", "-"])
+def test_an_import_with_a_quarantine_lists_broken_lines_and_exits_with_3(
+    run, url, tmp_path, source
+):
+    text = '{"id": "a", "messages": []}\nmy diagnosis\n{"id": "b", "messages": []}\n'
+    (tmp_path / "talks.jsonl").write_text(text)
+    options = {"given": text, "AGENTSTORE_URL": url}
+    printed = run("import", source, "--quarantine", "aside.jsonl", code=3, **options)
+    assert "Imported 2 conversations" in printed.stdout
+    assert "line 2: not JSON" in printed.stderr
+    assert "1 line not imported, but set aside in aside.jsonl." in printed.stderr
+    assert "diagnosis" not in printed.stderr
+    (listed,) = map(json.loads, lines_in(tmp_path / "aside.jsonl"))
+    assert listed["row"] == {"line": 2, "text": "my diagnosis"}
+    assert stat.S_IMODE((tmp_path / "aside.jsonl").stat().st_mode) == 0o600
+    printed = run("import", source, "--quarantine", "aside.jsonl", "--json", code=3, **options)
+    done = json.loads(printed.stdout)
+    assert (done["skipped"], done["set_aside"], done["quarantine"]) == (2, 1, "aside.2.jsonl")
+    assert (
+        "not both"
+        in run("import", source, "--quarantine", "b.jsonl", "--atomic", code=2, **options).stderr
+    )

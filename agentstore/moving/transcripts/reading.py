@@ -21,6 +21,7 @@ from agentstore.errors import InvalidInput, TranscriptError, shown
 from agentstore.moving.copying.quarantine import SetAside
 from agentstore.moving.transcripts.layouts import as_key, conversation_id, layout_of, with_user
 from agentstore.moving.transcripts.lines_seen import LinesSeen
+from agentstore.records.findings import counted
 from agentstore.repositories.messages.drafts import draft
 from agentstore.values import validation
 from agentstore.values.chat.formats import is_known_item
@@ -258,7 +259,7 @@ def _is_print_of(literal: str, value: float) -> bool:
     """
     try:
         said = Decimal(literal)
-        digits = len(said.as_tuple().digits)
+        digits = max(1, len("".join(map(str, said.as_tuple().digits)).rstrip("0")))
         return said == Decimal(repr(value)) or (
             digits <= _MOST_DIGITS and said == Decimal(f"{value:.{digits - 1}e}")
         )
@@ -489,8 +490,8 @@ def _results(value: Any, place: str, results: int, calls: int) -> list[Any]:
             given = _inner(value, place)
     if not isinstance(given, list) or len(given) != calls:
         raise _Broken(
-            f"{place}: {calls} calls wait for results, not {results}. Give one for each, in the "
-            "order of the calls, or a single JSON list of them"
+            f"{place}: {counted(results, 'result')} for {counted(calls, 'call')}. Give one for "
+            "each, in the order of the calls, or a single JSON list of them"
         )
     return [each if isinstance(each, str) else _as_json(each) for each in given]
 
