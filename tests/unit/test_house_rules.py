@@ -26,21 +26,6 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 PACKAGE = CHECKOUT / "agentstore"
 REVISIONS = CHECKOUT / "alembic" / "versions"
 
-LONGEST_MODULE = 400
-LONG = {
-    "engines.base.dialect": "the contract of an engine, one method after the other",
-    "testing.contract": "one class, to be inherited as one",
-    "stores.aio": "a table of lifted methods, one line each",
-    "errors": "one tree, to be read as one",
-    "execution.writer": "one class: the queue, the lead and the batches are one subject",
-    "repositories.branches.branches": "one class: a branch is read by its turns, and grows at one",
-    "repositories.checkpoints.checkpoints": "one method for each thing done with a thread",
-    "repositories.messages.messages": "the contract of each method; most bodies are elsewhere",
-    "repositories.tasks.tasks": "one method for each step of a task's life",
-    "repositories.sessions.sessions": "one method for each step of a session's life",
-}
-"""Modules that may be longer, and why."""
-
 
 def modules() -> dict[str, Path]:
     """Give every module of the package by its name without ``agentstore.``."""
@@ -580,15 +565,6 @@ def test_a_repository_never_sleeps_or_ends_a_transaction():
 
 
 # --- Size and words --------------------------------------------------------------------------
-
-
-def test_no_module_is_long_but_those_that_have_a_reason():
-    long = {
-        module
-        for module, path in MODULES.items()
-        if len(path.read_text(encoding="utf-8").splitlines()) > LONGEST_MODULE
-    }
-    assert long == LONG.keys()
 
 
 def test_what_is_public_is_documented():

@@ -5,7 +5,8 @@ tool_call_id, name), and usually ``id``, ``title``, ``user``, ``model`` and ``me
 goes in comes out equal, message by message and key by key, the keys in their order: keys that
 agentstore has no column for, and unusual orders, are kept beside the columns. A line that could not
 be exported unchanged is refused: one with a key twice in an object, or digits that a float would
-lose.
+lose. So is one with a message that has no role and is no item of the Responses API that is known,
+though a store may hold such items from an adapter, and export them.
 
 An exported line becomes the same session when it is imported again: by its ``id``, or, if it has
 none, by the digest of what it says. What is kept beside the columns never replaces what is in them.

@@ -340,7 +340,7 @@ def new_messages(conversation: dict[str, Any]) -> list[FromChat]:
                 "program wrote to chat format first."
             )
         message = from_chat(said)
-        if isinstance(said, _Turn):
+        if isinstance(said, _Spoken):
             message["metadata"] = {"from": said.speaker}
         messages.append(message)
     return messages
@@ -349,7 +349,7 @@ def new_messages(conversation: dict[str, Any]) -> list[FromChat]:
 # --- ShareGPT ----------------------------------------------------------------------------------
 
 
-class _Turn(dict[str, Any]):
+class _Spoken(dict[str, Any]):
     """A turn of ShareGPT's form as a chat message.
 
     Attributes:
@@ -404,7 +404,7 @@ def _from_turns(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
             ]
         elif said[0]["role"] != "tool":
             waiting.clear()
-        messages += (_Turn(speaker, each) for each in said)
+        messages += (_Spoken(speaker, each) for each in said)
     return messages
 
 
