@@ -668,6 +668,10 @@ def test_what_is_no_id_and_no_metadata_is_refused(store, line):
         {"type": "message", "content": "hi"},
         {"type": "some_new_call", "call_id": "1"},
         {"type": "function_call_output", "output": "of no call"},
+        {"type": "function_call", "name": "f", "arguments": "{}"},
+        {"type": "function_call", "call_id": "c", "arguments": "{}"},
+        {"type": "custom_tool_call", "call_id": 1, "name": "f"},
+        {"type": "mcp_approval_response", "approve": True},
         {"type": "", "content": "hi"},
         {"type": None, "content": "hi"},
         {"type": 1, "content": "hi"},
@@ -693,7 +697,8 @@ def test_every_item_of_the_responses_api_that_needs_no_role_is_imported(store):
         parts = (hints["type"], *get_args(hints["type"]))
         kinds = [kind for part in parts for kind in get_args(part) if isinstance(kind, str)]
         named += [] if "role" in hints else kinds
-    items = [{"type": kind, "call_id": "c", "approval_request_id": "a"} for kind in named]
+    rest = {"call_id": "c", "name": "f", "approval_request_id": "a"}
+    items = [{"type": kind, **rest} for kind in named]
     assert len(items) > 25
     line = conversation("s", *items)
     transcripts.import_lines(store, lines_of(line))

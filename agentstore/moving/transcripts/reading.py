@@ -335,9 +335,9 @@ def new_messages(conversation: dict[str, Any]) -> list[FromChat]:
     for number, said in enumerate(conversation["messages"]):
         if "role" not in said and not is_known_item(said):
             raise InvalidInput(
-                f"messages[{number}] must have a role, or be an item of the Responses API, of a "
-                "known type and, if it is a result, with the id of its call. Convert what another "
-                "program wrote to chat format first."
+                f"messages[{number}] must have a role, or be an item of the Responses API: of a "
+                "known type, a call with name and call_id, a result with its call's id. Convert "
+                "what another program wrote to chat format first."
             )
         message = from_chat(said)
         if isinstance(said, _Spoken):

@@ -193,11 +193,13 @@ ITEM_TYPES = frozenset(
 def is_known_item(item: dict[str, Any]) -> bool:
     """Say whether an object without a role is an item of the Responses API.
 
-    One that gives a call's result has to name the call.
+    One that calls a function has to name it and the call, one that gives a result its call.
     """
     kind = item.get("type")
     if not isinstance(kind, str) or kind not in ITEM_TYPES:
         return False
+    if kind in ("function_call", "custom_tool_call"):
+        return all(isinstance(item.get(key), str) for key in ("call_id", "name"))
     answers = kind in _ANSWERS or kind.endswith("_call_output")
     return not answers or _answered_by(kind, item) is not None
 
