@@ -152,8 +152,8 @@ class AgentStorage:
             input=input_data,
             output=output_data,
             elapsed_ms=elapsed_ms,
-            success=success,
-            error=error_message,
+            success=success and not error_message,
+            error=error_message or None,
             message_id=message_id,
         )
 

@@ -32,6 +32,7 @@ class ToolLog(Base):
     error: Mapped[str | None]
     input: Mapped[Any | None]
     output: Mapped[Any | None]
+    tool_call_id: Mapped[str | None]
 
     session: Mapped[Session] = related("Session")
     message: Mapped[Message | None] = related("Message")

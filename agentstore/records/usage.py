@@ -32,11 +32,16 @@ class TurnToolUse:
 @briefly("id", "session_id", "tool", "success", "elapsed_ms")
 @dataclass(frozen=True, slots=True)
 class ToolLogRecord:
-    """One call of a tool, secrets redacted as the store's policy says."""
+    """One call of a tool, secrets redacted as the store's policy says.
+
+    Attributes:
+        tool_call_id: The id by which the model called it; None if that was not said.
+    """
 
     id: str
     session_id: str
     message_id: str | None
+    tool_call_id: str | None
     tool: str
     input: Any
     output: Any

@@ -47,6 +47,7 @@ tool_logs = table(
     nullable("error", TEXT),
     nullable("input", JSON),
     nullable("output", JSON),
+    nullable("tool_call_id", TEXT),
     CheckConstraint("elapsed_ms >= 0", name="elapsed_ms"),
     Index(None, "session_id", "pk"),
     Index(None, "session_id", "tool", "pk"),

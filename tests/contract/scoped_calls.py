@@ -219,7 +219,7 @@ CALLS: dict[str, tuple[dict[str, Any], ...]] = {
     "tool_logs.log": (
         SESSION | {"tool": "search"},
         {"session_id": My("session"), "tool": "search"} | MESSAGE,
-        SESSION | {"tool": "search"} | MESSAGE,
+        SESSION | {"tool": "search", "tool_call_id": "c"} | MESSAGE,
     ),
     "tool_logs.get": (LOG,),
     "tool_logs.find": (LOG,),

@@ -102,7 +102,7 @@ def fill(url, **options):
         ]
         message = store.messages.save_many(session.id, messages)[-1]
         store.attachments.add(message.id, bytes(range(256)), media_type="image/png")
-        store.tool_logs.log(session.id, "search", elapsed_ms=1.1, success=False)
+        store.tool_logs.log(session.id, "search", elapsed_ms=1.1, success=False, tool_call_id=ODD)
         store.tasks.create(session.id, "mail", {"to": ODD})
         store.usage.record(session.id, input_tokens=5, model="m1", cost="0.25")
         store.checkpoints.put("thread", {"messages": [ODD], "n": 1e22})

@@ -667,6 +667,7 @@ def rows_about_texts() -> list[Row]:
         "a speaker's name": lambda s, x, v: s.messages.save(x.session, "user", name=v),
         "a call's id": lambda s, x, v: s.messages.save(x.session, "tool", tool_call_id=v),
         "an error": lambda s, x, v: s.tool_logs.log(x.session, "t", error=v),
+        "the call of a log": lambda s, x, v: s.tool_logs.log(x.session, "t", tool_call_id=v),
         "a task's error": lambda s, x, v: s.tasks.fail(x.running, v),
     }.items():
         for kind, value in {"bytes": SECRET.encode(), "a number": 5}.items():

@@ -40,6 +40,7 @@ def test_a_log_comes_back_as_it_was_written(store, session):
         "success": False,
         "error": "half of it\x00",
         "message_id": message.id,
+        "tool_call_id": "call_1 \x00",
     }
     logged = store.tool_logs.log(session.id, "weather", **given)
     assert {name: getattr(logged, name) for name in given} == given
@@ -50,8 +51,27 @@ def test_a_log_comes_back_as_it_was_written(store, session):
     assert (least.input, least.output, least.elapsed_ms) == (None, None, None)
     assert (least.success, least.error, least.message_id) == (True, None, None)
     assert store.tool_logs.list().items == (least, logged)
+    assert least.tool_call_id is None
     for output in (0, "", [], {}, False, 2**70):
         assert store.tool_logs.log(session.id, "weather", output=output).output == output
+
+
+def test_an_error_means_that_the_call_failed(store, session):
+    log = store.tool_logs.log
+    for error in ("boom", "", "\x00"):
+        assert log(session.id, "weather", error=error).success is False
+        assert log(session.id, "weather", error=error, success=False).error == error
+        with store.turn(session.id) as turn:
+            assert turn.log("weather", error=error).success is False
+    assert log(session.id, "weather", success=False).error is None
+    assert log(session.id, "weather", success=True).success is True
+    (stats,) = store.tool_logs.stats()
+    assert (stats.calls, stats.failures) == (11, 10)
+    for error in ("boom", ""):
+        with pytest.raises(InvalidInput, match="success must be False where there is an error"):
+            log(session.id, "weather", success=True, error=error)
+    (stats,) = store.tool_logs.stats()
+    assert stats.calls == 11
 
 
 def test_a_message_of_another_session_is_refused_and_nothing_is_logged(store, session):
@@ -222,7 +242,7 @@ def test_a_duration_is_a_number_of_milliseconds_and_an_outcome_is_yes_or_no(stor
     for bad in ({"elapsed_ms": e} for e in refused):
         with pytest.raises(InvalidInput, match="elapsed_ms"):
             store.tool_logs.log(session.id, "t", **bad)
-    for success in (None, 1, "yes"):
+    for success in (0, 1, "yes"):
         with pytest.raises(InvalidInput, match="success"):
             store.tool_logs.log(session.id, "t", success=success)
     assert len(store.tool_logs.list()) == 5

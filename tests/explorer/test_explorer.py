@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -726,3 +727,150 @@ def test_tasks_say_what_the_error_is_and_whose_they_are_before_who_works(store):
         assert html.index("ValueError") < html.index("<h2>Workers</h2>")
         for page in ("tasks?", "tasks?status=dead&", "checkpoints?"):
             assert back in client.get(f"/{page}session={session}").text
+
+
+def calls_of(*asked, tool="weather"):
+    return [
+        {"id": id, "type": "function", "function": {"name": tool, "arguments": arguments}}
+        for id, arguments in asked
+    ]
+
+
+def shown_calls(html):
+    """What each call of a page says: its arguments, whether it failed, the words of its error."""
+    found = []
+    for part in html.split('<details class="call ')[1:]:
+        args = re.search('class="args"[^>]*>([^<]*)', part)[1].replace("&#34;", '"')
+        error = re.search('<div class="error"[^>]*>([^<]*)', part)
+        found.append((args, part.startswith("failed"), error and error[1]))
+    return found
+
+
+ROME, BERN, OSLO = (f'{{"city": "{city}"}}' for city in ("Rome", "Bern", "Oslo"))
+CITIES = (("a", ROME), ("b", BERN), ("c", OSLO))
+
+
+@pytest.mark.parametrize("how", ["id", "id and message", "arguments", "arguments and message"])
+@pytest.mark.parametrize("when", ["as each ends", "after the results", "before the messages"])
+def test_an_error_stands_at_the_call_that_failed_however_they_ended(store, how, when):
+    session = store.sessions.create().id
+
+    def logged(message=None):
+        for id, asked in (CITIES[1], CITIES[2], CITIES[0]):
+            named = {"tool_call_id": id} if how.startswith("id") else {"input": json.loads(asked)}
+            if how.endswith("message") and message is not None:
+                named["message_id"] = message.id
+            store.tool_logs.log(
+                session, "weather", error="Bern: HTTP 503" if id == "b" else None, **named
+            )
+
+    store.messages.save(session, "user", "Where does it rain?")
+    if when == "before the messages":
+        logged()
+    asking = store.messages.save(session, "assistant", None, tool_calls=calls_of(*CITIES))
+    if when == "as each ends":
+        logged(asking)
+    for id, _ in CITIES:
+        store.messages.save(session, "tool", f"result {id}", tool_call_id=id)
+    store.messages.save(session, "assistant", "In Rome.")
+    if when == "after the results":
+        logged(asking)
+    with visiting(store) as client:
+        for address in (f"/session?id={session}", f"/export?id={session}&format=html"):
+            assert shown_calls(client.get(address).text) == [
+                ('city: "Rome"', False, None),
+                ('city: "Bern"', True, "Bern: HTTP 503"),
+                ('city: "Oslo"', False, None),
+            ]
+
+
+@pytest.mark.parametrize(
+    "logs",
+    [
+        [{}, {"error": "no"}],
+        [{"input": {"city": "?"}, "error": "no"}],
+        [{"input": {"city": "Rome", "unit": "C"}, "error": "no"}, {"input": {"city": "Rome"}}],
+    ],
+)
+def test_a_log_that_does_not_tell_its_call_stands_at_none(store, logs):
+    session = store.sessions.create().id
+    asking = store.messages.save(session, "assistant", None, tool_calls=calls_of(*CITIES))
+    for log in logs:
+        store.tool_logs.log(session, "weather", message_id=asking.id, **log)
+    with visiting(store) as client:
+        html = client.get(f"/session?id={session}").text
+        assert [each[1:] for each in shown_calls(html)[:3]] == [(False, None)] * 3
+        assert [each[1:] for each in shown_calls(html)[3:] if each[1]] == [(True, "no")]
+        assert "log of a call above" in html
+
+
+def test_of_equal_calls_neither_gets_an_error_unless_the_log_names_it(store):
+    session = store.sessions.create().id
+    twice = calls_of(("a", ROME), ("b", ROME))
+    asking = store.messages.save(session, "assistant", None, tool_calls=twice)
+    asked = {"input": json.loads(ROME), "message_id": asking.id}
+    unsure = store.tool_logs.log(session, "weather", error="no", **asked)
+    with visiting(store) as client:
+        shown = shown_calls(client.get(f"/session?id={session}").text)
+        assert [each[1] for each in shown] == [False, False, True]
+        store.tool_logs.log(session, "weather", tool_call_id="a", **asked)
+        shown = shown_calls(client.get(f"/session?id={session}").text)
+        assert [each[1] for each in shown] == [False, True]  # so the other one is of b
+        assert unsure.id
+
+
+def test_ids_that_begin_again_in_each_turn_lead_to_the_call_of_their_turn(store):
+    session = store.sessions.create().id
+    for turn in range(3):
+        store.messages.save(session, "user", f"turn {turn}")
+        store.messages.save(session, "assistant", None, tool_calls=calls_of(("call_0", ROME)))
+        error = "only once" if turn == 1 else None
+        store.tool_logs.log(session, "weather", tool_call_id="call_0", error=error)
+        store.messages.save(session, "tool", "sun", tool_call_id="call_0")
+    with visiting(store) as client:
+        shown = shown_calls(client.get(f"/session?id={session}").text)
+        assert [each[1] for each in shown] == [False, True, False]
+
+
+def test_a_call_that_was_tried_again_is_one_call_with_its_last_log(store):
+    session = store.sessions.create().id
+    store.messages.save(session, "assistant", None, tool_calls=calls_of(("a", ROME)))
+    store.tool_logs.log(session, "weather", tool_call_id="a", error="HTTP 503")
+    store.tool_logs.log(session, "weather", tool_call_id="a", output="sun")
+    with visiting(store) as client:
+        html = client.get(f"/session?id={session}").text
+        assert [each[1:] for each in shown_calls(html)] == [(False, None)]
+        assert re.search("Tried before.*HTTP 503", html)
+
+
+def test_a_log_of_a_call_of_the_page_before_is_not_drawn_on_this_one(store):
+    session = store.sessions.create().id
+    store.messages.save_many(session, [{"role": "user", "content": "x"}] * 39)
+    asking = store.messages.save(session, "assistant", None, tool_calls=calls_of(*CITIES))
+    for id, asked in CITIES:
+        named = {"tool_call_id": id} if id != "c" else {"message_id": asking.id}
+        store.tool_logs.log(session, "weather", input=json.loads(asked), error="no", **named)
+    answers = [{"role": "tool", "content": "sun", "tool_call_id": id} for id, _ in CITIES]
+    store.messages.save_many(session, [*answers, *[{"role": "user", "content": "y"}] * 37])
+    with visiting(store) as client:
+        assert shown_calls(client.get(f"/session?id={session}").text) == []
+        before = shown_calls(client.get(f"/session?id={session}&through=40").text)
+        assert [each[1:] for each in before] == [(True, "no")] * 3
+
+
+def test_what_a_turn_logs_stands_at_its_call_and_is_drawn_once(store):
+    session = store.sessions.create().id
+    with store.turn(session) as turn:
+        question = turn.save("user", "How is the weather?")
+        turn.log("search", input={"q": "weather"}, output="21", message_id=question.id)
+        turn.log("weather", input={"city": "Bern"}, error="HTTP 503")
+        turn.save("assistant", None, tool_calls=calls_of(*CITIES))
+        turn.save("assistant", "Sunny.")
+    with visiting(store) as client:
+        html = client.get(f"/session?id={session}").text
+        assert shown_calls(html) == [
+            ('q: "weather"', False, None),
+            ('city: "Rome"', False, None),
+            ('city: "Bern"', True, "HTTP 503"),
+            ('city: "Oslo"', False, None),
+        ]

@@ -134,6 +134,21 @@ def test_odd_values_set_their_own_rows_aside_and_all_else_is_imported(
     storage.close()
 
 
+def test_a_log_with_an_error_failed_whatever_its_flag_says(
+    old: sqlite3.Connection, take: Any, engine_url: str
+):
+    path = old.execute("PRAGMA database_list").fetchone()["file"]
+    with old:
+        old.execute("UPDATE tool_logs SET success = 1, error_message = 'no' WHERE id = 1")
+        old.execute("UPDATE tool_logs SET success = 1, error_message = '' WHERE id = 2")
+    take("tutorial", path)
+    storage = AgentStorage(engine_url)
+    logs = storage.store.tool_logs.list(session_id="s1").items
+    told = {(log.success, log.error) for log in logs if log.elapsed_ms != 2}
+    assert told == {(False, "no"), (True, None)}
+    storage.close()
+
+
 def test_a_second_run_changes_nothing_though_the_program_went_on(
     report: ImportReport, new: AgentStorage, old: sqlite3.Connection, take: Any
 ):

@@ -265,7 +265,7 @@ CREATE TABLE a_prefix_tool_logs (
 	created_at BIGINT NOT NULL, 
 	error TEXT, 
 	input TEXT, 
-	output TEXT, 
+	output TEXT, tool_call_id TEXT, 
 	CONSTRAINT pk_a_prefix_tool_logs PRIMARY KEY (pk), 
 	CONSTRAINT ck_a_prefix_tool_logs_elapsed_ms CHECK (elapsed_ms >= 0), 
 	CONSTRAINT fk_a_prefix_tool_logs_message_id FOREIGN KEY(message_id) REFERENCES a_prefix_messages (id) ON DELETE SET NULL, 
@@ -513,5 +513,5 @@ CREATE INDEX ix_a_prefix_memories_place_updated_at_pk ON a_prefix_memories (plac
 CREATE INDEX ix_a_prefix_memories_user_id ON a_prefix_memories (user_id) WHERE user_id IS NOT NULL;
 CREATE INDEX ix_a_prefix_memories_expires_at_pk ON a_prefix_memories (expires_at, pk) WHERE expires_at IS NOT NULL;
 INSERT INTO a_prefix_activity VALUES (1, 0);
-INSERT INTO a_prefix_alembic_version VALUES ('0018');
+INSERT INTO a_prefix_alembic_version VALUES ('0020');
 INSERT INTO a_prefix_search_state VALUES (1, '2:250000', 0, NULL);

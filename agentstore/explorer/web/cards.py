@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ _BRIEF = 120
 _MOST_INDENTED = 4_000
 
 _MOST_LOGS = 40
-"""Logs that name no message, on a page."""
+"""Logs that are shown beside the calls of a page, since they are not known to be of one."""
 
 State = Literal["answered", "failed", "interrupted", "elsewhere", "pending", "logged"]
 
@@ -34,7 +34,9 @@ class CallCard:
             the next page, of one that is ``pending`` yet to come. Of one that was only ``logged``
             no message is known.
         brief: Its arguments, on one line.
-        log: Its tool log, if one was written.
+        log: Its tool log, the last one if it was tried again; None if none is known to be of it.
+        tried: Its earlier logs.
+        unsure: Whether this is a log of one of the calls before it, and does not say of which.
         answer: The message that answers it.
         anchor: The number of that message, where no other call has been given it.
         start: Where in its turn it began, and how much of it it took, in hundredths.
@@ -50,6 +52,8 @@ class CallCard:
     anchor: int | None = None
     start: float = 0
     share: float = 0
+    tried: Sequence[ToolLogRecord] = ()
+    unsure: bool = False
 
 
 @dataclass(slots=True)
@@ -123,9 +127,8 @@ def turns_of(messages: Sequence[MessageRecord], beside: Beside, room: Allowance)
     answers: dict[str, tuple[HeldResult, MessageRecord]] = {}
     for message, holds in zip(messages, held, strict=True):
         answers |= {result.key: (result, message) for result in holds.results}
-    logs: dict[tuple[str | None, str], list[ToolLogRecord]] = defaultdict(list)
-    for log in sorted(beside.logs, key=lambda log: log.created_at):
-        logs[log.message_id, log.tool].append(log)
+    called = [[_Called(at, call) for call in holds.calls] for at, holds in enumerate(held)]
+    others = _paired(messages, held, called, beside)
     files: dict[str, list[AttachmentRecord]] = defaultdict(list)
     for file in beside.files:
         files[file.message_id].append(file)
@@ -141,13 +144,12 @@ def turns_of(messages: Sequence[MessageRecord], beside: Beside, room: Allowance)
         own = answers.keys() & {call.key for call in holds.calls if call.key is not None}
         calls = [
             _call_card(
-                call,
-                answers.get(call.key) if call.key is not None else None,
-                _take(logs, message.id, call.name),
+                each,
+                answers.get(each.call.key) if each.call.key is not None else None,
                 room,
                 unanswered=_unanswered(held[at + 1 :], beside),
             )
-            for call in holds.calls
+            for each in called[at]
         ]
         for card in calls:
             if card.answer is not None and card.answer.seq not in anchors:
@@ -161,24 +163,171 @@ def turns_of(messages: Sequence[MessageRecord], beside: Beside, room: Allowance)
             turns[-1].cards.append(Card(message, parts, calls, of_it, files_of_it, left))
         ends.append(turns[-1].cards[-1].calls if turns[-1].cards else turns[-1].earlier)
     taken = 0
-    loose = logs_between(messages, beside.logs, beside.before, beside.newest)
-    for after, found in sorted(loose.items()):
+    for after, found in sorted(others.items()):
         into = ends[after] if after >= 0 else turns[0].earlier
-        into += (_logged_card(log, room) for log in found[: _MOST_LOGS - taken])
+        into += (_logged_card(*each, room) for each in found[: _MOST_LOGS - taken])
         taken = min(taken + len(found), _MOST_LOGS)
     if turns:
-        turns[-1].more_logs = sum(map(len, loose.values())) - taken
+        turns[-1].more_logs = sum(map(len, others.values())) - taken
     for turn in turns:
         _place(turn)
     return [turn for turn in turns if turn.cards]
 
 
-def _take(
-    logs: dict[tuple[str | None, str], list[ToolLogRecord]], message_id: str, tool: str
-) -> ToolLogRecord | None:
-    """Give the next log of a tool that a message called."""
-    found = logs.get((message_id, tool))
-    return found.pop(0) if found else None
+class _Called:
+    """A call, of the message at this place of the page, and the logs that are of it."""
+
+    __slots__ = ("_arguments", "at", "call", "logs")
+
+    def __init__(self, at: int, call: HeldCall) -> None:
+        self.at = at
+        self.call = call
+        self.logs: list[ToolLogRecord] = []
+        self._arguments: Any = self  # not read yet
+
+    @property
+    def arguments(self) -> str | None:
+        """What it is called with, to compare; None if that is nothing."""
+        if self._arguments is self:
+            self._arguments = _read(self.call.arguments)
+        return self._arguments
+
+
+def _read(value: Any) -> str | None:
+    """Write JSON, or JSON in a text, in the one way in which equal values are equal texts."""
+    if isinstance(value, str) and (read := texts.document(value)) is not None:
+        value = read
+    if value in (None, "", {}, []):
+        return None
+    try:
+        return json.dumps(value, sort_keys=True)
+    except RecursionError:
+        return str(type(value))
+
+
+def _paired(
+    messages: Sequence[MessageRecord],
+    held: Sequence[MessageParts],
+    called: Sequence[Sequence[_Called]],
+    beside: Beside,
+) -> dict[int, list[tuple[ToolLogRecord, bool]]]:
+    """Give each log to the call that it is of.
+
+    By the call's id, if the log has it; else by what the call was called with. Where neither tells
+    one call from the others, no call gets the log: an error must not stand at another call.
+
+    Returns:
+        The logs that belong to no call of the page, by the place of the message after which they
+        stand; and of each, whether it is one of a call that stands there.
+    """
+    places = {message.id: at for at, message in enumerate(messages)}
+    if beside.before is not None:
+        places[beside.before.id] = -1
+    loose = logs_between(messages, beside.logs, beside.before, beside.newest)
+    begun = {log.id: at for at, logs in loose.items() for log in logs}
+    by_key: dict[str, list[_Called]] = defaultdict(list)
+    by_tool: dict[tuple[int, str], list[_Called]] = defaultdict(list)
+    for each in (one for of_message in called for one in of_message):
+        by_tool[messages[each.at].turn, each.call.name].append(each)
+        if each.call.key is not None:
+            by_key[each.call.key].append(each)
+    elsewhere = {key for holds in held for key in _keys(holds)}
+    if beside.before is not None:
+        elsewhere |= {*_keys(held_by(beside.before))}
+    others: dict[int, list[tuple[ToolLogRecord, bool]]] = defaultdict(list)
+    for log in sorted(beside.logs, key=lambda log: (log.tool_call_id is None, log.created_at)):
+        at = begun.get(log.id) if log.message_id is None else places.get(log.message_id)
+        if log.message_id is not None and at is None:
+            continue  # what called it is not on this page
+        of_before = log.message_id is not None and at == -1
+        own = called[at] if log.message_id is not None and at is not None and at >= 0 else ()
+        if log.tool_call_id is not None:
+            pool = by_key.get(log.tool_call_id, [])
+            pool = [each for each in own if each in pool] or pool
+            found = _one_of(pool, log, messages, at)
+            if found is not None:
+                found.logs.append(log)
+                continue
+            if not pool and log.tool_call_id in elsewhere:
+                continue  # its call is on the page before
+            named = True
+        else:
+            if at is None:
+                continue
+            pool = [each for each in own if each.call.name == log.tool]
+            named = bool(pool)
+            if not named:
+                pool = by_tool.get((messages[max(at, 0)].turn, log.tool), [])
+            found = _by_arguments(pool, log, messages, named=named)
+            if found is not None:
+                found.logs.append(log)
+                continue
+        asked = _read(log.input)
+        unsure = bool(pool) and (named or asked is None or any(e.arguments == asked for e in pool))
+        if unsure:
+            others[max(each.at for each in pool)].append((log, True))
+        elif at is not None and not of_before:
+            others[at].append((log, False))
+    for of_message in called:
+        for each in of_message:
+            each.logs.sort(key=lambda log: log.created_at)
+    return others
+
+
+def _keys(holds: MessageParts) -> Iterator[str]:
+    yield from (call.key for call in holds.calls if call.key is not None)
+    yield from (result.key for result in holds.results)
+
+
+def _one_of(
+    pool: Sequence[_Called], log: ToolLogRecord, messages: Sequence[MessageRecord], at: int | None
+) -> _Called | None:
+    """Give the call of these, which have one id: some clients begin to count again in each turn."""
+    if len(pool) > 1 and at is not None:
+        turn = messages[max(at, 0)].turn
+        pool = [each for each in pool if messages[each.at].turn == turn] or pool
+    if len(pool) > 1:
+        pool = _not_later(pool, log, messages)
+        last = max(each.at for each in pool)
+        pool = [each for each in pool if each.at == last]
+    return pool[0] if len(pool) == 1 else _by_arguments(pool, log, messages, named=True)
+
+
+def _by_arguments(
+    pool: Sequence[_Called],
+    log: ToolLogRecord,
+    messages: Sequence[MessageRecord],
+    *,
+    named: bool,
+) -> _Called | None:
+    """Give the one call of these that a log can be of; None if there is none, or are several.
+
+    Args:
+        pool: Calls of the log's tool.
+        log: The log.
+        messages: The page.
+        named: Whether the log names the message of these calls.
+    """
+    asked = _read(log.input)
+    if asked is None or (named and len(pool) == 1):
+        return pool[0] if len(pool) == 1 else None
+    equal = [each for each in pool if each.arguments == asked]
+    if len(equal) > 1:
+        equal = _not_later(equal, log, messages)
+    if len(equal) > 1:  # one after the other, with the same arguments
+        equal = [each for each in equal if not each.logs]
+    return equal[0] if len(equal) == 1 else None
+
+
+def _not_later(
+    pool: Sequence[_Called], log: ToolLogRecord, messages: Sequence[MessageRecord]
+) -> Sequence[_Called]:
+    """Leave out calls that were made after the log was written, unless all were."""
+    return [each for each in pool if messages[each.at].created_at <= log.created_at] or pool
+
+
+def _failed(log: ToolLogRecord) -> bool:
+    return not log.success or log.error is not None
 
 
 def _unanswered(following: Iterable[MessageParts], beside: Beside) -> State:
@@ -196,16 +345,16 @@ def _only_answers(holds: MessageParts, shown: set[str]) -> bool:
 
 
 def _call_card(
-    call: HeldCall,
+    called: _Called,
     answered: tuple[HeldResult, MessageRecord] | None,
-    log: ToolLogRecord | None,
     room: Allowance,
     *,
     unanswered: State,
 ) -> CallCard:
+    call, log = called.call, called.logs[-1] if called.logs else None
     result, answer = answered or (None, None)
     state: State = "answered"
-    if (result is not None and result.failed) or (log is not None and not log.success):
+    if (result is not None and result.failed) or (log is not None and _failed(log)):
         state = "failed"
     elif result is None and log is None:
         state = unanswered
@@ -224,17 +373,18 @@ def _call_card(
         None if value is None else _value(value, room),
         log,
         answer,
+        tried=called.logs[:-1],
     )
 
 
-def _logged_card(log: ToolLogRecord, room: Allowance) -> CallCard:
-    """Make the card of a call of which no message is known."""
+def _logged_card(log: ToolLogRecord, unsure: bool, room: Allowance) -> CallCard:
+    """Make the card of a log that is not known to be of a call."""
     asked, given = (
         None if value in (None, "", {}, []) else _value(value, room)
         for value in (log.input, log.output)
     )
-    state: State = "logged" if log.success else "failed"
-    return CallCard(log.tool, state, _brief(log.input), asked, given, log, None)
+    state: State = "failed" if _failed(log) else "logged"
+    return CallCard(log.tool, state, _brief(log.input), asked, given, log, None, unsure=unsure)
 
 
 def _value(value: Any, room: Allowance) -> Markup:

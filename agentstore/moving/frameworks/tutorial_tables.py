@@ -55,13 +55,15 @@ def log_of(row: Row[Any], note: Note | None) -> dict[str, Any] | None:
             not isinstance(elapsed, int | float) or not 0 <= elapsed <= 10**12
         ):
             raise BrokenRow("its time is no amount")
+        error = validation.optional_text("its error", row.error_message)
+        success = bool(row.success) and not error
         return {
             "tool": validation.key("its tool", row.tool_name),
             "input": _stored(row.input_json, "its input"),
             "output": _stored(row.output_json, "its output"),
             "elapsed_ms": None if elapsed is None else float(elapsed),
-            "success": bool(row.success),
-            "error": validation.optional_text("its error", row.error_message),
+            "success": success,
+            "error": None if success else error,
         }
 
     return unless_broken(made, LOGS.name, row.id, row._mapping, note)

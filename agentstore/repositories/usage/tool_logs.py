@@ -87,9 +87,10 @@ class ToolLogs(Repository):
         input: Any = None,
         output: Any = None,
         elapsed_ms: float | None = None,
-        success: bool = True,
+        success: bool | None = None,
         error: str | None = None,
         message_id: str | None = None,
+        tool_call_id: str | None = None,
     ) -> Body[ToolLogRecord]:
         """Log one call of a tool; secrets are redacted by the store's policy.
 
@@ -99,24 +100,34 @@ class ToolLogs(Repository):
             input: What it was called with, any JSON.
             output: What it gave, any JSON.
             elapsed_ms: How long it took, in milliseconds, up to 10**12.
-            success: Whether it did what it should.
-            error: What went wrong.
+            success: Whether it did what it should; by default, whether there is no ``error``.
+            error: What went wrong: the call failed.
             message_id: The message that called it, of the same session.
+            tool_call_id: The id by which the model called it, as in the message's ``tool_calls``:
+                it tells which of several calls of one tool this was.
 
         Raises:
             NotFound: There is no such session, or it is being deleted.
             WrongSession: The message is not of this session.
             SecretRefused: A secret was found and the policy refuses it.
-            InvalidInput: An argument cannot be stored.
+            InvalidInput: An argument cannot be stored, or a call with an error is said to have
+                succeeded.
         """
+        if success is None:
+            success = error is None
+        elif validation.flag("success", success) and error is not None:
+            raise InvalidInput(
+                "success must be False where there is an error. Leave success out, or error."
+            )
         secrets = self.unit.settings.secrets
         action = secrets.on_tool_logs
         row = {
             "id": new_id(),
             "session_id": validation.text("session_id", session_id),
             "message_id": validation.optional_text("message_id", message_id),
+            "tool_call_id": validation.optional_text("tool_call_id", tool_call_id),
             "tool": validation.key("tool", tool),
-            "success": validation.flag("success", success),
+            "success": success,
             "elapsed_ms": _milliseconds(elapsed_ms),
             "error": secrets.apply(action, validation.optional_text("error", error), "error"),
             "input": validation.document("input", secrets.apply(action, input, "input")),
@@ -281,6 +292,7 @@ def tool_log_record(row: Any) -> ToolLogRecord:
             id=row.id,
             session_id=row.session_id,
             message_id=row.message_id,
+            tool_call_id=row.tool_call_id,
             tool=row.tool,
             input=row.input,
             output=row.output,
