@@ -79,7 +79,11 @@ def use(store: Any, made: Made, text: str = HOSTILE) -> None:
             turn=number,
         )
         store.tool_logs.log(
-            made.session, said, elapsed_ms=100.0 * number, success=number < 3, error=said
+            made.session,
+            said,
+            elapsed_ms=100.0 * number,
+            output=said,
+            error=said if number == 3 else None,
         )
 
 

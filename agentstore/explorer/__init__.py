@@ -10,12 +10,15 @@
 To add a page, write ``pages/NAME.py`` with ``async def page(visit: Visit) -> Response``, put
 ``templates/NAME.html`` beside it, which extends ``base.html``, and add one line to ``PAGES`` in
 ``application``. A page asks the store by ``await visit.ask(visit.store.sessions.list, limit=50)``,
-which works for a ``Store`` and for an ``AsyncStore``, and returns ``visit.page("NAME.html", ...)``.
+which works for a ``Store`` and for an ``AsyncStore``, and returns
+``await visit.page("NAME.html", ...)``. What takes long to make of what was read is made by
+``await visit.make(function, ...)``, in a thread.
 
 The invariants:
 
 - Nothing is written: pages call methods that read, and routes answer GET and HEAD alone.
-- Every page is bounded: lists are paged by cursors, and texts are cut with a link to the rest.
+- Every page is bounded: lists are paged by cursors, texts are cut with a link to the rest, and
+  what is made of a text is at most so many times as long; see ``web.texts``.
 - All pages are on one level, and what names something is in the query: ``session?id=...``. So links
   are relative, whatever the prefix under which the application is mounted, and ids may be any text.
 - Nothing that is stored becomes markup: templates escape, and the policy in ``headers`` lets no

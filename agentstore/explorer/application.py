@@ -30,6 +30,7 @@ from agentstore.explorer.pages import (
 )
 from agentstore.explorer.web.headers import WithHeaders
 from agentstore.explorer.web.rendering import link, render, static_file
+from agentstore.explorer.web.texts import TooCostly
 from agentstore.explorer.web.visits import Visit
 
 
@@ -57,6 +58,7 @@ PAGES: Final = (
     SitePage("session", conversation.page, part_of="sessions"),
     SitePage("tail", conversation.tail),
     SitePage("message", message.page, part_of="sessions"),
+    SitePage("raw", message.raw),
     SitePage("attachment", attachment.page),
     SitePage("search", search.page),
     SitePage("export", export.page),
@@ -81,6 +83,7 @@ _SAID: Final = {
     405: ("Only to look at", "The explorer reads and never writes."),
 }
 _GONE: Final = ("This page is no longer there", "The list that it was of is another one now.")
+_COSTLY: Final = ("Too costly to show", "Making this page took too long.")
 _CURSORS: Final = ("cursor", "left_before", "right_before")
 _OTHERWISE: Final = ("This did not work", "The log of the program that serves this page says why.")
 
@@ -102,7 +105,7 @@ def application(store: object) -> ASGIApp:
         return RedirectResponse(pages[0].name)
 
     def failed(request: Request, error: Exception) -> Response:
-        status, words, first = _status(error), None, None
+        status, words, first, raw = _status(error), None, None, None
         asked = dict(request.query_params)
         title, otherwise = _SAID.get(status, _OTHERWISE)
         inside = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
@@ -110,6 +113,9 @@ def application(store: object) -> ASGIApp:
             title, otherwise = _GONE
             there = {name: each for name, each in asked.items() if name not in _CURSORS}
             first = link(inside.removeprefix("/"), **there)
+        elif isinstance(error, TooCostly):
+            title, otherwise = _COSTLY
+            raw = _raw_text(inside.removeprefix("/"), asked)
         elif isinstance(error, InvalidInput) or (status == 503 and not scoped):
             words = str(error)
         values = {
@@ -119,6 +125,7 @@ def application(store: object) -> ASGIApp:
             "words": words or otherwise,
             "asked": asked,
             "first": first,
+            "raw": raw,
         }
         headers = getattr(error, "headers", None)
         return HTMLResponse(render("error.html", values), status, headers=headers)
@@ -129,7 +136,9 @@ def application(store: object) -> ASGIApp:
             *(route(entry) for entry in pages),
             Route("/static/{name}", _static),
         ],
-        exception_handlers=dict.fromkeys((AgentStoreError, HTTPException, Exception), failed),
+        exception_handlers=dict.fromkeys(
+            (AgentStoreError, HTTPException, TooCostly, Exception), failed
+        ),
     )
     return WithHeaders(app)
 
@@ -141,7 +150,18 @@ def _status(error: Exception) -> int:
         return 404
     if isinstance(error, InvalidInput):
         return 400
-    return 503 if isinstance(error, AgentStoreError) else 500
+    return 503 if isinstance(error, AgentStoreError | TooCostly) else 500
+
+
+def _raw_text(page: str, asked: dict[str, str]) -> str | None:
+    """Give the address of the raw text of a page, if it shows messages."""
+    if page == "message":
+        return link("raw", id=asked.get("id"))
+    return (
+        link("raw", session=asked.get("id"), branch=asked.get("branch"))
+        if page == "session"
+        else None
+    )
 
 
 async def _static(request: Request) -> Response:

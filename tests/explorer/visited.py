@@ -138,6 +138,8 @@ ADDRESSES: dict[str, Callable[[Filled], str]] = {
     "sessions of a user": lambda there: _at("sessions", user=there.user, status="active"),
     "sessions by metadata": lambda _: _at("sessions", path="a.b", value='{"x": 1}', title="x"),
     "session": lambda there: _at("session", id=there.session),
+    "raw": lambda there: _at("raw", id=there.message),
+    "raw of a session": lambda there: _at("raw", session=there.session),
     "session from the start": lambda there: _at("session", id=there.session, after="0"),
     "session before": lambda there: _at("session", id=there.session, through="4"),
     "tail": lambda there: _at("tail", id=there.session, turn="1", seen="x"),

@@ -74,6 +74,7 @@ def populate(store: Any) -> str:
             elapsed_ms=0.1 + turn,
             success=turn != 1,
             message_id=called.id,
+            tool_call_id=f"call {turn}" if turn % 2 else None,
         )
         store.usage.record(
             session,

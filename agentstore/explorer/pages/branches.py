@@ -25,9 +25,9 @@ async def page(visit: Visit) -> Response:
     session = await visit.ask(store.sessions.get, id)
     cursor = visit.given("cursor")
     found = await visit.ask(store.branches.list, id, limit=MOST_BRANCHES, cursor=cursor)
-    tree = draw(found.items, lambda name: link("session", id=id, branch=name))
+    tree = await visit.make(draw, found.items, lambda name: link("session", id=id, branch=name))
     active = next((branch.name for branch in found if branch.current), None)
-    return visit.page("branches.html", session=session, found=found, tree=tree, active=active)
+    return await visit.page("branches.html", session=session, found=found, tree=tree, active=active)
 
 
 async def compare(visit: Visit) -> Response:
@@ -45,8 +45,11 @@ async def compare(visit: Visit) -> Response:
     shown = side_by_side(left, right, shared_by(known.items, *names))
     room = Allowance(_CHARACTERS)
     beside = replace(_NOTHING, over=is_over(session))
-    cards = [turns_of(part, beside, room) for part in (shown.common, shown.left, shown.right)]
-    return visit.page(
+    cards = [
+        await visit.make(turns_of, part, beside, room)
+        for part in (shown.common, shown.left, shown.right)
+    ]
+    return await visit.page(
         "compare.html",
         session=session,
         shown=shown,

@@ -23,7 +23,7 @@ async def page(visit: Visit) -> Response:
         limit=_ON_A_PAGE,
         cursor=visit.given("cursor"),
     )
-    return visit.page("checkpoints.html", found=found, session=await visit.narrowed_to())
+    return await visit.page("checkpoints.html", found=found, session=await visit.narrowed_to())
 
 
 async def thread(visit: Visit) -> Response:
@@ -40,7 +40,7 @@ async def thread(visit: Visit) -> Response:
         raise NotFound("thread", id)
     forks = Counter((each.namespace, each.parent_id) for each in found)
     steps = {(each.namespace, each.id): each.step for each in found}
-    return visit.page("thread.html", found=found, forks=forks, steps=steps)
+    return await visit.page("thread.html", found=found, forks=forks, steps=steps)
 
 
 async def state(visit: Visit) -> Response:
@@ -52,16 +52,18 @@ async def state(visit: Visit) -> Response:
     before: CheckpointRecord | None = None
     if against is not None:
         before = await visit.ask(checkpoints.find, against, *place)
-    difference = None if before is None else difference_tree(before.values, found.values, _CHANGES)
+    difference = None
+    if before is not None:
+        difference = await visit.make(difference_tree, before.values, found.values, _CHANGES)
     writes = found.writes or ()
-    return visit.page(
+    return await visit.page(
         "checkpoint.html",
         found=found,
         before=before,
         changes=[*changes(difference)],
         more_changes=left_out(difference),
-        state=state_tree(found.values),
-        metadata=state_tree(found.metadata, _METADATA),
+        state=await visit.make(state_tree, found.values),
+        metadata=await visit.make(state_tree, found.metadata, _METADATA),
         writes=[(write, state_tree(write.value, _A_WRITE)) for write in writes[:_WRITES]],
         more_writes=len(writes[_WRITES:]),
     )

@@ -42,7 +42,7 @@ async def page(visit: Visit) -> Response:
     of_live = [each for each in messages if live and each.turn == live[0].number] or messages
     used = await visit.ask(visit.store.usage.of_sessions, [session.id], most=_MOST_REQUESTS)
     begun = before is None and visit.query.get("after") in (None, "0")
-    return visit.page(
+    return await visit.page(
         "conversation.html",
         session=session,
         branch=branch,
@@ -54,7 +54,7 @@ async def page(visit: Visit) -> Response:
         grown=False,
         **await _summary(visit, branch, turns, None if last else messages[-1].seq),
         used=used.get(session.id),
-        documents=_documents(session),
+        documents=await visit.make(_documents, session),
         older=None if begun else visit.here(through=messages[0].seq - 1, after=None),
         newer=None if last else visit.here(after=messages[-1].seq, through=None),
         first=None if begun else visit.here(after=0, through=None),
@@ -101,7 +101,7 @@ async def tail(visit: Visit) -> Response:
         "grown": True,
     }
     values |= await _summary(visit, branch, [*settled, *live])
-    return HTMLResponse(render("tail.html", values), 286 if over else 200)
+    return HTMLResponse(await visit.make(render, "tail.html", values), 286 if over else 200)
 
 
 def _before(
@@ -120,7 +120,7 @@ async def _turns(
     before: MessageRecord | None,
 ) -> list[TurnCards]:
     beside = await beside_of(visit, session, messages, last=last, before=before)
-    return turns_of(messages, beside, Allowance())
+    return await visit.make(turns_of, messages, beside, Allowance())
 
 
 async def _summary(
@@ -138,7 +138,8 @@ async def _summary(
     here = found is not None and (through is None or found.through_seq <= through)
     return {
         "summary": found,
-        "summarised": found and texts.markdown(found.content[:_MOST_OF_A_DOCUMENT]),
+        "summarised": found
+        and await visit.make(texts.markdown, found.content[:_MOST_OF_A_DOCUMENT]),
         "summary_after": last_through(turns, found.through_seq) if found and here else None,
     }
 
@@ -243,7 +244,8 @@ def _seen(session: SessionRecord, turns: Sequence[TurnCards]) -> str:
 def _documents(session: SessionRecord) -> list[tuple[str, Any]]:
     """Give a session's documents that hold something, cut where they are long."""
     named = {"Metadata": session.metadata, "Config": session.config, "State": session.state}
-    held = {name: texts.written(each) for name, each in named.items() if each}
+    most = _MOST_OF_A_DOCUMENT
+    held = {name: texts.written(each, most) for name, each in named.items() if each}
     return [(name, texts.pretty(text[:_MOST_OF_A_DOCUMENT])) for name, text in held.items()]
 
 

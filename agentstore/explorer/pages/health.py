@@ -41,7 +41,7 @@ async def page(visit: Visit) -> Response:
             trouble = "It takes long, and goes on: come back in a while."
         except InvalidInput as error:
             trouble = str(error)
-    return visit.page(
+    return await visit.page(
         "health.html", health=health, statistics=statistics, findings=findings, trouble=trouble
     )
 

@@ -41,7 +41,7 @@ async def page(visit: Visit) -> Response:
         if id not in titles:
             session = await visit.ask(visit.store.sessions.find, id)
             titles[id] = (session and session.title) or id
-    return visit.page(
+    return await visit.page(
         "search.html",
         text=text,
         order=order,

@@ -56,7 +56,7 @@ async def page(visit: Visit) -> Response:
     for each in SESSION_STATUSES:
         statuses.append((each, visit.here(status=each, cursor=None), status == each))
     narrowed = [name for name in _FIELDS if visit.given(name)]
-    return visit.page(
+    return await visit.page(
         "sessions.html",
         found=found,
         used=used,

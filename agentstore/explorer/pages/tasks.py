@@ -59,7 +59,9 @@ async def page(visit: Visit) -> Response:
             cursor=visit.given("cursor"),
         )
         groups = [(status, found)]
-        return visit.page("tasks.html", states=_STATES, groups=groups, workers=None, session=of)
+        return await visit.page(
+            "tasks.html", states=_STATES, groups=groups, workers=None, session=of
+        )
     groups = []
     for each in _STATES:
         most = _MOST_RUNNING if each == "running" else _OF_A_STATE
@@ -71,19 +73,21 @@ async def page(visit: Visit) -> Response:
         )
     running = dict(groups)["running"]
     workers = _workers(running)
-    return visit.page("tasks.html", states=_STATES, groups=groups, workers=workers, session=of)
+    return await visit.page(
+        "tasks.html", states=_STATES, groups=groups, workers=workers, session=of
+    )
 
 
 async def counts(visit: Visit) -> Response:
     """Count the tasks of each queue and state; that reads an index of all of them."""
     counted = await visit.ask(visit.store.tasks.count, session_id=visit.given("session"))
-    return visit.page("task_counts.html", states=_STATES, counted=counted)
+    return await visit.page("task_counts.html", states=_STATES, counted=counted)
 
 
 async def task(visit: Visit) -> Response:
     """Show a task: what it was given, what came of it, when what was done."""
     found = await visit.ask(visit.store.tasks.get, visit.needed("id"))
-    return visit.page(
+    return await visit.page(
         "task.html", task=found, payload=state_tree(found.payload), result=state_tree(found.result)
     )
 

@@ -40,7 +40,7 @@ async def page(visit: Visit) -> Response:
     narrowed = visit.given("user") or visit.given("model")
     stats = visit.store.tool_logs.stats
     tools = None if narrowed else await visit.ask(stats, since=_begin(days))
-    return visit.page(
+    return await visit.page(
         "usage.html",
         days=days,
         choices=sorted({*_DAYS, days}),

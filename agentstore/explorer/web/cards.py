@@ -17,7 +17,6 @@ from agentstore.explorer.web.timeline import TurnUse, logs_between, times_of
 from agentstore.records import AttachmentRecord, MessageRecord, ToolLogRecord
 
 _BRIEF = 120
-_MOST_INDENTED = 4_000
 
 _MOST_LOGS = 40
 """Logs that are shown beside the calls of a page, since they are not known to be of one."""
@@ -64,6 +63,7 @@ class Card:
         parts: What it says, as HTML.
         calls: Its calls, and then those that were only logged after it.
         left: How many characters of what it says are not shown.
+        more: How many of its parts and calls are not.
     """
 
     message: MessageRecord
@@ -72,6 +72,7 @@ class Card:
     marks: Sequence[str]
     files: Sequence[AttachmentRecord]
     left: int
+    more: int = 0
 
 
 @dataclass(slots=True)
@@ -127,7 +128,8 @@ def turns_of(messages: Sequence[MessageRecord], beside: Beside, room: Allowance)
     answers: dict[str, tuple[HeldResult, MessageRecord]] = {}
     for message, holds in zip(messages, held, strict=True):
         answers |= {result.key: (result, message) for result in holds.results}
-    called = [[_Called(at, call) for call in holds.calls] for at, holds in enumerate(held)]
+    shown_calls = [holds.calls[: room.parts(len(holds.calls))] for holds in held]
+    called = [[_Called(at, call) for call in calls] for at, calls in enumerate(shown_calls)]
     others = _paired(messages, held, called, beside)
     files: dict[str, list[AttachmentRecord]] = defaultdict(list)
     for file in beside.files:
@@ -157,10 +159,11 @@ def turns_of(messages: Sequence[MessageRecord], beside: Beside, room: Allowance)
                 card.anchor = card.answer.seq
         shown |= own
         if calls or not _only_answers(holds, shown):  # these stand with their calls
-            parts, left = _parts(holds, shown, room)
+            parts, left, more = _parts(holds, shown, room)
+            more += len(holds.calls) - len(calls)
             of_it = beside.marks.get(message.id, ())
             files_of_it = files[message.id]
-            turns[-1].cards.append(Card(message, parts, calls, of_it, files_of_it, left))
+            turns[-1].cards.append(Card(message, parts, calls, of_it, files_of_it, left, more))
         ends.append(turns[-1].cards[-1].calls if turns[-1].cards else turns[-1].earlier)
     taken = 0
     for after, found in sorted(others.items()):
@@ -243,7 +246,7 @@ def _paired(
         own = called[at] if log.message_id is not None and at is not None and at >= 0 else ()
         if log.tool_call_id is not None:
             pool = by_key.get(log.tool_call_id, [])
-            pool = [each for each in own if each in pool] or pool
+            pool = [each for each in pool if own and each.at == at] or pool
             found = _one_of(pool, log, messages, at)
             if found is not None:
                 found.logs.append(log)
@@ -395,12 +398,17 @@ def _value(value: Any, room: Allowance) -> Markup:
         isinstance(each, dict) and isinstance(each.get("text"), str) for each in value
     ):
         value = "\n".join(each["text"] for each in value)
-    json_ = not isinstance(value, str)
-    whole = texts.written(value) if json_ else value
-    cut = room.cut(whole, room.called)
-    html = texts.pretty(cut) if json_ else texts.plain(cut)
-    if left := len(whole) - len(cut):
-        html += Markup('<p class="left">… {:,} more characters</p>').format(left)
+    if isinstance(value, str):
+        cut = room.cut(value, room.called)
+        html, more = texts.plain(cut), f"{len(value) - len(cut):,}" if cut != value else ""
+    else:
+        lines = texts.written(value, room.called + 1)
+        cut = room.cut(lines, room.called)
+        left = max(texts.length_of(value) - len(cut), 1)
+        html, more = texts.pretty(cut), f"about {left:,}" if cut != lines else ""
+    html = room.made(html, cut)
+    if more:
+        html += Markup('<p class="left">… {} more characters</p>').format(more)
     return html
 
 
@@ -410,41 +418,46 @@ def _brief(arguments: Any) -> str:
         few = _few(arguments)
         pairs = (f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in few)
         return ", ".join(pairs)[:_BRIEF]
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    text = arguments if isinstance(arguments, str) else texts.written(arguments, 4 * _BRIEF)
     return " ".join(text[: 4 * _BRIEF].split())[:_BRIEF]
 
 
 def _few(arguments: dict[str, Any]) -> Iterable[tuple[str, Any]]:
     for key, value in [*arguments.items()][:5]:
-        long = isinstance(value, dict | list) and len(str(value)) > _BRIEF
-        yield key, "…" if long else value[:_BRIEF] if isinstance(value, str) else value
+        long = isinstance(value, dict | list) and texts.length_of(value) > _BRIEF
+        yield key[:_BRIEF], "…" if long else value[:_BRIEF] if isinstance(value, str) else value
 
 
-def _parts(holds: MessageParts, shown: set[str], room: Allowance) -> tuple[list[Markup], int]:
-    """Give what a message says as HTML, and how many characters are left out."""
+def _parts(holds: MessageParts, shown: set[str], room: Allowance) -> tuple[list[Markup], int, int]:
+    """Give what a message says as HTML, and how many characters and parts are left out."""
     parts: list[Markup] = []
     left = 0
-    for thought in holds.thoughts:
+    results = [each for each in holds.results if each.key not in shown]
+    held = (holds.thoughts, holds.texts, holds.pictures, results, holds.rest)
+    few = [each[: room.parts(len(each))] for each in held]
+    thoughts, said, pictures, results, others = few
+    for thought in thoughts:
         cut = room.cut(thought, room.said)
         left += len(thought) - len(cut)
         folded = Markup('<details class="thought"><summary>Reasoning</summary>{}</details>')
-        parts.append(folded.format(texts.markdown(cut)))
-    for text in holds.texts:
-        parts.append(said_as_html(cut := room.cut(text, room.said), whole=len(cut) == len(text)))
+        parts.append(folded.format(room.made(texts.markdown(cut), cut)))
+    for text in said:
+        cut = room.cut(text, room.said)
+        parts.append(room.made(said_as_html(cut, whole=len(cut) == len(text)), cut))
         left += len(text) - len(cut)
-    for address in holds.pictures:
+    for address in pictures:
         if address[:5].lower() == "data:":
             size = f"{len(address) * 3 // 4:,} bytes, in the message"
             words = f"{address[5:64].partition(';')[0].partition(',')[0]}, {size}"
         else:
             words = f"picture or file: {address[:200]}"
         parts.append(Markup("<p>{}</p>").format(texts.offered(address, words)))
-    parts += [_value(each.value, room) for each in holds.results if each.key not in shown]
-    for rest in holds.rest:
+    parts += [_value(each.value, room) for each in results]
+    for rest in others:
         kind = rest.get("type") if isinstance(rest, dict) else None
         folded = Markup('<details class="json"><summary>{}</summary>{}</details>')
-        parts.append(folded.format(kind or "JSON", _value(rest, room)))
-    return parts, left
+        parts.append(folded.format(str(kind or "JSON")[:_BRIEF], _value(rest, room)))
+    return parts, left, sum(map(len, held)) - sum(map(len, few))
 
 
 def last_through(turns: Sequence[TurnCards], seq: int) -> int | None:
@@ -457,8 +470,6 @@ def said_as_html(text: str, *, whole: bool = True) -> Markup:
     """Give a text as HTML: JSON in colours, else as Markdown."""
     if whole and (found := texts.document(text)) is not None:
         lines = texts.written(found)
-        if len(lines) > _MOST_INDENTED + 3 * len(text):  # deeply nested: mostly white space
-            return texts.plain(text)
         folded = Markup('<details class="json"{}><summary>JSON</summary>{}</details>')
         return folded.format(Markup(" open") if len(lines) < 800 else "", texts.pretty(lines))
     return texts.markdown(text)

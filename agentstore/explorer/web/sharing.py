@@ -133,7 +133,8 @@ def _as_html(told: SharedConversation) -> str:
     style = static_file("explorer.css")[0].decode("utf-8").replace("\r\n", "\n")
     digest = base64.b64encode(hashlib.sha256(style.encode("utf-8")).digest()).decode("ascii")
     summary = told.summary
-    room = Allowance(_EVERYTHING, said=_EVERYTHING, called=_EVERYTHING)
+    most = _EVERYTHING
+    room = Allowance(most, said=most, called=most, parts=most, parts_of_one=most)
     turns = turns_of(told.messages, told.beside, room)
     values = {
         "style": Markup(style),  # noqa: S704 - it is ours

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 _UNSEEN = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)"
+    "(?:[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n))+"
 )
 """Control characters, what overrides the direction of a text, and lone surrogates. Marks and
 joiners, which right-to-left texts and emoji need, stay."""
@@ -21,4 +21,4 @@ def visible(text: str) -> str:
 
 
 def _shown(found: re.Match[str]) -> str:
-    return f"‹U+{ord(found[0]):04X}›"
+    return f"‹U+{' '.join(f'{ord(each):04X}' for each in found[0])}›"

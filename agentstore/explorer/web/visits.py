@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from inspect import iscoroutinefunction
+from time import monotonic
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from urllib.parse import parse_qsl
 
+import anyio
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from agentstore.errors import InvalidInput
 from agentstore.explorer.web.rendering import link, render
+from agentstore.explorer.web.texts import UNTIL, TooCostly
 
 if TYPE_CHECKING:
     from agentstore.records import SessionRecord
@@ -22,6 +26,12 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+FORMATTING: float = 5
+"""Seconds, after which the texts of a page are shown as they are."""
+
+MAKING: float = 20
+"""Seconds, after which a page is not waited for."""
 
 
 class Asker:
@@ -107,7 +117,19 @@ class Visit(Asker):
         """Give this page's address with other values in the query; None takes one out."""
         return link(self._name, **{**self.query, **changes})
 
-    def page(self, template: str, /, *, status: int = 200, **values: Any) -> HTMLResponse:
+    async def make(self, make: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Make something of what was read, in a thread: the event loop has others to answer.
+
+        Raises:
+            TooCostly: It takes too long.
+        """
+        UNTIL.set(min(UNTIL.get(), monotonic() + FORMATTING))
+        with anyio.move_on_after(MAKING):
+            call = partial(make, *args, **kwargs)
+            return await anyio.to_thread.run_sync(call, abandon_on_cancel=True)
+        raise TooCostly
+
+    async def page(self, template: str, /, *, status: int = 200, **values: Any) -> HTMLResponse:
         """Answer with a page.
 
         Args:
@@ -116,9 +138,8 @@ class Visit(Asker):
             values: What the template needs beyond ``asked``.
         """
         nav = [(name, title, name == self._part_of) for name, title in self.nav.items() if title]
-        return HTMLResponse(
-            render(template, {"visit": self, "nav": nav, "up": "", **values}), status
-        )
+        values = {"visit": self, "nav": nav, "up": "", **values}
+        return HTMLResponse(await self.make(render, template, values), status)
 
 
 def read_query(request: Request) -> dict[str, str]:
