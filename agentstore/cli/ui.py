@@ -6,9 +6,12 @@ import os
 import secrets
 import socket
 import sys
+import tempfile
 import threading
 import webbrowser
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -52,8 +55,8 @@ def ui(
 ) -> None:
     """Show the database in the browser, read-only, until Ctrl-C.
 
-    Only this machine reaches it, and only who has the token in the address that it prints. Nothing
-    is written, and nothing is loaded from elsewhere. Needs the extra `ui`.
+    Only this machine reaches it, and only who has the address that it prints, which works once.
+    Nothing is written, and nothing is loaded from elsewhere. Needs the extra `ui`.
 
     Example: `agentstore ui --port 8000`
     """
@@ -66,27 +69,42 @@ def ui(
         with _listening(host, port) as listener:
             number = listener.getsockname()[1]
             address = f"http://{f'[{host}]' if ':' in host else host}:{number}/"
-            guarded, token = _guarded(pages, number, password, behind_proxy)
-            say(f"{database}, read-only: {address}{token}")
+            guarded, (shown, opened) = _guarded(pages, number, password, behind_proxy)
+            say(f"{database}, read-only: {address}{shown}")
             hint("Ctrl-C ends it.")
-            if open_ and _has_windows():
-                opening = (f"{address}{token}",)
-                threading.Thread(target=webbrowser.open, args=opening, daemon=True).start()
-            _serve(guarded, listener)
+            with _file_leading_to(f"{address}{opened}") as file:
+                if open_ and _has_windows():
+                    opening = (file.as_uri(),)
+                    threading.Thread(target=webbrowser.open, args=opening, daemon=True).start()
+                _serve(guarded, listener)
 
 
 def _guarded(
     pages: ASGIApp, port: int, password: str | None, behind_proxy: bool
-) -> tuple[ASGIApp, str]:
-    """Give the application behind its door, and what of the address opens that."""
-    from agentstore.explorer.access import LOCAL_HOSTS, TOKEN, WithPassword, WithToken
+) -> tuple[ASGIApp, tuple[str, str]]:
+    """Give the application behind its door, and what of the address opens that: twice once."""
+    from agentstore.explorer.access import TOKEN, WithPassword, WithToken
 
     if behind_proxy:
-        return pages, ""
+        return pages, ("", "")
     if password is not None:
-        return WithPassword(pages, password), ""
-    token = secrets.token_urlsafe(32)
-    return WithToken(pages, token, port, LOCAL_HOSTS), f"?{TOKEN}={token}"
+        return WithPassword(pages, password), ("", "")
+    tokens = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+    guarded = WithToken(pages, tokens, port)
+    shown, opened = (f"{guarded.prefix[1:]}/?{TOKEN}={token}" for token in tokens)
+    return guarded, (shown, opened)
+
+
+@contextmanager
+def _file_leading_to(address: str) -> Iterator[Path]:
+    """Give a file that leads a browser there: every user of a machine can read command lines."""
+    from agentstore.explorer.access import leading_to
+
+    with tempfile.TemporaryDirectory(prefix="agentstore-") as folder:
+        file = Path(folder, "explorer.html")
+        file.touch(mode=0o600)
+        file.write_text(leading_to(address), encoding="utf-8")
+        yield file
 
 
 def _password() -> str:

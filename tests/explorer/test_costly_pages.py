@@ -52,7 +52,7 @@ MARKDOWN = {
 }
 
 JSON = {
-    "nested JSON": lambda n: "[" * 900 + ",".join("1" * (n // 2 - 900)) + "]" * 900,
+    "nested JSON": lambda n: "[" * 900 + ",".join("1" * ((n - 1_800) // 2)) + "]" * 900,
     "short texts": lambda n: json.dumps([""] * (n // 4)),
     "short keys": lambda n: "[" + ",".join(['{"":0}'] * (n // 7)) + "]",
     "empty lists": lambda n: "[" + ",".join(["[]"] * (n // 3)) + "]",
@@ -79,7 +79,12 @@ def messages_of(kind: str, size: int) -> list[dict[str, Any]]:
             {"role": "tool", "content": value, "tool_call_id": "a"},
         ]
     if made == "a call":
-        return [{"role": "assistant", "tool_calls": [call(arguments=(JSON | MARKDOWN)[of](size)[:size])]}]
+        return [
+            {
+                "role": "assistant",
+                "tool_calls": [call(arguments=(JSON | MARKDOWN)[of](size)[:size])],
+            }
+        ]
     if made == "a prompt":
         return [{"role": "system", "content": MARKDOWN[of](size)[:size]}]
     return [OTHERS[kind](size)]
@@ -152,10 +157,9 @@ def lengths(client: TestClient, session: str, message: str) -> dict[str, int]:
     return found
 
 
+@pytest.mark.long(but=["4000"])
 @pytest.mark.parametrize("size", [4_000, 100_000, 1_000_000])
-def test_no_message_makes_a_page_ten_times_as_long_as_another_of_its_size(
-    tmp_path, subtests, size
-):
+def test_no_message_makes_a_page_ten_times_as_long_as_another_of_its_size(tmp_path, subtests, size):
     with (
         Store(str(tmp_path / "a.db")) as store,
         TestClient(explorer(store), raise_server_exceptions=False) as client,
@@ -163,7 +167,7 @@ def test_no_message_makes_a_page_ten_times_as_long_as_another_of_its_size(
 
         def visited(messages: list[dict[str, Any]]) -> dict[str, int]:
             session = store.sessions.create().id
-            copies = 20 if size == 4_000 else 1
+            copies = 6 if size == 4_000 else 1
             saved = store.messages.save_many(session, messages * copies)
             return lengths(client, session, saved[-1].id)
 
@@ -209,12 +213,12 @@ def test_json_that_is_nested_too_deeply_to_be_written_is_a_page_all_the_same(tmp
         TestClient(explorer(store), raise_server_exceptions=False) as client,
     ):
         session = store.sessions.create().id
-        for depth in range(850, 1_000, 7):
+        for depth in range(850, 1_000, 12):
             text = '{"x":[' * (depth // 2) + "]}" * (depth // 2)
             store.messages.save(session, "user", text)
             store.messages.save(session, "assistant", tool_calls=[call(f"{depth}", text)])
             last = store.messages.save(session, "tool", text, tool_call_id=f"{depth}")
-            lengths(client, session, last.id)
+        lengths(client, session, last.id)
 
 
 def test_what_was_too_costly_to_format_says_so_and_is_there_as_it_is(tmp_path):

@@ -9,46 +9,102 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 
 from agentstore import Store
-from agentstore.explorer.access import LOCAL_HOSTS, WithPassword, WithToken
+from agentstore.cli import ui
+from agentstore.explorer.access import WithPassword, WithToken
 
 HERE = "http://127.0.0.1:7717"
 PAGES = PlainTextResponse("pages")
 
 
 def with_token(**options):
-    return TestClient(WithToken(PAGES, "t0ken", 7717, LOCAL_HOSTS), HERE, **options)
+    door = WithToken(PAGES, ["t0ken", "other t0ken"], 7717)
+    return TestClient(door, f"{HERE}{door.prefix}", **options), door.prefix
 
 
-def test_a_token_is_taken_out_of_the_address_and_kept_in_a_cookie():
-    client = with_token(follow_redirects=False)
+def test_a_token_works_once_and_is_exchanged_for_a_cookie_of_a_path_that_nobody_knows():
+    client, prefix = with_token(follow_redirects=False)
+    assert re.fullmatch(r"/[\w-]{16}", prefix)
     assert client.get("/sessions").status_code == 401
     assert client.get("/sessions?token=other").status_code == 401
     assert client.get("/sessions?token=").status_code == 401
+    assert client.head("/sessions?token=t0ken").status_code == 401
     welcomed = client.get("/sessions?user=a%26b&token=t0ken")
-    assert (welcomed.status_code, welcomed.headers["location"]) == (303, "/sessions?user=a%26b")
+    assert welcomed.status_code == 200
+    assert f'content="0;url={prefix}/sessions?user=a%26b"' in welcomed.text
+    assert "t0ken" not in welcomed.text
     cookie = welcomed.headers["set-cookie"]
-    assert re.match("agentstore-7717=t0ken; HttpOnly; Path=/; SameSite=strict", cookie)
+    expected = f"agentstore-7717=([\\w-]{{43}}); HttpOnly; Path={prefix}/; SameSite=strict"
+    kept = re.fullmatch(expected, cookie)[1]
     assert client.get("/sessions").text == "pages"
-    client.cookies.set("agentstore-7717", "t0keñ".encode().decode("latin-1"))
+    assert client.get("/sessions?token=t0ken").status_code == 200  # it is let in by its cookie
     client.cookies.clear()
-    assert client.get("/sessions", headers={"cookie": "agentstore-7717=wrong"}).status_code == 401
-    elsewhere = client.get("//elsewhere.example/x?token=t0ken").headers["location"]
-    assert re.match("/[^/]", elsewhere)
+    assert client.get("/sessions?token=t0ken").status_code == 401
+    for value in ("wrong", "t0ken", "t0keñ".encode().decode("latin-1"), kept[:-1]):
+        headers = {"cookie": f"agentstore-7717={value}".encode("latin-1")}
+        assert client.get("/sessions", headers=headers).status_code == 401
+    assert client.get("/?token=other t0ken").status_code == 200
+
+
+def test_nothing_is_answered_outside_of_the_path_and_a_page_is_told_its_own():
+    door = WithToken(PAGES, ["t0ken"], 7717)
+    client = TestClient(door, HERE, follow_redirects=False)
+    for path in ("/", "/sessions", "//elsewhere.example/x", f"/{door.prefix}/x", f"{door.prefix}x"):
+        assert client.get(f"{path}?token=t0ken").status_code == 401, path
+    assert client.get(f"{door.prefix}?token=t0ken").headers["location"] == (
+        f"{door.prefix}/?token=t0ken"
+    )
+    welcomed = client.get(f"{door.prefix}//elsewhere.example/x?token=t0ken").text
+    assert f"url={door.prefix}//elsewhere.example/x" in welcomed
+
+
+def test_no_command_line_holds_the_token_and_the_file_is_its_owner_s_alone(monkeypatch, url):
+    opened, served = [], []
+    monkeypatch.setattr(ui.webbrowser, "open", opened.append)
+    monkeypatch.setattr(ui, "_has_windows", lambda: True)
+    monkeypatch.setattr(ui.threading, "Thread", NoThread)
+    said = []
+    monkeypatch.setattr(ui, "say", said.append)
+
+    def serve(guarded, listener):
+        file = Path(opened[0].removeprefix("file://"))
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert file.parent.stat().st_mode & 0o777 == 0o700
+        address = re.search('url=([^"]+)', file.read_text())[1]
+        served.append(file)
+        client = TestClient(guarded, follow_redirects=False)
+        for each in (address, said[0].rpartition(" ")[2]):
+            assert client.get(each).status_code == 200
+            client.cookies.clear()
+            assert client.get(each).status_code == 401
+
+    monkeypatch.setattr(ui, "_serve", serve)
+    Store(url).close()
+    ui.ui(port=0, url=url)
+    assert "token" not in opened[0]
+    assert not served[0].exists()
+
+
+class NoThread:
+    """A thread that runs at once."""
+
+    def __init__(self, target, args, daemon):
+        self.start = lambda: target(*args)
 
 
 @pytest.mark.parametrize(
     ("host", "status"),
     [
-        ("127.0.0.1:7717", 303),
-        ("localhost:7717", 303),
-        ("LOCALHOST", 303),
-        ("[::1]:7717", 303),
+        ("127.0.0.1:7717", 200),
+        ("localhost:7717", 200),
+        ("LOCALHOST", 200),
+        ("[::1]:7717", 200),
         ("elsewhere.example", 421),
         ("elsewhere.example:7717", 421),
         ("127.0.0.1.elsewhere.example:7717", 421),
@@ -57,7 +113,7 @@ def test_a_token_is_taken_out_of_the_address_and_kept_in_a_cookie():
     ],
 )
 def test_a_name_that_was_made_to_mean_this_machine_is_not_answered(host, status):
-    client = with_token(follow_redirects=False)
+    client, _ = with_token(follow_redirects=False)
     assert client.get("/?token=t0ken", headers={"host": host}).status_code == status
 
 
@@ -106,9 +162,11 @@ def test_the_command_serves_a_file_that_it_cannot_write(tmp_path):
     with subprocess.Popen([*command, "--url", str(file)], stdout=subprocess.PIPE) as program:
         try:
             said = program.stdout.readline().decode()
-            address = re.search(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{43}", said)[0]
+            address = re.search(r"http://127\.0\.0\.1:\d+/[\w-]{16}/\?token=[\w-]{43}", said)[0]
             opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
             with opener.open(address, timeout=30) as page:
+                assert page.url == address
+            with opener.open(address.partition("?")[0], timeout=30) as page:
                 assert page.url == address.partition("?")[0] + "sessions"
                 assert "Seattle" in page.read().decode()
             with pytest.raises(urllib.error.HTTPError, match="401"):

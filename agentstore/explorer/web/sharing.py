@@ -201,7 +201,7 @@ def markdown_text(text: str) -> str:
     lines = text.splitlines()
     code: set[int] = set()
     open_fence = ""
-    for token in MarkdownIt("commonmark").parse(text):
+    for token in MarkdownIt("commonmark").disable("inline").parse(text):
         if token.type in ("fence", "code_block") and token.map is not None:
             first, last = token.map
             code.update(range(first, last))
