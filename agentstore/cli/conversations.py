@@ -24,7 +24,13 @@ from agentstore.cli.output import (
 )
 from agentstore.cli.times import seconds
 from agentstore.errors import InvalidInput
-from agentstore.records import CountedBranch, MessageRecord, SessionRecord, UsageSum
+from agentstore.records import (
+    AttachmentRecord,
+    CountedBranch,
+    MessageRecord,
+    SessionRecord,
+    UsageSum,
+)
 from agentstore.records.findings import counted
 from agentstore.stores.store import Store
 from agentstore.tui.trees import branch_line, in_tree_order
@@ -86,6 +92,7 @@ def show(
             found.id, limit, branch=shown, unanswered="keep", keep_system=False
         )
         marks: dict[str, tuple[str, ...]] = store.marks.of([m.id for m in messages])
+        files = _files(store, found.id)
         summary = store.summaries.find(found.id, branch=shown)
         if as_json:
             print_json(
@@ -95,7 +102,10 @@ def show(
                     "branches": list(_branches(store, found.id)),
                     "summary": summary,
                     "used": used[0] if used else None,
-                    "messages": [_as_json(message, marks) for message in messages],
+                    "messages": [
+                        {**_as_json(message, marks), "attachments": files.get(message.id, [])}
+                        for message in messages
+                    ],
                 }
             )
             return
@@ -113,12 +123,20 @@ def show(
         out.print()
         them = "it" if earlier == 1 else "them"
         hint(f"… {counted(earlier, 'earlier message')}: --all shows {them}")
-    _print_turns(messages, marks, full=full)
+    _print_turns(messages, marks, files, full=full)
     if found.question is not None:
         out.print()
         question = on_one_line(found.question)
         line = Text.assemble(("waiting for an answer: ", "bold magenta"), question)
         out.print(line, soft_wrap=not out.is_terminal)
+
+
+def _files(store: Store, session_id: str) -> dict[str, list[AttachmentRecord]]:
+    """Give what is attached to the messages of a session, by their ids."""
+    files: dict[str, list[AttachmentRecord]] = {}
+    for file in store.attachments.iter_list_of_session(session_id, limit=MAX_LIMIT):
+        files.setdefault(file.message_id, []).append(file)
+    return files
 
 
 def _branches(store: Store, session_id: str) -> Iterator[CountedBranch]:
@@ -172,7 +190,11 @@ def _print_heading(session: SessionRecord, used: Sequence[UsageSum]) -> None:
 
 
 def _print_turns(
-    messages: Iterable[MessageRecord], marks: dict[str, tuple[str, ...]], *, full: bool
+    messages: Iterable[MessageRecord],
+    marks: dict[str, tuple[str, ...]],
+    files: dict[str, list[AttachmentRecord]],
+    *,
+    full: bool,
 ) -> None:
     turn = day = None
     for message in messages:
@@ -182,7 +204,8 @@ def _print_turns(
             out.print()
             out.print(rule(f"{label} · {day} UTC"))
         dated = message.created_at.date() != day
-        print_message(out, message, marks.get(message.id, ()), full=full, dated=dated)
+        of_it = marks.get(message.id, ()), files.get(message.id, ())
+        print_message(out, message, *of_it, full=full, dated=dated)
 
 
 def _as_json(message: MessageRecord, marks: dict[str, tuple[str, ...]]) -> dict[str, Any]:

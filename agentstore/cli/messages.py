@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from agentstore.records import MessageRecord
+from agentstore.records import AttachmentRecord, MessageRecord
 from agentstore.values.chat.pieces import MessagePiece, pieces_of
 from agentstore.values.states import COMPLETE
-from agentstore.values.text.terminal import on_one_line, printable
+from agentstore.values.text.terminal import attached, on_one_line, printable
 
 _STYLES = {
     "system": "magenta",
@@ -29,6 +29,7 @@ def print_message(
     console: Console,
     message: MessageRecord,
     marks: Sequence[str] = (),
+    files: Sequence[AttachmentRecord] = (),
     *,
     full: bool = False,
     dated: bool = True,
@@ -39,6 +40,7 @@ def print_message(
         console: Where to.
         message: The message.
         marks: Its marks.
+        files: Its attachments.
         full: Whether tools' results are printed however long they are, as they are where there
             is no terminal.
         dated: Whether the day stands before the time. Both are in UTC.
@@ -67,6 +69,11 @@ def print_message(
         else:
             most = None if full else _MOST_OF_A_BLOCK
             print_text(console, piece.text, style="dim", most=most)
+    for file in files:
+        line = Text.assemble(("+ ", "yellow"), attached(file.name, file.media_type, file.size))
+        line.append(f"  {file.id}", style="dim")
+        line.pad_left(2)
+        console.print(line, soft_wrap=True)
 
 
 def print_text(

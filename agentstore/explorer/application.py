@@ -60,6 +60,7 @@ PAGES: Final = (
     SitePage("message", message.page, part_of="sessions"),
     SitePage("raw", message.raw),
     SitePage("attachment", attachment.page),
+    SitePage("picture", attachment.picture),
     SitePage("search", search.page),
     SitePage("export", export.page),
     SitePage("branches", branches.page, part_of="sessions"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from agentstore.records import MessageRecord, Page, SummaryRecord
+from agentstore.records import AttachmentRecord, MessageRecord, Page, SummaryRecord
 from agentstore.tui.stretches import ListPart
+from agentstore.values.paging import MAX_LIMIT
 
 PAGE = 50
 _PROBE = 1_000
@@ -20,11 +21,13 @@ class ShownMessage:
 
     Attributes:
         new_turn: Whether a turn begins with it.
+        files: What is attached to it.
     """
 
     message: MessageRecord
     marks: tuple[str, ...]
     new_turn: bool
+    files: tuple[AttachmentRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,10 @@ class BranchEntries:
 
     async def _entries(self, messages: Sequence[MessageRecord]) -> tuple[ShownMessage, ...]:
         entries = await entries_of(self._store, messages)
+        files = await self._files(messages)
+        entries = tuple(
+            replace(each, files=tuple(files.get(each.message.id, ()))) for each in entries
+        )
         summary: SummaryRecord | None = await self._store.summaries.find(
             self.session_id, branch=self.branch
         )
@@ -100,6 +107,18 @@ class BranchEntries:
             for entry in entries
             for each in ((entry, told) if entry.message.seq == summary.through_seq else (entry,))
         )
+
+    async def _files(self, messages: Sequence[MessageRecord]) -> dict[str, list[AttachmentRecord]]:
+        """Read what is attached: by one query, unless the session has very many."""
+        attachments = self._store.attachments
+        found = await attachments.list_of_session(self.session_id, limit=MAX_LIMIT)
+        pages = [found]
+        if found.next_cursor is not None:
+            pages = [await attachments.list(message.id) for message in messages]
+        files: dict[str, list[AttachmentRecord]] = {}
+        for file in (each for page in pages for each in page):
+            files.setdefault(file.message_id, []).append(file)
+        return files
 
 
 async def entries_of(store: Any, messages: Sequence[MessageRecord]) -> tuple[ShownMessage, ...]:

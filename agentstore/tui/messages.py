@@ -13,7 +13,7 @@ from agentstore.tui.drawing import cut, indented, markdown_lines, text_lines, wi
 from agentstore.tui.entries import ShownMessage
 from agentstore.values.chat.pieces import MessagePiece, pieces_of
 from agentstore.values.states import COMPLETE
-from agentstore.values.text.terminal import brief, money, on_one_line
+from agentstore.values.text.terminal import attached, brief, money, on_one_line
 
 STYLES = {
     "system": "magenta",
@@ -25,6 +25,7 @@ STYLES = {
 _FOLDED = 1_500
 """Characters of a text, and lines, that are drawn while it is folded."""
 _FOLDED_LINES = 16
+_FOLDED_FILES = 5
 _OPENED = 20_000
 """Characters that are drawn when it is not; the rest is seen with all that there is of it."""
 _GLANCE = 300
@@ -57,6 +58,12 @@ def entry_lines(entry: ShownMessage, width: int, look: MessageLook) -> list[Stri
     lines.append(cut(_label(entry), width))
     for piece in pieces_of(message):
         lines += indented(_piece(piece, message.role, width - 2, opened, look.raw), 2)
+    for file in entry.files if opened else entry.files[:_FOLDED_FILES]:
+        line = Text.assemble(("+ ", "yellow"), attached(file.name, file.media_type, file.size))
+        lines += indented([cut(line, width - 2)], 2)
+    if not opened and len(entry.files) > _FOLDED_FILES:
+        rest = f"… {len(entry.files) - _FOLDED_FILES:,} more attachments: Enter unfolds them"
+        lines += indented([cut(Text(rest, style="dim"), width - 2)], 2)
     return with_found(lines, look.words)
 
 

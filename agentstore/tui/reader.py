@@ -17,7 +17,7 @@ from agentstore.tui.rows import Rows
 from agentstore.tui.screens import ListScreen
 from agentstore.tui.stretches import ListPart, Stretch
 from agentstore.values.chat.pieces import pieces_of
-from agentstore.values.text.terminal import money, on_one_line
+from agentstore.values.text.terminal import attached, money, on_one_line
 
 _PIECE = 2_000
 """Characters of a paragraph; a longer one is several."""
@@ -67,6 +67,9 @@ class ReaderScreen(ListScreen["_Paragraph"]):
             yield "", ""
         if self._entry.marks:
             yield "", f"marks: {', '.join(self._entry.marks)}"
+        for file in self._entry.files:
+            words = attached(file.name, file.media_type, file.size)
+            yield "", f"attached: {words}, id {file.id}"
         for used in self._used:
             cost = "not known" if used.cost is None else money(used.cost)
             words = f"{used.input_tokens:,} tokens in, {used.output_tokens:,} out, cost {cost}"

@@ -19,7 +19,7 @@ from agentstore.explorer import explorer
 from agentstore.explorer.application import PAGES
 from agentstore.explorer.web.visits import Visit
 from agentstore.values.redaction import Secrets
-from tests.explorer.visited import ADDRESSES, DOT, HOSTILE, LISTS, OF_ALL, SECRET, fill
+from tests.explorer.visited import ADDRESSES, DOT, DRAWN, HOSTILE, LISTS, OF_ALL, SECRET, fill
 
 MOST_BYTES = 200_000
 
@@ -80,7 +80,7 @@ def test_every_page_is_visited():
 
 
 class FAKE:
-    user = session = message = streaming = picture = file = branch = thread = task = "x"
+    user = session = message = streaming = picture = file = branch = thread = task = drawn = "x"
     steps = ("x", "x")
 
 
@@ -874,3 +874,38 @@ def test_what_a_turn_logs_stands_at_its_call_and_is_drawn_once(store):
             ('city: "Bern"', True, "HTTP 503"),
             ('city: "Oslo"', False, None),
         ]
+
+
+def test_a_picture_in_a_message_is_shown_and_nothing_else_that_says_it_is_one(store):
+    session = store.sessions.create().id
+    shown = [
+        {"type": "image_url", "image_url": {"url": DRAWN}},
+        {
+            "type": "image",
+            "source": {"media_type": "image/png", "data": DRAWN.partition(",")[2]},
+        },
+        {"type": "input_image", "image_url": DRAWN.replace("image/png", "IMAGE/PNG")},
+    ]
+    words = [
+        {"type": "image_url", "image_url": {"url": "https://elsewhere.example/x.png"}},
+        {"type": "image_url", "image_url": {"url": "data:image/svg+xml;base64,PHN2Zy8+"}},
+        {"type": "image_url", "image_url": {"url": "data:text/html;base64,PHN2Zy8+"}},
+        {"type": "image_url", "image_url": {"url": "data:image/png,<svg>"}},
+        {"type": "image_url", "image_url": {"url": "data:image/png"}},
+    ]
+    message = store.messages.save(session, "user", [*shown, *words]).id
+    broken = {"type": "image_url", "image_url": {"url": "data:image/png;base64,A"}}
+    no_picture = store.messages.save(session, "user", [broken]).id
+    with visiting(store) as client:
+        html = client.get(f"/session?id={session}").text
+        assert looked_at(html) == []
+        for number in range(len(shown)):
+            assert f'<img src="picture?id={message}&amp;n={number}"' in html
+            got = client.get(f"/picture?id={message}&n={number}")
+            assert (got.content, got.headers["content-type"]) == (DOT, "image/png")
+            assert "sandbox" in got.headers["content-security-policy"]
+        assert html.count("<img") == len(shown) + 1
+        for number in range(len(shown), len(shown) + len(words) + 1):
+            assert client.get(f"/picture?id={message}&n={number}").status_code == 404
+        assert client.get(f"/picture?id={no_picture}").status_code == 404
+        assert "<img" not in client.get(f"/export?id={session}&format=html").text

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,7 @@ DOT = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c4944415408d7"
     "63f8cfc0f01f0005000201a5f645400000000049454e44ae426082"
 )
+DRAWN = f"data:image/png;base64,{base64.b64encode(DOT).decode()}"
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Filled:
     thread: str
     steps: tuple[str, str]
     task: str
+    drawn: str
 
 
 def fill(store: Any, text: str = "plain", *, name: str = "ada") -> Filled:
@@ -79,6 +82,7 @@ def fill(store: Any, text: str = "plain", *, name: str = "ada") -> Filled:
         {"role": "assistant", "tool_calls": [call | {"id": "never", "function": {"name": short}}]},
         {"role": "user", "content": '{"json": [1, 2.5, null, true]}'},
         {"role": "assistant", "content": None, "payload": data},
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": DRAWN}}]},
     ]
     saved = store.messages.save_many(session, said)
     asking = saved[2]
@@ -105,7 +109,8 @@ def fill(store: Any, text: str = "plain", *, name: str = "ada") -> Filled:
     store.messages.append(streaming, text[:5_000])
     thread, steps = _checkpoints(store, user, session, text, short, f"t {name}")
     task = _task(store, session, text, short, f"q {name}")
-    return Filled(user, session, asking.id, streaming, picture, file, short, thread, steps, task)
+    of_session = (user, session, asking.id, streaming, picture, file, short)
+    return Filled(*of_session, thread, steps, task, saved[-1].id)
 
 
 def _checkpoints(
@@ -138,6 +143,7 @@ ADDRESSES: dict[str, Callable[[Filled], str]] = {
     "sessions of a user": lambda there: _at("sessions", user=there.user, status="active"),
     "sessions by metadata": lambda _: _at("sessions", path="a.b", value='{"x": 1}', title="x"),
     "session": lambda there: _at("session", id=there.session),
+    "picture in a message": lambda there: _at("picture", id=there.drawn),
     "raw": lambda there: _at("raw", id=there.message),
     "raw of a session": lambda there: _at("raw", session=there.session),
     "session from the start": lambda there: _at("session", id=there.session, after="0"),

@@ -31,7 +31,8 @@ def make(store: Any) -> None:
         alice, id="talk", title="Weather [bold]in[/] 北京\x1b[31m", model="gpt-4o"
     ).id
     store.messages.save(talk, "system", "Be brief.")
-    store.messages.save(talk, "user", "How is the *weather* in Beijing?")
+    asked = store.messages.save(talk, "user", "How is the *weather* in Beijing?")
+    store.attachments.add(asked.id, b"\x00" * 1_234, "image/png", name="sky [b]\x1b[31m.png")
     store.messages.save(talk, "assistant", None, tool_calls=[CALL], token_count=7)
     result = '{"sky": "clear", "degrees": [20, 21, 22], "long": "' + "y" * 2_000 + '"}'
     store.messages.save(talk, "tool", result, tool_call_id="call_1")

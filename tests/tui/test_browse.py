@@ -151,6 +151,7 @@ async def test_a_line_that_was_refused_is_forgotten_with_what_was_said_of_it(url
 async def test_messages_unfold_in_place_and_are_shown_whole_and_as_written(url):
     async with browsing(url, wish=Wish("talk")) as hand:
         await hand.press("home", "j", "j", "enter")
+        assert "+ sky [b]\\x1b[31m.png  image/png, 1,234 bytes" in hand.text
         assert "▾ get_[b]weather\\x1b[31m  call_1" in hand.text
         assert '"city": "北京",' in hand.text
         await hand.press("j", "e")
@@ -161,6 +162,7 @@ async def test_messages_unfold_in_place_and_are_shown_whole_and_as_written(url):
         assert "*weather*" in await hand.press("m")
         whole = await hand.press("o")
         assert whole.startswith("user message #2")
+        assert "attached: sky [b]\\x1b[31m.png  image/png, 1,234 bytes, id " in whole
         assert "its turn used: gpt-4o, 900 tokens in, 12 out, cost 0.50" in whole
         assert "id: " in whole
         assert "Copied" in await hand.press("escape", "y")

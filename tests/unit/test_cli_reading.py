@@ -191,6 +191,22 @@ def test_a_conversation_is_shown_by_turns_with_its_tools_and_marks(run, talk):
     assert run("show", talk, "--full").count("A") > 9_000
 
 
+def test_what_is_attached_is_shown_with_its_message(run, store):
+    store.sessions.create(id="s")
+    message = store.messages.save("s", "user", "Look at this.")
+    store.messages.save("s", "assistant", "I see.")
+    add = store.attachments.add
+    files = [add(message.id, b"x" * 1_234, "image/png", name="a\x1b[31m.png")]
+    files += [add(message.id, b"", "text/plain")]
+    printed = run("show", "s")
+    assert f"+ a\\x1b[31m.png  image/png, 1,234 bytes  {files[0].id}" in printed
+    assert f"+ attachment  text/plain, 0 bytes  {files[1].id}" in printed
+    assert printed.index("Look at") < printed.index("image/png") < printed.index("I see")
+    first, last = json.loads(run("show", "s", "--json"))["messages"]
+    assert [each["id"] for each in first["attachments"]] == [each.id for each in files]
+    assert (first["attachments"][0]["size"], last["attachments"]) == (1_234, [])
+
+
 def test_the_last_messages_are_shown_and_how_many_came_before(run, store):
     store.sessions.create(id="s")
     store.messages.save_many("s", [{"role": "user", "content": f"n{n}."} for n in range(70)])

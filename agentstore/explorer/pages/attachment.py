@@ -1,4 +1,6 @@
-"""The bytes of an attachment: a few kinds are shown, all others are for downloading.
+"""The bytes of an attachment, or of a picture in a message: a few kinds are shown.
+
+All others are for downloading.
 
 Their sender says what they are, and may lie: the browser is told not to guess, and gets them in a
 sandbox where nothing runs and nothing is loaded.
@@ -6,15 +8,17 @@ sandbox where nothing runs and nothing is loaded.
 
 from __future__ import annotations
 
+import base64
 from typing import Final
 from urllib.parse import quote
 
 from starlette.responses import Response
 
+from agentstore.errors import NotFound
+from agentstore.explorer.web.held import SHOWN, held_by, shown_kind
 from agentstore.explorer.web.visits import Visit
 
-SHOWN: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""What may be shown in a page. Not SVG, which can hold a script."""
+_POLICY: Final = {"Content-Security-Policy": "default-src 'none'; sandbox; frame-ancestors 'none'"}
 
 
 async def page(visit: Visit) -> Response:
@@ -27,8 +31,20 @@ async def page(visit: Visit) -> Response:
     return Response(
         content,
         media_type=file.media_type if shown else "application/octet-stream",
-        headers={
-            "Content-Disposition": f"{how}; filename*=UTF-8''{name}",
-            "Content-Security-Policy": "default-src 'none'; sandbox; frame-ancestors 'none'",
-        },
+        headers={"Content-Disposition": f"{how}; filename*=UTF-8''{name}", **_POLICY},
     )
+
+
+async def picture(visit: Visit) -> Response:
+    """Give a picture that a message holds itself."""
+    message = await visit.ask(visit.store.messages.get, visit.needed("id"))
+    pictures = held_by(message).pictures
+    number = visit.whole("n", 0, least=0, most=2**53)
+    kind = shown_kind(pictures[number]) if number < len(pictures) else None
+    if kind is None:
+        raise NotFound("picture", str(number))
+    try:
+        content = base64.b64decode(pictures[number].partition(",")[2])
+    except ValueError:
+        raise NotFound("picture", str(number)) from None
+    return Response(content, media_type=kind, headers=_POLICY)

@@ -11,7 +11,8 @@ from typing import Any, Literal
 from markupsafe import Markup
 
 from agentstore.explorer.web import texts
-from agentstore.explorer.web.held import HeldCall, HeldResult, MessageParts, held_by
+from agentstore.explorer.web.held import HeldCall, HeldResult, MessageParts, held_by, shown_kind
+from agentstore.explorer.web.rendering import link
 from agentstore.explorer.web.texts import Allowance
 from agentstore.explorer.web.timeline import TurnUse, logs_between, times_of
 from agentstore.records import AttachmentRecord, MessageRecord, ToolLogRecord
@@ -159,7 +160,7 @@ def turns_of(messages: Sequence[MessageRecord], beside: Beside, room: Allowance)
                 card.anchor = card.answer.seq
         shown |= own
         if calls or not _only_answers(holds, shown):  # these stand with their calls
-            parts, left, more = _parts(holds, shown, room)
+            parts, left, more = _parts(message, holds, shown, room)
             more += len(holds.calls) - len(calls)
             of_it = beside.marks.get(message.id, ())
             files_of_it = files[message.id]
@@ -428,12 +429,20 @@ def _few(arguments: dict[str, Any]) -> Iterable[tuple[str, Any]]:
         yield key[:_BRIEF], "…" if long else value[:_BRIEF] if isinstance(value, str) else value
 
 
-def _parts(holds: MessageParts, shown: set[str], room: Allowance) -> tuple[list[Markup], int, int]:
+def _parts(
+    message: MessageRecord, holds: MessageParts, shown: set[str], room: Allowance
+) -> tuple[list[Markup], int, int]:
     """Give what a message says as HTML, and how many characters and parts are left out."""
     parts: list[Markup] = []
     left = 0
     results = [each for each in holds.results if each.key not in shown]
-    held = (holds.thoughts, holds.texts, holds.pictures, results, holds.rest)
+    held: tuple[list[Any], ...] = (
+        holds.thoughts,
+        holds.texts,
+        holds.pictures,
+        results,
+        holds.rest,
+    )
     few = [each[: room.parts(len(each))] for each in held]
     thoughts, said, pictures, results, others = few
     for thought in thoughts:
@@ -445,7 +454,12 @@ def _parts(holds: MessageParts, shown: set[str], room: Allowance) -> tuple[list[
         cut = room.cut(text, room.said)
         parts.append(room.made(said_as_html(cut, whole=len(cut) == len(text)), cut))
         left += len(text) - len(cut)
-    for address in pictures:
+    for number, address in enumerate(pictures):
+        if room.pictures and shown_kind(address) is not None:
+            shown_at = link("picture", id=message.id, n=number)
+            picture = Markup('<p class="file"><img src="{}" alt="{}" loading="lazy"></p>')
+            parts.append(picture.format(shown_at, "a picture in the message"))
+            continue
         if address[:5].lower() == "data:":
             size = f"{len(address) * 3 // 4:,} bytes, in the message"
             words = f"{address[5:64].partition(';')[0].partition(',')[0]}, {size}"

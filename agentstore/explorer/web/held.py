@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from agentstore.records import MessageRecord
+
+SHOWN: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""Pictures that may be shown in a page. Not SVG, which can hold a script."""
 
 _TEXTS = ("text", "input_text", "output_text", "summary_text", "refusal")
 _THOUGHTS = ("thinking", "reasoning", "redacted_thinking")
@@ -155,3 +158,10 @@ def _picture(block: dict[str, Any]) -> str | None:
                 kind = found.get("media_type", found.get("format", "unknown"))
                 return f"data:{kind};base64,{data}"
     return None
+
+
+def shown_kind(address: str) -> str | None:
+    """Give what the picture in a ``data:`` address is; None if it is none that may be shown."""
+    head = address[:64].partition(",")[0].lower()
+    kind = head.removeprefix("data:").partition(";")[0]
+    return kind if head.startswith("data:") and head.endswith(";base64") and kind in SHOWN else None

@@ -134,7 +134,7 @@ def _as_html(told: SharedConversation) -> str:
     digest = base64.b64encode(hashlib.sha256(style.encode("utf-8")).digest()).decode("ascii")
     summary = told.summary
     most = _EVERYTHING
-    room = Allowance(most, said=most, called=most, parts=most, parts_of_one=most)
+    room = Allowance(most, said=most, called=most, parts=most, parts_of_one=most, pictures=False)
     turns = turns_of(told.messages, told.beside, room)
     values = {
         "style": Markup(style),  # noqa: S704 - it is ours

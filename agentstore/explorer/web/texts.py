@@ -66,6 +66,7 @@ class Allowance:
         called: int = 1_500,
         parts: int = 600,
         parts_of_one: int = 100,
+        pictures: bool = True,
     ) -> None:
         """Begin with room for so many characters.
 
@@ -75,10 +76,12 @@ class Allowance:
             called: Of the arguments of a call, and of its result.
             parts: How many texts and calls of all messages together.
             parts_of_one: How many texts, and how many calls, of one message.
+            pictures: Whether pictures in messages are shown.
         """
         self._left = characters
         self._parts = parts
         self._parts_of_one = parts_of_one
+        self.pictures = pictures
         self.said = said
         self.called = called
 

@@ -79,3 +79,8 @@ def money(amount: Decimal) -> str:
     digits = f"{amount:.{places}f}".rstrip("0")
     whole, _, rest = digits.partition(".")
     return f"{int(whole):,}.{rest:0<2}"
+
+
+def attached(name: str | None, media_type: str, size: int) -> str:
+    """Write on one line what is attached to a message."""
+    return f"{on_one_line(name or 'attachment')}  {on_one_line(media_type)}, {size:,} bytes"
