@@ -162,7 +162,7 @@ async def test_messages_unfold_in_place_and_are_shown_whole_and_as_written(url):
         assert "*weather*" in await hand.press("m")
         whole = await hand.press("o")
         assert whole.startswith("user message #2")
-        assert "attached: sky [b]\\x1b[31m.png  image/png, 1,234 bytes, id " in whole
+        assert "attached: sky [b]\\x1b[31m.png  image/png, 1,234 bytes, id" in whole
         assert "its turn used: gpt-4o, 900 tokens in, 12 out, cost 0.50" in whole
         assert "id: " in whole
         assert "Copied" in await hand.press("escape", "y")

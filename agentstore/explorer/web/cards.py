@@ -187,14 +187,14 @@ class _Called:
         self.at = at
         self.call = call
         self.logs: list[ToolLogRecord] = []
-        self._arguments: Any = self  # not read yet
+        self._arguments: tuple[str | None] | None = None
 
     @property
     def arguments(self) -> str | None:
         """What it is called with, to compare; None if that is nothing."""
-        if self._arguments is self:
-            self._arguments = _read(self.call.arguments)
-        return self._arguments
+        if self._arguments is None:
+            self._arguments = (_read(self.call.arguments),)
+        return self._arguments[0]
 
 
 def _read(value: Any) -> str | None:
@@ -317,7 +317,7 @@ def _by_arguments(
         return pool[0] if len(pool) == 1 else None
     equal = [each for each in pool if each.arguments == asked]
     if len(equal) > 1:
-        equal = _not_later(equal, log, messages)
+        equal = [*_not_later(equal, log, messages)]
     if len(equal) > 1:  # one after the other, with the same arguments
         equal = [each for each in equal if not each.logs]
     return equal[0] if len(equal) == 1 else None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from functools import partial
 from inspect import iscoroutinefunction
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from urllib.parse import parse_qsl
 
-import anyio
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
@@ -124,10 +123,11 @@ class Visit(Asker):
             TooCostly: It takes too long.
         """
         UNTIL.set(min(UNTIL.get(), monotonic() + FORMATTING))
-        with anyio.move_on_after(MAKING):
-            call = partial(make, *args, **kwargs)
-            return await anyio.to_thread.run_sync(call, abandon_on_cancel=True)
-        raise TooCostly
+        made = asyncio.ensure_future(run_in_threadpool(make, *args, **kwargs))
+        done, _ = await asyncio.wait([made], timeout=MAKING)
+        if not done:
+            raise TooCostly
+        return made.result()
 
     async def page(self, template: str, /, *, status: int = 200, **values: Any) -> HTMLResponse:
         """Answer with a page.
