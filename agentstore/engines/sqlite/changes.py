@@ -22,7 +22,7 @@ from agentstore.engines.sqlite.sound import (
     sound_rows,
     with_keys,
 )
-from agentstore.engines.sqlite.stored import know_ids, travels
+from agentstore.engines.sqlite.stored import travels
 from agentstore.models.tables import Names
 
 _CHUNK = 500
@@ -99,7 +99,6 @@ class ChangeLog:
 
     def rows(self, connection: Connection, shape: TableShape, keys: Sequence[Key]) -> list[Row]:
         """Give those rows with these keys that are there, and sound."""
-        know_ids(driver_of(connection))
         table = quoted(shape.table.name)
         columns = ", ".join(travels(kind, f"row.{quoted(name)}") for name, kind in shape.columns)
         query = (

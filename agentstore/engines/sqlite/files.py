@@ -17,6 +17,7 @@ from urllib.parse import quote
 from sqlalchemy import URL, Engine, event
 
 from agentstore import errors
+from agentstore.engines.sqlite.stored import know_ids
 from agentstore.settings import Settings
 
 _NO_INDEX = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
@@ -68,6 +69,8 @@ def _configure(dbapi_connection: Any, settings: Settings, *, adopted: bool) -> N
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.execute(f"PRAGMA synchronous={settings.synchronous}")
     cursor.close()
+    if isinstance(dbapi_connection, sqlite3.Connection):  # copies are made by no other
+        know_ids(dbapi_connection)
 
 
 def _switch_to_wal(cursor: Any, timeout: float) -> None:

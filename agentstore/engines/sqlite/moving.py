@@ -40,7 +40,7 @@ from agentstore.engines.sqlite.sound import (
     sound_value,
     with_keys,
 )
-from agentstore.engines.sqlite.stored import as_stored, know_ids, travels
+from agentstore.engines.sqlite.stored import as_stored, travels
 from agentstore.errors import DatabaseCorrupt
 from agentstore.models.tables import Tables
 from agentstore.values.own_ids import ID_BYTES, id_text
@@ -121,7 +121,6 @@ class SQLiteMoving(Moving):
         key = ", ".join(map(quoted, shape.key))
         conditions, parameters = [], list[Any]()
         if after is not None:
-            know_ids(driver_of(connection))
             kinds = dict(shape.columns)
             conditions.append(
                 f"({key}) > ({', '.join(as_stored(kinds[n], '?') for n in shape.key)})"
@@ -140,7 +139,6 @@ class SQLiteMoving(Moving):
 
     def load(self, connection: Connection, shape: TableShape, rows: Iterable[Row]) -> None:
         """Insert them one by one."""
-        know_ids(driver_of(connection))
         # Each is bound once, under a name: what is stored may be made of it in several places.
         given = ", ".join(f"? AS c{n}" for n in range(len(shape.columns)))
         stored = ", ".join(as_stored(kind, f"c{n}") for n, (_, kind) in enumerate(shape.columns))
@@ -215,7 +213,6 @@ def _wanted(driver: Any, shape: TableShape, among: Among) -> tuple[str, list[str
     """Write what else holds of the rowid of a row that is looked at, with its parameters."""
     if among is None:
         return "", []
-    know_ids(driver)
     found = f"SELECT wanted.rowid {with_keys(shape, 'wanted')}"
     return f" AND rowid IN ({found})", [listed(among)]
 

@@ -50,7 +50,10 @@ def as_stored(kind: Kind, value: str) -> str:
 
 
 def know_ids(driver: Any) -> None:
-    """Give a connection the function that makes bytes of an id, and so of one that is damaged."""
+    """Give a new connection the function that makes bytes of an id, and so of one that is damaged.
+
+    Once: SQLite refuses to make a function again while a statement runs that may call it.
+    """
     driver.create_function("agentstore_id", 1, _bytes, deterministic=True)
 
 
