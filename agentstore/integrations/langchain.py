@@ -8,8 +8,13 @@ LangChain writes it, whole, is the ``payload``, and is what is read back.
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
+from uuid import UUID
 
 from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.messages import (
@@ -25,7 +30,7 @@ from langchain_core.messages import (
     messages_from_dict,
 )
 
-from agentstore.errors import NotFound
+from agentstore.errors import InvalidJson, NotFound
 from agentstore.integrations.sessions import AnyStore, of_kind
 from agentstore.stores.aio import AsyncRepositories
 from agentstore.stores.bound import Repositories
@@ -103,11 +108,23 @@ class AgentStoreChatMessageHistory(BaseChatMessageHistory):
             return []
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """Add messages, all or none."""
+        """Add messages, all or none.
+
+        What is no JSON, such as bytes, dates and NaN, comes back equal. An object of a class of
+        its own is replaced by a note of its type where no model reads it: in an artifact, in
+        metadata.
+
+        Raises:
+            InvalidJson: There is such an object in the content or in a call's arguments.
+        """
         store = of_kind(self.store, Repositories)
         if messages:
             new = [*map(_new_message, messages)]
-            store.messages.save_many(self.session_id, new, create_session=True)
+            try:
+                store.messages.save_many(self.session_id, new, create_session=True)
+            except InvalidJson:  # raised before anything was sent
+                new = [*map(_marked_message, new)]
+                store.messages.save_many(self.session_id, new, create_session=True)
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Add messages, all or none."""
@@ -116,7 +133,11 @@ class AgentStoreChatMessageHistory(BaseChatMessageHistory):
         if messages:
             store = of_kind(self.store, AsyncRepositories)
             new = [*map(_new_message, messages)]
-            await store.messages.save_many(self.session_id, new, create_session=True)
+            try:
+                await store.messages.save_many(self.session_id, new, create_session=True)
+            except InvalidJson:  # raised before anything was sent
+                new = [*map(_marked_message, new)]
+                await store.messages.save_many(self.session_id, new, create_session=True)
         return None
 
     def clear(self) -> None:
@@ -157,19 +178,118 @@ def _new_message(message: BaseMessage) -> dict[str, Any]:
     return new
 
 
-_LONGEST_NAME = 255
-"""Characters of a tool's name by which its calls can be found."""
-
-
 def _call(call: Any) -> dict[str, Any]:
-    name = call["name"][:_LONGEST_NAME] or "unnamed"  # the payload has it as it is
-    function = {"name": name, "arguments": json.dumps(call["args"], default=str)}
+    try:
+        arguments = json.dumps(call["args"], default=str)
+    except (TypeError, ValueError, RecursionError):
+        arguments = json.dumps(_marked(call["args"], strict=False))
+    function = {"name": call["name"], "arguments": arguments}
     return {"id": call["id"], "type": "function", "function": function}
+
+
+def _marked_message(new: dict[str, Any]) -> dict[str, Any]:
+    """Give a message in which what JSON cannot say is marked; only such a one is looked through."""
+    said = new["payload"]["data"]
+    data = {
+        key: _marked(value, strict=key in _READ) if type(key) is str else value
+        for key, value in said.items()
+    }
+    content = new["content"]
+    return {
+        **new,
+        "content": content if isinstance(content, str) else data["content"],
+        "payload": {"type": new["payload"]["type"], "data": data, _MARK: True},
+    }
+
+
+_READ = frozenset({"content", "tool_calls", "name", "tool_call_id"})
+"""What models read. Nothing is left out of it."""
+
+_MARK = "__agentstore__"
+
+_DEEPEST = 180
+"""What lies deeper is left out: JSON of 200 levels can be stored, and marks take some."""
+
+_WRITTEN: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    bytes: ("bytes", lambda v: b64encode(v).decode(), b64decode),
+    bytearray: ("bytearray", lambda v: b64encode(v).decode(), lambda v: bytearray(b64decode(v))),
+    float: ("float", repr, float),
+    int: ("int", hex, lambda v: int(v, 16)),
+    datetime: ("datetime", datetime.isoformat, datetime.fromisoformat),
+    date: ("date", date.isoformat, date.fromisoformat),
+    time: ("time", time.isoformat, time.fromisoformat),
+    timedelta: (
+        "timedelta",
+        lambda v: [v.days, v.seconds, v.microseconds],
+        lambda v: timedelta(*v),
+    ),
+    Decimal: ("decimal", str, Decimal),
+    UUID: ("uuid", str, UUID),
+    complex: ("complex", repr, complex),
+}
+"""Types that come back equal: the name, how it is written, how it is read."""
+
+_GATHERED: dict[type, str] = {tuple: "tuple", set: "set", frozenset: "frozenset"}
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    **{name: read for name, _, read in _WRITTEN.values()},
+    **{name: kind for kind, name in _GATHERED.items()},
+    "dict": dict,
+}
+
+
+def _marked(value: Any, *, strict: bool, depth: int = 0) -> Any:
+    """Mark what JSON cannot say; what cannot be written is left as it is if ``strict``."""
+    if depth > _DEEPEST:
+        return value if strict else {_MARK: "not stored", "type": "nested too deeply"}
+
+    def inner(each: Any) -> Any:
+        return _marked(each, strict=strict, depth=depth + 3)
+
+    kind = type(value)
+    if (
+        value is None
+        or isinstance(value, str | bool)
+        or (kind is float and isfinite(value))
+        or (isinstance(value, int) and value.bit_length() < _MANY_BITS)
+    ):
+        return value
+    if isinstance(value, list):
+        return [inner(each) for each in value]
+    if isinstance(value, dict):
+        if all(isinstance(key, str) for key in value) and _MARK not in value:
+            return {key: inner(each) for key, each in value.items()}
+        return {_MARK: "dict", "value": [[inner(k), inner(v)] for k, v in value.items()]}
+    if kind in _GATHERED:
+        return {_MARK: _GATHERED[kind], "value": [inner(each) for each in value]}
+    if kind in _WRITTEN:
+        name, write, _ = _WRITTEN[kind]
+        return {_MARK: name, "value": write(value)}
+    if strict:
+        return value
+    return {_MARK: "not stored", "type": f"{kind.__module__}.{kind.__qualname__}"}
+
+
+_MANY_BITS = 14_000
+"""Python writes whole numbers of up to 4,300 digits."""
+
+
+def _unmarked(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_unmarked(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    read = _READERS.get(value[_MARK]) if isinstance(value.get(_MARK), str) else None
+    if read is not None and "value" in value:
+        return read(_unmarked(value["value"]))
+    return {key: _unmarked(each) for key, each in value.items()}
 
 
 def _message(record: MessageRecord) -> BaseMessage:
     """Give what was added, or, of a message that others have saved, what LangChain makes of it."""
     payload = record.payload
     if isinstance(payload, dict) and "type" in payload and isinstance(payload.get("data"), dict):
+        if payload.get(_MARK) is True:
+            payload = {"type": payload["type"], "data": _unmarked(payload["data"])}
         return messages_from_dict([payload])[0]
     return convert_to_messages([record.to_chat()])[0]

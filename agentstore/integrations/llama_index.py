@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,20 +35,26 @@ class AgentStoreChatStore(BaseChatStore):
     """The messages of sessions, by key.
 
     A session is made when something is first added. With a ``Store`` the asynchronous methods run
-    in a thread; with an ``AsyncStore`` only these can be used. Messages are read as they were
-    added, because ``delete_message`` counts them: nothing is mended.
+    in a thread. With an ``AsyncStore`` the synchronous ones can be called from any thread but that
+    of its event loop, as LlamaIndex's memories do; they run in that loop.
+
+    Messages are read as they were added, because ``delete_message`` counts them: nothing is mended.
     """
 
     _store: Any = PrivateAttr()
+    _loop: asyncio.AbstractEventLoop | None = PrivateAttr(default=None)
 
     def __init__(self, store: AnyStore) -> None:
         """Read and write a store's sessions.
 
         Args:
-            store: The store, or ``store.scoped(user_id)``.
+            store: The store, or ``store.scoped(user_id)``. With an ``AsyncStore`` make this object
+                in its event loop.
         """
         super().__init__()
         self._store = store
+        if isinstance(store, AsyncRepositories):
+            self._loop = _running()
 
     @classmethod
     def class_name(cls) -> str:
@@ -57,7 +63,10 @@ class AgentStoreChatStore(BaseChatStore):
 
     def set_messages(self, key: str, messages: Sequence[ChatMessage]) -> None:
         """Replace the messages of a key, in one transaction."""
+        if self._is_elsewhere():
+            return self._there(self.aset_messages(key, messages))
         self._run(partial(_set, key, [*map(_new_message, messages)]))
+        return None
 
     async def aset_messages(self, key: str, messages: Sequence[ChatMessage]) -> None:
         """Replace the messages of a key, in one transaction."""
@@ -65,6 +74,8 @@ class AgentStoreChatStore(BaseChatStore):
 
     def get_messages(self, key: str) -> list[ChatMessage]:
         """Give the messages of a key, the oldest first; none if there is no such key."""
+        if self._is_elsewhere():
+            return self._there(self.aget_messages(key))
         store = of_kind(self._store, Repositories)
         try:
             return [*map(_message, store.messages.history(key, None, unanswered="keep"))]
@@ -83,8 +94,11 @@ class AgentStoreChatStore(BaseChatStore):
 
     def add_message(self, key: str, message: ChatMessage) -> None:
         """Add a message."""
+        if self._is_elsewhere():
+            return self._there(self.async_add_message(key, message))
         store = of_kind(self._store, Repositories)
         store.messages.save(key, **_new_message(message), create_session=True)
+        return None
 
     async def async_add_message(self, key: str, message: ChatMessage) -> None:
         """Add a message."""
@@ -96,6 +110,8 @@ class AgentStoreChatStore(BaseChatStore):
 
     def delete_messages(self, key: str) -> list[ChatMessage] | None:
         """Delete the messages of a key; give what they were, or None if there is no such key."""
+        if self._is_elsewhere():
+            return self._there(self.adelete_messages(key))
         return self._run(partial(_delete_all, key))
 
     async def adelete_messages(self, key: str) -> list[ChatMessage] | None:
@@ -104,6 +120,8 @@ class AgentStoreChatStore(BaseChatStore):
 
     def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Delete the message at this place; give what it was, or None if there is none."""
+        if self._is_elsewhere():
+            return self._there(self.adelete_message(key, idx))
         return self._run(partial(_delete, key, idx))
 
     async def adelete_message(self, key: str, idx: int) -> ChatMessage | None:
@@ -112,6 +130,8 @@ class AgentStoreChatStore(BaseChatStore):
 
     def delete_last_message(self, key: str) -> ChatMessage | None:
         """Delete the last message; give what it was, or None if there is none."""
+        if self._is_elsewhere():
+            return self._there(self.adelete_last_message(key))
         store = of_kind(self._store, Repositories)
         try:
             popped = store.messages.pop(key)
@@ -132,6 +152,8 @@ class AgentStoreChatStore(BaseChatStore):
 
     def get_keys(self) -> list[str]:
         """Give the keys: the sessions that have messages, in the order of their creation."""
+        if self._is_elsewhere():
+            return self._there(self.aget_keys())
         sessions = of_kind(self._store, Repositories).sessions.iter_walk()
         return [session.id for session in sessions if session.message_count]
 
@@ -141,6 +163,16 @@ class AgentStoreChatStore(BaseChatStore):
             return await super().aget_keys()
         sessions = of_kind(self._store, AsyncRepositories).sessions.iter_walk()
         return [session.id async for session in sessions if session.message_count]
+
+    def _is_elsewhere(self) -> bool:
+        """Say whether the store's event loop runs, and in another thread than this one."""
+        loop = self._loop
+        return loop is not None and loop.is_running() and loop is not _running()
+
+    def _there(self, call: Coroutine[Any, Any, T]) -> T:
+        """Make an asynchronous call in the store's event loop, and wait for it."""
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
     def _run(self, work: Callable[[Transaction], T]) -> T:
         of_kind(self._store, Repositories)
@@ -153,6 +185,13 @@ class AgentStoreChatStore(BaseChatStore):
         of_kind(self._store, AsyncRepositories)
         done: T = await self._store.run(work)
         return done
+
+
+def _running() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _set(key: str, new: list[dict[str, Any]], tx: Transaction) -> None:

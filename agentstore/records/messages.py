@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, get_args
 
 from agentstore.records.base import briefly, maker
 from agentstore.records.words import MessageStatus, Role
@@ -157,8 +157,8 @@ def _laid_out(chat: dict[str, Any], layout: Any, payload: Any) -> dict[str, Any]
     """
     extra = payload if isinstance(payload, dict) else {}
     keys = layout if isinstance(layout, list) else []
-    if layout == [] and extra and "role" not in extra:
-        return dict(extra)
+    if layout == [] and isinstance(payload, dict) and _is_whole(payload, chat):
+        return dict(payload)
     found = {
         key: chat.get(key) if key in CHAT_KEYS else extra[key]
         for key in keys
@@ -175,6 +175,19 @@ def _laid_out(chat: dict[str, Any], layout: Any, payload: Any) -> dict[str, Any]
     else:
         found["role"] = told_role(chat["role"], layout)
     return found
+
+
+def _is_whole(payload: dict[str, Any], chat: dict[str, Any]) -> bool:
+    """Say whether a payload is a message by itself; it cannot claim the role of another one."""
+    if "role" not in payload:
+        return True
+    role = payload["role"]
+    known = role in get_args(Role) or role == OLD_TOOL_ROLE
+    return (
+        (not known or chat["role"] == ("tool" if role == OLD_TOOL_ROLE else role))
+        and chat.keys() == {"role", "content"}
+        and chat["content"] is None
+    )
 
 
 make_message_record = maker(MessageRecord)

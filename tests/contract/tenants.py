@@ -279,6 +279,7 @@ DRAWN: dict[str, Draw] = {
     "keep_tool_calls": _one_of(True, False),
     "prepend_summary": _one_of(True, False),
     "unanswered": _one_of("stub", "drop", "keep"),
+    "unknown": _one_of("refuse", "keep"),
     "keep_system": _one_of(True, False),
     "max_tokens": _one_of(None, 100, 10**6),
     "token_counter": _one_of(_one_token, _one_token, None),

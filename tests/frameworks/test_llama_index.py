@@ -14,6 +14,8 @@ from llama_index.core.base.llms.types import (
     TextBlock,
     ToolCallBlock,
 )
+from llama_index.core.chat_engine import SimpleChatEngine
+from llama_index.core.llms import MockLLM
 from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.storage.chat_store import SimpleChatStore
 
@@ -171,3 +173,61 @@ def test_the_example_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
     assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == [
         *["user", "assistant"] * 3
     ]
+
+
+def test_a_memory_works_on_an_asynchronous_store(opening):
+    async def run():
+        async with opening() as store:
+            chats = AgentStoreChatStore(store)
+            memory = ChatMemoryBuffer.from_defaults(
+                chat_store=chats, chat_store_key="m", tokenizer_fn=str.split
+            )
+            engine = SimpleChatEngine.from_defaults(llm=MockLLM(), memory=memory)
+            await engine.achat("hello")
+            said = [message.content for message in await memory.aget_all()]
+            assert said[0] == "hello"
+            assert len(said) == 2
+            for call in (memory.get, memory.get_all):
+                assert [each.content for each in await asyncio.to_thread(call)] == said
+            await asyncio.to_thread(memory.put, MESSAGES[0])
+            await memory.areset()
+            assert await memory.aget_all() == []
+
+    asyncio.run(run())
+
+
+def test_every_synchronous_method_works_in_a_thread_beside_the_loop(opening_async):
+    def work(chats):
+        chats.set_messages("a", MESSAGES)
+        chats.add_message("a", MESSAGES[0])
+        assert chats.get_keys() == ["a"]
+        assert len(chats.get_messages("a")) == len(MESSAGES) + 1
+        assert chats.delete_message("a", 0) == MESSAGES[0]
+        assert chats.delete_last_message("a") == MESSAGES[0]
+        assert len(chats.delete_messages("a")) == len(MESSAGES) - 1
+        assert chats.delete_message("a", 0) is None
+        assert chats.get_messages("a") == []
+
+    async def run():
+        async with opening_async() as store:
+            chats = AgentStoreChatStore(store)
+            await asyncio.to_thread(work, chats)
+            with pytest.raises(InvalidInput, match="asynchronous method"):
+                chats.get_messages("a")  # in the loop itself it would wait for itself
+        return chats
+
+    closed = asyncio.run(run())
+    with pytest.raises(InvalidInput, match="asynchronous method"):
+        closed.get_messages("a")
+
+
+@pytest.mark.parametrize("name", ["", "n" * 300, "名" * 300, "look"])
+def test_a_tool_of_any_name_is_stored(name, engine_url):
+    with Store(engine_url) as store:
+        block = ToolCallBlock(tool_call_id="c", tool_name=name, tool_kwargs={})
+        asked = ChatMessage(role="assistant", blocks=[block])
+        AgentStoreChatStore(store).add_message("t", asked)
+        assert AgentStoreChatStore(store).get_messages("t") == [asked]
+        assert store.messages.chat("t", None, unanswered="keep")[0]["tool_calls"][0]["id"] == "c"
+        found = store.messages.find_by_tool("t", "look").items
+        assert len(found) == (name == "look")

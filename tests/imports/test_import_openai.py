@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from agents import SQLiteSession
-from agents.extensions.memory import AdvancedSQLiteSession
+from agents.extensions.memory import AdvancedSQLiteSession, EncryptedSession
 
 from agentstore import Store
 from agentstore.errors import AlreadyExists
@@ -225,3 +225,29 @@ def test_times_that_a_server_set_are_those_of_its_zone(
         (message,) = store.messages.history(session.id)
         for at in (session.created_at, message.created_at):
             assert before - timedelta(minutes=15) < at <= before
+
+
+def test_an_encrypted_file_moves_whole(tmp_path: Path, take: Any, engine_url: str):
+    path, said = tmp_path / "encrypted.db", [{"role": "user", "content": "hello"}, {"id": "msg_1"}]
+
+    async def write() -> None:
+        with_branches = AdvancedSQLiteSession(
+            session_id="branches", db_path=path, create_tables=True
+        )
+        for name, old in (("branches", with_branches), ("plain", SQLiteSession("plain", path))):
+            await EncryptedSession(name, old, encryption_key="a key").add_items(said)
+            await old.add_items([{}, {"role": "user", "content": 5}, {"role": "critic"}])
+            old.close()
+
+    asyncio.run(write())
+    report: ImportReport = take("openai-sqlite", path)
+    assert not report.unsound
+    with Store(engine_url) as store:
+
+        async def read(name: str, kind: Any) -> None:
+            new = kind(session_id=name, store=store)
+            assert await EncryptedSession(name, new, encryption_key="a key").get_items() == said
+            assert len(await new.get_items()) == 5
+
+        asyncio.run(read("plain", AgentStoreSession))
+        asyncio.run(read("branches", AgentStoreAdvancedSession))

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import runpy
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from langchain_core.messages import (
@@ -15,6 +19,8 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
+from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from agentstore import AsyncStore, Store
 from agentstore.errors import AgentStoreError, InvalidInput, InvalidJson
@@ -102,12 +108,106 @@ def test_a_cut_keeps_calls_and_prompts_and_a_lost_result_has_a_stub(engine_url):
         assert history_of(store, unanswered="drop").messages[-1] == HumanMessage("again?")
 
 
-def test_all_or_none_is_added_and_what_is_no_json_is_refused(engine_url):
+class Frame:
+    """What a tool may give beside its text: nothing that JSON knows."""
+
+    def __repr__(self):
+        return "a secret"
+
+
+LOOP = []
+LOOP.append(LOOP)
+DEEP = []
+for _ in range(900):
+    DEEP = [DEEP]
+
+
+def test_all_or_none_is_added_and_what_a_model_reads_is_refused_if_it_is_no_json(engine_url):
     with Store(engine_url) as store:
-        bad = HumanMessage("bad", additional_kwargs={"x": object()})
-        with pytest.raises(InvalidJson):
-            history_of(store).add_messages([HumanMessage("good"), bad])
+        for bad in (
+            HumanMessage([{"type": "text", "text": "bad", "x": Frame()}]),
+            AIMessage("", tool_calls=[{"name": "f", "args": {"x": Frame()}, "id": "c"}]),
+        ):
+            with pytest.raises(InvalidJson) as refused:
+                history_of(store).add_messages([HumanMessage("good"), bad])
+            assert "secret" not in str(refused.value)
         assert history_of(store).messages == []
+
+
+ODD = [
+    b"\x00\xff",
+    bytearray(b"x"),
+    datetime(2024, 1, 1, 12, 30, 5, 7, tzinfo=UTC),
+    date(2024, 1, 1),
+    time(1, 2),
+    timedelta(days=-1, microseconds=3),
+    Decimal("1.10"),
+    UUID(int=5),
+    float("-inf"),
+    1 + 2j,
+    10**5000,
+    {1: "a", None: b"x", (2,): "a tuple"},
+    {"__agentstore__": "bytes", "value": "a dict of the user's"},
+    {"a", 1},
+    frozenset({b"x"}),
+    [{"deep": [b"x", {"er": date(2024, 1, 1)}]}],
+]
+
+
+@pytest.mark.parametrize("value", ODD, ids=lambda value: type(value).__name__)
+def test_what_is_no_json_comes_back_equal_wherever_it_is(value, opening):
+    messages = [
+        HumanMessage("x", additional_kwargs={"odd": value}),
+        AIMessage("", tool_calls=[{"name": "f", "args": {"odd": value}, "id": "c"}]),
+        ToolMessage([{"type": "text", "odd": value}], tool_call_id="c", artifact=value),
+        AIMessage("done", response_metadata={"odd": [value]}),
+    ]
+
+    async def run():
+        async with opening() as store:
+            await history_of(store).aadd_messages(messages)
+        async with opening() as store:
+            found = await history_of(store).aget_messages()
+            assert found == messages
+            assert type(found[2].artifact) is type(value)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("value", [Frame(), object(), Frame, LOOP, DEEP, {"a": [Frame()]}])
+def test_what_cannot_be_written_is_marked_where_no_model_reads_it(value, engine_url):
+    with Store(engine_url) as store:
+        answer = ToolMessage("the text", tool_call_id="c", artifact=value)
+        told = AIMessage("done", response_metadata={"raw": Frame(), "n": float("inf")})
+        history_of(store).add_messages([AIMessage("", tool_calls=[CALL | {"id": "c"}]), answer])
+        history_of(store).add_messages([told])
+        _, found, last = history_of(store).messages
+        assert (found.content, found.tool_call_id) == ("the text", "c")
+        assert "not stored" in json.dumps(found.artifact)
+        assert last.response_metadata["n"] == float("inf")
+        assert last.response_metadata["raw"]["type"].endswith("Frame")
+        assert "secret" not in str(store.messages.history("chat-1"))
+
+
+@pytest.mark.filterwarnings("ignore:RunnableWithMessageHistory is deprecated")
+def test_a_turn_of_a_runnable_with_history_is_not_lost(engine_url):
+    given = [
+        AIMessage("", tool_calls=[CALL]),
+        ToolMessage("x", tool_call_id="c1", artifact=Frame()),
+        AIMessage("done", response_metadata={"logprob": float("nan")}),
+    ]
+    with Store(engine_url) as store:
+        chain = RunnableWithMessageHistory(
+            RunnableLambda(lambda _: {"output": given}),
+            lambda session_id: AgentStoreChatMessageHistory(session_id, store),
+            input_messages_key="input",
+            output_messages_key="output",
+            history_messages_key="history",
+        )
+        chain.invoke({"input": "?"}, {"configurable": {"session_id": "chat-1"}})
+        assert [message.type for message in history_of(store).messages] == [
+            *("human", "ai", "tool", "ai")
+        ]
 
 
 @pytest.mark.parametrize("name", ["", "n" * 300])

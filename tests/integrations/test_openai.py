@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from agents import Agent, ModelResponse, RunConfig, Runner, Usage, function_tool
+from agents.extensions.memory import EncryptedSession
 from agents.memory import OpenAIResponsesCompactionSession, Session, SessionSettings
 from agents.models.interface import Model
 from openai.types.responses import (
@@ -296,11 +298,90 @@ def test_a_session_object_outlives_its_loop_and_a_closed_store_says_so(engine_ur
 def test_what_cannot_be_stored_is_refused_whole_and_not_shown(run):
     async def body(store):
         session = AgentStoreSession("s", store)
-        for wrong in ({"type": "x", "n": float("nan")}, {"a": "secret"}):
+        for wrong in ({"type": "x", "n": float("nan")}, {"a": {"secret"}}, ["secret"]):
             with pytest.raises(InvalidInput) as refused:
                 await session.add_items([user("a"), wrong])
             assert "secret" not in str(refused.value)
         assert await session.get_items() == []
+
+    run(body)
+
+
+ANY_OBJECT = [
+    {},
+    {"id": "msg_1"},
+    {"id": "msg_1", "type": None},
+    {"__enc__": 1, "v": 1, "kid": "hkdf-v1", "payload": "gAAAAA"},
+    {"type": "of tomorrow", "role": "critic", "content": "what a critic says"},
+    {"role": "tool", "content": {"a": 1}, "tool_call_id": 7},
+    {"role": "function", "name": None, "content": 1.5},
+    {"role": "function", "name": 3, "content": "x"},
+    {"role": None, "content": "no role"},
+    {"role": ["a"], "type": ["b"], "name": {}},
+    {"role": "assistant", "content": 5},
+    {"content": True, "role": "user"},
+    {"role": "assistant", "content": None, "tool_calls": "none"},
+    {"role": "assistant", "tool_calls": [{"id": 1, "function": {"name": "n" * 300}}]},
+    {"type": "function_call", "call_id": ["x"], "name": "", "arguments": {}},
+    {"type": "message", "role": "assistant", "stop_reason": None, "usage": {"output_tokens": 2}},
+    {"role": "user", "name": 1, "payload": {"role": "system"}, "metadata": [], "marks": 2},
+]
+
+
+def test_any_json_object_is_an_item_and_comes_back_equal(run):
+    async def body(store):
+        session = AgentStoreSession("s", store)
+        placed = AgentStoreAdvancedSession(session_id="placed", store=store)
+        for one in (session, placed):
+            await one.add_items(ANY_OBJECT)
+            found = await one.get_items()
+            assert [json.dumps(item) for item in found] == [json.dumps(i) for i in ANY_OBJECT]
+            snapshot = await one._get_compaction_snapshot(2)
+            assert await snapshot.replace_suffix(0, ANY_OBJECT[:3])
+            assert await one.get_items() == [*ANY_OBJECT[:-2], *ANY_OBJECT[:3]]
+            assert await one._atomic_replace_items(ANY_OBJECT)
+            assert [await one.pop_item() for _ in ANY_OBJECT] == ANY_OBJECT[::-1]
+            await one.add_items(ANY_OBJECT)
+        assert len(await placed.get_conversation_turns()) == 2
+        assert await placed.find_turns_by_content("critic") == []
+        assert await placed.get_conversation_by_turns()
+        assert await placed.get_tool_usage()
+
+    run(body)
+
+
+def test_what_an_unknown_object_says_is_read_only_where_it_is_understood(engine_url):
+    with Store(engine_url) as store:
+        asyncio.run(AgentStoreSession("s", store).add_items(ANY_OBJECT))
+        roles = [message.role for message in store.messages.history("s", None, unanswered="keep")]
+        assert roles[3:9] == ["assistant", "assistant", "tool", "tool", "tool", "assistant"]
+        assert [hit.message.role for hit in store.messages.search("critic").items] == ["assistant"]
+        assert not store.messages.search("gAAAAA").items
+        assert store.messages.chat("s", 5)  # a history for a model can be made of it
+        with pytest.raises(InvalidInput, match="must have a role"):
+            store.messages.save_chat("s", [{"id": "msg_1"}])
+        with pytest.raises(InvalidInput, match="unknown must be one of refuse, keep"):
+            store.messages.save_chat("s", [{"id": "msg_1"}], unknown="perhaps")
+
+
+@pytest.mark.parametrize("kind", [AgentStoreSession, AgentStoreAdvancedSession])
+def test_the_sdk_encrypts_its_items(kind, run):
+    async def body(store):
+        inner = kind(session_id="s", store=store)
+        compacting = OpenAIResponsesCompactionSession("s", inner)
+        for base in (inner, compacting):
+            session = EncryptedSession("s", base, encryption_key="a key", ttl=600)
+            await session.add_items(AWKWARD[1:7])
+            assert await session.get_items() == AWKWARD[1:7]
+            assert await session.get_items(2) == AWKWARD[5:7]
+            stored = await inner.get_items()
+            assert {item["__enc__"] for item in stored} == {1}
+            assert await session.pop_item() == AWKWARD[6]
+            snapshot = await session._get_compaction_snapshot(2)
+            assert await snapshot.replace_suffix(1, [user("in short")])
+            assert await session.get_items(2) == [AWKWARD[4], user("in short")]
+            await session.clear_session()
+            assert await session.get_items() == []
 
     run(body)
 

@@ -37,12 +37,13 @@ def kind_of(item: dict[str, Any]) -> str:
     role = item.get("role")
     if role in ("user", "assistant"):
         return str(role)
-    return str(item["type"]) if item.get("type") else "other"
+    kind = item.get("type")
+    return kind if kind and isinstance(kind, str) else "other"
 
 
 def tool_of(item: dict[str, Any]) -> str | None:
     """Give the name of the tool that an item calls, with its namespace; None if it names none."""
-    kind, name = item.get("type"), item.get("name")
+    kind, name = kind_of(item), item.get("name")
     if kind in ("mcp_call", "mcp_approval_request") and "server_label" in item:
         parts = [str(part) for part in (item.get("server_label"), name) if part]
         return ".".join(parts) or None

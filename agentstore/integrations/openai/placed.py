@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agentstore.errors import InvalidInput, NotFound
 from agentstore.integrations.openai.session import (
     AS_STORED,
+    WHOLE,
     AgentStoreSession,
     CompactionSnapshot,
     settled,
@@ -107,7 +108,11 @@ class PlacedSession(AgentStoreSession):
 
         def save(store: Any, branch: str) -> Any:
             return store.messages.save_chat(
-                self.session_id, items, branch=branch, create_session=self._new
+                self.session_id,
+                items,
+                branch=branch,
+                create_session=self._new,
+                **WHOLE,
             )
 
         async def go() -> None:

@@ -35,6 +35,9 @@ T = TypeVar("T")
 AS_STORED: dict[str, Any] = {"keep_tool_calls": False, "unanswered": "keep", "keep_system": False}
 """The runner compares items with those that it saved, and repairs its input by itself."""
 
+WHOLE: dict[str, Any] = {"unknown": "keep"}
+"""Any JSON object is an item: an encrypted one, a reference, a type or a role that is new."""
+
 _AT_ONCE = 5_000
 """Ids that ``messages.delete`` takes."""
 
@@ -111,7 +114,9 @@ class AgentStoreSession:
             new = self._new
             await settled(
                 self._call(
-                    lambda s: s.messages.save_chat(self.session_id, items, create_session=new)
+                    lambda s: s.messages.save_chat(
+                        self.session_id, items, create_session=new, **WHOLE
+                    )
                 )
             )
 
@@ -160,7 +165,9 @@ class AgentStoreSession:
                 return False
 
             def replace(tx: Transaction) -> bool:
-                if not tx.messages.replace_tail(self.session_id, expected, output, branch=branch):
+                if not tx.messages.replace_tail(
+                    self.session_id, expected, output, branch=branch, **WHOLE
+                ):
                     return False
                 # What another branch may show stays.
                 if prune_prefix is not None and branch is None and (start or not complete):
@@ -180,10 +187,10 @@ class AgentStoreSession:
             tx.sessions.ensure(self.session_id, **self._new)
             history = tx.messages.history(self.session_id, None, branch=branch, **AS_STORED)
             if not history:
-                tx.messages.save_chat(self.session_id, items, branch=branch)
+                tx.messages.save_chat(self.session_id, items, branch=branch, **WHOLE)
                 return True
             ids = [message.id for message in history]
-            return tx.messages.replace_tail(self.session_id, ids, items, branch=branch)
+            return tx.messages.replace_tail(self.session_id, ids, items, branch=branch, **WHOLE)
 
         return await settled(self._call(lambda s: s.run(replace)))
 

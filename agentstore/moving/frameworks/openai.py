@@ -155,7 +155,7 @@ class _SdkSession(SessionPiece):
             for time, some in groupby(rows, key=itemgetter(0)):
                 self.clock.set(time_of(time))
                 items = [item for _, item in some]
-                tx.messages.save_chat(self.session_id, items, branch=branch)
+                tx.messages.save_chat(self.session_id, items, unknown="keep", branch=branch)
 
         return save
 

@@ -274,7 +274,7 @@ def _parsed(data: object) -> dict[str, Any]:
     if not isinstance(item, dict):
         raise BrokenRow("not a JSON object")
     try:
-        (new,) = chat_drafts([item])
+        (new,) = chat_drafts([item], unknown="keep")
     except InvalidInput as error:
         raise BrokenRow(reason_in(error).replace("messages[0]", "the item")) from None
     new.row.update(seq=1, turn=0, branch=0, created_at=EPOCH)

@@ -78,9 +78,11 @@ def place_of(thread_id: object, namespace: object) -> tuple[str, str]:
     """Require what names a place for checkpoints: a thread, and a namespace that may be empty.
 
     Raises:
-        InvalidInput: The thread is no key, or together they are too long for an index.
+        InvalidInput: The thread is empty or no str, or together they are too long for an index.
     """
-    thread = validation.key("thread_id", thread_id)
+    thread = name_of("thread_id", thread_id)
+    if not thread:
+        raise InvalidInput("thread_id must be a non-empty string.")
     place = (thread, name_of("namespace", namespace))
     require_ids(place)
     return place

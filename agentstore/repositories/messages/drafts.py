@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Required, TypedDict
+from typing import Any, Literal, Required, TypedDict, get_args
 
 from agentstore.errors import InvalidInput, shown
 from agentstore.records import MessageRecord
@@ -19,7 +19,13 @@ from agentstore.records.messages import make_message_record, told_role, users
 from agentstore.records.words import Role
 from agentstore.values import validation
 from agentstore.values.chat.formats import only_answers, tools_called
-from agentstore.values.chat.layouts import ChatMessage, FromChat, from_client
+from agentstore.values.chat.layouts import (
+    ChatMessage,
+    FromChat,
+    as_payload,
+    from_client,
+    plain,
+)
 from agentstore.values.encoding import dump_json, is_plain_key, load_json
 from agentstore.values.ids import new_id
 from agentstore.values.states import COMPLETE, ROLES
@@ -27,6 +33,10 @@ from agentstore.values.types import Document
 
 Marks = str | Enum | Collection[str | Enum] | None
 """A mark or several; an ``Enum`` of str counts as its value."""
+
+
+Unknown = Literal["refuse", "keep"]
+"""What becomes of a JSON object that is no message and no item that agentstore knows."""
 
 
 class NewMessage(TypedDict, total=False):
@@ -139,7 +149,7 @@ def draft(message: Mapping[str, Any], prefix: str = "") -> Draft:
         marks = [{"message_id": identity, "mark": mark} for mark in found]
     calls: list[dict[str, Any]] = []
     if row["tool_calls"] is not None:
-        calls = tool_call_rows(identity, message["tool_calls"], f"{prefix}tool_calls")
+        calls = tool_call_rows(identity, message["tool_calls"])
     elif payload is not None or row["blocks"] is not None:
         calls = _other_call_rows(identity, content, payload)
     return Draft(row, calls, marks, layout)
@@ -149,15 +159,27 @@ def chat_drafts(
     messages: ChatMessage | Sequence[ChatMessage],
     marks: Marks = None,
     token_counter: Callable[[dict[str, Any]], int] | None = None,
+    unknown: Unknown = "refuse",
 ) -> list[Draft]:
     """Check chat messages and write out their documents; see ``Messages.save_chat``."""
+    keep = validation.choice("unknown", unknown, get_args(Unknown)) == "keep"
     counter = validation.optional_function("token_counter", token_counter)
     given = [*messages] if isinstance(messages, list | tuple) else [messages]
     drafts: list[Draft] = []
     for n, each in enumerate(given):
-        message = from_client(each, f"messages[{n}]", counter)
+        message = from_client(each, f"messages[{n}]", counter, keep=keep)
         message["marks"] = marks
-        drafts.append(draft(message, f"messages[{n}]."))
+        try:
+            drafts.append(draft(message, f"messages[{n}]."))
+        except InvalidInput as refused:
+            if not keep or message.layout == []:
+                raise
+            whole = as_payload(plain(each))
+            whole.update(marks=marks, token_count=message.get("token_count", 0))
+            try:
+                drafts.append(draft(whole, f"messages[{n}]."))
+            except InvalidInput:
+                raise refused from None  # it names the place as the caller knows it
     return drafts
 
 
@@ -201,12 +223,12 @@ _ABSENT: dict[str, Any] = {
 """The columns of a message of which nothing is said."""
 
 
-def tool_call_rows(message_id: str, tool_calls: list[Any], place: str) -> list[dict[str, Any]]:
-    """Give the rows of ``message_tool_calls`` for the calls of a message."""
-    calls = [
-        _call(message_id, position, call, f"{place}[{position}]")
-        for position, call in enumerate(tool_calls)
-    ]
+def tool_call_rows(message_id: str, tool_calls: list[Any]) -> list[dict[str, Any]]:
+    """Give the rows of ``message_tool_calls`` for the calls of a message.
+
+    A name that no index takes is left out of it: the call is stored, and not found by its name.
+    """
+    calls = [_call(message_id, position, call) for position, call in enumerate(tool_calls)]
     return [call for call in calls if call["name"] or call["call_id"] is not None]
 
 
@@ -231,13 +253,13 @@ def indexed_call_id(call_id: str) -> str:
     return f"sha256:{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def _call(message_id: str, position: int, call: dict[str, Any], place: str) -> dict[str, Any]:
+def _call(message_id: str, position: int, call: dict[str, Any]) -> dict[str, Any]:
     function = call.get("function")
     name = function.get("name") if isinstance(function, dict) else call.get("name")
     call_id = call.get("id")
     return {
         "message_id": message_id,
         "position": position,
-        "name": validation.key(f"{place}.name", name) if isinstance(name, str) else "",
+        "name": name if isinstance(name, str) and validation.is_short(name) else "",
         "call_id": indexed_call_id(call_id) if isinstance(call_id, str) else None,
     }

@@ -55,7 +55,7 @@ from agentstore.repositories.messages.appending import (
 )
 from agentstore.repositories.messages.budgets import Budget, within
 from agentstore.repositories.messages.changing import change_message
-from agentstore.repositories.messages.drafts import Marks, NewMessage, chat_drafts, draft
+from agentstore.repositories.messages.drafts import Marks, NewMessage, Unknown, chat_drafts, draft
 from agentstore.repositories.messages.following import follow
 from agentstore.repositories.messages.histories import History, Terms, Unanswered
 from agentstore.repositories.messages.marked import MarkFilter, count_marked
@@ -219,6 +219,7 @@ class Messages(Repository):
         *,
         marks: Marks = None,
         token_counter: Callable[[dict[str, Any]], int] | None = None,
+        unknown: Unknown = "refuse",
         idempotency_key: str | None = None,
         branch: str | None = None,
         create_session: CreateSession = False,
@@ -238,6 +239,10 @@ class Messages(Repository):
             marks: Marks of each: see ``save``.
             token_counter: Counts the tokens of a message without usage. If it is left out, such a
                 message has a token count of 0.
+            unknown: What becomes of a JSON object that is no such message or item: ``refuse`` it,
+                or ``keep`` it whole, as a framework's session does. ``chat`` gives it back equal;
+                its role counts if agentstore knows it, and is ``assistant`` if not. All keys of
+                an answer of Anthropic's are given back then.
             idempotency_key: As in ``save``, for the call as a whole.
             branch: As in ``save``.
             create_session: As in ``save``; also if there are no messages.
@@ -251,7 +256,7 @@ class Messages(Repository):
             AlreadyExists: As in ``save``.
             InvalidInput: A message cannot be stored; the error says which.
         """
-        drafts = chat_drafts(messages, marks, token_counter)
+        drafts = chat_drafts(messages, marks, token_counter, unknown)
         append: Append
         now, made = self.unit.now(), session_to_create(self.unit, session_id, create_session)
         append = yield Append(session_id, drafts, "skip", idempotency_key, now, branch, made)
@@ -868,6 +873,7 @@ class Messages(Repository):
         expected: Sequence[str],
         messages: ChatMessage | Sequence[ChatMessage],
         *,
+        unknown: Unknown = "refuse",
         branch: str | None = None,
     ) -> bool:
         """Replace the last messages of a branch by others, if they are still the last ones.
@@ -880,6 +886,7 @@ class Messages(Repository):
             session_id: The session.
             expected: The ids of the messages to replace, in their order.
             messages: The new messages, as for ``save_chat``; ``[]`` for none.
+            unknown: As in ``save_chat``.
             branch: The branch's name; None for the active one.
 
         Returns:
@@ -895,7 +902,9 @@ class Messages(Repository):
         if not wanted or isinstance(expected, set | frozenset):
             raise InvalidInput("expected must be a list of ids in their order, one at least.")
         branch = validation.optional_text("branch", branch)
-        return replace_last(self.unit, session_id, branch, wanted, chat_drafts(messages))
+        return replace_last(
+            self.unit, session_id, branch, wanted, chat_drafts(messages, unknown=unknown)
+        )
 
     @writes
     def delete(

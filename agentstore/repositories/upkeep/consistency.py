@@ -242,7 +242,7 @@ def tool_calls(connection: Connection, tables: Tables) -> Iterator[Finding]:
         for message_id, position, name in connection.execute(found):
             there.setdefault(message_id, set()).add((int(position), name))
         for row in rows:
-            calls = tool_call_rows(row.id, row.tool_calls, "tool_calls")
+            calls = tool_call_rows(row.id, row.tool_calls)
             wanted = {(call["position"], call["name"]) for call in calls}
             if wanted != there.get(row.id, set()):
                 wrong.append(row.id)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from agentstore.errors import InvalidInput
 from agentstore.records.messages import CHAT_KEYS, OLD_TOOL_ROLE
 from agentstore.values.chat.formats import item_role
+from agentstore.values.states import ROLES
 
 _COUNTS = ("output_tokens", "completion_tokens")
 
@@ -66,8 +67,26 @@ def from_chat(chat: Mapping[str, Any]) -> FromChat:
     return message
 
 
+def as_payload(item: dict[str, Any]) -> FromChat:
+    """Give any JSON object as the arguments that save it as the payload, whole.
+
+    Its role counts where it has one that agentstore knows.
+    """
+    message, role = FromChat(payload=item), item.get("role")
+    if role in ROLES:
+        message["role"] = role
+    else:
+        message["role"] = "tool" if role == OLD_TOOL_ROLE else item_role(item)
+    message.layout = []
+    return message
+
+
 def from_client(
-    given: object, place: str, token_counter: Callable[[dict[str, Any]], int] | None = None
+    given: object,
+    place: str,
+    token_counter: Callable[[dict[str, Any]], int] | None = None,
+    *,
+    keep: bool = False,
 ) -> FromChat:
     """Give what a client gave, or takes, as the arguments with which it is saved.
 
@@ -78,21 +97,23 @@ def from_client(
         given: A mapping, or an object with ``model_dump``.
         place: How errors call it.
         token_counter: Counts the tokens of a message that says nothing of its usage.
+        keep: Take any JSON object, and keep all its keys.
 
     Raises:
-        InvalidInput: It is neither, or has neither a role nor a type.
+        InvalidInput: It is neither, or, without ``keep``, has neither a role nor a type.
     """
     chat = plain(given)
     if not isinstance(chat, dict):
         raise InvalidInput(
             f"{place} must be a mapping or have model_dump(), not {type(given).__name__}."
         )
-    if "role" not in chat and not isinstance(chat.get("type"), str):
+    known = "role" in chat or isinstance(chat.get("type"), str)
+    if not known and not keep:
         raise InvalidInput(
             f"{place} must have a role, or the type of a Responses item. Of a whole response pass "
             "choices[0].message (chat completions) or output (Responses)."
         )
-    message = from_chat(chat)
+    message = from_chat(chat) if known else as_payload(chat)
     usage = chat.get("usage")
     used = usage if chat.get("role") == "assistant" and isinstance(usage, dict) else {}
     counts = [used[name] for name in _COUNTS if type(used.get(name)) is int]
@@ -100,7 +121,7 @@ def from_client(
         message["token_count"] = counts[0]
     elif token_counter is not None:
         message["token_count"] = token_counter(chat)
-    if used and chat.get("type") == "message" and "stop_reason" in chat:
+    if used and chat.get("type") == "message" and "stop_reason" in chat and not keep:
         message.layout = [key for key in chat if key in CHAT_KEYS]
     return message
 
