@@ -155,3 +155,14 @@ def test_neither_reads_a_column_that_it_does_not_give(store, session):
     for statement in (payloads, bare):
         assert "messages.content" not in statement
     assert "messages.tool_calls" not in bare
+
+
+@pytest.mark.parametrize("name", ["", "n" * 256, "名" * 255 + "n" * 300])
+def test_a_call_is_stored_whatever_the_name_of_its_tool(store, session, name):
+    function = {"name": name, "arguments": "{}"}
+    calls = [{"id": "c", "type": "function", "function": function}]
+    asked = {"role": "assistant", "content": None, "tool_calls": calls}
+    store.messages.save_chat(session.id, asked)
+    store.messages.save(session.id, "assistant", tool_calls=calls)
+    assert store.messages.chat(session.id, None, unanswered="keep") == [asked, asked]
+    assert store.sessions.verify(session.id).agree

@@ -1622,3 +1622,15 @@ def test_the_tables_hold_nothing_of_threads_that_are_gone(place: Any, store: Any
             count = select(func.count()).select_from(tables()[name])
             assert connection.execute(count).scalar() == 0
     engine.dispose()
+
+
+@pytest.mark.parametrize("thread", ["t" * 256, "t" * 1_024, "名" * 341, "\x00" * 100])
+def test_the_id_of_a_thread_may_be_longer_than_other_keys(store, thread):
+    saved = store.checkpoints.put(thread, {"a": 1})
+    assert store.checkpoints.get(thread_id=thread, checkpoint_id=saved.id).values == {"a": 1}
+    store.checkpoints.copy_thread(thread, thread[:-1] + "u")
+    assert [each.thread_id for each in store.checkpoints.list(thread).items] == [thread]
+    store.checkpoints.delete_thread(thread)
+    for wrong in ("", thread + "x" * 1_024):
+        with pytest.raises(InvalidInput, match=r"thread_id must be|Shorten"):
+            store.checkpoints.put(wrong, {"a": 1})

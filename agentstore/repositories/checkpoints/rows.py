@@ -38,6 +38,9 @@ from agentstore.values.encoding import encode_text
 ROOT = ""
 """The root namespace, in which an id belongs to one thread alone."""
 
+MAX_THREAD = validation.MAX_KEY_BYTES
+"""Bytes of a thread's id: a copy of a thread may have a longer id, and must fit, too."""
+
 MAX_INDEXED = 2400
 """Bytes of a thread, a namespace and ids together; PostgreSQL indexes up to 2,704 in one entry."""
 
@@ -81,8 +84,11 @@ def place_of(thread_id: object, namespace: object) -> tuple[str, str]:
         InvalidInput: The thread is empty or no str, or together they are too long for an index.
     """
     thread = name_of("thread_id", thread_id)
-    if not thread:
-        raise InvalidInput("thread_id must be a non-empty string.")
+    if not thread or len(encode_text(thread).encode()) > MAX_THREAD:
+        raise InvalidInput(
+            f"thread_id must be a non-empty string of up to {MAX_THREAD:,} bytes in UTF-8; "
+            f"this one has {len(thread)} characters."
+        )
     place = (thread, name_of("namespace", namespace))
     require_ids(place)
     return place
