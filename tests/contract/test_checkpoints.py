@@ -1332,7 +1332,7 @@ def test_a_user_is_deleted_while_others_put_for_the_user(store: Any) -> None:
 BAD_PUTS: list[tuple[dict[str, Any], type[Exception]]] = [
     ({"thread_id": ""}, InvalidInput),
     ({"thread_id": 7}, InvalidInput),
-    ({"thread_id": "x" * 256}, InvalidInput),
+    ({"thread_id": "x" * 1_025}, InvalidInput),
     ({"values": [1]}, InvalidInput),
     ({"values": None}, InvalidInput),
     ({"values": {1: "a"}}, InvalidInput),

@@ -10,6 +10,7 @@ import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 from agents import Agent, ModelResponse, RunConfig, Runner, Usage, function_tool
@@ -21,6 +22,7 @@ from openai.types.responses import (
     ResponseOutputMessage,
     ResponseOutputText,
 )
+from openai.types.responses.response_input_param import ResponseInputItemParam
 
 from agentstore import AsyncStore, Store
 from agentstore.errors import AlreadyExists, InvalidInput, NotFound, TransactionMisuse
@@ -348,6 +350,30 @@ def test_any_json_object_is_an_item_and_comes_back_equal(run):
         assert await placed.get_tool_usage()
 
     run(body)
+
+
+def every_type_of_item():
+    """Give an item of each type that the SDK knows, with all its keys, and one without values."""
+    for kind in get_args(ResponseInputItemParam):
+        words = {
+            key: get_args(hint)[0] if get_origin(hint) is Literal else [{"a": None}, "b"]
+            for key, hint in get_type_hints(kind).items()
+        }
+        yield words
+        yield dict.fromkeys(words)
+        yield {key: words[key] for key in sorted(kind.__required_keys__)}
+
+
+def test_an_item_of_every_type_of_the_sdk_comes_back_equal(engine_url):
+    with Store(engine_url) as store:
+        session = AgentStoreSession("s", store)
+        items = [*every_type_of_item()]
+        assert len({str(item.get("type")) for item in items}) > 20
+        asyncio.run(session.add_items(items))
+        found = asyncio.run(session.get_items())
+        assert [json.dumps(item) for item in found] == [json.dumps(item) for item in items]
+        assert store.messages.chat("s", None)  # for a model, calls are answered
+        assert store.sessions.verify("s").agree
 
 
 def test_what_an_unknown_object_says_is_read_only_where_it_is_understood(engine_url):
