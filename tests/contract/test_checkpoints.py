@@ -1071,31 +1071,6 @@ def test_writes_may_come_before_their_checkpoint_and_a_repeated_task_changes_not
     assert store.checkpoints.writes("thread", "soon", namespace="inner") == ()
 
 
-@pytest.mark.parametrize("owned", [False, True], ids=["nobody's", "a user's"])
-@pytest.mark.parametrize(
-    ("replace", "kept"),
-    [
-        (False, {"note": "old", "answer": "old", "new": "new"}),
-        (True, {"note": "new", "answer": "new", "new": "new"}),
-        (["answer"], {"note": "old", "answer": "new", "new": "new"}),
-        ({"answer", "elsewhere"}, {"note": "old", "answer": "new", "new": "new"}),
-        (("note", "answer"), {"note": "new", "answer": "new", "new": "new"}),
-        ([], {"note": "old", "answer": "old", "new": "new"}),
-    ],
-)
-def test_each_write_of_a_batch_replaces_what_is_there_or_leaves_it(
-    store: Any, replace: Any, kept: dict[str, str], owned: bool
-) -> None:
-    user = store.users.create("u").id if owned else None
-    write = partial(store.checkpoints.put_writes, "thread", "soon", "task", user_id=user)
-    assert write([("answer", "old"), ("note", "old")], positions=[-3, 0]) == 2
-    batch = [("note", "new"), ("answer", "new"), ("new", "new")]
-    stored = write(batch, positions=[0, -3, 1], replace=replace)
-    assert stored == sum(value == "new" for value in kept.values())
-    found = {w.channel: w.value for w in store.checkpoints.writes("thread", "soon")}
-    assert found == kept
-
-
 def test_what_a_put_gives_is_what_is_read_afterwards(store: Any) -> None:
     user = store.users.create("u")
     odd = {
@@ -1444,9 +1419,6 @@ BAD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception]]] = 
     ("put_writes", ("thread", "first", "t", [("c", float("nan"))]), {}, InvalidJson),
     ("put_writes", ("thread", "first", "t", [("c", 1)]), {"positions": [0, 1]}, InvalidInput),
     ("put_writes", ("thread", "first", "t", [("c", 1)]), {"positions": ["0"]}, InvalidInput),
-    ("put_writes", ("thread", "first", "t", [("c", 1)]), {"replace": "c"}, InvalidInput),
-    ("put_writes", ("thread", "first", "t", [("c", 1)]), {"replace": [1]}, InvalidInput),
-    ("put_writes", ("thread", "first", "t", [("c", 1)]), {"replace": None}, InvalidInput),
     ("put_writes", ("thread", "first", "t", [("c", 1)]), {"session_id": "nowhere"}, NotFound),
 ]
 

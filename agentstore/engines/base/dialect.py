@@ -331,15 +331,14 @@ class EngineDialect(ABC):
         """Give a number larger than every ``activity`` of a checkpoint thread, as an expression."""
 
     def storing_writes(
-        self, entered: ReturningUpdate[Any], tables: Tables, *, replace: bool | None
+        self, entered: ReturningUpdate[Any], tables: Tables, *, replace: bool
     ) -> Select[Any] | None:
         """Give one statement that locks a thread and stores the pending writes of a task.
 
         Args:
             entered: Locks the thread whose id is ``wanted``, and returns its row.
             tables: The tables.
-            replace: Whether what is there at a position gives way, or the new one does; None: as
-                each write says in the list ``replaces``.
+            replace: Whether what is there at a position gives way, or the new one does.
 
         Returns:
             It counts the threads that were locked, and the writes that were stored. Beside the

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import operator
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
-    CTE,
-    Boolean,
     Executable,
     Integer,
     Select,
@@ -31,41 +28,27 @@ from agentstore.engines.postgresql.append import arrays
 from agentstore.models.tables import Tables
 
 
-def storing_writes(
-    entered: ReturningUpdate[Any], tables: Tables, *, replace: bool | None
-) -> Select[Any]:
+def storing_writes(entered: ReturningUpdate[Any], tables: Tables, *, replace: bool) -> Select[Any]:
     """Lock, store and count in one statement; see ``EngineDialect.storing_writes``."""
     table = tables.checkpoint_writes
     thread = entered.cte("entered")
     kinds = {column.name: column.type for column in table.c if column.name != "thread_id"}
-    flags = {} if replace is not None else {"replaces": Boolean()}
-    new, arriving = arrays(kinds | flags, "new")
+    new, arriving = arrays(kinds, "new")
     wanted = bindparam("wanted", type_=table.c.thread_id.type)
-    rows = select(wanted, *(new[name] for name in kinds))
-    rows = rows.select_from(arriving.join(thread, true()))
-
-    def stored(name: str, some: Select[Any], *, replaced: bool) -> CTE:
-        storing = insert(table).from_select(["thread_id", *kinds], some)
+    rows = select(wanted, *new.values()).select_from(arriving.join(thread, true()))
+    storing = insert(table).from_select(["thread_id", *kinds], rows)
+    if replace:
+        changed = {
+            name: storing.excluded[name] for name in kinds if name not in table.primary_key.c
+        }
         key = [*table.primary_key.c]
-        if replaced:
-            others = (each for each in kinds if each not in table.primary_key.c)
-            changed = {each: storing.excluded[each] for each in others}
-            storing = storing.on_conflict_do_update(index_elements=key, set_=changed)
-        else:
-            storing = storing.on_conflict_do_nothing()
-        return storing.returning(table.c.position).cte(name)
-
-    if replace is None:
-        replaces = new["replaces"]
-        parts = [
-            stored("replaced", rows.where(replaces), replaced=True),
-            stored("stored", rows.where(~replaces), replaced=False),
-        ]
+        storing = storing.on_conflict_do_update(index_elements=key, set_=changed)
     else:
-        parts = [stored("stored", rows, replaced=replace)]
-    counts = [select(func.count()).select_from(part).scalar_subquery() for part in parts]
+        storing = storing.on_conflict_do_nothing()
+    stored = storing.returning(table.c.position).cte("stored")
     return select(
-        select(func.count()).select_from(thread).scalar_subquery(), reduce(operator.add, counts)
+        select(func.count()).select_from(thread).scalar_subquery(),
+        select(func.count()).select_from(stored).scalar_subquery(),
     )
 
 

@@ -281,7 +281,7 @@ class PostgreSQL(NotifyingTasks, SecuredRows, ServerParts, EngineDialect):
         return next_activity(tables)
 
     def storing_writes(
-        self, entered: ReturningUpdate[Any], tables: Tables, *, replace: bool | None
+        self, entered: ReturningUpdate[Any], tables: Tables, *, replace: bool
     ) -> Select[Any] | None:
         """Say it in common table expressions."""
         return storing_writes(entered, tables, replace=replace)

@@ -115,11 +115,12 @@ class SaverOperations(BaseCheckpointSaver[str]):
         task_path: str,
     ) -> Calls[None]:
         thread, space, id = _place(config)
-        # Of a special channel there is one write, the last: an answer, an error. Others stay.
-        placed = {
-            WRITES_IDX_MAP.get(channel, n): (channel, dumped(self.serde, value))
-            for n, (channel, value) in enumerate(writes)
-        }
+        special = all(channel in WRITES_IDX_MAP for channel, _ in writes)
+        placed: dict[int, tuple[str, bytes]] = {}
+        for n, (channel, value) in enumerate(writes):
+            at = WRITES_IDX_MAP.get(channel, n)
+            if special or at not in placed:
+                placed[at] = (channel, dumped(self.serde, value))
         yield lambda c: c.put_writes(
             thread,
             id,
@@ -128,7 +129,7 @@ class SaverOperations(BaseCheckpointSaver[str]):
             task_path=task_path,
             namespace=space,
             positions=[*placed],
-            replace=[*WRITES_IDX_MAP],
+            replace=special,
         )
 
     def _calls_page(

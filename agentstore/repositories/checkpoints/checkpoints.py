@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from sqlalchemy import select
 
-from agentstore.errors import AlreadyExists, InvalidInput, NotFound, shown
+from agentstore.errors import AlreadyExists, InvalidInput, NotFound
 from agentstore.execution.unit import Unit
 from agentstore.models.deleting import thread_stays
 from agentstore.records import DeletionReceipt, Page
@@ -691,7 +691,7 @@ class Checkpoints(Repository):
         task_path: str = "",
         namespace: str = ROOT,
         positions: Sequence[int] | None = None,
-        replace: bool | Collection[str] = False,
+        replace: bool = False,
         session_id: str | None = None,
         user_id: str | None = None,
     ) -> int:
@@ -708,9 +708,8 @@ class Checkpoints(Repository):
             namespace: The checkpoint's.
             positions: The writes' places in the task; left out, 0, 1, 2, ... They may be
                 negative.
-            replace: Which writes replace what is there at their positions: all, none, or those
-                of these channels. Otherwise existing writes stay, so that a repeated task changes
-                nothing.
+            replace: Replace writes at these positions; otherwise existing writes stay, so that a
+                repeated task changes nothing.
             session_id: As in ``put``.
             user_id: As in ``put``.
 
@@ -726,13 +725,13 @@ class Checkpoints(Repository):
         columns = ("thread_id", "namespace", "checkpoint_id", "task_id")
         named = (*place, *require_ids(place, checkpoint_id, task_id))
         task_path = validation.text("task_path", task_path)
+        validation.flag("replace", replace)
         rows = rows_of(writes, positions)
-        replacing = _replacing(replace, rows)
         for row in rows.values():
             row["task_path"] = task_path
         task = dict(zip(columns, named, strict=True))
         owners = _owners(user_id, session_id)
-        return store_pending(self.unit, task, rows, owners, replacing=replacing)
+        return store_pending(self.unit, task, rows, owners, replace=replace)
 
     @reads
     def writes(
@@ -762,18 +761,6 @@ def _found(
         return find_state(unit, "root", {"wanted": id}, writes=writes)
     place = {"wanted": id, "thread_id": thread, "namespace": space}
     return find_state(unit, "place", place, writes=writes)
-
-
-def _replacing(replace: object, rows: Mapping[int, Mapping[str, Any]]) -> set[int]:
-    """Give the positions at which writes replace what is there."""
-    if isinstance(replace, bool):
-        return {*rows} if replace else set()
-    listed = isinstance(replace, list | tuple | set | frozenset)
-    if not listed or not all(isinstance(channel, str) for channel in replace):
-        raise InvalidInput(
-            f"replace must be True, False, or a list of channels, not {shown(replace)}."
-        )
-    return {position for position, row in rows.items() if row["channel"] in replace}
 
 
 def _encoded(values: object) -> dict[str, Encoded]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -76,7 +76,7 @@ def store_pending(
     rows: dict[int, dict[str, Any]],
     owners: Mapping[str, str | None],
     *,
-    replacing: Collection[int],
+    replace: bool,
 ) -> int:
     """Store the writes of a task; give how many.
 
@@ -85,22 +85,19 @@ def store_pending(
         task: The columns that name the task's: thread, namespace, checkpoint, task.
         rows: What ``rows_of`` gave, and what else is in their rows.
         owners: As ``enter_thread`` takes them.
-        replacing: The positions at which what is there gives way; elsewhere the new one does.
+        replace: Whether what is there at a position gives way, or the new one does.
 
     Raises:
         SeveralStatements: In autocommit: there is no such thread yet.
     """
     driver = dialect_of(unit.connection)
-    replace = len(replacing) == len(rows) if len(replacing) in (0, len(rows)) else None
     storing = _storing(unit.tables, unit.dialect, driver, replace)
     if storing is None or any(owners.values()):
         enter_thread(unit, task["thread_id"], owners, lines=0)
-        return _store(unit, task, rows, replacing)
+        return _store(unit, task, rows, replace=replace)
     fresh = [{**task, **row} for row in rows.values()]
     columns = unit.tables.checkpoint_writes.columns
     parameters: dict[str, Any] = {c.name: [row[c.name] for row in fresh] for c in columns}
-    if replace is None:
-        parameters["replaces"] = [position in replacing for position in rows]
     parameters |= {"wanted": task["thread_id"], "lines": 0}
     [[entered, stored]] = storing.fetch(unit.connection, parameters)
     if not entered:
@@ -115,24 +112,21 @@ def store_pending(
 
 @lru_cache(maxsize=256)
 def _storing(
-    tables: Tables, dialect: EngineDialect, driver: Dialect, replace: bool | None
+    tables: Tables, dialect: EngineDialect, driver: Dialect, replace: bool
 ) -> Prepared | None:
     statement = dialect.storing_writes(entering(tables, dialect), tables, replace=replace)
     return None if statement is None else Prepared(statement, driver)
 
 
 def _store(
-    unit: Unit,
-    task: Mapping[str, str],
-    rows: dict[int, dict[str, Any]],
-    replacing: Collection[int],
+    unit: Unit, task: Mapping[str, str], rows: dict[int, dict[str, Any]], *, replace: bool
 ) -> int:
     fresh = [{**task, **row} for row in rows.values()]
     if not fresh:
         return 0
     drop, store = _in_turn(unit.tables, unit.dialect, dialect_of(unit.connection))
-    if dropped := [row for row in fresh if row["position"] in replacing]:
-        drop.execute_many(unit.connection, dropped)
+    if replace:
+        drop.execute_many(unit.connection, fresh)
     return store.execute_many(unit.connection, fresh)
 
 
