@@ -123,6 +123,17 @@ class InvalidJson(InvalidInput):
     problem: str
 
 
+@facts(
+    "A stored value names {type}, which is not allowed, so it was not made. If it is yours, name it "
+    "in the saver's allowed=, or in an import's --allow; else find out who wrote it."
+)
+class TypeNotAllowed(AgentStoreError):
+    """A stored value of a checkpoint that is to be made by a class that nobody allowed."""
+
+    type: str
+    """Its module and name."""
+
+
 @facts("{name} must be an aware datetime, such as datetime.now(timezone.utc), not a naive one.")
 class NaiveDatetime(InvalidInput):
     """A datetime without a time zone, which would mean a different instant elsewhere.

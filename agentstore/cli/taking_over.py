@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -10,13 +11,20 @@ from rich.text import Text
 from agentstore.cli.application import Database
 from agentstore.cli.moving import SET_ASIDE, show_both_sides, shown_progress
 from agentstore.cli.output import err, plain, print_json, say
+from agentstore.errors import InvalidInput
 from agentstore.moving.frameworks import ImportReport, import_database
 from agentstore.records.findings import counted
 from agentstore.values.text.terminal import on_one_line
 
 
 def take_over(
-    framework: str, source: str, database: Database, quarantine: Path | None, *, as_json: bool
+    framework: str,
+    source: str,
+    database: Database,
+    quarantine: Path | None,
+    *,
+    allowed: Sequence[str],
+    as_json: bool,
 ) -> None:
     """Import a database, and say what was done and found."""
     with shown_progress() as progress:
@@ -26,6 +34,7 @@ def take_over(
             database.url,
             names=database.names,
             quarantine=quarantine,
+            allowed=[_class(name) for name in allowed],
             progress=progress,
         )
     if as_json:
@@ -39,6 +48,13 @@ def take_over(
         words = f"{counted(report.set_aside, 'row')} not imported, but set aside in "
         err.print(Text(f"{words}{on_one_line(str(report.quarantine))}."), soft_wrap=True)
         raise typer.Exit(SET_ASIDE)
+
+
+def _class(name: str) -> tuple[str, str]:
+    module, _, own = name.rpartition(".")
+    if not module or not own:
+        raise InvalidInput("--allow needs a module and a class, such as my.models.Plan.")
+    return module, own
 
 
 def _show(report: ImportReport) -> None:

@@ -62,6 +62,14 @@ def import_(
             "are listed; default: set-aside.jsonl.",
         ),
     ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow",
+            metavar="CLASS",
+            help="With --from langgraph-...: a class that its state holds, as my.models.Plan.",
+        ),
+    ] = None,
     atomic: Annotated[bool, typer.Option("--atomic", help="Import everything or nothing.")] = False,
     format_: Annotated[
         _TranscriptFormat,
@@ -96,8 +104,12 @@ def import_(
         if atomic or format_ is not _TranscriptFormat.CHAT:
             raise InvalidInput("--atomic and --format are for files of conversations.")
         database = Database(url, schema, table_prefix)
-        take_over(from_.value, source, database, quarantine, as_json=as_json)
+        if allow and from_ not in (_Framework.LANGGRAPH, _Framework.LANGGRAPH_SERVER):
+            raise InvalidInput("--allow is for --from langgraph-sqlite and langgraph-postgres.")
+        take_over(from_.value, source, database, quarantine, allowed=allow or (), as_json=as_json)
         return
+    if allow:
+        raise InvalidInput("--allow is for --from.")
     done = _import_lines(
         source,
         Database(url, schema, table_prefix),

@@ -340,6 +340,7 @@ DRAWN: dict[str, Draw] = {
     "keep_last": _one_of(1, 2),
     "max_age": _one_of(HOUR),
     "parent_missing": _one_of("root", "refuse"),
+    "thread_missing": _one_of("make", "refuse"),
     "on_existing": _one_of("replace", "refuse"),
     "where": _one_of({"v": 1}, {"v": 2}),
     "dry_run": _one_of(True, False),

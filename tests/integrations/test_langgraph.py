@@ -391,7 +391,7 @@ def test_a_channel_that_did_not_change_is_not_serialized_again(home: Home) -> No
     states = home.run(lambda saver: saver.listed(THREAD))
     plans = [each.checkpoint["channel_values"]["plan"] for each in states]
     assert plans == [Plan(["b"]), Plan(["a"]), Plan(["a"])]
-    home.run(second, serde=Counting())
+    home.run(second, serde=Counting(), revive=True)
 
 
 def test_what_a_serializer_encrypts_is_nowhere_in_the_clear(home: Home) -> None:
@@ -507,7 +507,7 @@ def test_the_first_write_stays_but_of_what_is_special_the_last(home: Home) -> No
         await saver("put_writes", soon, [("__resume__", 2), ("a", 8)], "mixed")
         await saver.put({}, "0001")
         assert (await saver("get_tuple", THREAD)).pending_writes == [
-            ("mixed", "__resume__", 1),
+            ("mixed", "__resume__", 2),
             ("mixed", "a", 7),
             ("task", "__interrupt__", 2),
             ("task", "__error__", "last"),

@@ -338,7 +338,8 @@ class EngineDialect(ABC):
         Args:
             entered: Locks the thread whose id is ``wanted``, and returns its row.
             tables: The tables.
-            replace: Whether what is there at a position gives way, or the new one does.
+            replace: Whether what is there gives way at the positions in ``replaced``, a list
+                that is one parameter more.
 
         Returns:
             It counts the threads that were locked, and the writes that were stored. Beside the

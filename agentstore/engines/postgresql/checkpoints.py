@@ -11,6 +11,7 @@ from sqlalchemy import (
     Select,
     Table,
     and_,
+    any_,
     bindparam,
     cast,
     delete,
@@ -21,7 +22,7 @@ from sqlalchemy import (
     true,
     update,
 )
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from agentstore.engines.postgresql.append import arrays
@@ -42,7 +43,9 @@ def storing_writes(entered: ReturningUpdate[Any], tables: Tables, *, replace: bo
             name: storing.excluded[name] for name in kinds if name not in table.primary_key.c
         }
         key = [*table.primary_key.c]
-        storing = storing.on_conflict_do_update(index_elements=key, set_=changed)
+        wanted_places = bindparam("replaced", type_=ARRAY(kinds["position"]))
+        gives_way = storing.excluded.position == any_(wanted_places)
+        storing = storing.on_conflict_do_update(index_elements=key, set_=changed, where=gives_way)
     else:
         storing = storing.on_conflict_do_nothing()
     stored = storing.returning(table.c.position).cte("stored")

@@ -9,6 +9,7 @@ graph = builder.compile(checkpointer=AgentStoreSaver(store), store=AgentStoreBas
 ```
 """
 
+from agentstore.integrations.langgraph.checkpoints import AllowedSerializer
 from agentstore.integrations.langgraph.savers import AgentStoreSaver, AsyncAgentStoreSaver
 from agentstore.integrations.langgraph.stores import (
     AgentStoreBaseStore,
@@ -18,6 +19,7 @@ from agentstore.integrations.langgraph.stores import (
 __all__ = [
     "AgentStoreBaseStore",
     "AgentStoreSaver",
+    "AllowedSerializer",
     "AsyncAgentStoreBaseStore",
     "AsyncAgentStoreSaver",
 ]

@@ -11,11 +11,14 @@ thread alone: LangGraph copies threads with their ids.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Collection, Iterable, Mapping
+from contextvars import ContextVar
 from math import isfinite
 from threading import Lock
 from typing import Any
 
+import ormsgpack
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     ChannelVersions,
@@ -25,9 +28,20 @@ from langgraph.checkpoint.base import (
     PendingWrite,
     get_serializable_checkpoint_metadata,
 )
+from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_METHODS, SAFE_MSGPACK_TYPES
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_event_listener
+from langgraph.checkpoint.serde.jsonplus import (
+    EXT_CONSTRUCTOR_KW_ARGS,
+    EXT_CONSTRUCTOR_POS_ARGS,
+    EXT_CONSTRUCTOR_SINGLE_ARG,
+    EXT_METHOD_SINGLE_ARG,
+    EXT_PYDANTIC_V1,
+    EXT_PYDANTIC_V2,
+    JsonPlusSerializer,
+)
 
+from agentstore.errors import InvalidInput, TypeNotAllowed, shown
 from agentstore.records import CheckpointRecord, Items, WriteRecord
 
 _ROOT = "langgraph"
@@ -38,6 +52,9 @@ REST = "\x01checkpoint"
 
 _MOST_SEEN = 256
 """Checkpoints whose channels a saver keeps in mind."""
+
+_MOST_PLACES = 10_000
+"""Checkpoints of which a saver knows that they were there: some 3 MB."""
 
 _MSGPACK = b"msgpack\0"
 _LONGEST_RUN_ID = 255
@@ -57,6 +74,7 @@ class Seen:
         """Begin with none."""
         self._lock = Lock()
         self._versions: dict[tuple[str, str, Any], dict[str, Any]] = {}
+        self._places: dict[tuple[str, str, Any], None] = {}
 
     def add(self, place: tuple[str, str, Any], checkpoint: Checkpoint) -> None:
         """Take note of a checkpoint, which was put or read at a place."""
@@ -67,6 +85,20 @@ class Seen:
             self._versions[place] = versions
             if len(self._versions) > _MOST_SEEN:
                 del self._versions[next(iter(self._versions))]
+        self.expect(place)
+
+    def expect(self, place: tuple[str, str, Any]) -> None:
+        """Take note that a checkpoint is there, or will be, in a thread that is."""
+        with self._lock:
+            self._places.pop(place, None)
+            self._places[place] = None
+            if len(self._places) > _MOST_PLACES:
+                del self._places[next(iter(self._places))]
+
+    def has(self, place: tuple[str, str, Any]) -> bool:
+        """Say whether a checkpoint was there, or is to come."""
+        with self._lock:
+            return place in self._places
 
     def unchanged(
         self, parent: tuple[str, str, Any], checkpoint: Checkpoint, new: ChannelVersions
@@ -80,6 +112,146 @@ class Seen:
             for channel in checkpoint["channel_values"]
             if channel not in new and channel in before and before[channel] == now.get(channel)
         }
+
+
+Allowed = type | tuple[str, str]
+"""A class, or its module and its name."""
+
+_DATA = {
+    "langchain_core.agents": ("AgentAction", "AgentActionMessageLog", "AgentFinish", "AgentStep"),
+    "langchain_core.documents.base": ("Blob",),
+    "langchain_core.outputs.chat_generation": ("ChatGeneration", "ChatGenerationChunk"),
+    "langchain_core.outputs.chat_result": ("ChatResult",),
+    "langchain_core.outputs.generation": ("Generation", "GenerationChunk"),
+    "langchain_core.outputs.llm_result": ("LLMResult",),
+    "langchain_core.outputs.run_info": ("RunInfo",),
+    "langchain_core.prompt_values": ("StringPromptValue", "ChatPromptValue"),
+    "langgraph.types": ("CacheKey", "CachePolicy", "RetryPolicy"),
+}
+"""Classes that hold data, beside those that LangGraph's serializer always makes."""
+
+_refused: ContextVar[list[str] | None] = ContextVar("refused", default=None)
+
+
+def _note_refused(event: SerdeEvent) -> None:
+    refused = _refused.get()
+    if refused is not None and event["kind"].endswith("_blocked"):
+        names = event["module"], event["name"], event.get("method")
+        refused.append(".".join(str(name) for name in names if name is not None))
+
+
+register_serde_event_listener(_note_refused)
+
+
+class AllowedSerializer(JsonPlusSerializer):
+    """LangGraph's serializer, which makes objects of allowed classes only.
+
+    What is stored names a class, or any function, and LangGraph's calls it. Here reading a value
+    that names another one raises ``TypeNotAllowed``, and nothing of it is called.
+    """
+
+    def __init__(self, allowed: Iterable[Allowed] = ()) -> None:
+        """Allow what LangGraph and LangChain need, and more.
+
+        Args:
+            allowed: Classes of the application that its state holds, or pairs of a module and a
+                name.
+
+        Raises:
+            InvalidInput: ``allowed`` holds something else.
+        """
+        if isinstance(allowed, str) or not isinstance(allowed, Iterable):
+            raise InvalidInput("allowed must be a list of classes, or of pairs of str.")
+        names = {(module, name) for module, those in _DATA.items() for name in those}
+        for each in allowed:
+            if isinstance(each, type):
+                names.add((each.__module__, each.__name__))
+            elif isinstance(each, tuple | list) and [*map(type, each)] == [str, str]:
+                names.add((each[0], each[1]))
+            else:
+                raise InvalidInput(
+                    "allowed must hold classes, or pairs of a module and a name, such as "
+                    f"('my.models', 'Plan'), not {shown(each)}."
+                )
+        parts = [(*module.split("."), name) for module, name in names]
+        super().__init__(allowed_msgpack_modules=names, allowed_json_modules=parts)
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        """Read a value.
+
+        Raises:
+            TypeNotAllowed: It names what is not allowed.
+        """
+        if data[0] == "json":
+            json.loads(data[1], object_hook=self._check_json)
+        refused: list[str] = []
+        token = _refused.set(refused)
+        try:
+            return super().loads_typed(data)
+        finally:
+            _refused.reset(token)
+            if refused:  # also where what was left in its place led to another error
+                raise TypeNotAllowed(refused[0])
+
+    def with_msgpack_allowlist(
+        self, extra_allowlist: Iterable[tuple[str, ...] | type]
+    ) -> AllowedSerializer:
+        """Allow also what a graph names: LangGraph asks, if it is strict."""
+        clone = super().with_msgpack_allowlist(extra_allowlist)
+        assert isinstance(clone, AllowedSerializer)
+        return clone
+
+    def allows(self, module: object, name: object, method: object = None) -> bool:
+        """Say whether a stored value may name this."""
+        if method is not None:
+            return (module, name, method) in SAFE_MSGPACK_METHODS
+        own = self._allowed_msgpack_modules
+        assert isinstance(own, set)
+        return (module, name) in SAFE_MSGPACK_TYPES or (module, name) in own
+
+    def check(self, kind: str, data: bytes) -> None:
+        """Check a value that is not to be made.
+
+        Raises:
+            TypeNotAllowed: It names what is not allowed.
+            ValueError: It is not of its kind.
+        """
+        refused: list[str] = []
+
+        def look(code: int, data: bytes) -> None:
+            held = ormsgpack.unpackb(data, ext_hook=look, option=ormsgpack.OPT_NON_STR_KEYS)
+            if code in _NAMING and isinstance(held, list) and len(held) > 1:
+                named = [*held[:2], *(held[3:4] if code == EXT_METHOD_SINGLE_ARG else ())]
+                if not self.allows(*named):
+                    refused.append(".".join(map(str, named)))
+
+        if kind == "json":
+            json.loads(data, object_hook=self._check_json)
+        elif kind == "msgpack":
+            ormsgpack.unpackb(data, ext_hook=look, option=ormsgpack.OPT_NON_STR_KEYS)
+        if refused:
+            raise TypeNotAllowed(refused[0])
+
+    def _check_json(self, value: dict[str, Any]) -> dict[str, Any]:
+        names = value.get("id")
+        makes = value.get("lc") == 2 and value.get("type") == "constructor"
+        if makes and isinstance(names, list) and names:
+            *module, name = map(str, names)
+            if not self.allows(".".join(module), name):
+                raise TypeNotAllowed(".".join([*module, name]))
+        return value
+
+
+_NAMING = (
+    EXT_CONSTRUCTOR_SINGLE_ARG,
+    EXT_CONSTRUCTOR_POS_ARGS,
+    EXT_CONSTRUCTOR_KW_ARGS,
+    EXT_METHOD_SINGLE_ARG,
+    EXT_PYDANTIC_V1,
+    EXT_PYDANTIC_V2,
+)
+
+_BY_ITEM = (JsonPlusSerializer, AllowedSerializer)
 
 
 def space_of(namespace: str) -> str:
@@ -119,7 +291,7 @@ def channel_of(serde: SerializerProtocol, stored: Any) -> Any:
     """Give the value of a channel as it was put."""
     if not isinstance(stored, Items):
         return loaded(serde, stored)
-    if type(serde) is JsonPlusSerializer and all(item.startswith(_MSGPACK) for item in stored):
+    if type(serde) in _BY_ITEM and all(item.startswith(_MSGPACK) for item in stored):
         items = (item[len(_MSGPACK) :] for item in stored)
         array = b"".join((b"\xdd", len(stored).to_bytes(4, "big"), *items))
         return serde.loads_typed(("msgpack", array))  # in one call, as it was before
@@ -148,7 +320,7 @@ def values_of(
     """
     if REST in checkpoint["channel_values"]:
         raise ValueError(f"A channel must not be named {REST!r}. Rename it.")
-    by_item = type(serde) is JsonPlusSerializer
+    by_item = type(serde) in _BY_ITEM
     values: dict[str, Any] = {
         channel: Items(dumped(serde, item) for item in value)
         if by_item and type(value) is list

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -21,9 +21,11 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from agentstore.errors import NotFound
+from agentstore.errors import InvalidInput, NotFound
 from agentstore.integrations.langgraph.calls import Call, Calls
 from agentstore.integrations.langgraph.checkpoints import (
+    Allowed,
+    AllowedSerializer,
     Seen,
     channel_of,
     config_of,
@@ -42,10 +44,33 @@ from agentstore.records import CheckpointRecord, Page
 class SaverOperations(BaseCheckpointSaver[str]):
     """What both savers do."""
 
-    def __init__(self, *, serde: SerializerProtocol | None = None) -> None:
-        """Begin with nothing seen."""
-        super().__init__(serde=serde)
+    def __init__(
+        self,
+        *,
+        serde: SerializerProtocol | None = None,
+        allowed: Iterable[Allowed] = (),
+        revive: bool = False,
+    ) -> None:
+        """Begin with nothing seen; see ``AgentStoreSaver``."""
+        if serde is not None and (allowed := [*allowed]):
+            raise InvalidInput(
+                "allowed is for the saver's own serializer; pass it to the one in serde instead."
+            )
+        super().__init__(serde=AllowedSerializer(allowed) if serde is None else serde)
         self._seen = Seen()
+        self._revive = revive
+
+    def _if_missing(self, config: RunnableConfig) -> Literal["make", "refuse"]:
+        """Say what to do if the thread is not there: a run that had it finds it deleted."""
+        thread, space, id = _place(config)
+        named = {space: id}
+        for outer, its_id in (config["configurable"].get("checkpoint_map") or {}).items():
+            named.setdefault(space_of(outer), its_id)
+        return "refuse" if any(self._had((thread, *place)) for place in named.items()) else "make"
+
+    def _had(self, place: tuple[str, str, Any]) -> bool:
+        """Say whether a checkpoint was there, so that it was deleted if it is not."""
+        return not self._revive and self._seen.has(place)
 
     def get_next_version(self, current: str | int | None, channel: None = None) -> str:
         """Give a channel's next version: one more, and different in each fork of a thread."""
@@ -73,11 +98,13 @@ class SaverOperations(BaseCheckpointSaver[str]):
     ) -> Calls[RunnableConfig]:
         thread, space, parent = _place(config)
         id = checkpoint["id"]
+        if self._if_missing(config) == "refuse":
+            self._seen.expect((thread, space, id))  # its writes may overtake it
         as_before = self._seen.unchanged((thread, space, parent), checkpoint, new_versions)
         try:
             yield self._put(config, checkpoint, metadata, as_before)
-        except NotFound:
-            if not as_before:
+        except NotFound as error:
+            if not as_before or error.kind in ("checkpoint", "checkpoint thread"):
                 raise
             # The parent has gone since it was seen, or is another one.
             yield self._put(config, checkpoint, metadata, set())
@@ -99,12 +126,13 @@ class SaverOperations(BaseCheckpointSaver[str]):
             values,
             id,
             parent_id="" if parent in (None, id) else parent,
-            parent_missing="root",
+            parent_missing="refuse" if self._had((thread, space, parent)) else "root",
             step=step_of(id),
             metadata=plain,
             namespace=space,
             run_id=run_of(plain),
             inherit=[*as_before],
+            thread_missing=self._if_missing(config),
         )
 
     def _calls_put_writes(
@@ -115,12 +143,11 @@ class SaverOperations(BaseCheckpointSaver[str]):
         task_path: str,
     ) -> Calls[None]:
         thread, space, id = _place(config)
-        special = all(channel in WRITES_IDX_MAP for channel, _ in writes)
-        placed: dict[int, tuple[str, bytes]] = {}
-        for n, (channel, value) in enumerate(writes):
-            at = WRITES_IDX_MAP.get(channel, n)
-            if special or at not in placed:
-                placed[at] = (channel, dumped(self.serde, value))
+        # What is special has a place of its own, where the last one counts; else the first does.
+        placed = {
+            WRITES_IDX_MAP.get(channel, n): (channel, dumped(self.serde, value))
+            for n, (channel, value) in enumerate(writes)
+        }
         yield lambda c: c.put_writes(
             thread,
             id,
@@ -129,7 +156,8 @@ class SaverOperations(BaseCheckpointSaver[str]):
             task_path=task_path,
             namespace=space,
             positions=[*placed],
-            replace=special,
+            replace=[channel in WRITES_IDX_MAP for channel, _ in placed.values()],
+            thread_missing=self._if_missing(config),
         )
 
     def _calls_page(

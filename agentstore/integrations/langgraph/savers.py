@@ -5,7 +5,7 @@ What they do is written once, in ``operations``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
@@ -19,6 +19,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from agentstore.integrations.langgraph.calls import Calls, run, run_async
+from agentstore.integrations.langgraph.checkpoints import Allowed
 from agentstore.integrations.langgraph.operations import SaverOperations
 
 if TYPE_CHECKING:
@@ -36,15 +37,26 @@ class AgentStoreSaver(SaverOperations):
     Every thread of a program may use it at once. Closing the store is its owner's business.
     """
 
-    def __init__(self, store: Store, *, serde: SerializerProtocol | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        serde: SerializerProtocol | None = None,
+        allowed: Iterable[Allowed] = (),
+        revive: bool = False,
+    ) -> None:
         """Save into a store.
 
         Args:
             store: Also one that is ``scoped`` to a user: then threads are the user's.
             serde: What makes bytes of values, such as LangGraph's ``EncryptedSerializer``; left
-                out, LangGraph's own.
+                out, ``AllowedSerializer``: LangGraph's own, which makes allowed classes only.
+            allowed: Classes of the application that its state holds, or pairs of a module and a
+                name.
+            revive: Whether a run that goes on after its thread was deleted makes it again; left
+                out, its next put raises ``NotFound``.
         """
-        super().__init__(serde=serde)
+        super().__init__(serde=serde, allowed=allowed, revive=revive)
         self._checkpoints = store.checkpoints
 
     def _run(self, calls: Calls[T]) -> T:
@@ -122,9 +134,16 @@ class AsyncAgentStoreSaver(SaverOperations):
     with the store.
     """
 
-    def __init__(self, store: AsyncStore, *, serde: SerializerProtocol | None = None) -> None:
+    def __init__(
+        self,
+        store: AsyncStore,
+        *,
+        serde: SerializerProtocol | None = None,
+        allowed: Iterable[Allowed] = (),
+        revive: bool = False,
+    ) -> None:
         """Save into a store; see ``AgentStoreSaver``."""
-        super().__init__(serde=serde)
+        super().__init__(serde=serde, allowed=allowed, revive=revive)
         self._checkpoints = store.checkpoints
 
     async def _run(self, calls: Calls[T]) -> T:

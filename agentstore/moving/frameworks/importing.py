@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
@@ -98,6 +98,7 @@ def import_database(
     *,
     names: Names = PLAIN,
     quarantine: Path | None = None,
+    allowed: Sequence[tuple[str, str]] = (),
     progress: OnProgress | None = None,
 ) -> ImportReport:
     """Import the database of a framework, so that its adapter goes on where the framework was.
@@ -114,6 +115,8 @@ def import_database(
         names: The schema and the prefix of the target's tables.
         quarantine: A file to be made for rows that are set aside, if there are any; left out,
             ``set-aside.jsonl`` in the current folder. If it exists, another one is made beside it.
+        allowed: Classes of the application that checkpoints of LangGraph may name, each as its
+            module and its name. What names another is set aside.
         progress: Called now and then.
 
     Raises:
@@ -143,7 +146,7 @@ def import_database(
         def note(flaw: Flaw) -> None:
             rows.add([flaw])
 
-        pieces = read(found, clock, note)
+        pieces = read(replace(found, allowed=tuple(allowed)), clock, note)
         first = [*islice(pieces, 1)]  # before a target is made for what is no source
         with Store(
             target,

@@ -23,7 +23,7 @@ from agentstore.integrations.langgraph.checkpoints import (
     space_of,
     step_of,
 )
-from agentstore.moving.frameworks.langgraph_bytes import packed, typed
+from agentstore.moving.frameworks.langgraph_bytes import packed, require_allowed, typed
 from agentstore.moving.frameworks.pieces import (
     ODD,
     BrokenRow,
@@ -293,6 +293,7 @@ class LangGraphThread(ImportPiece):
                 raise BrokenRow("its place is no number")
             if not isinstance(value, bytes | memoryview) and value is not None:
                 raise BrokenRow("its value is not bytes")
+            require_allowed(row.type, bytes(value or b""), self._source.allowed)
         except BrokenRow as broken:
             if note is not None:
                 place = self._named(row.checkpoint_ns, row.checkpoint_id)

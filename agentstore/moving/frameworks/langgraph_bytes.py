@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any
 
 import ormsgpack
 
-from agentstore.errors import named
+from agentstore.errors import TypeNotAllowed, named
+from agentstore.integrations.langgraph.checkpoints import AllowedSerializer
 from agentstore.moving.frameworks.pieces import BrokenRow
 
 
 def typed(kind: str, data: bytes) -> bytes:
     """Give bytes with their type in front, as the saver stores them."""
     return kind.encode() + b"\0" + data
+
+
+@lru_cache(maxsize=16)
+def _allowing(allowed: tuple[tuple[str, str], ...]) -> AllowedSerializer:
+    return AllowedSerializer(allowed)
+
+
+def require_allowed(kind: object, data: bytes, allowed: tuple[tuple[str, str], ...]) -> None:
+    """Require that a value names only what the saver makes.
+
+    Raises:
+        BrokenRow: It names something else, or is not of its kind.
+    """
+    try:
+        _allowing(allowed).check(str(kind), data)
+    except TypeNotAllowed as error:
+        raise BrokenRow(f"it names {named(error.type)}, which no --allow does") from None
+    except (ValueError, RecursionError) as error:
+        raise BrokenRow(f"its bytes are no {kind} ({type(error).__name__})") from None
 
 
 def packed(value: object) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Row, TableClause, select, tuple_
 
 from agentstore.moving.frameworks.langgraph import SaverTables, Values, threads
-from agentstore.moving.frameworks.langgraph_bytes import parts, typed, unpacked
+from agentstore.moving.frameworks.langgraph_bytes import parts, require_allowed, typed, unpacked
 from agentstore.moving.frameworks.pieces import BrokenRow, ImportPiece, Note, SetClock
 from agentstore.moving.frameworks.sources import OpenSource, table_of
 
@@ -48,7 +48,7 @@ def _decode(source: OpenSource, row: Row[Any]) -> tuple[Values, Mapping[str, Any
     channels: Values = {name: parts("msgpack", value) for name, value in inline.items()}
     for channel, kind, blob in _blobs(source, row, versions):
         if kind != "empty":
-            channels[channel] = _value(kind, blob)
+            channels[channel] = _value(source, kind, blob)
     if (checkpoint.get("v") or 0) < 4 and row.parent_checkpoint_id:
         sends = _sends(source, row)
         if sends:
@@ -58,11 +58,12 @@ def _decode(source: OpenSource, row: Row[Any]) -> tuple[Values, Mapping[str, Any
     return channels, checkpoint
 
 
-def _value(kind: str, blob: object) -> bytes | list[bytes]:
+def _value(source: OpenSource, kind: str, blob: object) -> bytes | list[bytes]:
     """Give a value as the saver stores it: a list item by item, and other types as they are."""
     data = bytes(blob) if isinstance(blob, bytes | memoryview) else b""
     if kind not in ("msgpack", "json"):
         return typed(kind, data)
+    require_allowed(kind, data, source.allowed)
     return parts(*unpacked(kind, data))
 
 
@@ -94,4 +95,8 @@ def _sends(source: OpenSource, row: Row[Any]) -> list[bytes]:
         .order_by(*order)
     )
     found = source.connection.execute(query)
-    return [typed(kind, bytes(blob)) for kind, blob in found]
+    sends = []
+    for kind, blob in found:
+        require_allowed(kind, bytes(blob), source.allowed)
+        sends.append(typed(kind, bytes(blob)))
+    return sends

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from agentstore.moving.frameworks.langgraph import SaverTables, Values, threads
-from agentstore.moving.frameworks.langgraph_bytes import parts, unpacked
+from agentstore.moving.frameworks.langgraph_bytes import parts, require_allowed, unpacked
 from agentstore.moving.frameworks.pieces import BrokenRow, ImportPiece, Note, SetClock
 from agentstore.moving.frameworks.sources import OpenSource, table_of
 
@@ -29,9 +29,10 @@ def read(source: OpenSource, clock: SetClock, note: Note) -> Iterator[ImportPiec
     yield from threads(source, SaverTables(_CHECKPOINTS, writes, None, _decode), clock, note)
 
 
-def _decode(_: OpenSource, row: Row[Any]) -> tuple[Values, Mapping[str, Any]]:
+def _decode(source: OpenSource, row: Row[Any]) -> tuple[Values, Mapping[str, Any]]:
     if not isinstance(row.checkpoint, bytes):
         raise BrokenRow("its value is not bytes")
+    require_allowed(row.type, row.checkpoint, source.allowed)
     kind, checkpoint = unpacked(row.type, row.checkpoint)
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("channel_values"), dict):
         raise BrokenRow("it is no checkpoint")

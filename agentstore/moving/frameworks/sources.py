@@ -49,12 +49,14 @@ class OpenSource:
         connection: In a transaction, which sees one moment.
         name: What to call it in words; without a password.
         fingerprint: What tells it from others; nobody can read it.
+        allowed: The classes that its values may name, beside a framework's own.
         unread: Results of which not all rows were read.
     """
 
     connection: Connection
     name: str
     fingerprint: str
+    allowed: tuple[tuple[str, str], ...] = ()
     unread: set[CursorResult[Any]] = field(default_factory=set, compare=False, repr=False)
 
     def rows(self, query: Select[Any]) -> Iterator[Row[Any]]:

@@ -43,6 +43,7 @@ from agentstore.repositories.checkpoints.listing import (
 from agentstore.repositories.checkpoints.pending import (
     WRITE,
     in_order,
+    replacing,
     rows_of,
     store_pending,
     write_record,
@@ -125,6 +126,7 @@ class Checkpoints(Repository):
         user_id: str | None = None,
         inherit: Sequence[str] = (),
         parent_missing: Literal["refuse", "root"] = "refuse",
+        thread_missing: Literal["make", "refuse"] = "make",
     ) -> CheckpointInfo:
         """Put a checkpoint, or put one again under its id, which replaces all that it holds.
 
@@ -151,6 +153,8 @@ class Checkpoints(Repository):
             user_id: The user, likewise.
             inherit: The names of values that are the same as in the parent, and are not passed.
             parent_missing: What to do if there is no such parent: ``refuse``, or make it a root.
+            thread_missing: What to do if there is no such thread: ``make`` it, or ``refuse``,
+                because it was there and has been deleted.
 
         Returns:
             The checkpoint, without its values.
@@ -161,7 +165,7 @@ class Checkpoints(Repository):
             WrongOwner: The thread belongs to another session or user.
             NotFound: There is no such parent, session or user, or the session, that of the
                 thread included, is being deleted; or the parent has no value of a name in
-                ``inherit``.
+                ``inherit``; or the thread is missing and not to be made.
             NaiveDatetime: ``created_at`` has no time zone.
             InvalidJson: JSON cannot represent a value.
             InvalidInput: An argument cannot be stored, or the parent descends from the checkpoint.
@@ -177,6 +181,7 @@ class Checkpoints(Repository):
             values=_encoded(values),
             inherit=_inheriting(inherit, values),
             roots=validation.choice("parent_missing", parent_missing, _PARENT_MISSING) == "root",
+            makes_thread=_makes(thread_missing),
             step=validation.optional_amount("step", step),
             owners=_owners(user_id, session_id),
             created_at=None if created_at is None else require_utc("created_at", created_at),
@@ -691,13 +696,15 @@ class Checkpoints(Repository):
         task_path: str = "",
         namespace: str = ROOT,
         positions: Sequence[int] | None = None,
-        replace: bool = False,
+        replace: bool | Sequence[bool] = False,
+        thread_missing: Literal["make", "refuse"] = "make",
         session_id: str | None = None,
         user_id: str | None = None,
     ) -> int:
         """Store what a task wrote after a checkpoint, before the next one is put.
 
-        Checkpoint and thread need not exist yet; the thread is then created.
+        Checkpoint and thread need not exist yet; the thread is then created, unless
+        ``thread_missing`` says otherwise.
 
         Args:
             thread_id: The thread.
@@ -709,7 +716,8 @@ class Checkpoints(Repository):
             positions: The writes' places in the task; left out, 0, 1, 2, ... They may be
                 negative.
             replace: Replace writes at these positions; otherwise existing writes stay, so that a
-                repeated task changes nothing.
+                repeated task changes nothing. Or a list that says so of each write.
+            thread_missing: As in ``put``.
             session_id: As in ``put``.
             user_id: As in ``put``.
 
@@ -718,20 +726,21 @@ class Checkpoints(Repository):
 
         Raises:
             WrongOwner: The thread belongs to another session or user.
-            NotFound: There is no such session or user, or the session is being deleted.
+            NotFound: There is no such session or user, or the session is being deleted; or the
+                thread is missing and not to be made.
             InvalidInput: An argument cannot be stored.
         """
         place = place_of(thread_id, namespace)
         columns = ("thread_id", "namespace", "checkpoint_id", "task_id")
         named = (*place, *require_ids(place, checkpoint_id, task_id))
         task_path = validation.text("task_path", task_path)
-        validation.flag("replace", replace)
         rows = rows_of(writes, positions)
+        replaced, makes = replacing(replace, rows), _makes(thread_missing)
         for row in rows.values():
             row["task_path"] = task_path
         task = dict(zip(columns, named, strict=True))
         owners = _owners(user_id, session_id)
-        return store_pending(self.unit, task, rows, owners, replace=replace)
+        return store_pending(self.unit, task, rows, owners, replaced=replaced, makes_thread=makes)
 
     @reads
     def writes(
@@ -746,6 +755,10 @@ class Checkpoints(Repository):
             thread_stays(self.tables, table.c.thread_id),
         )
         return in_order(complete(write_record(*row)) for row in self.connection.execute(query))
+
+
+def _makes(thread_missing: str) -> bool:
+    return validation.choice("thread_missing", thread_missing, ("make", "refuse")) == "make"
 
 
 def _asked(thread_id: str, namespace: str) -> tuple[str, str]:

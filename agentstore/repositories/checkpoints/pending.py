@@ -70,40 +70,64 @@ def rows_of(
     return rows
 
 
+def replacing(replace: bool | Sequence[bool], positions: Iterable[int]) -> list[int]:
+    """Give the positions of the writes that take the place of others.
+
+    Raises:
+        InvalidInput: It is no flag, nor one for each write.
+    """
+    places = [*positions]
+    if isinstance(replace, list | tuple):
+        if len(replace) != len(places):
+            raise InvalidInput("replace must be a bool, or one for each write.")
+        for number, flag in enumerate(replace):
+            validation.flag(f"replace[{number}]", flag)
+        return [place for place, flag in zip(places, replace, strict=True) if flag]
+    validation.flag("replace", replace)
+    return places if replace else []
+
+
 def store_pending(
     unit: Unit,
     task: Mapping[str, str],
     rows: dict[int, dict[str, Any]],
     owners: Mapping[str, str | None],
     *,
-    replace: bool,
+    replaced: Sequence[int],
+    makes_thread: bool,
 ) -> int:
     """Store the writes of a task; give how many.
+
+    Where another write is at a position, it stays, unless the position is in ``replaced``.
 
     Args:
         unit: One that can write; in a transaction if the thread has to be given owners.
         task: The columns that name the task's: thread, namespace, checkpoint, task.
         rows: What ``rows_of`` gave, and what else is in their rows.
         owners: As ``enter_thread`` takes them.
-        replace: Whether what is there at a position gives way, or the new one does.
+        replaced: Positions at which what is there gives way.
+        makes_thread: Whether the thread is made if it is not there.
 
     Raises:
         SeveralStatements: In autocommit: there is no such thread yet.
+        NotFound: There is no such thread, and it is not to be made.
     """
     driver = dialect_of(unit.connection)
-    storing = _storing(unit.tables, unit.dialect, driver, replace)
+    storing = _storing(unit.tables, unit.dialect, driver, bool(replaced))
     if storing is None or any(owners.values()):
-        enter_thread(unit, task["thread_id"], owners, lines=0)
-        return _store(unit, task, rows, replace=replace)
+        enter_thread(unit, task["thread_id"], owners, lines=0, makes=makes_thread)
+        return _store(unit, task, rows, replaced)
     fresh = [{**task, **row} for row in rows.values()]
     columns = unit.tables.checkpoint_writes.columns
     parameters: dict[str, Any] = {c.name: [row[c.name] for row in fresh] for c in columns}
     parameters |= {"wanted": task["thread_id"], "lines": 0}
+    if replaced:
+        parameters["replaced"] = [*replaced]
     [[entered, stored]] = storing.fetch(unit.connection, parameters)
     if not entered:
         if in_autocommit(unit):  # a thread without these writes would stay, if the second failed
             raise SeveralStatements
-        make_thread(unit, task["thread_id"], owners)
+        make_thread(unit, task["thread_id"], owners, makes=makes_thread)
         [[entered, stored]] = storing.fetch(unit.connection, parameters)
         if not entered:
             raise why_not(unit, task["thread_id"])
@@ -119,14 +143,14 @@ def _storing(
 
 
 def _store(
-    unit: Unit, task: Mapping[str, str], rows: dict[int, dict[str, Any]], *, replace: bool
+    unit: Unit, task: Mapping[str, str], rows: dict[int, dict[str, Any]], replaced: Sequence[int]
 ) -> int:
     fresh = [{**task, **row} for row in rows.values()]
     if not fresh:
         return 0
     drop, store = _in_turn(unit.tables, unit.dialect, dialect_of(unit.connection))
-    if replace:
-        drop.execute_many(unit.connection, fresh)
+    if replaced:
+        drop.execute_many(unit.connection, [{**task, **rows[place]} for place in replaced])
     return store.execute_many(unit.connection, fresh)
 
 

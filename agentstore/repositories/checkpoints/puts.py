@@ -60,6 +60,7 @@ class CheckpointDraft:
         id: None for a new one.
         parent_id: None for the latest, or what it was; see ``NO_PARENT``.
         roots: Whether it is a root if the parent is not there.
+        makes_thread: Whether the thread is made if it is not there.
         step: None for one more than the parent's, or what it was.
         inherit: The names of values that are as in the parent; None for all that it has.
         owners: ``user_id`` and ``session_id`` of the thread.
@@ -78,6 +79,7 @@ class CheckpointDraft:
     created_at: datetime | None
     row: Mapping[str, Any]
     roots: bool = False
+    makes_thread: bool = True
 
 
 def tags_of(tags: object) -> tuple[str, ...]:
@@ -104,7 +106,8 @@ def put_checkpoint(unit: Unit, new: CheckpointDraft) -> CheckpointInfo:
     looks_first, found, seen = new.parent_id is None, None, None
     if unit.dialect.single_writer:
         found, seen = read_thread(unit, *_wanted(new, new.parent_id))
-    lines = Lines(unit, new.thread_id, new.owners, len(new.values), seen)
+    most = len(new.values)
+    lines = Lines(unit, new.thread_id, new.owners, most, seen, makes=new.makes_thread)
     if looks_first and (existing := _existing(unit, new)) is not None:
         return _put_again(unit, new, existing, lines)
     try:

@@ -38,6 +38,8 @@ Unused = Literal["place", "root"]
 
 _OWNERS = {"user_id": "users", "session_id": "sessions"}
 
+_GONE = "It was deleted, and what is put late does not make it again; begin a new one."
+
 
 class Lines:
     """Numbers of lines that nobody uses, of a thread that is entered.
@@ -56,6 +58,8 @@ class Lines:
         owners: Mapping[str, str | None],
         most: int,
         seen: Sequence[Any] | None,
+        *,
+        makes: bool,
     ) -> None:
         """Enter the thread; see ``enter_thread``.
 
@@ -65,10 +69,11 @@ class Lines:
             owners: As ``enter_thread`` takes them.
             most: How many may be needed.
             seen: As ``enter_thread`` takes it.
+            makes: As ``enter_thread`` takes it.
         """
         ahead = 0 if unit.dialect.single_writer else max(1, most)
         self._unit, self._thread_id = unit, thread_id
-        self._next = enter_thread(unit, thread_id, owners, lines=ahead, seen=seen)
+        self._next = enter_thread(unit, thread_id, owners, lines=ahead, seen=seen, makes=makes)
         self._kept = self._next + ahead
 
     def new(self) -> int:
@@ -91,6 +96,7 @@ def enter_thread(
     *,
     lines: int,
     seen: Sequence[Any] | None = None,
+    makes: bool = True,
 ) -> int:
     """Make a thread the most recent one, and make it if it is new; it is locked from here on.
 
@@ -100,6 +106,7 @@ def enter_thread(
         owners: ``user_id`` and ``session_id``, in this order; a thread that has none yet gets them.
         lines: How many numbers of lines to set aside.
         seen: What ``looking`` gave; None if nobody has looked.
+        makes: Whether it is made if it is not there; see ``make_thread``.
 
     Returns:
         The first of these numbers.
@@ -114,7 +121,7 @@ def enter_thread(
         seen = _look(*what).fetch(unit.connection, {"thread_id": thread_id})
     entered = seen or enter.fetch(unit.connection, counted)
     if not entered:
-        make_thread(unit, thread_id, owners)
+        make_thread(unit, thread_id, owners, makes=makes)
         entered = enter.fetch(unit.connection, counted)
         if not entered:
             raise why_not(unit, thread_id)
@@ -134,9 +141,20 @@ def enter_thread(
     return int(last_line) - lines + 1
 
 
-def make_thread(unit: Unit, thread_id: str, owners: Mapping[str, str | None]) -> None:
-    """Make a thread if it is not there; raises NotFound if there is no such user or session."""
+def make_thread(
+    unit: Unit, thread_id: str, owners: Mapping[str, str | None], *, makes: bool = True
+) -> None:
+    """Make a thread if it is not there; raises NotFound if there is no such user or session.
+
+    Also if there is no such thread, and ``makes`` says that it is not to be made.
+    """
     _require_owners(unit, owners)
+    if not makes:
+        threads = unit.tables.checkpoint_threads
+        there = select(threads.c.pk).where(threads.c.id == thread_id)
+        if unit.connection.execute(there).first() is None:
+            raise NotFound("checkpoint thread", thread_id, _GONE)
+        return
     activity = unit.dialect.next_put(unit.tables)
     thread = {"id": thread_id, **owners, "activity": activity, "created_at": unit.now()}
     # Another caller may be making it; then this waits, and uses the thread that it made.
