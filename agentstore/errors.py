@@ -124,8 +124,8 @@ class InvalidJson(InvalidInput):
 
 
 @facts(
-    "A stored value names {type}, which is not allowed, so it was not made. If it is yours, name it "
-    "in the saver's allowed=, or in an import's --allow; else find out who wrote it."
+    "A stored value names {type}, which is not allowed, so it was not made. If it is yours, name "
+    "it in the saver's allowed=, or in an import's --allow; else find out who wrote it."
 )
 class TypeNotAllowed(AgentStoreError):
     """A stored value of a checkpoint that is to be made by a class that nobody allowed."""

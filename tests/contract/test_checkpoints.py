@@ -551,7 +551,7 @@ def test_a_put_that_is_refused_makes_no_thread_the_most_recent(store: Any) -> No
 def test_pending_writes_that_fail_leave_no_thread(store: Any, monkeypatch: Any) -> None:
     made = pending.make_thread
 
-    def failing(*arguments: Any) -> None:
+    def failing(*arguments: Any, **_: Any) -> None:
         made(*arguments)
         raise RuntimeError("between the thread and its writes")
 
@@ -1111,6 +1111,40 @@ def test_writes_are_counted_in_a_thread_with_an_owner_also_where_somebody_listen
     assert write([("a", 8), ("b", 9)], replace=True) == 2
     found = store.checkpoints.writes("thread", "soon")
     assert [w.value for w in found] == [8, 9, 5, 6, 7]
+
+
+def test_each_write_says_whether_it_replaces_what_is_there(store: Any) -> None:
+    user = store.users.create("u").id
+    for owner in (None, user):
+        write = partial(store.checkpoints.put_writes, f"of {owner}", "soon", "task", user_id=owner)
+        assert write([("a", 1), ("b", 2), ("c", 3)]) == 3
+        mixed = [("a", 4), ("b", 5), ("d", 6)]
+        assert write(mixed, positions=[0, 1, -4], replace=[True, False, True]) == 2
+        assert write(mixed, positions=[-4, 1, 0], replace=[False, True, False]) == 1
+        found = store.checkpoints.writes(f"of {owner}", "soon")
+        assert [(w.position, w.value) for w in found] == [(-4, 6), (0, 4), (1, 5), (2, 3)]
+        for wrong in ([True], [1, 2, 3], [None] * 3, "yes", None):
+            with pytest.raises(InvalidInput, match="replace"):
+                write(mixed, replace=wrong)
+        assert write([], replace=[]) == 0
+
+
+def test_a_thread_that_is_not_there_may_be_refused(store: Any) -> None:
+    put, write = store.checkpoints.put, store.checkpoints.put_writes
+    for n in range(2):
+        with pytest.raises(NotFound, match="checkpoint thread"):
+            put("gone", {"a": n}, thread_missing="refuse")
+        with pytest.raises(NotFound, match="checkpoint thread"):
+            put("gone", {"a": n}, parent_id="", namespace="n", thread_missing="refuse")
+        with pytest.raises(NotFound, match="checkpoint thread"):
+            write("gone", "c", "task", [("a", n)], thread_missing="refuse")
+        assert store.checkpoints.threads().items == ()
+    put("there", {"a": 1}, "c")
+    put("there", {"a": 2}, "d", thread_missing="refuse")
+    assert write("there", "d", "task", [("a", 1)], thread_missing="refuse") == 1
+    for call in (partial(put, "t", {}), partial(write, "t", "c", "task", [])):
+        with pytest.raises(InvalidInput, match="thread_missing"):
+            call(thread_missing="ignore")
 
 
 def test_the_writes_after_a_checkpoint_come_with_it(store: Any) -> None:

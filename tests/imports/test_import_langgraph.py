@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import ormsgpack
 import pytest
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -16,7 +17,7 @@ from langgraph.types import Command
 from agentstore import Store
 from agentstore.integrations.langgraph import AgentStoreSaver
 from agentstore.moving.frameworks import ImportReport, langgraph_sqlite
-from tests.imports.graphs import builder
+from tests.imports.graphs import Ticket, builder
 from tests.imports.make_fixtures import restored
 from tests.programs.copies import driver_url
 
@@ -88,7 +89,7 @@ def imported(
 def test_a_saver_reads_what_langgraph_s_read(imported: Any, engine_url: str):
     _, old = imported
     with Store(engine_url) as store:
-        new = AgentStoreSaver(store)
+        new = AgentStoreSaver(store, allowed=[Ticket])
         for thread in THREADS:
             theirs, ours = every(old, thread), every(new, thread)
             assert ours == theirs
@@ -108,7 +109,7 @@ def test_what_is_stored_is_what_the_saver_would_have_stored(
     _, old = imported
     with Store(engine_url) as store, Store(f"sqlite:///{tmp_path}/put.db") as other:
         for thread in THREADS:
-            copied(old, AgentStoreSaver(other), thread)
+            copied(old, AgentStoreSaver(other, allowed=[Ticket]), thread)
         found, put = records(store), records(other)
         assert [each[0][:-1] for each in found] == [each[0][:-1] for each in put]
         assert [each[1] for each in found] == [each[1] for each in put]
@@ -118,7 +119,7 @@ def test_a_graph_that_waits_for_an_answer_goes_on(imported: Any, engine_url: str
     _, old = imported
     with Store(engine_url) as store:
         said = {}
-        for name, saver in {"old": old, "new": AgentStoreSaver(store)}.items():
+        for name, saver in {"old": old, "new": AgentStoreSaver(store, allowed=[Ticket])}.items():
             graph = builder().compile(checkpointer=saver)
             config = in_thread("waiting")
             before = graph.get_state(config, subgraphs=True)
@@ -153,7 +154,7 @@ def test_what_was_sent_comes_with_checkpoints_of_older_versions(
     ):
         theirs = every(old, "old")
         assert theirs["", "2"].checkpoint["channel_values"] == {"__pregel_tasks": [[1]]}
-        assert every(AgentStoreSaver(store), "old") == theirs
+        assert every(AgentStoreSaver(store, allowed=[Ticket]), "old") == theirs
 
 
 def test_broken_checkpoints_are_named_and_what_can_be_is_kept(
@@ -186,7 +187,7 @@ def test_a_thread_goes_on_and_is_imported_again_without_harm(
     path = source("langgraph_sqlite")
     first: ImportReport = take("langgraph-sqlite", path)
     with Store(engine_url) as store:
-        graph = builder().compile(checkpointer=AgentStoreSaver(store))
+        graph = builder().compile(checkpointer=AgentStoreSaver(store, allowed=[Ticket]))
         graph.invoke(Command(resume="no"), in_thread("waiting"))
         before = records(store)
         again: ImportReport = take("langgraph-sqlite", path)
@@ -223,7 +224,7 @@ def test_an_interrupted_import_of_a_thread_goes_on(
     assert times > 9
     with sqlite_saver(path) as old, Store(engine_url) as store:
         for thread in THREADS:
-            assert every(AgentStoreSaver(store), thread) == every(old, thread)
+            assert every(AgentStoreSaver(store, allowed=[Ticket]), thread) == every(old, thread)
     assert [each.target_rows for each in report.tables] == [27, 58]
 
 
@@ -255,3 +256,37 @@ def test_a_checkpoint_that_cannot_be_taken_apart_is_set_aside_alone(
     more = {row[1] for row in report.unsound if row[2].startswith("it is not as the saver writes")}
     assert len(more) == report.set_aside - 5 > 0
     assert report.written == 3
+
+
+def test_what_names_a_class_that_is_not_allowed_is_counted_and_set_aside(
+    source: Callable[[str], Path], take: Any, tmp_path: Path
+) -> None:
+    path, ran = source("langgraph_sqlite"), tmp_path / "ran"
+    bad = ormsgpack.Ext(0, ormsgpack.packb(("os", "system", f"touch {ran}")))
+    nested = ormsgpack.Ext(0, ormsgpack.packb(("builtins", "set", [bad])))
+    with sqlite3.connect(path) as odd:
+        for n, value in enumerate((bad, [1, {"a": nested}])):
+            whole = {"v": 4, "id": f"{n}", "channel_values": {"a": value}, "channel_versions": {}}
+            row = ("evil", "", f"{n}", None, "msgpack", ormsgpack.packb(whole), "{}")
+            odd.execute(
+                "INSERT INTO checkpoints (thread_id, checkpoint_ns, checkpoint_id, "
+                "parent_checkpoint_id, type, checkpoint, metadata) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                row,
+            )
+        odd.execute(
+            "UPDATE writes SET type = 'msgpack', value = ? WHERE rowid = "
+            "(SELECT min(rowid) FROM writes)",
+            (ormsgpack.packb(bad),),
+        )
+    before = take("langgraph-sqlite", path)
+    named = [reason for _, _, reason in before.unsound if "os.system" in reason]
+    assert len(named) == 3
+    assert not ran.exists()
+
+
+def test_classes_of_the_application_are_imported_if_they_are_named(
+    source: Callable[[str], Path], take: Any
+) -> None:
+    report: ImportReport = take("langgraph-sqlite", source("langgraph_sqlite"), allowed=())
+    assert any("graphs.Ticket" in reason for _, _, reason in report.unsound)
+    assert report.set_aside > 5

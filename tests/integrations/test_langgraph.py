@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import operator
+import random
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 from uuid import UUID
 
+import ormsgpack
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, empty_checkpoint
@@ -25,8 +28,18 @@ from langgraph.types import Command, Send, interrupt
 from sqlalchemy import create_engine, select
 
 from agentstore import AsyncStore, Store
-from agentstore.errors import AgentStoreError, AlreadyExists
-from agentstore.integrations.langgraph import AgentStoreSaver, AsyncAgentStoreSaver
+from agentstore.errors import (
+    AgentStoreError,
+    AlreadyExists,
+    InvalidInput,
+    NotFound,
+    TypeNotAllowed,
+)
+from agentstore.integrations.langgraph import (
+    AgentStoreSaver,
+    AllowedSerializer,
+    AsyncAgentStoreSaver,
+)
 from agentstore.models.tables import tables
 from tests.contract.test_branches import of, statements
 
@@ -77,6 +90,8 @@ class Home:
 
     @asynccontextmanager
     async def open(self, *, user: str | None = None, **options: Any) -> AsyncIterator[Saver]:
+        if "serde" not in options:
+            options = {"allowed": [Plan]} | options
         if self.asynchronous:
             async with AsyncStore(self.url) as store:
                 scope: Any = store if user is None else store.scoped(user)
@@ -518,6 +533,205 @@ def test_the_first_write_stays_but_of_what_is_special_the_last(home: Home) -> No
         ]
 
     home.run(test)
+
+
+class Asked(TypedDict):
+    log: Annotated[list[str], operator.add]
+
+
+def a_questionnaire(saver: Any, bomb: dict[str, bool]) -> Any:
+    """Ask two questions in one node, with a step that may fail after them, then two at once."""
+
+    def twice(_: Asked) -> dict[str, Any]:
+        first, second = interrupt("delete the draft?"), interrupt("delete the account?")
+        if bomb["set"]:
+            bomb["set"] = False
+            raise RuntimeError("killed")
+        return {"log": [f"draft {first}, account {second}"]}
+
+    builder = StateGraph(Asked)
+    builder.add_node("twice", twice)
+    for side in ("left", "right"):
+        builder.add_node(side, lambda _, side=side: {"log": [f"{side} {interrupt(side)}"]})
+        builder.add_edge("twice", side)
+    builder.add_node("end", lambda _: {"log": ["end"]})
+    builder.add_edge(START, "twice")
+    builder.add_edge(["left", "right"], "end")
+    return builder.compile(checkpointer=saver)
+
+
+async def told(saver: Saver, bomb: dict[str, bool], seed: int, step: int) -> Any:
+    """Take a random step of a graph, which the seed says, and tell all that is to be seen."""
+    chance = random.Random(f"{seed} {step}")  # noqa: S311 - no secret
+    graph = a_questionnaire(saver.saver, bomb)
+    state = await saver.do(graph, "get_state", THREAD)
+    history = await saver.every(graph, "get_state_history", THREAD)
+    then = history[chance.randrange(len(history))].config if history else THREAD
+    pending = sorted(state.interrupts, key=lambda each: each.value)
+    answer, to_whom = f"answer {step}", chance.random()
+    named = {
+        each.id: f"{answer} {each.value}" for each in pending if chance.random() < 0.6 or not step
+    }
+    new = {"log": [f"new {step}"]}
+    steps: list[Any] = [
+        ("invoke", new, THREAD),
+        ("invoke", None, THREAD),
+        ("invoke", None, then),
+        ("update_state", THREAD, new),
+        ("update_state", then, new, "twice"),
+        *[("invoke", Command(resume=answer), THREAD)] * 3,
+        *[("invoke", Command(resume=answer, update=new), THREAD)] * 3,
+        *[("invoke", Command(resume=answer, goto="end"), THREAD)],
+        *[("invoke", Command(resume=named, update=new if to_whom < 0.5 else None), THREAD)] * 3,
+    ]
+    name, *arguments = steps[0] if not step else chance.choice(steps)
+    bomb["set"] = chance.random() < 0.4
+    try:
+        result = await saver.do(graph, name, *arguments)
+        came = sorted(result.get("log", ())) if name == "invoke" else None
+    except Exception as error:  # noqa: BLE001 - it is to be the same one
+        came = type(error).__name__
+    seen: list[Any] = [name, came]
+    for each in await saver.every(graph, "get_state_history", THREAD):
+        asked = sorted(str(question.value) for question in each.interrupts)
+        failed = sorted(str(task.error) for task in each.tasks)
+        seen.append((each.values.get("log"), sorted(each.next), asked, failed))
+    return seen
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_steps_of_a_graph_lead_where_langgraphs_saver_in_memory_leads(
+    home: Home, seed: int
+) -> None:
+    own = Saver(InMemorySaver(), asynchronous=home.asynchronous)
+
+    async def test() -> None:
+        ours, theirs = {"set": False}, {"set": False}
+        for start in range(0, 14, 2):
+            async with home.open() as saver:  # like a process that begins, and knows nothing
+                for step in (start, start + 1):
+                    expected = await told(own, theirs, seed, step)
+                    assert await told(saver, ours, seed, step) == expected, (seed, step)
+
+    asyncio.run(test())
+
+
+def test_the_answer_to_one_question_is_never_used_for_another(home: Home) -> None:
+    bomb = {"set": False}
+
+    async def step(given: Any) -> Any:
+        async with home.open() as saver:
+            return await saver.do(a_questionnaire(saver.saver, bomb), "invoke", given, THREAD)
+
+    async def test() -> None:
+        await step({"log": []})
+        await step(Command(resume="YES", update={"log": ["a"]}))
+        bomb["set"] = True
+        with pytest.raises(RuntimeError, match="killed"):
+            await step(Command(resume="NO", update={"log": ["b"]}))
+        assert "draft YES, account NO" in (await step(None))["log"]
+
+    asyncio.run(test())
+
+
+# --- What is stored never runs ---------------------------------------------------------------
+
+
+def naming(code: int, *named: Any) -> Any:
+    return ormsgpack.Ext(code, ormsgpack.packb(named))
+
+
+@pytest.mark.parametrize("nested", range(4))
+@pytest.mark.parametrize("code", range(6))
+def test_a_stored_value_that_names_a_function_does_not_run_it(
+    code: int, nested: int, tmp_path: Path
+) -> None:
+    ran = tmp_path / "ran"
+    given: Any = {0: f"touch {ran}", 1: [f"touch {ran}"]}.get(code, {"command": f"touch {ran}"})
+    bad = naming(code, "os", "system", given if code != 3 else f"touch {ran}", "system")
+    value: Any = [
+        bad,
+        {"a": [1, bad]},
+        naming(0, "builtins", "set", [bad]),
+        naming(2, "langgraph.types", "Interrupt", {"value": naming(0, "builtins", "list", [bad])}),
+    ][nested]
+    with pytest.raises(TypeNotAllowed, match=r"allowed=") as refused:
+        AllowedSerializer().loads_typed(("msgpack", ormsgpack.packb(value)))
+    assert "touch" not in str(refused.value)
+    assert not ran.exists()
+
+
+def test_a_json_value_that_names_a_class_is_refused(tmp_path: Path) -> None:
+    value = {"lc": 2, "type": "constructor", "id": ["os", "system"], "args": ["true"]}
+    with pytest.raises(TypeNotAllowed, match=r"os\.system"):
+        AllowedSerializer().loads_typed(("json", json.dumps({"a": [value]}).encode()))
+
+
+def test_classes_that_the_application_names_are_made(home: Home) -> None:
+    async def put(saver: Saver) -> None:
+        await saver.put({"plan": Plan(["a"]), "said": [HumanMessage("hi", id="1")]}, "0001")
+
+    async def get(saver: Saver) -> Any:
+        return (await saver("get_tuple", THREAD)).checkpoint["channel_values"]
+
+    home.run(put)
+    with pytest.raises(TypeNotAllowed, match="Plan"):
+        home.run(get, allowed=())
+    held = {"plan": Plan(["a"]), "said": [HumanMessage("hi", id="1")]}
+    assert home.run(get, allowed=[Plan]) == held
+    assert home.run(get, allowed=[(Plan.__module__, "Plan")]) == held
+    for wrong in ("my.Plan", [7], [("one",)]):
+        with pytest.raises(InvalidInput, match="allowed"):
+            AllowedSerializer(wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="serde"):
+        home.run(get, serde=JsonPlusSerializer(), allowed=[Plan])
+
+
+# --- Deleted threads -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("begun_anew", [False, True])
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_what_is_put_late_does_not_bring_a_deleted_thread_back(
+    home: Home, elsewhere: bool, begun_anew: bool
+) -> None:
+    async def test(saver: Saver) -> None:
+        at = await saver.put({"a": 1}, "0001")
+        inner = {
+            "thread_id": "thread",
+            "checkpoint_ns": "inner:1",
+            "checkpoint_map": {"": at["configurable"]["checkpoint_id"]},
+        }
+        async with home.open() as other:
+            await (other if elsewhere else saver)("delete_thread", "thread")
+            if begun_anew:
+                await other.put({"a": "new"}, "0003")
+        late = [saver.put({"a": 2}, "0004", at), saver.put({"a": 3}, "0005", THREAD | at)]
+        if not begun_anew:
+            late.append(saver.put({"a": 4}, "0006", {"configurable": inner}))
+            late.append(saver("put_writes", at, [("a", 5)], "task"))
+            late.append(saver("put_writes", at, [("__resume__", 5), ("a", 5)], "task"))
+        for each in late:
+            with pytest.raises(NotFound):
+                await each
+        found = [each.checkpoint["channel_values"] for each in await saver.listed(THREAD)]
+        assert found == ([{"a": "new"}] if begun_anew else [])
+        assert len(home.rows("checkpoint_threads")) == begun_anew
+        await saver.put({"a": 6}, "0007")  # a thread that is begun anew may have the same id
+        assert (await saver("get_tuple", THREAD)).checkpoint["id"] == "0007"
+
+    home.run(test)
+
+
+def test_a_saver_may_let_late_runs_go_on(home: Home) -> None:
+    async def test(saver: Saver) -> None:
+        at = await saver.put({"a": 1}, "0001")
+        await saver("delete_thread", "thread")
+        await saver("put_writes", at, [("a", 2)], "task")
+        await saver.put({"a": 2}, "0002", at)
+        assert (await saver("get_tuple", THREAD)).checkpoint["id"] == "0002"
+
+    home.run(test, revive=True)
 
 
 def test_versions_grow_and_differ_in_each_fork(home: Home) -> None:

@@ -24,6 +24,11 @@ EXAMPLES = [
         {"path": "metadata.tags[3]"},
         ("metadata.tags[3]", "a set", "convert"),
     ),
+    Example(
+        errors.TypeNotAllowed("os.system"),
+        {"type": "os.system"},
+        ("os.system", "allowed=", "--allow"),
+    ),
     Example(errors.NaiveDatetime("run_at"), {"name": "run_at"}, ("run_at", "datetime.now(")),
     Example(errors.InvalidCursor("cannot be read"), {}, ("cannot be read", "next_cursor")),
     Example(

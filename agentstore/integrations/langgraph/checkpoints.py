@@ -228,9 +228,11 @@ class AllowedSerializer(JsonPlusSerializer):
         if kind == "json":
             json.loads(data, object_hook=self._check_json)
         elif kind == "msgpack":
-            ormsgpack.unpackb(data, ext_hook=look, option=ormsgpack.OPT_NON_STR_KEYS)
-        if refused:
-            raise TypeNotAllowed(refused[0])
+            try:
+                look(-1, data)
+            finally:
+                if refused:  # also where something after it cannot be read
+                    raise TypeNotAllowed(refused[0])
 
     def _check_json(self, value: dict[str, Any]) -> dict[str, Any]:
         names = value.get("id")

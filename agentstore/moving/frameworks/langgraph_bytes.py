@@ -27,14 +27,14 @@ def require_allowed(kind: object, data: bytes, allowed: tuple[tuple[str, str], .
     """Require that a value names only what the saver makes.
 
     Raises:
-        BrokenRow: It names something else, or is not of its kind.
+        BrokenRow: It names something else.
     """
     try:
         _allowing(allowed).check(str(kind), data)
     except TypeNotAllowed as error:
         raise BrokenRow(f"it names {named(error.type)}, which no --allow does") from None
-    except (ValueError, RecursionError) as error:
-        raise BrokenRow(f"its bytes are no {kind} ({type(error).__name__})") from None
+    except (ValueError, RecursionError):
+        return  # nobody can read it, so nothing is made of it
 
 
 def packed(value: object) -> bytes:
