@@ -539,13 +539,33 @@ class Asked(TypedDict):
     log: Annotated[list[str], operator.add]
 
 
-def a_questionnaire(saver: Any, bomb: dict[str, bool]) -> Any:
-    """Ask two questions in one node, with a step that may fail after them, then two at once."""
+def mortal(saver: Any, bomb: dict[str, Any]) -> Any:
+    """Have a saver store nothing any more once its process was killed."""
+
+    def stores(name: str) -> Any:
+        method = getattr(type(saver), name).__get__(saver)
+
+        def sync(*args: Any) -> Any:
+            return args[0] if bomb["killed"] else method(*args)
+
+        async def asynchronous(*args: Any) -> Any:
+            return args[0] if bomb["killed"] else await method(*args)
+
+        return asynchronous if name.startswith("a") else sync
+
+    for name in ("put", "aput", "put_writes", "aput_writes"):
+        setattr(saver, name, stores(name))
+    return saver
+
+
+def a_questionnaire(saver: Any, bomb: dict[str, Any]) -> Any:
+    """Ask two questions in one node, with a kill that may come after them, then two at once."""
 
     def twice(_: Asked) -> dict[str, Any]:
         first, second = interrupt("delete the draft?"), interrupt("delete the account?")
         if bomb["set"]:
-            bomb["set"] = False
+            bomb["killed"] = bomb["set"] == "kill"
+            bomb["set"] = None
             raise RuntimeError("killed")
         return {"log": [f"draft {first}, account {second}"]}
 
@@ -557,10 +577,11 @@ def a_questionnaire(saver: Any, bomb: dict[str, bool]) -> Any:
     builder.add_node("end", lambda _: {"log": ["end"]})
     builder.add_edge(START, "twice")
     builder.add_edge(["left", "right"], "end")
-    return builder.compile(checkpointer=saver)
+    bomb["killed"] = False
+    return builder.compile(checkpointer=mortal(saver, bomb))
 
 
-async def told(saver: Saver, bomb: dict[str, bool], seed: int, step: int) -> Any:
+async def told(saver: Saver, bomb: dict[str, Any], seed: int, step: int) -> Any:
     """Take a random step of a graph, which the seed says, and tell all that is to be seen."""
     chance = random.Random(f"{seed} {step}")  # noqa: S311 - no secret
     graph = a_questionnaire(saver.saver, bomb)
@@ -585,12 +606,14 @@ async def told(saver: Saver, bomb: dict[str, bool], seed: int, step: int) -> Any
         *[("invoke", Command(resume=named, update=new if to_whom < 0.5 else None), THREAD)] * 3,
     ]
     name, *arguments = steps[0] if not step else chance.choice(steps)
-    bomb["set"] = chance.random() < 0.4
+    bomb["set"] = chance.choice([None, None, "kill", "kill", "fail"])
+    options = {"durability": "sync"} if name == "invoke" else {}
     try:
-        result = await saver.do(graph, name, *arguments)
+        result = await saver.do(graph, name, *arguments, **options)
         came = sorted(result.get("log", ())) if name == "invoke" else None
     except Exception as error:  # noqa: BLE001 - it is to be the same one
         came = type(error).__name__
+    bomb["set"], bomb["killed"] = None, False
     seen: list[Any] = [name, came]
     for each in await saver.every(graph, "get_state_history", THREAD):
         asked = sorted(str(question.value) for question in each.interrupts)
@@ -606,7 +629,8 @@ def test_random_steps_of_a_graph_lead_where_langgraphs_saver_in_memory_leads(
     own = Saver(InMemorySaver(), asynchronous=home.asynchronous)
 
     async def test() -> None:
-        ours, theirs = {"set": False}, {"set": False}
+        ours: dict[str, Any] = {}
+        theirs: dict[str, Any] = {}
         for start in range(0, 14, 2):
             async with home.open() as saver:  # like a process that begins, and knows nothing
                 for step in (start, start + 1):
@@ -617,16 +641,17 @@ def test_random_steps_of_a_graph_lead_where_langgraphs_saver_in_memory_leads(
 
 
 def test_the_answer_to_one_question_is_never_used_for_another(home: Home) -> None:
-    bomb = {"set": False}
+    bomb: dict[str, Any] = {"set": None}
 
     async def step(given: Any) -> Any:
         async with home.open() as saver:
-            return await saver.do(a_questionnaire(saver.saver, bomb), "invoke", given, THREAD)
+            graph = a_questionnaire(saver.saver, bomb)
+            return await saver.do(graph, "invoke", given, THREAD, durability="sync")
 
     async def test() -> None:
         await step({"log": []})
         await step(Command(resume="YES", update={"log": ["a"]}))
-        bomb["set"] = True
+        bomb["set"] = "kill"
         with pytest.raises(RuntimeError, match="killed"):
             await step(Command(resume="NO", update={"log": ["b"]}))
         assert "draft YES, account NO" in (await step(None))["log"]
