@@ -270,7 +270,7 @@ EXTRAS = {
     "integrations.agentos": {"agentos"},
     "integrations.agentscope": {"agentscope"},
     "integrations.langchain": {"langchain_core"},
-    "integrations.langgraph.checkpoints": _GRAPHS,
+    "integrations.langgraph.checkpoints": _GRAPHS | {"ormsgpack"},
     "integrations.langgraph.operations": _GRAPHS,
     "integrations.langgraph.savers": _GRAPHS,
     "integrations.langgraph.stores": {"langgraph"},
@@ -566,7 +566,7 @@ def test_a_repository_never_sleeps_or_ends_a_transaction():
     assert offenders(found) == {}
 
 
-# --- Size and words --------------------------------------------------------------------------
+# --- Words --------------------------------------------------------------------------
 
 
 def test_what_is_public_is_documented():

@@ -160,19 +160,19 @@ class AllowedSerializer(JsonPlusSerializer):
         Raises:
             InvalidInput: ``allowed`` holds something else.
         """
-        if isinstance(allowed, str) or not isinstance(allowed, Iterable):
+        if not isinstance(allowed, list | tuple | set | frozenset):
             raise InvalidInput("allowed must be a list of classes, or of pairs of str.")
-        names = {(module, name) for module, those in _DATA.items() for name in those}
+        names: set[tuple[str, ...]] = {(m, name) for m, those in _DATA.items() for name in those}
         for each in allowed:
-            if isinstance(each, type):
-                names.add((each.__module__, each.__name__))
-            elif isinstance(each, tuple | list) and [*map(type, each)] == [str, str]:
-                names.add((each[0], each[1]))
+            pair = isinstance(each, tuple | list) and [*map(type, each)] == [str, str]
+            if pair or isinstance(each, type):
+                names.add(_name_of(each))
             else:
                 raise InvalidInput(
                     "allowed must hold classes, or pairs of a module and a name, such as "
                     f"('my.models', 'Plan'), not {shown(each)}."
                 )
+        self._named = frozenset(names)
         parts = [(*module.split("."), name) for module, name in names]
         super().__init__(allowed_msgpack_modules=names, allowed_json_modules=parts)
 
@@ -197,17 +197,17 @@ class AllowedSerializer(JsonPlusSerializer):
         self, extra_allowlist: Iterable[tuple[str, ...] | type]
     ) -> AllowedSerializer:
         """Allow also what a graph names: LangGraph asks, if it is strict."""
-        clone = super().with_msgpack_allowlist(extra_allowlist)
+        extra = [*extra_allowlist]
+        clone = super().with_msgpack_allowlist(extra)
         assert isinstance(clone, AllowedSerializer)
+        clone._named = self._named | {_name_of(each) for each in extra}
         return clone
 
     def allows(self, module: object, name: object, method: object = None) -> bool:
         """Say whether a stored value may name this."""
         if method is not None:
             return (module, name, method) in SAFE_MSGPACK_METHODS
-        own = self._allowed_msgpack_modules
-        assert isinstance(own, set)
-        return (module, name) in SAFE_MSGPACK_TYPES or (module, name) in own
+        return (module, name) in SAFE_MSGPACK_TYPES or (module, name) in self._named
 
     def check(self, kind: str, data: bytes) -> None:
         """Check a value that is not to be made.
@@ -242,6 +242,10 @@ class AllowedSerializer(JsonPlusSerializer):
             if not self.allows(".".join(module), name):
                 raise TypeNotAllowed(".".join([*module, name]))
         return value
+
+
+def _name_of(each: type | tuple[str, ...]) -> tuple[str, ...]:
+    return (each.__module__, each.__name__) if isinstance(each, type) else tuple(each)
 
 
 _NAMING = (
